@@ -4,15 +4,20 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The CUDA build of torch has an environment of its own; it runs on the simulated device of tests/cuda.
+CUDA_VENV := .venv-cuda
+CUDA_BIN := $(CUDA_VENV)/bin
+DEVICE := build/simulated_device
 # In continuous integration a test may not skip because the real recordings are not beside the checkout.
 REQUIRE_SHARED := $(if $(CI),TRACE_REQUIRE_SHARED=1)
 
-.PHONY: help demo test test-slow lint types clean
+.PHONY: help demo test test-cuda test-slow lint types clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    train ResNet-18 at the pace of a Tesla P100, on this machine, without a GPU"
 	@echo "make test    lint, types and tests"
+	@echo "make test-cuda   the recorder below torch's CUDA build, on a simulated device (tests/cuda); needs a C compiler"
 	@echo "make test-slow   whole programs, every stage of benchmarks/on_gpu.sh and the report in a browser: for a night"
 	@echo "make clean   remove .venv and everything else that can be made again"
 
@@ -30,6 +35,14 @@ test: lint types
 
 test-slow: $(VENV)/.installed-test
 	$(REQUIRE_SHARED) $(BIN)/python -m pytest --slow -m slow
+
+test-cuda: $(DEVICE)/with_device
+	@echo "--- tests of the recorder on the simulated CUDA device"
+	REQUIRE_SIMULATED_DEVICE=1 SIMULATED_DEVICE=$(abspath $<) $(CUDA_BIN)/python -m pytest -n 2 --dist loadgroup tests/cuda
+
+$(DEVICE)/with_device: $(CUDA_VENV)/.installed tests/cuda/build.py $(wildcard tests/cuda/device/*)
+	@echo "--- compiling the simulated device"
+	$(CUDA_BIN)/python -m tests.cuda.build $(DEVICE)
 
 lint: $(VENV)/.installed-test
 	@echo "--- lint"
@@ -50,11 +63,19 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	@touch $@ $(VENV)/.installed
 
+$(CUDA_VENV)/.installed: pyproject.toml constraints-cuda.txt | $(CUDA_BIN)/python
+	@echo "--- installing torch's CUDA build, trace-replay and pytest into $(CUDA_VENV) (3 GB to download)"
+	$(CUDA_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cuda.txt -e . pytest pytest-xdist hypothesis
+	@touch $@
+
+$(CUDA_BIN)/python:
+	$(PYTHON) -m venv $(CUDA_VENV)
+
 $(BIN)/python:
 	@echo "--- making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "trace-replay needs Python 3.11 or later; name one: make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CUDA_VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

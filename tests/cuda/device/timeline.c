@@ -286,7 +286,7 @@ void submit(Stream *stream, Work *w) {
     while (place >= 0) {
         Ns until = now_ns() + 50000;
         if (place < stream->timed) {
-            if (place <= stream->timed - QUEUE_DEPTH) break;
+            if (place < stream->timed - QUEUE_DEPTH) break; /* long gone */
             Ns end = stream->ends[place % QUEUE_DEPTH];
             if (end <= now_ns()) break;
             if (end < until) until = end;

@@ -1,0 +1,202 @@
+"""How good recordings are: programs on the simulated CUDA device of tests/cuda, against what the device says that it did.
+
+    make build/simulated_device/with_device
+    .venv-cuda/bin/python -m benchmarks.recorder build/simulated_device/with_device
+
+Each program is recorded at both grains, and each recording is replayed by its own clock. Columns:
+
+    log, trace, correct   device work launched in profiled steps: in the device's log, in the recording, and recorded right in
+                          every column (times to 2 us, name, device, stream, graph, op, step, phase)
+    phases                kernel grain: work that is in the phase that the program noted; phase grain: the largest error of a
+                          phase's median time between its events, against the log
+    step, busy            the replay against the recording: median step, GPU busy time of a step
+    matched               GPU time of the replay that was matched op by op
+    cost                  a step of the recorded run without profiler against a step of a run without recorder, by the
+                          program's own clock
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from tests.cuda.running import PROGRAMS, Program, Run, record, replay, run
+from tests.cuda.test_recorder import phase_times
+from tests.cuda.truth import Mark
+from traces.model import StepKind, Trace
+
+LONG_STEPS = 10_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One program at one grain. Shares and errors are fractions; None where there is nothing to compare."""
+
+    program: str
+    grain: str
+    in_log: int | None
+    in_trace: int | None
+    correct: int | None
+    phases: str
+    step_error: float | None
+    noise: float | None
+    busy_error: float | None
+    matched: float | None
+    cost: float | None
+    remark: str = ""
+
+
+def _step_intervals(marks: Sequence[Mark], within: Sequence[tuple[int, int]] | None = None) -> list[int]:
+    """The times between a program's consecutive optimizer steps, in ns; only those inside one of the spans, if given."""
+    starts = [mark.start_ns for mark in marks if mark.name == "optimizer" and mark.pid == marks[0].pid]
+    pairs = list(pairwise(starts))[4:]
+    return [end - start for start, end in pairs if within is None or any(a <= start and end <= b for a, b in within)]
+
+
+def _clean_spans(trace: Trace) -> list[tuple[int, int]]:
+    """From the start to the end of each run of clean steps of the first rank."""
+    spans: list[tuple[int, int]] = []
+    steps, before = trace.steps, False
+    for row in np.flatnonzero(steps.rank == steps.rank[0]).tolist():
+        clean = steps.kind[row] == StepKind.STEADY
+        start, end = int(steps.start_ns[row]), int(steps.start_ns[row] + steps.duration_ns[row])
+        if clean and before:
+            spans[-1] = (spans[-1][0], end)
+        elif clean:
+            spans.append((start, end))
+        before = bool(clean)
+    return spans
+
+
+def _cost(native: Run, recorded: Run) -> float | None:
+    """How much longer a clean step takes with the recorder, as a share."""
+    if not native.marks or not recorded.marks:
+        return None
+    plain, ours = _step_intervals(native.marks), _step_intervals(recorded.marks, _clean_spans(recorded.trace))
+    return statistics.median(ours) / statistics.median(plain) - 1 if plain and ours else None
+
+
+def _phases_against_log(recorded: Run) -> str:
+    """The largest error of a phase's median time between events, of one process with one GPU."""
+    if len(recorded.logs) != 1 or recorded.program.gpus != 1:
+        return ""
+    by_name: dict[str, list[tuple[int, int]]] = {}
+    for name, measured, logged in phase_times(recorded.trace, recorded.logs[0]):
+        by_name.setdefault(name, []).append((measured, logged))
+    errors = []
+    for pairs in by_name.values():
+        measured, logged = np.median(pairs, axis=0).tolist()
+        errors.append(abs(measured - logged))
+    return f"{max(errors) / 1000:.1f} us" if errors else ""
+
+
+def row_of(device: Path, name: str, program: Program, grain: str, native: Run, folder: Path) -> Row:
+    """Records and replays one program at one grain."""
+    recorded = record(device, program, grain, folder)
+    if not recorded.file.exists():
+        return Row(name, grain, None, None, None, "", None, None, None, None, None, "no recording")
+    found = recorded.agreement if grain == "kernel" else None
+    right = ""
+    if found is not None and recorded.marks:
+        right = f"{found.in_log - found.phases_wrong} of {found.in_log}"
+    remark = "" if recorded.exit_code == program.exit_code else f"exit code {recorded.exit_code}, not {program.exit_code}"
+    step = noise = busy = matched = None
+    try:
+        compared = replay(recorded, folder)
+    except AssertionError as error:
+        remark = str(error).splitlines()[0]
+    else:
+        step, noise, busy = compared.steps.error, compared.steps.noise_floor, compared.gpu_busy.error
+        if compared.coverage and grain == "kernel":
+            matched = compared.coverage["exact"] + compared.coverage["equivalent"]
+        if compared.verdict.sameness.value != "same program":
+            remark = remark or compared.verdict.reason
+    return Row(
+        name,
+        grain,
+        found.in_log if found else None,
+        found.in_trace if found else None,
+        found.correct if found else None,
+        right if found else _phases_against_log(recorded),
+        step,
+        noise,
+        busy if grain == "kernel" else None,
+        matched,
+        _cost(native, recorded),
+        remark,
+    )
+
+
+def long_run(device: Path, folder: Path) -> dict[str, float]:
+    """Ten thousand steps, natively and at both grains: seconds, peak memory and file size."""
+    facts: dict[str, float] = {}
+    program = Program("long.py", (str(LONG_STEPS),))
+    for grain in ("native", "kernel", "phase"):
+        began = time.monotonic()
+        one = run(device, program, folder / grain) if grain == "native" else record(device, program, grain, folder / grain)
+        facts[f"{grain}_s"] = round(time.monotonic() - began, 1)
+        facts[f"{grain}_peak_mib"] = float(one.output or "nan")
+        if grain != "native":
+            facts[f"{grain}_file_kib"] = round(one.file.stat().st_size / 1024, 1)
+            facts[f"{grain}_steps"] = len(one.trace.steps)
+    return facts
+
+
+def _share(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{value:+.{digits}%}".replace("%", " %")
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table."""
+    lines = [
+        "| program | grain | log | trace | correct | phases | step | noise | busy | matched | cost | remark |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        counts = ["" if count is None else str(count) for count in (row.in_log, row.in_trace, row.correct)]
+        noise = "" if row.noise is None else f"{row.noise:.0%}".replace("%", " %")
+        matched = "" if row.matched is None else f"{row.matched:.1%}".replace("%", " %")
+        cells = [row.program, row.grain, *counts, row.phases, _share(row.step_error), noise, _share(row.busy_error, 2), matched]
+        lines.append("| " + " | ".join([*cells, _share(row.cost), row.remark]) + " |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("device", type=Path, help="the script with_device that tests/cuda/build.py made")
+    parser.add_argument("programs", nargs="*", help="only these of tests/cuda/running.py; `long` is the 10 000 steps")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    options = parser.parse_args(arguments)
+    rows: list[Row] = []
+    facts: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for program_name, program in PROGRAMS.items():
+            if options.programs and program_name not in options.programs:
+                continue
+            native = run(options.device, program, folder / program_name / "native")
+            for grain in ("kernel", "phase"):
+                rows.append(row_of(options.device, program_name, program, grain, native, folder / program_name / grain))
+                print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+        if not options.programs or "long" in options.programs:
+            facts = long_run(options.device, folder / "long")
+    print(table(rows))
+    for fact, value in facts.items():
+        print(f"{fact}: {value}")
+    if options.json:
+        options.json.write_text(json.dumps({"rows": [asdict(row) for row in rows], "long": facts}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""The simulated device as a fixture. Tests that need it skip where it was not built; in continuous integration they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MISSING = "the simulated CUDA device is not built: run `make test-cuda`"
+
+
+@pytest.fixture(scope="session")
+def device() -> Path:
+    """The script that runs a command on the device; `make test-cuda` names it in SIMULATED_DEVICE."""
+    named = os.environ.get("SIMULATED_DEVICE")
+    if named and Path(named).exists():
+        return Path(named)
+    if os.environ.get("REQUIRE_SIMULATED_DEVICE"):
+        pytest.fail(MISSING)
+    pytest.skip(MISSING)
+
+
+OnDevice = Callable[..., Any]
+
+
+@pytest.fixture
+def on_device(device: Path, tmp_path: Path) -> OnDevice:
+    """Runs Python code on the device and returns what it passes to `answer`. Settings are environment variables."""
+
+    def run(code: str, **settings: str) -> Any:
+        (tmp_path / "log").mkdir(exist_ok=True)
+        file = tmp_path / "answer.json"
+        prelude = f"import json, torch\ndef answer(value): open({str(file)!r}, 'w').write(json.dumps(value))\n"
+        environment = dict(os.environ, SIMGPU_LOG=str(tmp_path / "log")) | settings
+        done = subprocess.run(
+            [str(device), sys.executable, "-c", prelude + code], env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(file.read_text())
+
+    return run

@@ -1,0 +1,20 @@
+"""nn.DataParallel on all visible GPUs: the classic loop."""
+
+import torch
+from marks import timed
+from torch import nn
+
+model = nn.DataParallel(nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.ReLU())], nn.Linear(256, 8)).cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = nn.MSELoss()
+for _step in range(20):
+    inputs, targets = torch.zeros(64, 256).cuda(), torch.zeros(64, 8).cuda()
+    optimizer.zero_grad()
+    with timed("forward"):
+        output = model(inputs)
+    loss = criterion(output, targets)
+    with timed("backward"):
+        loss.backward()
+    with timed("optimizer"):
+        optimizer.step()
+    loss.item()

@@ -1,0 +1,36 @@
+"""A plain loop that ends as its argument says: raise, interrupt, terminate, exit."""
+
+import os
+import signal
+import sys
+import time
+
+import torch
+from marks import timed
+from torch import nn
+
+ending = sys.argv[1]
+model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(60):
+    inputs = torch.zeros(64, 256).cuda()
+    optimizer.zero_grad()
+    with timed("forward"):
+        output = model(inputs)
+    loss = output.square().mean()
+    with timed("backward"):
+        loss.backward()
+    with timed("optimizer"):
+        optimizer.step()
+    loss.item()
+    if step == 29:
+        if ending == "raise":
+            raise ValueError("the script's own error")
+        if ending == "interrupt":
+            os.kill(os.getpid(), signal.SIGINT)
+        if ending == "terminate":
+            time.sleep(0.7)  # what was done before is on disk by now
+            os.kill(os.getpid(), signal.SIGTERM)
+        if ending == "exit":
+            time.sleep(0.7)
+            os._exit(5)

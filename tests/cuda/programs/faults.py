@@ -1,0 +1,32 @@
+"""A plain loop on a device that fails: the argument says what the script does about it."""
+
+import os
+import sys
+import time
+
+import torch
+from torch import nn
+
+what = sys.argv[1]
+model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if what == "observer":
+    torch._C._cuda_attach_out_of_memory_observer(lambda *_: print("observer called"))
+for step in range(40):
+    inputs = torch.zeros(64, 256).cuda()
+    optimizer.zero_grad()
+    loss = model(inputs).square().mean()
+    loss.backward()
+    optimizer.step()
+    if what == "lost peer":  # a script with a time limit of its own, as of a collective that lost its peer
+        event = torch.cuda.Event()
+        event.record()
+        deadline = time.time() + 1
+        while not event.query():
+            if time.time() > deadline:
+                print("gave up", flush=True)
+                os._exit(3)
+            time.sleep(0.001)
+    else:
+        loss.item()
+print("done")

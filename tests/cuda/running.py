@@ -1,0 +1,129 @@
+"""Runs a program on the simulated device, under the recorder or not, and replays recordings of it without the device.
+
+    run = record(device, PROGRAMS["amp"], "kernel", folder)
+    run.trace, run.agreement.faults
+    replay(run).verdict
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import traces
+from tests.cuda.truth import Agreement, DeviceLog, Mark, agreement, read_logs, read_marks
+
+HERE = Path(__file__).parent
+BIN = Path(sys.executable).parent
+
+
+@dataclass(frozen=True)
+class Program:
+    """A script to record: arguments, number of GPUs, settings of the device, and what it exits with."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    gpus: int = 1
+    ranks: int = 0  # under torchrun; 0: a plain process
+    settings: tuple[tuple[str, str], ...] = ()
+    steps: int = 24  # training steps, of all ranks
+    exit_code: int = 0  # of `trace record`, which is the script's; 128 + N where signal N ended it
+    replays: bool = True
+
+
+GPU_BOUND = (("SIMGPU_SLOWDOWN", "12"),)
+PROGRAMS = {
+    "cnn_loader": Program("cnn_loader.py"),
+    "amp": Program("amp.py", settings=GPU_BOUND),
+    "two_streams": Program("two_streams.py", settings=GPU_BOUND),
+    "graph_step": Program("graph_step.py", steps=33),
+    "data_parallel_2": Program("data_parallel.py", gpus=2, steps=20),
+    "data_parallel_4": Program("data_parallel.py", gpus=4, steps=20),
+    "ddp": Program("ddp.py", gpus=2, ranks=2, steps=40),
+    "fsdp2": Program("fsdp2.py", gpus=2, ranks=2, steps=40),
+    "accumulation": Program("accumulation.py", steps=20),
+    "evaluation": Program("evaluation.py", steps=36),
+    "gan": Program("gan.py", settings=GPU_BOUND),
+    "profiles_itself": Program("profiles_itself.py", steps=30),
+    "raises": Program("ends.py", ("raise",), steps=30, exit_code=1),
+    "interrupt": Program("ends.py", ("interrupt",), steps=30, exit_code=130),
+    "terminate": Program("ends.py", ("terminate",), steps=30, exit_code=143),
+    "os_exit": Program("ends.py", ("exit",), steps=30, exit_code=5),
+    "out_of_memory": Program("out_of_memory.py", steps=29, settings=(("SIMGPU_MEMORY_MB", "300"),)),
+    "compiled": Program("compiled.py", ("default",)),
+    "compiled_graphs": Program("compiled.py", ("reduce-overhead",)),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of one run. `file` is the recording, if one was asked for."""
+
+    program: Program
+    exit_code: int
+    output: str
+    errors: str
+    logs: list[DeviceLog] = field(repr=False)
+    marks: list[Mark] = field(repr=False)
+    file: Path
+
+    @property
+    def trace(self) -> traces.Trace:
+        return traces.load(self.file)
+
+    @property
+    def agreement(self) -> Agreement:
+        return agreement(self.trace, self.logs, self.marks)
+
+
+def _command(program: Program) -> list[str]:
+    return [str(HERE / "programs" / program.script), *program.arguments]
+
+
+TIMEOUT_S = 240
+
+
+def run(device: Path, program: Program, folder: Path, *recorder: str, **settings: str) -> Run:
+    """Runs a program on the device, plainly or, with the arguments `recorder`, under `trace`."""
+    for name in ("log", "marks"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    environment = dict(os.environ, SIMGPU_DEVICES=str(program.gpus), SIMGPU_LOG=str(folder / "log"))
+    environment |= {"MARKS": str(folder / "marks")} | dict(program.settings) | settings
+    environment["PATH"] = f"{BIN}:{environment['PATH']}"
+    start = [str(BIN / "python")]
+    if recorder:
+        start = [str(BIN / "trace"), *recorder]
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(program.ranks)] if program.ranks else []
+    if program.ranks:
+        environment |= {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [str(device), *start, *launcher, *_command(program)],
+        env=environment, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    logs, marks = [log for log in read_logs(folder / "log") if log.work], read_marks(folder / "marks")
+    return Run(program, done.returncode, done.stdout, done.stderr, logs, marks, folder / "recording.msgpack")
+
+
+def record(device: Path, program: Program, grain: str, folder: Path, **settings: str) -> Run:
+    """Records a program with three warm-up, four clean and three profiled steps in each cycle."""
+    options = ["--grain", grain, "--warmup", "3", "--clean-steps", "4", "--profiled-steps", "3"]
+    return run(device, program, folder, "record", "-o", str(folder / "recording.msgpack"), *options, **settings)
+
+
+def replay(recorded: Run, folder: Path) -> traces.Comparison:
+    """Replays a recording by its own clock, without the device, and compares the two."""
+    program = recorded.program
+    ranks = ("--nproc", str(program.ranks)) if program.ranks else ()
+    file = folder / "replay.msgpack"
+    options = ["--clock", "recorded", "--loader", "recorded", "--trace", str(recorded.file), "-o", str(file), *ranks]
+    done = subprocess.run(
+        [str(BIN / "trace"), "replay", *options, *_command(program)],
+        cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if name != "MARKS"},
+    )  # fmt: skip
+    if not file.exists():
+        raise AssertionError(f"the replay wrote nothing (exit code {done.returncode}):\n{done.stderr[-4000:]}")
+    return traces.compare(recorded.trace, traces.load(file))

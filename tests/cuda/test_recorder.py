@@ -1,0 +1,162 @@
+"""Records programs below torch's real CUDA runtime and compares each recording with what the device says that it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from _pytest.mark import ParameterSet
+
+import traces
+from tests.cuda.running import PROGRAMS, Run, record, replay
+from tests.cuda.truth import DeviceLog, agreement
+from traces.model import NONE, StepKind, Trace
+
+pytestmark = pytest.mark.cuda
+
+Recorded = Callable[[str, str], Run]
+
+# Programs whose recordings are not right yet: (test, program, grain) and why. A mark goes when its reason has gone.
+PENDING: dict[tuple[str, str, str], str] = {}
+
+
+def _cases(test: str, grains: tuple[str, ...], programs: list[str]) -> list[ParameterSet]:
+    cases = []
+    for program in programs:
+        for grain in grains:
+            marks = [pytest.mark.xdist_group(program)]
+            if reason := PENDING.get((test, program, grain)):
+                marks.append(pytest.mark.xfail(strict=True, reason=reason))
+            cases.append(pytest.param(program, grain, marks=marks, id=f"{program}-{grain}"))
+    return cases
+
+
+@pytest.fixture(scope="session")
+def recorded(device: Path, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """Records a program at a grain, once a session."""
+    done: dict[tuple[str, str], Run] = {}
+
+    def of(program: str, grain: str) -> Run:
+        if (program, grain) not in done:
+            done[program, grain] = record(device, PROGRAMS[program], grain, tmp_path_factory.mktemp(f"{program}-{grain}"))
+        return done[program, grain]
+
+    return of
+
+
+@pytest.mark.parametrize(("program", "grain"), _cases("run", ("kernel", "phase"), list(PROGRAMS)))
+def test_a_recorded_program_ends_as_it_would(recorded: Recorded, program: str, grain: str) -> None:
+    """GIVEN a program WHEN it is recorded THEN its exit code and output are its own, nobody creates a context that it did not
+    create, no capture is lost, and the file has all its steps."""
+    run, expected = recorded(program, grain), PROGRAMS[program]
+    assert run.exit_code == expected.exit_code, run.errors[-3000:]
+    assert "allocation failed" not in run.errors
+    if program == "graph_step":
+        assert run.output == "done\n"
+    for log in run.logs:
+        assert "invalidated" not in [text for kind, _, _, text in log.notes if kind == "capture"]
+        contexts = {device for kind, device, _, _ in log.notes if kind == "context"}
+        assert len(contexts) == (1 if expected.ranks else expected.gpus)
+    steps = run.trace.steps
+    training = np.isin(steps.kind, (StepKind.STEADY, StepKind.WARMUP, StepKind.PROFILED))
+    assert int(training.sum()) == expected.steps
+
+
+@pytest.mark.parametrize(("program", "grain"), _cases("kernels", ("kernel",), list(PROGRAMS)))
+def test_every_kernel_is_recorded_once(recorded: Recorded, program: str, grain: str) -> None:
+    """GIVEN a recording at kernel grain THEN it agrees with the device's log: Note [What must be in a recording]."""
+    found = recorded(program, grain).agreement
+    assert found.faults == []
+    assert found.correct == found.in_log > 0
+
+
+@pytest.mark.parametrize(("program", "grain"), _cases("phases", ("phase",), ["two_streams", "gan", "accumulation"]))
+def test_phases_last_as_long_as_their_work(recorded: Recorded, program: str, grain: str) -> None:
+    """GIVEN a recording of phases THEN the median time between the events of a phase is that of the log, to 1 % or 5 us."""
+    run = recorded(program, grain)
+    (log,) = run.logs
+    trace = run.trace
+    assert len(trace.device) == 0
+    times = list(phase_times(trace, log))
+    for name in ("forward", "backward", "optimizer"):
+        measured, logged = np.median([(ours, theirs) for phase, ours, theirs in times if phase == name], axis=0).tolist()
+        assert measured == pytest.approx(logged, rel=0.01, abs=5_000), name
+
+
+def phase_times(trace: Trace, log: DeviceLog) -> Iterator[tuple[str, int, int]]:
+    """(phase, time between its events, the same from the log) for the steady steps.
+
+    An event on the default stream completes when it is recorded, or when the last work that was launched there before ends.
+    """
+    work = sorted((work for work in log.work if work.stream == 7), key=lambda work: work.issued_ns)
+    issued = np.array([one.issued_ns for one in work])
+    ends = np.maximum.accumulate(np.array([one.end_ns for one in work]))
+
+    def completes(time_ns: int) -> int:
+        before = int(np.searchsorted(issued, time_ns)) - 1
+        return max(time_ns, int(ends[before])) if before >= 0 else time_ns
+
+    phases = trace.phases
+    for row in np.flatnonzero(phases.device_start_ns != NONE).tolist():
+        if trace.steps.kind[phases.step[row]] != StepKind.STEADY:
+            continue
+        start, end = int(phases.start_ns[row]), int(phases.start_ns[row] + phases.duration_ns[row])
+        measured = int(phases.device_end_ns[row] - phases.device_start_ns[row])
+        yield trace.strings[phases.name[row]], measured, completes(end) - completes(start)
+
+
+@pytest.mark.parametrize(
+    ("program", "grain"),
+    _cases("replay", ("kernel", "phase"), [name for name, program in PROGRAMS.items() if program.replays]),
+)
+def test_a_replay_is_the_same_program(recorded: Recorded, tmp_path: Path, program: str, grain: str) -> None:
+    """GIVEN a recording WHEN it is replayed by its own clock, without the device THEN the replay is the same program. At kernel
+    grain, 98 % of the GPU time is matched op by op, and the GPU is busy for as long, to 0.5 %."""
+    run = recorded(program, grain)
+    compared = replay(run, tmp_path)
+    assert compared.verdict.sameness.value == "same program", compared.verdict.reason
+    if grain == "kernel":
+        assert compared.coverage is not None
+        assert compared.coverage["exact"] + compared.coverage["equivalent"] >= 0.98
+        assert compared.gpu_busy.error == pytest.approx(0, abs=0.005)
+
+
+def test_a_wrong_recording_is_found(recorded: Recorded) -> None:
+    """GIVEN a right recording WHEN one column of one row is changed THEN the comparison with the log finds exactly that."""
+    run = recorded("accumulation", "kernel")
+    assert run.agreement.faults == []
+
+    def faults(change: Callable[[Trace], None]) -> list[str]:
+        trace = run.trace
+        change(trace)
+        return agreement(trace, run.logs, run.marks).faults
+
+    def rows(trace: Trace) -> list[int]:
+        return [int(row) for row in np.flatnonzero(trace.device.is_work)]
+
+    def later(trace: Trace) -> None:
+        trace.device.duration_ns[rows(trace)[5]] += 3_000
+
+    def renamed(trace: Trace) -> None:
+        trace.device.name[rows(trace)[5]] = trace.strings.add("another kernel")
+
+    def of_another_op(trace: Trace) -> None:
+        trace.device.launch[rows(trace)[5]] = trace.device.launch[rows(trace)[40]]
+
+    def lost(trace: Trace) -> None:
+        trace.device = trace.device.take(np.arange(len(trace.device)) != rows(trace)[5])
+
+    assert ["times differ by" in fault for fault in faults(later)] == [True]
+    assert [fault.split(": ")[1] for fault in faults(renamed)] == ["not in the recording", "not in the log"]
+    assert any("op" in fault for fault in faults(of_another_op))
+    assert ["not in the recording" in fault for fault in faults(lost)] == [True]
+
+
+def test_the_log_is_compared_for_each_rank(recorded: Recorded) -> None:
+    """GIVEN a recording of two ranks WHEN one rank's log is missing THEN all of that rank's work counts as not in the log."""
+    run = recorded("ddp", "kernel")
+    alone = agreement(run.trace, run.logs[:1], run.marks)
+    assert len(run.logs) == 2 and alone.correct < run.agreement.correct
+    assert traces.load(run.file).grain == "kernel"
