@@ -8,16 +8,23 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from traces.model import DeviceKind, StepKind, Trace
+from traces.model import DeviceKind, StepKind, Trace, Untimed
 from traces.problems import Severity, problems_of
 from traces.run import Run
 from tui.figures import count_text, counted, size_text, time_text
+from tui.kernel_access import why_no_kernels
 
 _KINDS = (
     (StepKind.WARMUP, "warm-up"),
     (StepKind.STEADY, "clean"),
     (StepKind.PROFILED, "profiled"),
     (StepKind.EVALUATION, "evaluation"),
+)
+
+_UNTIMED = (
+    (Untimed.CAPTURE, "a CUDA graph was captured at a boundary, where no event may be recorded"),
+    (Untimed.PROFILE, "the script profiled itself there"),
+    (Untimed.LOST, "the device had not finished them when the script ended"),
 )
 
 
@@ -29,14 +36,33 @@ def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
     lines = [f"wrote {output} ({size_text(output.stat().st_size)}): {_steps(trace)} of {what}{ranks}"]
     run = trace.run_of(trace.ranks[0])
     lines += _cost(run)
-    if not trace.devices:
-        lines.append("there is no device time in it: the script used no GPU here")
-    elif run.profiler.failed is not None:
-        lines.append(f"there are no kernels in it: {run.profiler.failed}")
+    lines += lack_lines(trace)
     problems = problems_of(trace.problems, int((trace.device.kind == DeviceKind.KERNEL).sum()))
     lines += [problem.text for problem in problems if problem.severity >= Severity.WARNING]
     replay = f", or trace replay {shlex.join(script)} --trace {name}" if trace.devices else ""
     return [*lines, f"next: trace info {name}{replay}"]
+
+
+def lack_lines(trace: Trace) -> list[str]:
+    """What the recording lacks, with the reason and the remedy. It is said of a script that failed, too."""
+    if not trace.devices:
+        return ["there is no device time in it: the script used no GPU here"]
+    run = trace.run_of(trace.ranks[0])
+    lines = []
+    if run.profiler.failed is not None:
+        lines.append(f"no kernels were recorded: {run.profiler.failed}")
+    elif run.profiler.steps and not (trace.device.kind == DeviceKind.KERNEL).any():
+        obstacle = why_no_kernels(run.profiler.warnings)
+        lines.append(f"no kernels were recorded: {obstacle.reason}; {obstacle.remedy}")
+    lost = run.recorder.device_lost if run.recorder is not None else ""
+    for untimed, reason in _UNTIMED:
+        steps = trace.steps.number[trace.steps.untimed == untimed]
+        if len(steps):
+            reason = lost if untimed == Untimed.LOST and lost else reason
+            first = f", from step {int(steps[0])} on" if untimed == Untimed.LOST else ""
+            have = "has" if len(steps) == 1 else "have"
+            lines.append(f"{counted(len(steps), 'step')} {have} no device times{first}: {reason}")
+    return lines
 
 
 def _steps(trace: Trace) -> str:

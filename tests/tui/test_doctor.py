@@ -7,6 +7,7 @@ import resource
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,31 @@ def test_what_does_not_work_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch,
     (torch,) = doctor._torch()
     (replay,) = doctor._replay()
     assert torch.state is replay.state is Health.fail and told in torch.told and torch.advice
+
+
+@pytest.mark.parametrize(
+    ("told", "stderr", "state", "words"),
+    [
+        ({"kernels": 2}, "", Health.ok, "trace record works here"),
+        (
+            {"kernels": 0},
+            "WARNING:2026 1:1 init.cpp:1] CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)",
+            Health.warn,
+            "NVreg_Restrict",
+        ),
+        (
+            {"kernels": 0},
+            "WARNING:2026 1:1 init.cpp:1] CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED",
+            Health.warn,
+            "without nsys",
+        ),
+        ({"kernels": 0}, "INFO: see CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", Health.warn, "no device work"),
+        ({"gpu_error": "CUDA error: unknown"}, "", Health.warn, "did not run one: CUDA error: unknown"),
+    ],
+)
+def test_whether_kernels_can_be_recorded(told: dict[str, Any], stderr: str, state: Health, words: str) -> None:
+    found = doctor._kernels(told, stderr)
+    assert found.state is state and words in f"{found.told}; {found.advice}"
 
 
 def test_a_limit_on_locked_memory_is_told_where_it_binds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,10 +24,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from replayer.timing.clock import WallClock, lower_timer_slack
 from traces.json_facts import as_json
 from tui.figures import paint, size_text
+from tui.kernel_access import why_no_kernels
 from tui.outputs import to_json
 from tui.progress import working
 from tui.terminal import look
@@ -54,6 +56,16 @@ told["is_supported"] = tuple(int(n) for n in torch.__version__.split("+")[0].spl
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
     torch.ones(4) + 1
 told["profiled"] = len(profile.events())
+if told["gpus"]:
+    try:
+        torch.cuda.init()
+        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities) as profile:
+            torch.ones(4, device="cuda").add_(1)
+            torch.cuda.synchronize()
+        told["kernels"] = sum(of.device_type == torch.autograd.DeviceType.CUDA for of in profile.events())
+    except RuntimeError as error:
+        told["gpu_error"] = str(error).partition("\\n")[0]
 print(json.dumps(told))
 """
 
@@ -117,10 +129,23 @@ def _torch() -> Iterator[Diagnosis]:
         yield Diagnosis("torch", Health.ok, f"{told['version']} ({build}), of {sys.executable}")
     else:
         yield Diagnosis("torch", Health.fail, f"{told['version']} is too old", "replays need torch 2.10 or later")
-    works = "records: trace record can note every kernel"
-    yield _judged("torch.profiler", bool(told["profiled"]), works, "record with --grain phase", "records nothing here")
+    yield _judged(
+        "torch.profiler", bool(told["profiled"]), "records host operations", "record with --grain phase", "records nothing"
+    )
     none = "none, as for replays; trace record needs one, or --on a recording"
-    yield Diagnosis("GPU", Health.ok, f"{', '.join(told['gpus'])}: trace record works here" if told["gpus"] else none)
+    yield Diagnosis("GPU", Health.ok, ", ".join(told["gpus"]) if told["gpus"] else none)
+    if told["gpus"]:
+        yield _kernels(told, done.stderr)
+
+
+def _kernels(told: dict[str, Any], stderr: str) -> Diagnosis:
+    """Whether the profiler has seen the kernel that was launched under it; `stderr` has Kineto's warnings."""
+    if "gpu_error" in told:
+        return Diagnosis("kernels", Health.warn, f"the GPU did not run one: {told['gpu_error']}", "check it with nvidia-smi")
+    if told["kernels"]:
+        return Diagnosis("kernels", Health.ok, "torch.profiler records them: trace record works here")
+    obstacle = why_no_kernels(line for line in stderr.splitlines() if line.startswith(("WARNING", "ERROR")))
+    return Diagnosis("kernels", Health.warn, f"cannot be recorded: {obstacle.reason}", obstacle.remedy)
 
 
 def _replay() -> Iterator[Diagnosis]:

@@ -36,7 +36,7 @@ from tui.errors import line_for
 from tui.narration import explain_empty_run, hint_misplaced_option, say
 from tui.options import RecordOptions
 from tui.outputs import require_place_for
-from tui.print_record import record_lines
+from tui.print_record import lack_lines, record_lines
 from tui.progress import working
 from tui.trace_names import load_pace
 
@@ -130,7 +130,9 @@ def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], r
     if is_brief:
         return
     lines = record_lines(trace, output, record.script)
-    for line in lines[:1] if result.returncode else lines:
+    if result.returncode:  # the script's own error matters more than figures and what to type next
+        lines = [lines[0], *(lack_lines(trace) if trace.devices else ())]
+    for line in lines:
         say(line)
 
 

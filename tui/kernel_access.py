@@ -1,0 +1,56 @@
+"""Why torch.profiler records no kernels on a machine, and what to do about it.
+
+    why_no_kernels(["function ... failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"])
+    # Obstacle("the NVIDIA driver lets only administrators record kernels", "run as root, ...")
+
+`trace record` says so at its end, `trace doctor` before anything is recorded. Both go by the warnings of Kineto, the library
+behind torch.profiler, in which CUPTI's error is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Obstacle(NamedTuple):
+    """`reason` is a clause without a full stop, `remedy` what to do."""
+
+    reason: str
+    remedy: str
+
+
+# By CUPTI's errors (cupti_result.h).
+_BY_ERROR = {
+    "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES": Obstacle(
+        "the NVIDIA driver lets only administrators record kernels",
+        "run as root or with CAP_SYS_ADMIN (docker run --cap-add=SYS_ADMIN), or load the driver with"
+        " NVreg_RestrictProfilingToAdminUsers=0",
+    ),
+    "CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES": Obstacle(
+        "the hypervisor does not allow this virtual GPU to be profiled",
+        "ask the administrator of the machine to enable profiling for the vGPU",
+    ),
+    "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED": Obstacle(
+        "another profiler is attached to the process",
+        "record without nsys, ncu or DCGM's profiling",
+    ),
+    "CUPTI_ERROR_HARDWARE_BUSY": Obstacle("another profiler uses the GPU", "record when it has ended"),
+    "CUPTI_ERROR_NOT_SUPPORTED": Obstacle(
+        "CUPTI does not support this GPU or configuration", "record with --grain phase, which needs no CUPTI"
+    ),
+    "CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED": Obstacle(
+        "confidential computing forbids profiling", "record with --grain phase, which needs no CUPTI"
+    ),
+}
+_UNKNOWN = Obstacle("torch.profiler reported no device work", "run trace doctor, or record with --grain phase")
+
+
+def why_no_kernels(warnings: Iterable[str]) -> Obstacle:
+    """What stands in the way, by Kineto's warnings. Longer names first: one contains another."""
+    text = "\n".join(warnings)
+    for error in sorted(_BY_ERROR, key=len, reverse=True):
+        if error in text:
+            return _BY_ERROR[error]
+    last = next((line for line in text.splitlines() if "CUPTI" in line), "")
+    return Obstacle(last, _UNKNOWN.remedy) if last else _UNKNOWN
