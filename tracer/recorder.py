@@ -5,6 +5,12 @@ It hands what they report to the part that it concerns: steps and phases (`step_
 
     recorder.enter_phase("backward"); ...; recorder.leave_phase("backward")
     recorder.optimizer_stepped(is_first=True)      # a step has ended
+
+Note [Replays of a CUDA graph]
+    What a script does while it captures a graph happens on the device only when the graph is replayed. So the calls that are
+    reported during a capture are noted, and made again at each replay, as a replay on the virtual GPU does: a graph of a
+    whole training step ends a step each time. One launch cannot be divided, so the first call is made before the launch and
+    the others after it, and all of the graph's device time is in the phase that the first one begins.
 """
 
 from __future__ import annotations
@@ -12,6 +18,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from tracer.boundary_events import BoundaryEvents
 from tracer.clock import EpochClock
@@ -36,6 +45,21 @@ from traces.workload_observer import WorkloadObserver
 
 # How long the end of the script waits for a thread that is in a call of the recorder's.
 _LOCK_S = 0.5
+
+
+class CapturedCalls:
+    """The calls that one thread reports while it captures a graph. See Note [Replays of a CUDA graph]."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+        self._thread = threading.get_ident()
+
+    def notes(self, call: Callable[..., None], *args: Any) -> bool:
+        """Note a call of the capturing thread. False for any other thread, whose calls happen now."""
+        if threading.get_ident() != self._thread:
+            return False
+        self.calls.append(partial(call, *args))
+        return True
 
 
 class Recorder:
@@ -68,6 +92,8 @@ class Recorder:
             optimizers, self._taken, schedule, profiler, self._writer, self.communication, self._threads, self.cost
         )
         self._script = self.steps.script
+        self._capture: CapturedCalls | None = None  # under way
+        self._captured = WeakKeyDictionary[Any, CapturedCalls]()  # by graph
 
     @property
     def phase(self) -> str:
@@ -94,12 +120,16 @@ class Recorder:
     @costed
     def enter_phase(self, name: str) -> None:
         """The script enters loader, h2d, zero_grad, backward, optimizer or other."""
+        if self._capture is not None and self._capture.notes(self.enter_phase, name):
+            return
         self._script.enter(threading.get_ident(), name, self.clock.now_ns())
 
     @costed
     def leave_phase(self, name: str) -> None:
-        self._script.leave(threading.get_ident(), name, self.clock.now_ns())
         self._note_failure()
+        if self._capture is not None and self._capture.notes(self.leave_phase, name):
+            return
+        self._script.leave(threading.get_ident(), name, self.clock.now_ns())
 
     @costed
     def loader_exhausted(self) -> None:
@@ -115,26 +145,62 @@ class Recorder:
     @costed
     def module_called(self, module: object, grad_enabled: bool) -> None:
         """An outermost module is called: a forward pass goes on or begins."""
+        if self._capture is not None and self._capture.notes(self.module_called, module, grad_enabled):
+            return
         self._script.module_called(threading.get_ident(), id(module), grad_enabled, self.clock.now_ns())
 
     def module_returned(self) -> None:
         """The outermost module has returned."""
-        self._script.module_returned()
         self._note_failure()
+        if self._capture is None or not self._capture.notes(self.module_returned):
+            self._script.module_returned()
 
     @costed
     def loss_called(self) -> None:
+        if self._capture is not None and self._capture.notes(self.loss_called):
+            return
         self._script.op(threading.get_ident(), LOSS, self.clock.now_ns())
 
     @costed
     def aside_called(self) -> None:
         """Something that is neither forward nor backward: clipping, unscaling, a value read."""
+        if self._capture is not None and self._capture.notes(self.aside_called):
+            return
         self._script.op(threading.get_ident(), ASIDE, self.clock.now_ns())
 
     @costed
     def optimizer_stepped(self, is_first: bool) -> None:
         """An optimizer's `step` has returned."""
+        if self._capture is not None and self._capture.notes(self.optimizer_stepped, is_first):
+            return
         self._script.optimizer_stepped(threading.get_ident(), is_first, self.clock.now_ns())
+
+    # --- CUDA graphs
+
+    def capture_begins(self, graph: object) -> None:
+        """This thread's stream is captured into a graph: what the script shows until the end happens when it is replayed."""
+        self._capture = CapturedCalls()
+        self._captured[graph] = self._capture
+        self.steps.has_captured = True
+
+    def capture_ends(self) -> None:
+        """The capture has ended, well or not."""
+        self._capture = None
+
+    def replay_begins(self, graph: object) -> None:
+        """The script is about to replay a graph. The first of the calls that it was captured in begins its forward pass."""
+        calls = self._calls_of(graph)
+        if calls:
+            calls[0]()
+
+    def replay_ends(self, graph: object) -> None:
+        """The graph was launched: the other calls follow, so all of its work is part of the segment that has begun."""
+        for call in self._calls_of(graph)[1:]:
+            call()
+
+    def _calls_of(self, graph: object) -> list[Callable[[], None]]:
+        captured = self._captured.get(graph)
+        return captured.calls if captured is not None else []
 
     def _note_failure(self) -> None:
         """An error that passes here may be one of memory, whose wording a replay repeats."""

@@ -42,6 +42,7 @@ class StepRecorder:
     ) -> None:
         self.script = ScriptCut[int](self, optimizers)  # threads by `threading.get_ident()`
         self.cost = cost
+        self.has_captured = False  # whether a CUDA graph was captured since the last step ended
         self.reads: list[Read] = []  # since the last step ended
         self.found: list[Found] = []  # likewise
         self._taken, self._schedule, self._profiler = taken, schedule, profiler
@@ -136,16 +137,17 @@ class StepRecorder:
         # A signal's handler that raises here loses the step; it must not be there twice.
         self.reads, self.found = [], []
         self._writer.add(ended)
-        if untimed not in (Untimed.CAPTURE, Untimed.PROFILE):
+        if not self.has_captured and untimed not in (Untimed.CAPTURE, Untimed.PROFILE):
             self._schedule.end_step(step.is_evaluation)
+        self.has_captured = False
         self._turn_profiler()
 
     def _kind(self, is_evaluation: bool, untimed: Untimed) -> StepKind:
-        """A captured step launches nothing, so it is no clean one, and the schedule does not count it. Nor one that the script
-        profiles, which is slowed down as by the recorder's own profiler."""
+        """A step with a capture in it is no clean one, and the schedule does not count it. Nor one that the script profiles,
+        which is slowed down as by the recorder's own profiler."""
         if is_evaluation:
             return StepKind.EVALUATION
-        if untimed == Untimed.CAPTURE:
+        if self.has_captured or untimed == Untimed.CAPTURE:
             return StepKind.WARMUP
         return StepKind.PROFILED if untimed == Untimed.PROFILE else self._schedule.kind(is_evaluation)
 

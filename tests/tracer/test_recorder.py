@@ -377,6 +377,56 @@ def test_a_captured_step_touches_nothing_and_says_so(bench: Bench) -> None:
     assert (trace.phases.device[trace.phases.step == 3] == 0).all()
 
 
+def test_replays_of_a_whole_step_are_steps(bench: Bench) -> None:
+    """GIVEN a graph that captured forward, backward and optimizer THEN the capture is no step, and each replay is one, with
+    its device time in the forward pass that it begins with."""
+    recorder = bench.recorder
+    for _ in range(2):
+        bench.train_step()
+    graph = CudaGraph()
+    bench.cuda.captures.add("graph")
+    recorder.capture_begins(graph)
+    recorder.module_called(bench.model, True)
+    recorder.module_returned()
+    recorder.loss_called()
+    recorder.enter_phase("backward")
+    recorder.leave_phase("backward")
+    recorder.enter_phase("optimizer")
+    recorder.leave_phase("optimizer")
+    recorder.optimizer_stepped(True)
+    recorder.capture_ends()
+    bench.cuda.captures.clear()
+    bench.run(500)
+    for _ in range(3):
+        bench.load(10)
+        recorder.replay_begins(graph)
+        bench.run(20, 5_000)
+        recorder.replay_ends(graph)
+        bench.run(10_000)
+    trace = recorded(bench)
+    assert trace.steps.kind.tolist() == [StepKind.WARMUP, StepKind.STEADY, StepKind.WARMUP, *[StepKind.STEADY] * 2]
+    assert (trace.steps.untimed == Untimed.NO).all() and bench.cuda.destroyed_captures == 0
+    own = trace.phases.take(trace.phases.step == 4)
+    names = [trace.strings[int(i)] for i in own.name]
+    assert names == ["loader", "forward", "loss", "backward", "optimizer"]
+    device_ns = (own.device_end_ns - own.device_start_ns).tolist()
+    assert device_ns[1:] == [5_000, 0, 0, 0] and own.duration_ns[1] == 20
+
+
+class CudaGraph:
+    """Stands for torch.cuda.CUDAGraph."""
+
+
+def test_what_other_threads_do_during_a_capture_happens_at_once(bench: Bench) -> None:
+    graph = CudaGraph()
+    bench.recorder.capture_begins(graph)
+    thread = threading.Thread(target=lambda: bench.recorder.enter_phase("loader"))
+    thread.start()
+    thread.join()
+    assert bench.recorder.phase == "loader"
+    assert bench.recorder._calls_of(graph) == []
+
+
 def test_a_script_that_profiles_itself_gets_no_events_of_ours(bench: Bench) -> None:
     bench.train_step()
     calls = bench.cuda.calls

@@ -1,7 +1,8 @@
-"""torch.cuda.CUDAGraph: between the two ends of a capture the recorder leaves CUDA alone.
+"""torch.cuda.CUDAGraph: between the two ends of a capture the recorder leaves CUDA alone, and a replay is what was captured.
 
-with torch.cuda.graph(g := torch.cuda.CUDAGraph()):     # captures.add(g)
+with torch.cuda.graph(g := torch.cuda.CUDAGraph()):     # captures.add(g); calls are noted
     y = model(static_x)
+g.replay()                                              # a forward pass
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tracer.state import captures
+from tracer.state import captures, recorder, started
+from tracer.surfaces.torch_nn_module import in_module
 from traces.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the beginning and the end of a capture. A build without CUDA has none."""
+    """Wrap the two ends of a capture, and replays. A build without CUDA has none."""
     cls: Any = torch.cuda.CUDAGraph
     if not hasattr(cls, "capture_begin"):
         return
@@ -23,15 +25,30 @@ def install(torch: ModuleType) -> None:
     def begin(begin: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         under_way.add(self)
         try:
-            return begin(self, *args, **kwargs)
+            begun = begin(self, *args, **kwargs)
         except BaseException:
             under_way.discard(self)
             raise
+        if (to := recorder()) is not None:
+            to.capture_begins(self)
+        return begun
 
     def end(end: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if (to := started()) is not None:
+            to.capture_ends()
         try:
             return end(self, *args, **kwargs)
         finally:
             under_way.discard(self)
 
-    patch_around(cls, capture_begin=begin, capture_end=end)
+    def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        """A replay within a module's call or a backward pass (make_graphed_callables) is a part of that."""
+        to = started()
+        if to is None or to.phase or in_module():
+            return replay(self, *args, **kwargs)
+        to.replay_begins(self)
+        replayed = replay(self, *args, **kwargs)
+        to.replay_ends(self)
+        return replayed
+
+    patch_around(cls, capture_begin=begin, capture_end=end, replay=replay)
