@@ -16,8 +16,10 @@ Note [When a window begins and ends]
     windows neither begin nor end (device_access.py).
 
 Note [No context of the recorder's]
-    A profile with device activities initializes CUDA, and a process that has done so cannot use CUDA in a fork. So they are
-    asked for only if the script has initialized CUDA by then; each window asks anew.
+    A profile with device activities initializes CUDA, and a process that has done so cannot use CUDA in a fork. A profile
+    without them would do other harm: since PyTorch 2.14, Kineto then stays without CUPTI until the process ends, and a later
+    profile of the script's own would show no kernels (pytorch/pytorch#186036). So where there is a GPU, a window waits until
+    the script has initialized CUDA.
 
 Note [Memory or threads]
     The profiler follows the thread that started it and those of autograd. nn.DataParallel runs its replicas in threads of
@@ -27,7 +29,8 @@ Note [Memory or threads]
 Note [What Kineto says]
     Kineto writes to stderr when it begins and ends: "USDT:" lines at any log level, and warnings, for instance that CUPTI is
     not permitted. stderr belongs to the script. So what is written there meanwhile is held back and passed on without Kineto's
-    lines, and its warnings are kept, because they say why kernels are missing.
+    lines, and its warnings are kept, because they say why kernels are missing. PyTorch warns of the first block of memory
+    that is older than the profile and is freed during it; so a block of ours is freed while stderr is held back.
 """
 
 from __future__ import annotations
@@ -51,6 +54,9 @@ if TYPE_CHECKING:
 
 # A line of Kineto's log: "WARNING:2026-11-25 01:02:03 4711:4711 CuptiActivityApi.cpp:90] text".
 _KINETO_LINE = re.compile(rb"(?:(INFO|WARNING|ERROR|STAGE|VLOG\(\d\)):\S+ \S+ \d+:\d+ \S+\] |USDT:)(.*)")
+_OLD_BLOCK = re.compile(
+    rb"\[W\S+ CPUAllocator\.cpp:\d+\] Memory block of unknown size was allocated before the profiling started"
+)
 _MOST_WARNINGS = 8  # that are kept
 
 
@@ -79,6 +85,7 @@ class Profiler:
         self._stacks = stacks
         self._modules = None if stacks else modules
         self._profile: Any = None
+        self._has_gpu: bool | None = None  # unknown before it is needed
         self._has_device = False  # whether device activities were asked for
         self._range: Any = None
         self._tracing = False
@@ -99,7 +106,7 @@ class Profiler:
             return
         if self._profile is not None and (action == "" or (action == "prepare" and self._tracing)):
             self.stop()
-        if self.wanted and action == "prepare" and self._profile is None:
+        if self.wanted and action == "prepare" and self._profile is None and not (self.must_wait or self._access.lost):
             self._attempt(self._prepare)
         elif self._profile is not None and action == "record":
             if not self._tracing:
@@ -135,6 +142,15 @@ class Profiler:
         return ProfilerUse(numbers, self._why_not or None, tuple(self._warnings))
 
     @property
+    def must_wait(self) -> bool:
+        """Whether no window may begin yet. See Note [No context of the recorder's]."""
+        if not self.wanted or self._access.is_used:
+            return False
+        if self._has_gpu is None:
+            self._has_gpu = self._torch.cuda.device_count() > 0  # NVML knows, without starting CUDA
+        return self._has_gpu
+
+    @property
     def _patience_ns(self) -> int:
         return max(PATIENCE_NS, 2 * self._longest_ns)
 
@@ -149,7 +165,7 @@ class Profiler:
             self.wanted = False
             return
         activities = [profiler.ProfilerActivity.CPU]
-        self._has_device = self._access.is_used and not self._access.lost
+        self._has_device = self._access.is_used
         if self._has_device:  # see Note [No context of the recorder's]
             activities.append(profiler.ProfilerActivity.CUDA)
         self._profile = profiler._KinetoProfile(
@@ -176,7 +192,9 @@ class Profiler:
     def _start(self) -> None:
         if not self._is_idle(self._patience_ns):
             return
+        old_block = self._torch.empty(1)
         self._profile.start_trace()
+        del old_block  # see Note [What Kineto says]
         self._tracing = True
         self._windows.append([])
         if self._modules is not None:
@@ -240,7 +258,8 @@ def _without_kinetos_words(warnings: list[str]) -> Iterator[None]:
             held.seek(0)
             for line in held:
                 if (of_kineto := _KINETO_LINE.match(line)) is None:
-                    os.write(2, line)
+                    if not _OLD_BLOCK.match(line):
+                        os.write(2, line)
                 elif of_kineto[1] in (b"WARNING", b"ERROR"):
                     text = of_kineto[2].decode(errors="replace").strip()
                     warnings += [text] if text not in warnings else []

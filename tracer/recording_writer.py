@@ -138,7 +138,7 @@ class RecordingWriter:
     def _header(self) -> Trace:
         of = self._from
         provenance = self._facts.provenance()
-        lacks = self._facts.lacks(has_profile=bool(of.profiler.wanted))
+        lacks = self._facts.lacks(has_profile=bool(of.profiler.use().steps))
         if of.flight is not None:
             lacks += of.flight.lacks()
             provenance |= {"flight_recorder": facts} if (facts := of.flight.facts()) else {}

@@ -45,6 +45,11 @@ class Schedule:
         """Of a step that trains: whether it is the first, after evaluation. Its profiler, if any, is the evaluation's."""
         return not self._has_trained and self._count > 0
 
+    def postpone(self) -> None:
+        """The profiler cannot attach itself yet: the step under way is a clean one, and the next may be the one for that."""
+        if self.profile == "prepare":
+            self._count -= 1
+
     def end_step(self, evaluation: bool) -> None:
         if not evaluation and self._is_first_training:
             self._count = min(1, self._prepare)

@@ -154,6 +154,8 @@ class StepRecorder:
     def _turn_profiler(self) -> None:
         """The profiler's own work between two steps is no step's, so it does not count as the recorder's share of one."""
         began_ns = self._clock.perf_ns()
+        if self._schedule.profile == "prepare" and self._profiler.must_wait:
+            self._schedule.postpone()
         self._profiler.end_step(self._writer.number - 1)
         self._profiler.begin_step(self._writer.number, self._schedule.profile)
         self.cost.spent_ns -= self._clock.perf_ns() - began_ns

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from traces.model import DeviceKind, StepKind, Trace, Untimed
+from traces.model import NONE, DeviceKind, StepKind, Trace, Untimed
 from traces.problems import Severity, problems_of
 from traces.run import Run
 from tui.figures import count_text, counted, size_text, time_text
@@ -45,7 +45,8 @@ def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
 
 def lack_lines(trace: Trace) -> list[str]:
     """What the recording lacks, with the reason and the remedy. It is said of a script that failed, too."""
-    if not trace.devices:
+    has_times = bool((trace.phases.device != NONE).any()) or len(trace.device) > 0
+    if not trace.devices or not (has_times or trace.steps.untimed.any()):
         return ["there is no device time in it: the script used no GPU here"]
     run = trace.run_of(trace.ranks[0])
     lines = []

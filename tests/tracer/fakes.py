@@ -131,6 +131,7 @@ class FakeProfiler:
     all_threads = False
     active = False
     is_beginning = False
+    must_wait = False
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []

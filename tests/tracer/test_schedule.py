@@ -64,3 +64,15 @@ def test_the_phase_grain_needs_no_profiler() -> None:
     schedule = Schedule(1, 2, 0)
     assert kinds(schedule, [False] * 5) == [StepKind.WARMUP] + [StepKind.STEADY] * 4
     assert schedule.profile == ""
+
+
+def test_a_window_that_must_wait_leaves_its_steps_clean() -> None:
+    schedule = Schedule(warmup=1, clean=1, profiled=1)
+    kinds = []
+    for number in range(7):
+        if number < 4:
+            schedule.postpone()
+        kinds.append(schedule.kind(False))
+        schedule.end_step(False)
+    steady = StepKind.STEADY
+    assert kinds == [StepKind.WARMUP, steady, steady, steady, StepKind.WARMUP, StepKind.PROFILED, steady]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traces.model import Device, DeviceKind, DeviceSpans, Steps, Strings, Trace, Untimed
+from traces.model import Device, DeviceKind, DeviceSpans, Phases, Steps, Strings, Trace, Untimed
 from traces.run import ProfilerUse, RecorderNotes, Run
 from tui.print_record import lack_lines
 
@@ -14,7 +14,8 @@ def recording(run: Run, untimed: tuple[Untimed, ...] = (), kernels: int = 0) -> 
     name = strings.add("kernel")
     steps = Steps.of(number=range(len(untimed)), untimed=untimed) if untimed else Steps.empty()
     device = DeviceSpans.of(name=[name] * kernels, kind=[DeviceKind.KERNEL] * kernels) if kernels else DeviceSpans.empty()
-    return Trace(steps=steps, device=device, strings=strings, devices=[Device(0, 0, "GPU")], runs={0: run})
+    phases = Phases.of(step=[0], name=[name], device=[0])
+    return Trace(steps=steps, phases=phases, device=device, strings=strings, devices=[Device(0, 0, "GPU")], runs={0: run})
 
 
 @pytest.mark.parametrize(
@@ -52,3 +53,9 @@ def test_steps_without_device_times_say_why() -> None:
         "2 steps have no device times: the script profiled itself there",
         "1 step has no device times, from step 4 on: CUDA error: device-side assert triggered",
     ]
+
+
+def test_a_script_that_used_no_gpu_lacks_no_kernels() -> None:
+    """GIVEN a profile that names the machine's GPU, which the script did not use."""
+    trace = Trace(devices=[Device(0, 0, "GPU")], runs={0: Run(profiler=ProfilerUse((3, 4)))})
+    assert lack_lines(trace) == ["there is no device time in it: the script used no GPU here"]

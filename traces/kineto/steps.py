@@ -83,6 +83,7 @@ _TRAINING_KERNEL = re.compile(
     re.I,
 )
 _TRAINING_CALL = re.compile(r"(?:nccl:|gloo:|c10d::)_?(?:all_?reduce|reduce_?scatter)", re.I)
+_GRAPH_LAUNCH = re.compile(r"(?:cuda|cu|hip)GraphLaunch")
 _PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
 
 
@@ -349,6 +350,8 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
+    # Outside any op, the launch of a CUDA graph is all that shows of the ops in it.
+    visible |= on_main & (host.kind == HostKind.RUNTIME) & matching(host.name, _GRAPH_LAUNCH, strings)
     tops = _outermost(np.flatnonzero(visible), host.parent, see_through)
     on_engine = ~on_main[tops] | matching(host.name[tops], BACKWARD_NODE, strings)
     copies = _copying_tops(tables, tops, strings)

@@ -1,0 +1,186 @@
+"""When the recorder's profile begins and ends: never in a capture, never with a wait that has no end, never with a context."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.tracer.fakes import FakeClock, FakeCuda
+from tracer import profile as profile_module
+from tracer.device_access import DeviceAccess
+from tracer.profile import Profiler
+
+DENIED = "WARNING:2026-11-25 01:49:04 15122:15122 init.cpp:102] failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)\n"
+
+
+class FakeKineto:
+    """Stands for torch.profiler._KinetoProfile; what is called is noted in `calls`."""
+
+    calls: list[str]
+    cuda: FakeCuda
+    says = ""
+
+    def __init__(self, activities: list[str], experimental_config: Any, **options: Any) -> None:
+        self.calls.append("+".join(activities))
+        self.calls.append(f"trace_only {experimental_config.options.get('trace_only')}")
+
+    def prepare_trace(self) -> None:
+        self.calls.append("prepare")
+        os.write(2, self.says.encode())
+
+    def start_trace(self) -> None:
+        self.cuda.check()
+        self.calls.append("start")
+
+    def stop_trace(self) -> None:
+        self.cuda.check()
+        self.calls.append("stop")
+
+    def export_chrome_trace(self, path: str) -> None:
+        self.calls.append(Path(path).name)
+
+
+class Profiled:
+    """A profiler on fakes."""
+
+    def __init__(self, *, gpus: int = 1, stacks: bool = False, has_trace_only: bool = True) -> None:
+        self.clock = FakeClock()
+        self.cuda = FakeCuda(self.clock)
+        self.calls: list[str] = []
+
+        class Settings:
+            if has_trace_only:
+                trace_only = False
+
+            def __init__(self, **options: Any) -> None:
+                self.options = options
+
+        class Kineto(FakeKineto):
+            calls, cuda = self.calls, self.cuda
+
+        class Range:
+            def __init__(self, name: str) -> None: ...
+
+            def __enter__(self) -> None: ...
+
+            def __exit__(self, *raised: object) -> None: ...
+
+        self.kineto = Kineto
+        torch: Any = SimpleNamespace(
+            empty=lambda size: None,
+            cuda=SimpleNamespace(device_count=lambda: gpus),
+            autograd=SimpleNamespace(_profiler_enabled=lambda: False, profiler=SimpleNamespace(record_function=Range)),
+            profiler=SimpleNamespace(ProfilerActivity=SimpleNamespace(CPU="CPU", CUDA="CUDA"), _KinetoProfile=Kineto),
+            _C=SimpleNamespace(_profiler=SimpleNamespace(_ExperimentalConfig=Settings)),
+        )
+        access = DeviceAccess(self.cuda, self.cuda.captures, ())
+        clock: Any = self.clock
+        self.profiler = Profiler(torch, Path("t.profile.json"), access, clock, lambda: [0], stacks)
+
+    def steps(self, *actions: str) -> None:
+        for number, action in enumerate(actions):
+            self.profiler.begin_step(number, action)
+            self.profiler.end_step(number)
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_module, "PATIENCE_NS", 20_000_000)
+
+
+def test_a_window_of_two_steps() -> None:
+    here = Profiled()
+    here.cuda.launch(5_000)
+    here.steps("prepare", "record", "record", "")
+    assert here.calls == ["CPU+CUDA", "trace_only True", "prepare", "start", "stop", "t.profile.json"]
+    assert here.profiler.use().steps == (1, 2)
+
+
+def test_the_device_is_waited_for_before_the_window_begins() -> None:
+    here = Profiled()
+    here.cuda.launch(5_000_000)
+    began_ns = here.clock.ns
+    here.steps("prepare")
+    assert here.clock.ns == began_ns
+    here.steps("record")
+    assert here.clock.ns == began_ns + 5_000_000
+
+
+@pytest.mark.parametrize(("stacks", "has_trace_only"), [(True, True), (False, False)])
+def test_stacks_and_older_releases_need_all_events(stacks: bool, has_trace_only: bool) -> None:
+    here = Profiled(stacks=stacks, has_trace_only=has_trace_only)
+    here.steps("prepare")
+    assert here.calls[1] == "trace_only None"
+
+
+def test_windows_neither_begin_nor_end_in_a_capture() -> None:
+    here = Profiled()
+    here.cuda.captures.add("graph")
+    here.steps("prepare")
+    assert here.calls == []
+    here.cuda.captures.clear()
+    here.steps("prepare", "record")
+    begun = list(here.calls)
+    here.cuda.captures.add("graph")
+    here.steps("")
+    assert here.calls == begun and here.cuda.destroyed_captures == 0
+    here.cuda.captures.clear()
+    here.steps("")
+    assert here.calls[len(begun) :] == ["stop", "t.profile.json"]
+
+
+def test_where_there_is_a_gpu_a_window_waits_until_the_script_has_used_it() -> None:
+    here = Profiled()
+    here.cuda.used = False
+    assert here.profiler.must_wait
+    here.steps("prepare")
+    assert here.calls == []
+    here.cuda.used = True
+    assert not here.profiler.must_wait
+    here.steps("prepare")
+    assert here.calls[0] == "CPU+CUDA"
+
+
+def test_without_a_gpu_the_host_alone_is_profiled() -> None:
+    here = Profiled(gpus=0)
+    here.cuda.used = False
+    here.steps("prepare", "record", "")
+    assert not here.profiler.must_wait and here.calls[0] == "CPU" and here.calls[-1] == "t.profile.json"
+
+
+def test_a_window_whose_device_hangs_is_given_up_at_the_end() -> None:
+    here = Profiled()
+    here.steps("prepare", "record")
+    here.cuda.hangs = True
+    here.steps("")
+    assert here.profiler.use().steps == (1,)
+    here.profiler.stop(at_end=True)
+    assert "stop" not in here.calls
+    use = here.profiler.use()
+    assert use.steps == () and use.failed is not None and "did not finish" in use.failed
+
+
+def test_a_window_in_which_the_device_fails_is_given_up() -> None:
+    here = Profiled()
+    here.steps("prepare", "record")
+    here.cuda.error = "CUDA error: device-side assert triggered"
+    here.steps("")
+    assert "stop" not in here.calls
+    assert here.profiler.use().failed == "the device did not finish: CUDA error: device-side assert triggered"
+
+
+def test_what_kineto_says_is_kept_and_the_rest_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    here = Profiled()
+    here.kineto.says = (
+        DENIED
+        + "INFO:2026-11-25 01:49:04 1:1 init.cpp:105] see https://...\nUSDT:2026-11-25 profiler_start\n"
+        + "[W1125 01:57:31.04 CPUAllocator.cpp:245] Memory block of unknown size was allocated before ...\n"
+        + "WARNING: the script's own\n"
+    )
+    here.steps("prepare")
+    assert capfd.readouterr().err == "WARNING: the script's own\n"
+    assert here.profiler.use().warnings == ("failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)",)
