@@ -54,9 +54,7 @@ if TYPE_CHECKING:
 
 # A line of Kineto's log: "WARNING:2026-11-25 01:02:03 4711:4711 CuptiActivityApi.cpp:90] text".
 _KINETO_LINE = re.compile(rb"(?:(INFO|WARNING|ERROR|STAGE|VLOG\(\d\)):\S+ \S+ \d+:\d+ \S+\] |USDT:)(.*)")
-_OLD_BLOCK = re.compile(
-    rb"\[W\S+ CPUAllocator\.cpp:\d+\] Memory block of unknown size was allocated before the profiling started"
-)
+_OLD_BLOCK = re.compile(rb"\[W\S+ \S+ CPUAllocator\.cpp:\d+\] Memory block of unknown size was allocated before")
 _MOST_WARNINGS = 8  # that are kept
 
 
