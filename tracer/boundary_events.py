@@ -18,7 +18,7 @@ Note [One clock out of many events]
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,11 +60,35 @@ class BoundaryEvent:
         return NONE if self.ticks_ns == NONE else self.clock.offset_ns + self.ticks_ns
 
 
+class CurrentStream:
+    """Called without arguments, returns the calling thread's current stream on its current device.
+
+    `torch.cuda.current_stream()` takes 3 to 9 us, most of it to find the device and to make the object. This one asks for the
+    stream's id, which takes 0.2 us, and keeps an object for each id.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._cuda, self._bindings = torch.cuda, torch._C
+        self._known: dict[tuple[int, ...], Any] = {}  # by id, device and type of the device
+
+    def __call__(self) -> Any:
+        device = self._cuda.current_device()
+        key = self._bindings._cuda_getCurrentStream(device)
+        stream = self._known.get(key)
+        if stream is None:
+            stream = self._known[key] = self._cuda.current_stream(device)
+        return stream
+
+
 class BoundaryEvents:
     """Takes events at boundaries and reads them, in order; CUDA events are used again."""
 
-    def __init__(self, cuda: Any, clock: EpochClock, access: DeviceAccess) -> None:
+    def __init__(
+        self, cuda: Any, clock: EpochClock, access: DeviceAccess, current_stream: Callable[[], Any] | None = None
+    ) -> None:
+        """`current_stream` finds the calling thread's stream; without it `cuda.current_stream` does."""
         self._cuda = cuda
+        self._current_stream = current_stream or cuda.current_stream
         self._clock = clock
         self._access = access
         self._free: dict[int, list[Any]] = {}  # by device, which an event keeps once it was recorded
@@ -83,7 +107,7 @@ class BoundaryEvents:
         access.is_calling = True
         try:
             if stream is None:
-                stream = self._cuda.current_stream()
+                stream = self._current_stream()
             device = stream.device_index
             free = self._free.get(device)
             event = free.pop() if free else self._cuda.Event(enable_timing=True)

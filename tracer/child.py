@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from tracer import state
-from tracer.boundary_events import BoundaryEvents
+from tracer.boundary_events import BoundaryEvents, CurrentStream
 from tracer.clock import EpochClock
 from tracer.device_access import DeviceAccess
 from tracer.flight_recorder import FlightRecorder
@@ -23,7 +24,7 @@ from tracer.provenance import ProcessFacts
 from tracer.recorder import Recorder
 from tracer.schedule import Schedule
 from tracer.surfaces import install_all
-from tracer.surfaces.torch_nn_module import ModuleRanges
+from tracer.surfaces.torch_nn_module import ModuleRanges, as_nested_module
 from traces.configuration import RecordSession
 from traces.deferred_signals import at_exit
 from traces.typed_json import from_json
@@ -48,7 +49,7 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
     profile = out.with_name(f"{out.name}.{os.getpid()}.profile.json") if in_depth else None
     distributed = torch.distributed.is_available()
     access = DeviceAccess(torch.cuda, state.captures(), state.profiles())
-    events = BoundaryEvents(torch.cuda, clock, access)
+    events = BoundaryEvents(torch.cuda, clock, access, CurrentStream(torch))
     recorder = Recorder(
         output=RecordingFile(out.with_name(f"{out.name}.{os.getpid()}.part"), clock),
         events=events,
@@ -63,5 +64,6 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
     )
     if distributed and torch.distributed.is_initialized():
         recorder.communication.joined(torch.distributed.get_rank())
+    recorder.cost.measure_wrappers(partial(as_nested_module, torch))
     at_exit(recorder.close)
     return recorder

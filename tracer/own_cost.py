@@ -1,21 +1,39 @@
 """What the recorder itself takes of the script's time, and the lock that its methods share.
 
-@costed
-def read(self, ...): ...        # of a class with a `cost: OwnCost`: holds the lock, and counts its time
+    @costed
+    def read(self, ...): ...    # of a class with a `cost: OwnCost`: holds the lock, and counts its time
 
-cost.spent_ns                   # so far
+    cost.spent_ns               # so far
+    cost.steps_ended(16)        # the time since the last such call was the recorder's share of 16 steps
+    cost.per_step_ns            # 60_000
+
+Note [What a step costs]
+    `per_step_ns` is a median, so it tells what a usual step costs. The first steps are left out, in which the recorder sets
+    itself up, and moments in which the machine did something else do not count. Steps are written in groups, so the median is
+    over groups; appending to the file, twice a second, is timed separately and spread over all steps.
+
+    A method cannot time its own call nor the wrappers of torch's functions around it. What these take is measured once, on a
+    function that does nothing, and added for each call. For modules within modules it is added as well: their calls pass a
+    wrapper, too, although they are not reported.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import wraps
+from statistics import median
 from typing import Any, Protocol, TypeVar
 
 from tracer.clock import EpochClock
+from traces.patching import PhaseScope
+from traces.script_hooks import ModuleCalls
 
 T = TypeVar("T", bound=Callable[..., Any])
+
+_GROUPS = 1024  # of steps: the last ones are kept
+_CALLS, _REPEATS = 50, 5  # of what is measured at the beginning
 
 
 class OwnCost:
@@ -24,7 +42,70 @@ class OwnCost:
     def __init__(self, clock: EpochClock) -> None:
         self.clock = clock
         self.spent_ns = 0
+        self.calls = 0  # of costed methods, by others
+        self.is_inside = False  # a costed method; the lock guards it
         self.lock = threading.RLock()
+        self._outside_ns = self._module_ns = 0.0  # per costed call, and per call of a module within another
+        self._steps = 0
+        self._groups: deque[float] = deque(maxlen=_GROUPS)  # per step, in ns
+        self._last = 0, 0, 0  # spent, calls and calls of modules at the end of the last group
+        self._appending: deque[int] = deque(maxlen=_GROUPS)
+        self._appended = 0
+
+    def steps_ended(self, steps: int) -> None:
+        """So many steps have ended since the last call."""
+        spent, calls, modules = now = self.spent_ns, self.calls, ModuleCalls.within[0]
+        before = self._last
+        self._last = now
+        self._steps += steps
+        outside_ns = (calls - before[1]) * self._outside_ns + (modules - before[2]) * self._module_ns
+        self._groups.append((spent - before[0] + outside_ns) / steps)
+
+    def appended(self, took_ns: int) -> None:
+        """Rows were appended to the file, which took part of a costed call's time."""
+        self.spent_ns -= took_ns
+        self._appending.append(took_ns)
+        self._appended += 1
+
+    @property
+    def per_step_ns(self) -> int:
+        """See Note [What a step costs]. Before any step was written, what was spent."""
+        groups = list(self._groups)
+        if not groups:
+            return self.spent_ns
+        usual_ns = median(groups[1:] or groups)
+        times = list(self._appending)
+        appending_ns = median(times[1:] or times) * self._appended if times else 0.0
+        return round(usual_ns + appending_ns / self._steps)
+
+    def measure_wrappers(self, as_nested_module: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
+        """Find out what cannot be counted, in less than a millisecond.
+
+        `as_nested_module` wraps a function as the call of a module within another one is wrapped.
+        """
+        probe = _Probe(self)
+        in_scope = PhaseScope("other", lambda: probe).around(_nothing)
+        nested = as_nested_module(_nothing)
+        counted, modules = (self.spent_ns, self.calls), ModuleCalls.within[0]
+        bare_ns, nested_ns = self._fastest_ns(_nothing), self._fastest_ns(nested)
+        self._outside_ns = max((self._fastest_ns(in_scope, own=True) - bare_ns) / 2, 0.0)  # a scope reports twice
+        self._module_ns = max(nested_ns - bare_ns, 0.0)
+        (self.spent_ns, self.calls), ModuleCalls.within[0] = counted, modules
+
+    def _fastest_ns(self, call: Callable[..., None], own: bool = False) -> float:
+        """Per call, the fastest of some rounds; with `own`, without what costed methods count."""
+        times = []
+        for _ in range(_REPEATS):
+            began_ns, spent_ns = self.clock.perf_ns(), self.spent_ns
+            for _ in range(_CALLS):
+                call(None)
+            took_ns = self.clock.perf_ns() - began_ns
+            times.append(took_ns - (self.spent_ns - spent_ns) if own else took_ns)
+        return min(times) / _CALLS
+
+
+def _nothing(_: object) -> None:
+    """What is wrapped where the wrapper is measured."""
 
 
 class _Costed(Protocol):
@@ -37,11 +118,30 @@ def costed(method: T) -> T:
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:
         cost = self.cost
-        began_ns = cost.clock.perf_ns()
-        try:
-            with cost.lock:
+        perf_ns = cost.clock.perf_ns
+        began_ns = perf_ns()
+        with cost.lock:
+            if cost.is_inside:  # called by another costed method, which counts this time
                 return method(self, *args, **kwargs)
-        finally:
-            cost.spent_ns += cost.clock.perf_ns() - began_ns
+            cost.is_inside = True
+            try:
+                return method(self, *args, **kwargs)
+            finally:
+                cost.is_inside = False
+                cost.calls += 1
+                cost.spent_ns += perf_ns() - began_ns
 
     return counted  # type: ignore[return-value]
+
+
+class _Probe:
+    """Reported to where wrappers are measured."""
+
+    def __init__(self, cost: OwnCost) -> None:
+        self.cost = cost
+
+    @costed
+    def enter_phase(self, name: str) -> None: ...
+
+    @costed
+    def leave_phase(self, name: str) -> None: ...

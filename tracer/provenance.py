@@ -111,9 +111,9 @@ class ProcessFacts:
         return number
 
     def run(self, steps: int, steps_ns: int, cost_ns: int, profiler: ProfilerUse) -> Run:
-        """What is known so far. `cost_ns` is what the recorder itself took of `steps_ns`."""
-        share = round(cost_ns / steps_ns, 6) if steps_ns else 0.0
-        recorder = RecorderNotes(self._version, cost_ns // max(steps, 1), share, self._config)
+        """What is known so far. `cost_ns` is what the recorder itself takes of each step, which together took `steps_ns`."""
+        share = round(cost_ns * steps / steps_ns, 6) if steps_ns else 0.0
+        recorder = RecorderNotes(self._version, cost_ns, share, self._config)
         return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)
 
     def provenance(self) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class RecordingWriter:
         self.collectives = CollectiveWriter(output, facts)
         self.number = 0  # of the next step
         self.steps_ns = 0  # time in steps so far
+        self._counted = 0  # steps whose cost is known
         self._output, self._facts, self._events, self._access, self._from = output, facts, events, access, sources
         self._step_writer = StepWriter(output, facts)
         self._written_extent: tuple[Any, ...] = ()  # of what the file's header holds
@@ -92,13 +93,18 @@ class RecordingWriter:
         self.collectives.write_done()
 
     def flush_if_due(self) -> None:
-        """Append to the file what is known by now, where it is time."""
+        """Write steps that are done, and append them to the file where it is time."""
         due = self._output.due
         if due or len(self.pending) >= _TOGETHER:
             with deferred_signals():
                 self.write_done()
+                cost = self._from.cost
+                cost.steps_ended(self.number - self._counted)
+                self._counted = self.number
                 if due:
+                    began_ns = cost.clock.perf_ns()
                     self._output.flush(self._changed_header())
+                    cost.appended(cost.clock.perf_ns() - began_ns)
 
     def close(self, taken: list[BoundaryEvent], reads: list[Read], found: list[Found]) -> None:
         """Write everything that is known. `taken`, `reads` and `found` are those since the last step ended."""
@@ -142,7 +148,7 @@ class RecordingWriter:
         if of.flight is not None:
             lacks += of.flight.lacks()
             provenance |= {"flight_recorder": facts} if (facts := of.flight.facts()) else {}
-        run = self._facts.run(self.number, self.steps_ns, of.cost.spent_ns, of.profiler.use())
+        run = self._facts.run(self.number, self.steps_ns, of.cost.per_step_ns, of.profiler.use())
         if run.recorder is not None and self._access.lost:
             run = replace(run, recorder=replace(run.recorder, device_lost=self._access.lost))
         return Trace(

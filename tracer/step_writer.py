@@ -12,8 +12,14 @@ from dataclasses import dataclass, field
 from tracer.boundary_events import BoundaryEvent
 from tracer.output import RecordingFile
 from tracer.provenance import ProcessFacts
-from traces.model import NONE, Origin, StepKind, Untimed
+from traces.model import NONE, StepKind, Untimed
 from traces.phases import Segment
+
+_ON_DEVICE = ("device", "device_start_ns", "device_end_ns")
+_NOT_KNOWN = (NONE, NONE, NONE)
+# Columns of the rows that are written for each step.
+_STEP = ("rank", "number", "start_ns", "duration_ns", "kind", "untimed")
+_PHASE = ("step", "name", "start_ns", "duration_ns", *_ON_DEVICE)
 
 Read = tuple[int, int, Sequence[float]]  # string ids of the op and the dtype, and the values
 Found = tuple[int, int, int]  # string ids of the op and the searched shape, and the size of the result
@@ -57,26 +63,18 @@ class StepWriter:
         self._reads = 0
 
     def write(self, step: EndedStep, rank: int) -> None:
-        row = self._output.add(
-            "steps",
-            rank=rank,
-            number=step.number,
-            start_ns=step.start_ns,
-            duration_ns=step.end_ns - step.start_ns,
-            kind=step.kind,
-            untimed=step.untimed,
+        output, segments, times, text = self._output, step.segments, self._device_times, self._output.text
+        begun_ns = step.start_ns
+        values = rank, step.number, begun_ns, step.end_ns - begun_ns, step.kind, step.untimed
+        row = output.add_all("steps", [(_STEP, *values)])
+        event = step.events.get
+        first_phase = output.add_all(
+            "phases",
+            [
+                (_PHASE, row, text(name), start_ns, end_ns - start_ns, *times(event(start_ns), event(end_ns)))
+                for name, start_ns, end_ns in segments
+            ],
         )
-        first_phase = self._output.count("phases")
-        for segment in step.segments:
-            self._output.add(
-                "phases",
-                step=row,
-                name=self._output.text(segment.name),
-                start_ns=segment.start_ns,
-                duration_ns=segment.end_ns - segment.start_ns,
-                origin=Origin.MEASURED,
-                **self._device_times(step.events.get(segment.start_ns), step.events.get(segment.end_ns)),
-            )
         for part in step.parts:
             inside = (i for i, segment in enumerate(step.segments) if segment.start_ns <= part.start_ns < segment.end_ns)
             phase = next(inside, None)
@@ -87,8 +85,7 @@ class StepWriter:
                 thread=part.thread,
                 start_ns=part.start_ns,
                 duration_ns=part.end_ns - part.start_ns,
-                origin=Origin.MEASURED,
-                **self._device_times(part.begin, part.end),
+                **dict(zip(_ON_DEVICE, self._device_times(part.begin, part.end), strict=True)),
             )
         self.write_reads(step.reads, row, rank)
         self.write_found(step.found, row, rank)
@@ -105,10 +102,14 @@ class StepWriter:
                 self._output.add("values", rank=rank, step=step, read=self._reads, op=op, dtype=dtype, value=value)
             self._reads += 1
 
-    def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> dict[str, int]:
-        """Nothing where they are not known: between different streams, too, nobody knows when what was done."""
-        if begin is None or end is None or (begin.device, begin.stream) != (end.device, end.stream):
-            return {}
-        if begin.time_ns == NONE or end.time_ns == NONE:
-            return {}
-        return {"device": self._facts.device_row(begin.device), "device_start_ns": begin.time_ns, "device_end_ns": end.time_ns}
+    def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> tuple[int, int, int]:
+        """The device's row, and when it got to the two boundaries.
+
+        All are NONE where that is not known: between different streams, too, nobody knows when what was done.
+        """
+        if begin is None or end is None or begin.stream != end.stream or begin.device != end.device:
+            return _NOT_KNOWN
+        start_ns, end_ns = begin.time_ns, end.time_ns
+        if start_ns == NONE or end_ns == NONE:
+            return _NOT_KNOWN
+        return self._facts.device_row(begin.device), start_ns, end_ns

@@ -134,6 +134,10 @@ class PhaseListener(Protocol):
     def leave_phase(self, name: str) -> None: ...
 
 
+class _EntriesOfThread(threading.local):
+    depth = 0  # how many entries the thread is within
+
+
 class PhaseScope:
     """A phase of the script as a reusable context manager; only the outermost entry of a thread is reported.
 
@@ -144,23 +148,23 @@ class PhaseScope:
     def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:
         self.phase = phase
         self._listener = listener
-        self._local = threading.local()
+        self._local = _EntriesOfThread()
 
     @property
     def inside(self) -> bool:
         """Whether this thread is within the scope."""
-        return getattr(self._local, "depth", 0) > 0
+        return self._local.depth > 0
 
     def __enter__(self) -> Self:
-        depth = getattr(self._local, "depth", 0)
+        depth = self._local.depth
         if not depth and (listener := self._listener()) is not None:
             listener.enter_phase(self.phase)
         self._local.depth = depth + 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._local.depth -= 1
-        if not self._local.depth and (listener := self._listener()) is not None:
+        depth = self._local.depth = self._local.depth - 1
+        if not depth and (listener := self._listener()) is not None:
             listener.leave_phase(self.phase)
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:

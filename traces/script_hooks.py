@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import wraps
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 from weakref import WeakSet
 
 from traces.model import Shape
@@ -74,6 +74,7 @@ class ModuleCalls(threading.local):
     """Whether this thread is within a module's call, and where it notes those within, if anywhere."""
 
     inside: ModuleMarks | Literal[True] | None = None
+    within: ClassVar[list[int]] = [0]  # calls of modules within others so far, by all threads, that were noted nowhere
 
 
 class ScriptHooks:
@@ -157,10 +158,14 @@ class ScriptHooks:
 
     def module_calls(self, calls: ModuleCalls) -> None:
         """Wrap `Module.__call__`, which keeps `calls` up to date; see Note [Outermost calls]."""
-        cls, grad_enabled = self._torch.nn.Module, self._torch.is_grad_enabled
-        call: Call = cls.__call__
-        listening = self._listener
+        cls = self._torch.nn.Module
+        patch(cls, __call__=self.module_call(cls.__call__, calls))
+
+    def module_call(self, call: Call, calls: ModuleCalls) -> Call:
+        """`Module.__call__`, wrapped."""
+        listening, grad_enabled = self._listener, self._torch.is_grad_enabled
         described, autocast = self._described, self._autocast
+        within = calls.within
 
         # torch's profiler with stacks looks into this frame for the module, under the name `self`.
         @wraps(call)
@@ -173,6 +178,7 @@ class ScriptHooks:
                         return call(self, *args, **kwargs)
                     finally:
                         note(~len(place))
+                within[0] += 1
                 return call(self, *args, **kwargs)
             if (listener := listening()) is None:
                 return call(self, *args, **kwargs)
@@ -197,7 +203,7 @@ class ScriptHooks:
                 if returned is not None:
                     returned()
 
-        patch(cls, __call__=called)
+        return called
 
     def _autocast(self) -> str:
         """The dtype that torch.autocast for CUDA is on with, "float16"; "off" without."""

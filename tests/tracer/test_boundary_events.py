@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.fakes import FakeClock, FakeCuda, FakeStream
-from tracer.boundary_events import BoundaryEvent, BoundaryEvents
+from tracer.boundary_events import BoundaryEvent, BoundaryEvents, CurrentStream
 from tracer.device_access import DeviceAccess
 from traces.model import NONE, Untimed
 
@@ -166,3 +167,22 @@ def test_a_device_that_makes_progress_is_waited_for() -> None:
         taken.append(here.take())
     assert here.events.settle_within(taken, 1_500_000_000)
     assert 5_000_000_000 <= here.clock.ns < 5_002_000_000
+
+
+def test_the_current_stream_is_made_once_per_id() -> None:
+    """GIVEN the ids of current streams THEN torch is asked for an object at an id's first use on each device."""
+    made: list[int] = []
+    current = {"device": 0, "stream": 7}
+
+    def current_stream(device: int) -> str:
+        made.append(device)
+        return f"stream {current['stream']} of {device}"
+
+    cuda = SimpleNamespace(current_device=lambda: current["device"], current_stream=current_stream)
+    bindings = SimpleNamespace(_cuda_getCurrentStream=lambda device: (current["stream"], device, 1))
+    find = CurrentStream(SimpleNamespace(cuda=cuda, _C=bindings))
+    assert [find(), find()] == ["stream 7 of 0"] * 2
+    current["device"] = 1
+    assert find() == "stream 7 of 1"
+    current["stream"] = 9
+    assert find() == "stream 9 of 1" and made == [0, 1, 1]

@@ -89,3 +89,15 @@ def test_ctrl_c_comes_after_the_write_and_not_within(tmp_path: Path, monkeypatch
         output.flush(Trace())
     assert len(load(tmp_path / "x.part").steps) == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_rows_with_different_columns_keep_their_order(tmp_path: Path) -> None:
+    """GIVEN rows of which some leave out a column THEN they are written in the order of their numbers."""
+    output = output_at(tmp_path / "t.part")
+    assert output.add("steps", number=5, start_ns=1) == 0
+    assert output.add_all("steps", [(("number", "duration_ns"), 6, 3), (("number", "duration_ns"), 7, 4)]) == 1
+    assert output.add("steps", number=8, start_ns=2) == 3
+    output.close(Trace(grain="phase"))
+    steps = load(tmp_path / "t.part").steps
+    assert steps.number.tolist() == [5, 6, 7, 8] and steps.start_ns.tolist() == [1, 0, 0, 2]
+    assert steps.duration_ns.tolist() == [0, 3, 4, 0] and steps.rank.tolist() == [0] * 4

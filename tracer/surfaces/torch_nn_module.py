@@ -34,6 +34,13 @@ def install(torch: ModuleType) -> None:
     patch(cls, _apply=PhaseScope("other", recorder).around(cls._apply))
 
 
+def as_nested_module(torch: ModuleType, call: Any) -> Any:
+    """`call`, wrapped as the call of a module within another one is."""
+    calls = ModuleCalls()
+    calls.inside = True
+    return ScriptHooks(torch, recorder, optimizers()).module_call(call, calls)
+
+
 class ModuleRanges:
     """A range of the profiler around each call of a module, under the name that torch.profiler with stacks gives it: the class,
     and the 0-based index of the module among those of its class that were called.

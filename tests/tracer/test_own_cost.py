@@ -1,0 +1,98 @@
+"""What the recorder says that it takes of a step."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tests.tracer.fakes import FakeClock
+from tracer.own_cost import OwnCost, costed
+from traces.script_hooks import ModuleCalls
+
+
+class Costly:
+    """Methods that take some nanoseconds of a clock that tests set."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.cost = OwnCost(clock)  # type: ignore[arg-type]
+
+    @costed
+    def work(self, took_ns: int) -> None:
+        self.clock.ns += took_ns
+
+    @costed
+    def work_twice(self, took_ns: int) -> None:
+        self.work(took_ns)
+        self.work(took_ns)
+
+
+def test_a_costed_call_within_another_counts_once() -> None:
+    costly = Costly(FakeClock())
+    costly.work_twice(30)
+    assert (costly.cost.spent_ns, costly.cost.calls) == (60, 1)
+    costly.work(5)
+    assert (costly.cost.spent_ns, costly.cost.calls) == (65, 2)
+
+
+def test_a_call_that_fails_counts_and_leaves_the_lock() -> None:
+    costly = Costly(FakeClock())
+    with pytest.raises(TypeError):
+        costly.work("a")  # type: ignore[arg-type]
+    costly.work(7)
+    assert (costly.cost.spent_ns, costly.cost.calls) == (7, 2)
+
+
+def test_the_usual_step_is_told_without_the_first_ones() -> None:
+    """GIVEN 2 steps with 1000 ns, 2 with 20, 4 with 80 and 1 with 90 THEN a step costs the median of 10, 20 and 90."""
+    costly = Costly(FakeClock())
+    for steps, took_ns in ((2, 1000), (2, 20), (4, 80), (1, 90)):
+        costly.work(took_ns)
+        costly.cost.steps_ended(steps)
+    assert costly.cost.per_step_ns == 20
+
+
+def test_appending_is_spread_over_the_steps() -> None:
+    """GIVEN two appends of 400 and 200 ns after 2 and 8 more steps of 10 ns THEN a step costs 10 and its share of 2 x 200."""
+    costly = Costly(FakeClock())
+    for steps, took_ns in ((2, 400), (8, 200)):
+        costly.work(steps * 10 + took_ns)
+        costly.cost.appended(took_ns)
+        costly.cost.steps_ended(steps)
+    assert costly.cost.per_step_ns == 10 + 2 * 200 // 10
+
+
+def test_before_a_step_has_ended_all_counts() -> None:
+    costly = Costly(FakeClock())
+    costly.work(33)
+    assert costly.cost.per_step_ns == 33
+
+
+def test_wrappers_are_measured_and_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a clock that goes on by 1 ns at each look THEN a scope of two costed calls takes 4, of which they count 2; so 1 ns
+    of each is not counted. WHEN a module's wrapper takes 3 THEN 4 calls of 2 and 5 modules in 2 steps are 11.5 per step."""
+    clock = FakeClock()
+    ticks = itertools.count()
+    skipped = [0]
+
+    def slow(call: Any) -> Any:
+        def called(of: object) -> None:
+            skipped[0] += 3
+            call(of)
+
+        return called
+
+    monkeypatch.setattr(clock, "perf_ns", lambda: next(ticks) + skipped[0])
+    costly = Costly(clock)
+    before = ModuleCalls.within[0]
+    costly.cost.measure_wrappers(slow)
+    assert (costly.cost.spent_ns, costly.cost.calls, ModuleCalls.within[0]) == (0, 0, before)
+
+    costly.cost.steps_ended(1)
+    for _ in range(4):
+        costly.work(0)  # 1 ns by the clock
+    monkeypatch.setattr(ModuleCalls, "within", [ModuleCalls.within[0] + 5])
+    costly.cost.steps_ended(2)
+    assert costly.cost.per_step_ns == round((4 + 4 * 1 + 5 * 3) / 2)
