@@ -114,7 +114,7 @@ def _phases(comparison: Comparison) -> Iterator[Reason]:
     if any(pace is not None and pace.host_runs_ahead for pace in comparison.paces):
         for name, phase in comparison.phases.items():
             before, after = phase.busy_recorded_median_ns, phase.busy_replayed_median_ns
-            yield _reason(name, before or None, after or None, "", f"GPU work of {name}", "on the GPU")
+            yield _reason(name, before or None, after or None, "", f"GPU work of {name}", "")
         return
     if not comparison.host_phases_comparable:
         return

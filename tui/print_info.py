@@ -58,6 +58,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
         lines += [*_figures(summary, width), *_notes(summary, width), ""]
         more = f"      trace info {shlex.quote(name)} --details"
         return printable("\n".join([*lines, *_next(summary, name), more]), colour=colour)
+    lines += [*_figures(summary, width), ""]
     sections: list[tuple[str, list[str]]] = [
         ("Where it comes from", _provenance(summary, width)),
         ("Devices", _devices(summary, width)),
@@ -161,12 +162,13 @@ def _provenance(summary: Summary, width: int) -> list[str]:
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested facts one by one, "flags.tf32"; lists of plain values as one text, of dictionaries one by one."""
+    """Nested facts one by one, "flags.tf32"; lists of plain values as one text; of lists of dictionaries (process groups) only
+    how many there are."""
     found: list[tuple[str, Any]] = []
     for key, value in facts.items():
         if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-            value = {str(number): item for number, item in enumerate(value)}
-        if isinstance(value, dict):
+            found.append((prefix + key, f"{len(value)} (--json shows {'it' if len(value) == 1 else 'them'})"))
+        elif isinstance(value, dict):
             found += _flat(value, f"{prefix}{key}.")
         else:
             found.append((prefix + key, ", ".join(map(str, value)) if isinstance(value, list) else value))
@@ -206,10 +208,10 @@ def _counts(summary: Summary) -> list[str]:
     if ranks > 1:
         each = counts.steps // ranks
         steps = f"{counted(each, 'step')} of each rank" if each * ranks == counts.steps else f"{steps} of {ranks} ranks"
+    copies = "1 copy or memset" if counts.copies == 1 else f"{count_text(counts.copies)} copies and memsets"
     lines = [
-        f"  {count_text(counts.kernels)} kernels, {count_text(counts.copies)} copies and memsets,"
-        f" {count_text(counts.host_ops)} host ops,",
-        f"  {count_text(counts.memory_events)} memory events, {steps},"
+        f"  {counted(counts.kernels, 'kernel')}, {copies}, {counted(counts.host_ops, 'host op')},",
+        f"  {counted(counts.memory_events, 'memory event')}, {steps},"
         f" over {time_text(summary.window_ns)}; GPU busy {time_text(summary.gpu_busy_ns)}",
     ]
     if summary.without_op_ns and summary.grain == "kernel":
@@ -226,7 +228,7 @@ def _steps(summary: Summary, width: int) -> list[str]:
     rows = []
     for step in steps[:_MOST_STEPS]:
         label = f"rank {step.rank} step {step.number}" if several else f"step {step.number}"
-        label += f" ({_KINDS.get(step.kind, step.kind)})" if step.kind != "steady" else ""
+        label += f" ({_KINDS.get(step.kind, step.kind)})" if step.kind != "steady" and len(summary.step_kinds) > 1 else ""
         gpu_time = time_text(step.gpu_time_ns) if step.gpu_time_ns else ABSENT
         intervals = [time_text(step.host_interval_ns), time_text(step.device_interval_ns)]
         rows.append([label, *intervals, gpu_time, time_text(step.compute_side_ns)])
