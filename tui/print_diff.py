@@ -144,7 +144,7 @@ def warning_sentences(comparison: Comparison) -> list[str]:
     """What to know before trusting the figures."""
     said = comparison.estimate_sentences()
     if (
-        comparison.verdict.same is not None
+        comparison.verdict.same
         and "gpu_busy" not in comparison.judged_figures
         and comparison.steps_compared.recorded
     ):

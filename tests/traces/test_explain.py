@@ -9,7 +9,7 @@ from traces.comparison import compare
 from traces.explain import Explanation, explain
 from traces.file import load
 from traces.library import find
-from traces.model import Trace
+from traces.model import PHASES, Trace
 
 
 def explained(one: Trace, other: Trace) -> Explanation:
@@ -98,3 +98,21 @@ def test_a_prediction_is_said_to_be_one() -> None:
         predicted.runs[rank] = replace(predicted.run_of(rank), predicted=True)
     assert explained(training(), predicted).caution.startswith("B is an ESTIMATE")
     assert "ESTIMATE" not in explained(training(), training()).caution
+
+
+def running_ahead(kernel_us: int) -> Trace:
+    """Five kernels per step of 100 us on the host, one after the other from the first launch on."""
+    trace = training(kernel_us=kernel_us)
+    lasts_ns = trace.device.duration_ns
+    trace.device.start_ns = trace.device.start_ns[0] + lasts_ns.cumsum() - lasts_ns
+    return trace
+
+
+def test_where_the_host_runs_ahead_the_gpu_work_of_phases_explains_and_not_the_hosts_time() -> None:
+    told = explained(running_ahead(200), running_ahead(400))
+    assert told.headline == "A step of B takes 1.0 ms longer than one of A: 1.0 ms -> 2.0 ms."
+    phases = {reason.what: reason.text for reason in told.reasons if reason.what in PHASES}
+    assert phases == {
+        name: f"GPU work of {name} takes 200.0 \N{MICRO SIGN}s more: 200.0 \N{MICRO SIGN}s -> 400.0 \N{MICRO SIGN}s"
+        for name in ("h2d", "forward", "loss", "backward", "optimizer")
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from tests.traces.handmade import data_parallel, phase_grained, training
+from tests.traces.handmade import Call, data_parallel, phase_grained, training
 from tests.tui.goldens import assert_golden
 from traces.machine import Machine
 from traces.model import StepKind, Trace
@@ -83,3 +83,19 @@ def test_a_recording_of_the_host_alone_is_not_said_to_hold_kernels() -> None:
     trace.device = Trace().device
     text = info_text(summarize(trace), "t", details=False)
     assert "the host alone" in text and "every kernel" not in text and "nothing to replay here" in text
+
+
+def test_process_groups_are_counted_and_one_of_a_thing_is_singular() -> None:
+    trace = training(steps=1, made=[Call("aten::mm", "8,8;8,8", 31, "gemm")])
+    trace.provenance["distributed"] = {"pg_config": [{"pg_name": str(number), "ranks": [0, 1]} for number in range(7)]}
+    said = info_text(summarize(trace), "t")
+    assert "distributed.pg_config" in said and "7 (--json shows them)" in said and "pg_name" not in said
+    assert "1 kernel, 0 copies and memsets" in said
+
+
+def test_a_kind_is_shown_only_where_there_are_several() -> None:
+    trace = training(steps=2)
+    trace.steps.kind[:] = StepKind.EVALUATION
+    assert "evaluation" not in info_text(summarize(trace), "t")
+    trace.steps.kind[0] = StepKind.STEADY
+    assert "step 6 (evaluation)" in info_text(summarize(trace), "t")

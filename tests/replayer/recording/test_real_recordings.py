@@ -10,8 +10,9 @@ import pytest
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import Instance, RecordedSegment
 from tests.replayer.recordings import Stage
+from tests.traces.handmade import training
 from traces.kineto import read_kineto
-from traces.model import Origin
+from traces.model import Origin, Trace
 from traces.phases import PLAIN
 
 EXPLICIT = ("loader", "h2d", "backward", "zero_grad", "optimizer")
@@ -62,6 +63,20 @@ def test_a_real_recording_played_by_its_own_ops_keeps_its_step_times(shared_trac
     charged = stage.simulator.stats.charged_ns
     assert charged[Origin.EXACT] == sum(charged.values())
     assert not any(stage.simulator.stats.step_lag_ns)
+
+
+def test_time_before_a_steps_first_phase_is_charged_before_the_scripts_first_phase() -> None:
+    """GIVEN 20 us of each step before its first phase, with no op in them WHEN it is played THEN they are not lost."""
+
+    def played(trace: Trace) -> list[int]:
+        stage = Stage(trace)
+        play_all(stage)
+        return [end - start for start, end, _ in stage.log.steps]
+
+    without = training(steps=3, loader_us=0)
+    with_it = training(steps=3)
+    with_it.phases.name[with_it.phases.name == with_it.strings.find("loader")] = with_it.strings.add("other")
+    assert np.subtract(played(with_it), played(without)).tolist() == [20_000] * 3
 
 
 def test_every_kernel_of_the_v100_starts_where_it_did(shared_traces: Path) -> None:
