@@ -21,6 +21,7 @@ from traces.measure import grouped, phase_windows
 from traces.model import NONE, Column, DeviceKind, Ending, Trace
 
 _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
+_OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 
 
 def communication_kernels(trace: Trace) -> Column:
@@ -30,6 +31,18 @@ def communication_kernels(trace: Trace) -> Column:
         return np.zeros(len(trace.device), dtype=bool)
     names = [name for name in np.unique(trace.device.name).tolist() if _KERNEL.search(trace.strings[name])]
     return np.asarray((trace.device.kind == DeviceKind.KERNEL) & np.isin(trace.device.name, names))
+
+
+def data_parallel_kernels(trace: Trace) -> dict[int, str]:
+    """The kernels by which nn.DataParallel sends parameters ("broadcast") and sums gradients ("reduce").
+
+    By their names, which are strings of the trace. Where collectives are recorded, NCCL's kernels are theirs.
+    """
+    if len(trace.collectives):
+        return {}
+    names = np.unique(trace.device.name[trace.device.kind == DeviceKind.KERNEL]).tolist()
+    matches = {name: _OF_DATA_PARALLEL.match(trace.strings[name]) for name in names}
+    return {name: match[1].lower() for name, match in matches.items() if match is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from traces.communication import communication_kernels
+from traces.communication import communication_kernels, data_parallel_kernels
 from traces.device_names import copy_direction
 from traces.equivalents import canonical_op, canonical_shapes
 from traces.layouts import CHANNELS_LAST, CONTIGUOUS, IMAGES
@@ -466,9 +466,11 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
 def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
     """The ops with device work of forward pass and loss, and the step of each; of all phases where none has a forward pass.
 
-    What ranks say to each other is left out: a recording has ops for it, a replay has collectives.
+    What ranks say to each other is left out: a recording has ops for it, a replay has collectives. So are the kernels by which
+    nn.DataParallel sends parameters: a recording has one op around all of them.
     """
-    rows = np.setdiff1d(work_rows(trace), np.flatnonzero(communication_kernels(trace)))
+    between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
+    rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
     op, step = op_of(trace)[rows], launch_steps(trace)[rows]
     keep = (op >= 0) & (np.isin(step, steps) if len(steps) else True)
     if len(trace.phases):

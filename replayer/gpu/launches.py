@@ -95,6 +95,7 @@ class ScriptLaunches:
         self._timeline = simulator.timeline
         self._batch = 3 if strict else 3 * _BATCH  # under --strict the op that does not match must be the one that fails
         self._numbers: list[tuple[int, int]] = []  # of the pending ops
+        self._peerless: set[int] = set()  # threads that are within `peer_copies_left_out`
 
     def launch(self, signature: OpSignature, device: int) -> None:
         """The op's kernels go on this thread's current stream of `device`; see Note [Played in batches]."""
@@ -208,8 +209,19 @@ class ScriptLaunches:
             if kind == "h2d":
                 tracker.leave(thread, "h2d")
 
+    @contextmanager
+    def peer_copies_left_out(self) -> Iterator[None]:
+        """Within, this thread's copies to other devices take no time: what is done instead of them is played."""
+        self._peerless.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._peerless.discard(threading.get_ident())
+
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
         """A copy to another device: on the source's stream, in order with the target's (copy_kernel_cuda, Copy.cu)."""
+        if self._peerless and threading.get_ident() in self._peerless:
+            return
         with self.looking as thread:
             stream, other = (self.current.caller_of(thread, device).stream for device in (source, target))
             copy = self.transfers.copy("p2p", False, size_bytes)

@@ -4,14 +4,57 @@
     of_phase[3]     # [RecordedStage("scatter", device=0, begin_ns=0, end_ns=6_700_000, ...), ...]
 
 Times are from the phase's start: on the host from its host start, on the device from what an event there would have read.
+
+Note [How parameters travelled]
+    nn.DataParallel copies parameters to the replicas and sums their gradients by NCCL where it can, else by plain copies. What
+    a recording with kernels has in its ops `Broadcast` and `ReduceAddCoalesced` tells which it was. If they launched neither
+    NCCL's kernels nor copies, they took no time on the GPU there, and take none in the replay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import NamedTuple
 
-from traces.model import NONE, Trace
+import numpy as np
+
+from traces.communication import data_parallel_kernels
+from traces.model import NONE, DeviceKind, HostKind, Trace
+
+BROADCAST, REDUCE = "nccl::broadcast", "nccl::reduce"  # what a kernel of NCCL is matched by
+_TRANSFERS = ("Broadcast", "ReduceAddCoalesced")  # ops of nn.DataParallel
+
+
+class Transport(Enum):
+    """How the parameters and gradients of nn.DataParallel travelled, see Note [How parameters travelled]."""
+
+    COPIES = 0
+    NCCL = 1
+    NOTHING = 2
+
+
+def nccl_ops(trace: Trace) -> dict[int, str]:
+    """The op of each kernel by which NCCL serves nn.DataParallel, by the kernel's name (a string of the trace)."""
+    return {name: f"nccl::{function}" for name, function in data_parallel_kernels(trace).items()}
+
+
+def transport_of(trace: Trace) -> Transport:
+    """See Note [How parameters travelled]; COPIES where the recording does not tell."""
+    host, device, strings = trace.host, trace.device, trace.strings
+    if nccl_ops(trace):
+        return Transport.NCCL
+    wanted = [index for name in _TRANSFERS if (index := strings.find(name)) != NONE]
+    transfers = np.flatnonzero((host.kind == HostKind.OP) & np.isin(host.name, wanted))
+    if not len(transfers) or len(np.unique(device.device[device.is_work])) < 2:
+        return Transport.COPIES
+    above = device.launch[(device.kind == DeviceKind.MEMCPY) & (device.launch != NONE)]
+    while len(above):
+        if np.isin(above, transfers).any():
+            return Transport.COPIES
+        above = host.parent[above]
+        above = above[above != NONE]
+    return Transport.NOTHING
 
 
 class RecordedStage(NamedTuple):

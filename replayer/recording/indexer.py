@@ -26,7 +26,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from replayer.cost_model.copies import directions_of
-from replayer.recording.data_parallel_stages import recorded_stages
+from replayer.recording.data_parallel_stages import nccl_ops, recorded_stages
 from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_step import Instance, Kernel, MatchKeys, RecordedSegment, RecordedStep
 from traces.communication import communication_kernels
@@ -60,6 +60,7 @@ class RecordingIndexer:
         self._known_keys: dict[tuple[int, int, int, int, str], tuple[MatchKeys, tuple[Shape, ...], str]] = {}
         self.directions = directions_of(trace)
         self.trace = trace
+        self.data_parallel_ops = nccl_ops(trace)
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
         self.device_ordinals = ordinals
         device = trace.device
@@ -324,9 +325,17 @@ class RecordingIndexer:
             after_ns = min(end_ns - self._within(p, waited), end_ns - start_ns) if (waited := waits.get(at)) is not None else 0
             one = Instance(start_ns, end_ns, tuple(under), shapes, dtype, after_ns)
             segment.below_ops.update(under)
-            segment.exact.setdefault(keys.exact, []).append(one)
-            segment.equivalent.setdefault(keys.equivalent, []).append(one)
-            segment.named.setdefault(keys.named, []).append(one)
+            segment.add(keys, one)
+        self._data_parallel_instances(first, phases, by_phase)
+
+    def _data_parallel_instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
+        """Each kernel of NCCL that nn.DataParallel launched, as an op of its own: NCCL launches it without one."""
+        for k, p in enumerate(phases):
+            op, call = self.data_parallel_ops.get(self.work_name[first + k], ""), int(self.launch_row[first + k])
+            if op and p >= 0 and call >= 0:
+                segment = by_phase[p].lane(self._lane_of(int(self.ordinals[first + k])))
+                start_ns, end_ns = (max(self._within(p, at[call]), 0) for at in (self.host_start, self.host_end))
+                segment.add(self._keys.of_op(op, (), ""), Instance(start_ns, max(end_ns, start_ns), (k,), (), ""))
 
     def _last_waits(self) -> dict[int, int]:
         """By op, when the last call below it began that waits for the device (active ns)."""

@@ -29,6 +29,7 @@ from replayer.cost_model.op_costs import OpCosts, Sample
 from replayer.cost_model.op_work import OutputPlaces
 from replayer.op_signature import KeptBySignature
 from replayer.recording.cell_pace import CellPace
+from replayer.recording.data_parallel_stages import transport_of
 from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH, TYPICAL_LATENCY_NS, RecordingIndexer
 from replayer.recording.match_keys import RecordedKeys, takes_tensor_list
 from replayer.recording.recorded_step import Instance, RecordedStep
@@ -53,6 +54,7 @@ class RecordedRun:
         self._turns: list[int] = []  # of each of these, how many of as many passes come before it
         self._period = 0  # in training steps, of what they hold; 0: none. See Note [Training steps of several kinds]
         self.latency_ns = TYPICAL_LATENCY_NS
+        self.transport = transport_of(trace)
         self.cells: CellPace | None = None  # tell the times, where there are no recorded steps
         self.match_keys = RecordedKeys(trace)
         self.keys = KeptBySignature(self.match_keys.of_signature)  # of each op of the script, to be found in the recording

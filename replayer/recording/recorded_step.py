@@ -67,6 +67,12 @@ class RecordedSegment:
     origin: Origin = Origin.PHASE  # of `device_ns`, where it was interpolated or estimated
     predicted: bool = False  # nobody recorded it: what no op matches of it is not known to be missing
 
+    def add(self, keys: MatchKeys, instance: Instance) -> None:
+        """Index a recorded call of an op; calls are added in the order of their starts."""
+        self.exact.setdefault(keys.exact, []).append(instance)
+        self.equivalent.setdefault(keys.equivalent, []).append(instance)
+        self.named.setdefault(keys.named, []).append(instance)
+
     def lane(self, ordinal: int) -> RecordedSegment:
         """What of it is on that device. Replicas go through the same ops at the same time, each with its own matches."""
         return self if ordinal == 0 else self.lanes.setdefault(ordinal, RecordedSegment(self.name))

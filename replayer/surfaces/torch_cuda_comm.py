@@ -7,24 +7,30 @@ virtual devices, on the streams and into the memory that they would use there.
     torch.cuda.comm.scatter(batch, devices=[0, 1])          # a copy to each GPU, or a view where it already is
     torch.cuda.comm.broadcast_coalesced(weights, [0, 1])    # one concatenation and one copy per 10 MB
 
-Note [Without NCCL]
-    A CUDA build hands broadcasts and `reduce_add` to NCCL where it can. What NCCL launches depends on the machine's links and
-    on its release, and no recording shows it; bytes over the link are the same. So here all of it goes by plain copies
-    (`torch.cuda.nccl.is_available` answers no), as in builds without NCCL.
+Note [NCCL or copies]
+    A CUDA build hands broadcasts and `reduce_add` to NCCL where it can. Where the recording shows that (Note [How parameters
+    travelled] in data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels; the copies that move values here
+    take none. Else all of it goes by plain copies (`torch.cuda.nccl.is_available` answers no), as in builds without NCCL: what
+    NCCL launches depends on the machine's links and on its release, but the bytes over the link are the same. With computed
+    values, sums are always made by plain copies, because they need the values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from replayer.state import gpu
+from replayer.op_signature import OpSignature
+from replayer.recording.data_parallel_stages import BROADCAST, REDUCE, Transport
+from replayer.state import computing, gpu
 from replayer.tensor.device_args import checked_index
 from traces.patching import patch
+
+_SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
 
 
 class Comm:
@@ -32,11 +38,13 @@ class Comm:
 
     def broadcast(self, tensor: Any, devices: Sequence[int]) -> list[Any]:
         """On its own device the tensor itself."""
-        return [tensor.to(self._on(device), non_blocking=True) for device in devices]
+        with _transferred(BROADCAST, devices):
+            return [tensor.to(self._on(device), non_blocking=True) for device in devices]
 
     def broadcast_out(self, tensor: Any, out: Sequence[Any]) -> Sequence[Any]:
-        for target in out:
-            target.copy_(tensor, non_blocking=True)
+        with _transferred(BROADCAST, [tensor.get_device(), *(target.get_device() for target in out)]):
+            for target in out:
+                target.copy_(tensor, non_blocking=True)
         return out
 
     def broadcast_coalesced(self, tensors: Sequence[Any], devices: Sequence[int], buffer_bytes: int) -> list[list[Any]]:
@@ -48,8 +56,9 @@ class Comm:
         for group in _groups(tensors, buffer_bytes):
             chunk = [tensors[at] for at in group]
             flat = self._flat(chunk)
-            for output, device in zip(outputs[1:], devices[1:], strict=True):
-                copied = flat.to(self._on(device), non_blocking=True)
+            with _transferred(BROADCAST, devices):
+                copies = [flat.to(self._on(device), non_blocking=True) for device in devices[1:]]
+            for output, copied in zip(outputs[1:], copies, strict=True):
                 for at, view in zip(group, self._unflat(copied, chunk), strict=True):
                     output[at] = view
         return outputs
@@ -123,6 +132,33 @@ class Comm:
             at += tensor.numel()
 
 
+@contextmanager
+def _transferred(op: str, devices: Sequence[int]) -> Iterator[None]:
+    """Within, tensors are copied between these devices as nn.DataParallel does it: see Note [NCCL or copies]."""
+    transport = gpu().recording.transport
+    if transport is Transport.COPIES or len(set(devices)) < 2:
+        yield
+        return
+    with gpu().launches.peer_copies_left_out():
+        yield
+    if transport is Transport.NCCL:
+        for device in dict.fromkeys(devices):
+            gpu().launches.launch(_SIGNATURES[op], device)
+
+
+class _Nccl:
+    """What torch.nn.parallel.comm asks of torch.cuda.nccl. Scripts see torch's own module, which raises NotEmulated."""
+
+    def is_available(self, tensors: Sequence[Any]) -> bool:
+        """Whether `reduce_add` goes to NCCL."""
+        return not computing() and gpu().recording.transport is not Transport.COPIES
+
+    def reduce(self, inputs: Sequence[Any], output: Any, root: int) -> None:
+        """What `output` holds is unknown, because no values are computed."""
+        with _transferred(REDUCE, [tensor.get_device() for tensor in inputs]):
+            pass
+
+
 def _groups(tensors: Sequence[Any], limit_bytes: int) -> list[list[int]]:
     """Places of tensors of one dtype that share a buffer: it is full when it has reached the limit."""
     full: list[list[int]] = []
@@ -145,5 +181,6 @@ def _on_stream(streams: Sequence[Any] | None, number: int) -> AbstractContextMan
 
 def install(torch_module: ModuleType) -> None:
     """Provide the C functions that CPU builds lack and CUDA builds answer with a driver."""
+    patch(torch_module.nn.parallel.comm, nccl=_Nccl())
     comm = Comm()
     patch(torch_module._C, **{f"_{name}": getattr(comm, name) for name in vars(Comm) if not name.startswith("_")})

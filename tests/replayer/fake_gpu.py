@@ -7,13 +7,15 @@ gpu.synchronize_device(0)                       # gpu.now_ns is 5_000_000
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from replayer import state
+from replayer.recording.data_parallel_stages import Transport
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from replayer.timing.timeline.timeline_writer import LoaderWait
@@ -44,9 +46,21 @@ class SurfaceGpu(FakeGpu):
         self.worked_ns = 0
         self.replayed: list[CapturedGraph] = []
         self.made_streams: list[VirtualStream] = []
+        self.recording = SimpleNamespace(transport=Transport.COPIES)
+        self.plays_peer_copies = True
         for device in self.devices:
             recorded = Device(0, device.index, name, properties=DeviceProperties(**properties))
             device.name, device.properties = name, known_properties(recorded)
+
+    @contextmanager
+    def peer_copies_left_out(self) -> Iterator[None]:
+        self.plays_peer_copies = False
+        yield
+        self.plays_peer_copies = True
+
+    def copy_to_peer(self, signature: Any, size_bytes: int, source: int, target: int) -> None:
+        if self.plays_peer_copies:
+            super().copy_to_peer(signature, size_bytes, source, target)
 
     def work(self, stream: VirtualStream, duration_ns: int) -> None:
         stream.push(self.now_ns, 0, 0, duration_ns)

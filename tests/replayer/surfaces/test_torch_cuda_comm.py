@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.cuda.comm
 
+from replayer.recording.data_parallel_stages import Transport
 from tests.replayer.fake_gpu import SurfaceGpu, use
 
 comm: Any = torch.cuda.comm
@@ -103,6 +104,24 @@ def test_gradients_are_added_up_on_one_device() -> None:
     assert _copies(gpu) == [("p2p", 4 * MIB + 24, 1)]
     launched = [(launch.op, device) for launch, device in gpu.launched_ops]
     assert launched == [("aten::cat", 0), ("aten::cat", 1), ("aten::add", 0)]
+
+
+@pytest.mark.parametrize("transport", ["NCCL", "NOTHING"])
+def test_recorded_transport_of_parameters_takes_the_place_of_copies(transport: str) -> None:
+    """NCCL's kernels run on each device; where a recording shows that nothing ran, nothing does."""
+    gpu = use(devices=2)
+    gpu.recording.transport = Transport[transport]
+    weights = [torch.zeros(8, device="cuda"), torch.zeros(2, 3, device="cuda")]
+    gpu.launched_ops.clear()
+    _, copied = comm.broadcast_coalesced(weights, [0, 1])
+    assert [tuple(t.shape) for t in copied] == [(8,), (2, 3)] and _devices(copied) == [1, 1]
+    gradients = [[torch.zeros(4, device=f"cuda:{i}"), torch.zeros(2, device=f"cuda:{i}")] for i in (0, 1)]
+    added = comm.reduce_add_coalesced(gradients, 0)
+    assert [tuple(t.shape) for t in added] == [(4,), (2,)] and _devices(added) == [0, 0]
+    assert _copies(gpu) == []
+    by_nccl = [(launch.op, device) for launch, device in gpu.launched_ops if launch.op.startswith("nccl")]
+    expected = [(op, device) for op in ("nccl::broadcast", "nccl::reduce") for device in (0, 1)]
+    assert by_nccl == (expected if transport == "NCCL" else [])
 
 
 def test_a_batch_of_fewer_rows_than_devices_goes_to_the_first() -> None:

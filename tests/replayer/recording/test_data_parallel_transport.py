@@ -1,0 +1,75 @@
+"""How a recording shows that nn.DataParallel's parameters travelled: by NCCL, by copies, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from replayer.recording.data_parallel_stages import BROADCAST, REDUCE, Transport, nccl_ops, transport_of
+from replayer.recording.recorded_run import RecordedRun
+from traces.model import Collectives, Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Phases, Steps, Thread, Trace
+
+_BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def recording(*work: tuple[str, DeviceKind, int], op: str = "Broadcast") -> Trace:
+    """A forward phase of 1 ms with one op, which launched each piece of work: (name, kind, device)."""
+    trace = Trace(devices=[Device(0, 0, "a"), Device(0, 1, "a")], threads=[Thread(0, 1, role="main")])
+    names = [trace.strings.add(text) for text in (op, "cudaLaunchKernel", "forward")]
+    trace.steps = Steps.of(number=[0], start_ns=[0], duration_ns=[1_000_000])
+    trace.phases = Phases.of(step=[0], name=[names[2]], start_ns=[0], duration_ns=[1_000_000])
+    trace.host = HostSpans.of(
+        name=[names[0], names[1]],
+        kind=[HostKind.OP, HostKind.RUNTIME],
+        thread=[0, 0],
+        start_ns=[100, 200],
+        duration_ns=[500, 10],
+        parent=[-1, 0],
+    )
+    trace.device = DeviceSpans.of(
+        name=[trace.strings.add(name) for name, _, _ in work],
+        kind=[kind for _, kind, _ in work],
+        device=[device for _, _, device in work],
+        start_ns=[1000 + 100 * place for place in range(len(work))],
+        duration_ns=[50] * len(work),
+        launch=[1] * len(work),
+    )
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("work", "transport"),
+    [
+        (
+            [("cat", DeviceKind.KERNEL, 0), (_BROADCAST, DeviceKind.KERNEL, 0), (_BROADCAST, DeviceKind.KERNEL, 1)],
+            Transport.NCCL,
+        ),
+        ([("cat", DeviceKind.KERNEL, 0), ("Memcpy PtoP (Device -> Device)", DeviceKind.MEMCPY, 1)], Transport.COPIES),
+        ([("cat", DeviceKind.KERNEL, 0), ("cat", DeviceKind.KERNEL, 1)], Transport.NOTHING),
+        ([("cat", DeviceKind.KERNEL, 0)], Transport.COPIES),  # one GPU: nothing had to travel
+    ],
+)
+def test_what_the_ops_launched_tells(work: list[tuple[str, DeviceKind, int]], transport: Transport) -> None:
+    assert transport_of(recording(*work)) is transport
+    assert transport_of(recording(*work, op="aten::cat")) is (transport if transport is Transport.NCCL else Transport.COPIES)
+
+
+def test_kernels_of_nccl_are_ops_of_their_own_on_each_device() -> None:
+    reduce = "ncclKernel_Reduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)"
+    work: list[Any] = [(_BROADCAST, DeviceKind.KERNEL, 0), (_BROADCAST, DeviceKind.KERNEL, 1), (reduce, DeviceKind.KERNEL, 1)]
+    trace = recording(*work)
+    assert set(nccl_ops(trace).values()) == {BROADCAST, REDUCE}
+    found = RecordedRun.of(trace)
+    forward = found.steps[0].segments["forward", 0]
+    instances = {op: found.match_keys.of_op(op, (), "").exact for op in (BROADCAST, REDUCE)}
+    assert [one.kernels for one in forward.exact[instances[BROADCAST]]] == [(0,)]
+    assert [one.kernels for one in forward.lane(1).exact[instances[BROADCAST]]] == [(1,)]
+    assert [one.kernels for one in forward.lane(1).exact[instances[REDUCE]]] == [(2,)]
+
+
+def test_kernels_of_collectives_and_of_all_reduces_are_none() -> None:
+    trace = recording((_BROADCAST, DeviceKind.KERNEL, 0), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", DeviceKind.KERNEL, 1))
+    assert len(nccl_ops(trace)) == 1
+    trace.collectives = Collectives.of(name=[0], start_ns=[0], duration_ns=[1])
+    assert nccl_ops(trace) == {}
