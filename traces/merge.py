@@ -5,7 +5,7 @@ trace.run_of(1).loaders             # each rank's own
 trace.provenance["ranks"]           # {"0": {}, "1": {"argv": [...]}}: what differs from the first
 
 trace = with_profile(recording, read_kineto(Path("steps30to34.json")), [30, 31, 32, 33, 34])
-trace.run_of(0).host_scale          # {"forward": 0.71, ...}: how much the profiler slowed the host
+trace.run_of(0).profiler_cost       # what the profiler took of the host per op, launch, ...
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from traces.intervals import Intervals
-from traces.measure import of_one_kind, passes_of_steps, phase_times, work_rows
+from traces.measure import of_one_kind, passes_of_steps, work_rows
 from traces.model import (
     NONE,
     TABLES,
@@ -37,13 +37,11 @@ from traces.model import (
     Trace,
 )
 from traces.order import in_order, place_of_each, repointed, taken
+from traces.profiler_cost import with_clean_pace
 from traces.run import CleanSteps, Run
 from traces.time_windows import TimeWindows
 
 NO_KERNELS = "kernels: the profiler saw no device work"
-
-# What a profiler slows down: the phases in which the script's own host code runs. A loader's wait is not scaled.
-_SCALED = ("forward", "loss", "backward", "optimizer", "zero_grad", "h2d", "other")
 
 # What a recording without a profiler lacks and a profile has, or says in its own `lacks` that it has not.
 _BROUGHT = frozenset(
@@ -124,9 +122,9 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
     The result has the profile's host and device spans and memory events; its steps take the place of the recording's own
     rows, as StepKind.PROFILED (evaluation and warm-up steps stay what they are) with phases cut by ops, and everything else
     stays and points at the right rows. Clocks that do not both count from 1970 are aligned by the starts of the steps.
-    `Run.clean` compares clean and profiled steps, and `Run.host_scale` has, per phase, the host's clean time over its profiled
-    time, at most 1. A profile without device work leaves the grain as it is and says so in `lacks`;
-    one that holds none of the steps leaves everything as it is and is counted as a problem.
+    `Run.clean` compares clean and profiled steps. `Run.profiler_cost` and `Run.host_scale` say how host times of profiled steps
+    become those of clean ones (profiler_cost.py). A profile without device work leaves the grain as it is and says so in
+    `lacks`; one that holds none of the steps leaves everything as it is and is counted as a problem.
     """
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
@@ -140,10 +138,11 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
     profile = _on_clock_of(recording, profile, own, theirs)
     grain, lacks = _united_lacks(recording, profile)
     rank = recording.ranks[0]
-    runs = recording.runs | {rank: _with_slowdown(recording.run_of(rank), recording, own)}
+    run = _with_slowdown(recording.run_of(rank), recording, own)
     recording = _split_before_loader(recording, profile, own, theirs)
     provenance = recording.provenance | {"profile": {key: of for key, of in profile.provenance.items() if key != "ranks"}}
     joined = _replaced_steps(recording, profile, own, theirs)
+    runs = recording.runs | {rank: with_clean_pace(run, joined, rank)}
     return replace(joined, grain=grain, runs=runs, provenance=provenance, problems=dict(problems), lacks=lacks)
 
 
@@ -321,7 +320,7 @@ def _matched_threads(own: list[Thread], theirs: list[Thread], rank: int) -> tupl
 
 
 def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
-    """With `clean` and `host_scale`, from the recording's own times of both kinds of steps."""
+    """With `clean`, from the recording's own times of both kinds of steps."""
     kinds = recording.steps.kind
     trained = profiled[np.isin(kinds[profiled], (StepKind.PROFILED, StepKind.STEADY))]
     profiled = trained if len(trained) else profiled[kinds[profiled] == StepKind.EVALUATION]
@@ -331,16 +330,8 @@ def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
     count = len(clean)
     profiled, clean = of_one_kind(recording, profiled, clean)
     step_ns, profiled_ns = (float(np.median(recording.steps.duration_ns[rows])) for rows in (clean, profiled))
-    scale = {}
-    times = phase_times(recording)
-    for name in _SCALED:
-        if name in times:
-            host_ns = times[name].host_ns
-            clean_ns, slow_ns = (host_ns[rows][host_ns[rows] > 0] for rows in (clean, profiled))
-            if len(clean_ns) and len(slow_ns):
-                scale[name] = min(float(np.median(clean_ns) / np.median(slow_ns)), 1.0)
     slowdown = profiled_ns / step_ns if step_ns else 1.0
-    return replace(run, clean=CleanSteps(count, round(step_ns), round(profiled_ns), slowdown), host_scale=scale)
+    return replace(run, clean=CleanSteps(count, round(step_ns), round(profiled_ns), slowdown))
 
 
 class _Lead(NamedTuple):

@@ -4,7 +4,7 @@ The recorder, the importer, merges and the replayer fill these; a trace's header
 `Machine`. What nobody but a person reads (arguments, dates, folders) is in `Trace.provenance` instead.
 
     trace.run_of(0).loaders[0].batch_size       # 32
-    trace.run_of(0).host_scale["forward"]       # 0.71: under the profiler the host took 1 / 0.71 times as long
+    trace.run_of(0).profiler_cost.op_ns         # 480: what torch.profiler took of the host for each op with shapes
     trace.run_of(0).replay.config.speed         # 2.0, of a replay; `replay` is None of a recording
 """
 
@@ -71,6 +71,19 @@ class CleanSteps:
     step_median_ns: int = 0
     profiled_step_median_ns: int = 0
     slowdown: float = 1.0  # how many times as long a profiled step took
+
+
+@dataclass(frozen=True)
+class ProfilerCost:
+    """Host time that torch.profiler took for each event that it recorded; see traces/profiler_cost.py."""
+
+    op_ns: int = 0  # an op with the shapes of its inputs
+    plain_op_ns: int = 0  # an op without shapes
+    range_ns: int = 0
+    module_ns: int = 0  # the range around a module's call
+    runtime_ns: int = 0  # a call of the GPU runtime that launches nothing
+    launch_ns: int = 0
+    memory_ns: int = 0  # an allocation or a free
 
 
 @dataclass(frozen=True)
@@ -173,11 +186,13 @@ class Run:
     recorder: RecorderNotes | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)
     clean: CleanSteps | None = None
-    host_scale: Mapping[str, float] = field(default_factory=dict)  # by phase: the host's clean time over its profiled time
+    # By phase, the host's clean time over its profiled time, from which `profiler_cost` has been subtracted where it is known.
+    host_scale: Mapping[str, float] = field(default_factory=dict)
     distributed: Distributed | None = None
     replay: ReplayNotes | None = None
     stream_numbers: str = ""  # of AMD's GPUs: STREAMS, or QUEUES until June 2026; numbers of two kinds cannot be compared
     predicted: bool = False  # nobody recorded these times: `trace predict` made them, or a replay of what it made
+    profiler_cost: ProfilerCost | None = None
 
     @property
     def virtual_gpu(self) -> str:

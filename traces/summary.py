@@ -46,7 +46,7 @@ from traces.pipeline import (
     step_kinds,
 )
 from traces.problems import problems_of
-from traces.run import CleanSteps, RecorderNotes, Run
+from traces.run import CleanSteps, ProfilerCost, RecorderNotes, Run
 
 VERSION = 1
 TOP = 10  # rows of the tables of kernels and ops
@@ -127,6 +127,7 @@ class Summary:
     step_kinds: dict[str, StepsOfKind]
     clean: CleanSteps | None
     host_scale: Mapping[str, float] | None
+    profiler_cost: ProfilerCost | None
     recorder: RecorderNotes | None
     phases: dict[str, PhaseMedians]
     parts: list[PartMedians]
@@ -211,6 +212,7 @@ def summarize(trace: Trace) -> Summary:
         step_kinds=step_kinds(trace),
         clean=run.clean,
         host_scale=run.host_scale or None,
+        profiler_cost=run.profiler_cost,
         recorder=run.recorder,
         phases=phase_medians(trace, steady_steps(trace), profiled_steps(trace)),
         parts=parallel_parts(trace),

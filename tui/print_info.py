@@ -148,7 +148,9 @@ def estimate_line(summary: Summary, indent: str = "") -> list[str]:
 
 def provenance_facts(summary: Summary) -> list[tuple[str, str]]:
     """Where a trace comes from and what it was made with, as label and text."""
-    run = replace(summary.run, loaders=(), recorder=None, clean=None, host_scale={})  # which have sections of their own
+    run = replace(
+        summary.run, loaders=(), recorder=None, clean=None, host_scale={}, profiler_cost=None
+    )  # which have sections of their own
     facts = {"source": run.source, **to_json(replace(summary.machine, oom_text=None)), **to_json(run), **summary.provenance}
     return [(_label(key), _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None) and key != "era"]
 
@@ -249,6 +251,10 @@ def _step_kinds(summary: Summary, width: int) -> list[str]:
     lines = table(["", "steps", "median"], rows, width=width, indent=2) if len(rows) > 1 else []
     if clean is not None:
         lines.append(f"  under the profiler a step took {clean.slowdown:.2f} times as long")
+    if (cost := summary.profiler_cost) is not None:
+        told = ((name.removesuffix("_ns").replace("_", " "), ns) for name, ns in vars(cost).items())
+        costs = ", ".join(f"{time_text(ns)} per {kind}" for kind, ns in told if ns)
+        lines += wrap(f"torch.profiler took {costs or 'nothing'}", width - 2, initial_indent="  ", subsequent_indent="    ")
     if scale:
         shares = ", ".join(f"{name} {share:.2f}" for name, share in scale.items())
         lines += wrap(f"profiled host times are scaled to the clean ones: {shares}", width - 2, initial_indent="  ",

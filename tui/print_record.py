@@ -80,7 +80,6 @@ def _cost(run: Run) -> list[str]:
         return [own]
     profiled = time_text(clean.profiled_step_median_ns)
     slowdown = f"a clean step takes {time_text(clean.step_median_ns)}, a profiled one {profiled}"
-    if run.host_scale:
-        factors = ", ".join(f"{scale:.2f} ({name})" for name, scale in run.host_scale.items())
-        slowdown += f"; profiled host times are scaled by {factors}"
+    if (cost := run.profiler_cost) is not None and cost.op_ns:
+        slowdown += f"; torch.profiler took {time_text(cost.op_ns)} per op and {time_text(cost.launch_ns)} per launch"
     return [slowdown, own]

@@ -14,9 +14,9 @@ Note [Why a kernel started when it did]
 
 Note [Profiled and clean steps]
     A recording that says which of its steps were profiled (or that holds evaluation steps) has kernels for those only; the
-    others are known by their phases, as in a phase-grained recording. A profiler slows the host: `Run.host_scale`
-    says, by phase, how many times its profiled time the host takes without one (a phase that is not in it: 1), and all host
-    times of steps with kernels are multiplied by that. Durations on the device are as measured.
+    others are known by their phases, as in a phase-grained recording. A profiler slows the host: `CleanPace` takes its cost
+    out of the active times of steps with kernels, and scales what remains to the clean steps. Durations on the device are as
+    measured.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from traces.device_names import waits_for_device
 from traces.intervals import Intervals
 from traces.model import NONE, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
 from traces.pipeline import batch_arrival_ns
+from traces.profiler_cost import CleanPace
 
 # How far a start may lie behind its cause to be explained by it; measured on ten real recordings.
 LAUNCH_EXPLAINS_NS = 40_000
@@ -83,10 +84,12 @@ class RecordingIndexer:
         counts = np.bincount(self.ordinals, minlength=1)
         self.first_ordinal = int(np.argmax(counts / max(counts.max(), 1) >= _MIN_SHARE_OF_BUSIEST))
         self.thread_rows = [i for i, thread in enumerate(trace.threads) if thread.rank == rank]
-        self._host_scales = _host_scales(trace, rank)
         self._cut_by_step(rank)
         self._queue_depth()
         self._blocked()
+        self._pace = CleanPace(trace, rank, self.blocked)
+        scale = np.append(self._pace.scale, 1.0)  # the last one is that of the whole recording where it has no steps
+        self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()
 
     def _launched_ns(self, rows: Column) -> Column:
@@ -108,6 +111,7 @@ class RecordingIndexer:
             phases = trace.phases.take(keep)
             stages = recorded_stages(trace, self.device_ordinals)
             self.phase_stages = [stages.get(int(row), []) for row in np.flatnonzero(keep)]
+            self.phase_row = np.flatnonzero(keep)
             self.phase_step = np.searchsorted(rows, phases.step)
             self.phase_name = [trace.strings[int(i)] for i in phases.name]
             self.phase_start, self.phase_end = phases.start_ns, phases.end_ns
@@ -121,6 +125,7 @@ class RecordingIndexer:
         self.step_end = self.phase_end = self.batch_there = times_ns[-1:]
         self.step_rows = np.full(len(self.step_start), NONE)
         self.phase_step = np.zeros(len(self.step_rows), dtype=np.int64)
+        self.phase_row = np.full(len(self.step_rows), NONE)
         self.phase_name = ["forward"] * len(self.step_rows)
         self.phase_stages = [[] for _ in self.step_rows]
         self.phase_device_ns = np.zeros(len(self.step_rows), dtype=np.int64)
@@ -244,11 +249,11 @@ class RecordingIndexer:
         last_kernel = np.append(first_kernel[1:], len(self.work))
         if len(self.step_end):
             last_kernel[-1] = np.searchsorted(self.launched_ns, self.step_end[-1])
-        self.phase_start_active = self.active_ns(self.phase_start).tolist()
-        phase_end_active = self.active_ns(self.phase_end).tolist()
-        batch_there_active = self.active_ns(self.batch_there).tolist()
-        self.host_start = self.active_ns(host.start_ns).tolist()
-        self.host_end = self.active_ns(host.end_ns).tolist()
+        self.phase_start_active = self._pace.own_ns(self.phase_start).tolist()
+        phase_end_active = self._pace.own_ns(self.phase_end).tolist()
+        batch_there_active = self._pace.own_ns(self.batch_there).tolist()
+        self.host_start = self._pace.own_ns(host.start_ns).tolist()
+        self.host_end = self._pace.own_ns(host.end_ns).tolist()
         self.host_columns = host.parent.tolist(), (host.kind == HostKind.OP).tolist()
         self.wait_in = self._last_waits()
         kernels = self._kernels()
@@ -302,7 +307,7 @@ class RecordingIndexer:
         return self._scaled(phase, active_ns - self.phase_start_active[phase])
 
     def _scaled(self, phase: int, host_ns: int) -> int:
-        scale = self._host_scales.get(self.phase_name[phase], 1.0)
+        scale = self.phase_scale[phase]
         return host_ns if scale == 1.0 else round(host_ns * scale)
 
     def _instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
@@ -369,15 +374,10 @@ class RecordingIndexer:
         """All kernels in launch order; launch times and edges are not yet relative to a step."""
         device = self.trace.device.take(self.work)
         columns = (
-            self.active_ns(self.launched_ns), self.latency, self.gap, device.duration_ns, self.stream, self.ordinals,
+            self._pace.own_ns(self.launched_ns), self.latency, self.gap, device.duration_ns, self.stream, self.ordinals,
             self.edge, self.edge_gap, device.kind, device.name, device.bytes,
         )  # fmt: skip
         return [Kernel(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
-
-
-def _host_scales(trace: Trace, rank: int) -> dict[str, float]:
-    """By phase, how many times its profiled host time a clean one is."""
-    return {name: scale for name, scale in trace.run_of(rank).host_scale.items() if scale > 0}
 
 
 def _busiest(streams: Column) -> int:

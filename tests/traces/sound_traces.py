@@ -42,6 +42,7 @@ from traces.run import (
     MemoryUse,
     MissingOp,
     ProcessGroup,
+    ProfilerCost,
     ProfilerUse,
     RecorderNotes,
     ReplayNotes,
@@ -75,6 +76,7 @@ RUN = Run(
     ),
     stream_numbers="queues",
     predicted=True,
+    profiler_cost=ProfilerCost(480, 380, 350, 1200, 500, 1000, 80),
 )
 
 

@@ -26,7 +26,6 @@ from traces.model import (
     Collectives,
     Device,
     DeviceSpans,
-    HostSpans,
     Origin,
     Parts,
     Phases,
@@ -154,6 +153,13 @@ def made(starts_ns: list[int], durations_ns: list[int], kinds: list[StepKind], f
     return trace
 
 
+def profile_of(recording: Trace, rows: list[int]) -> Trace:
+    """A profile of these steps, with the recorder's phases."""
+    phases = recording.phases.take(np.isin(recording.phases.step, rows))
+    phases.step = np.searchsorted(rows, phases.step).astype("i4")
+    return Trace(steps=recording.steps.take(rows), phases=phases, strings=recording.strings, runs={0: Run(clock="recording")})
+
+
 def around(profile: Trace, before: int = 3, after: int = 2, slower: float = 1.25) -> tuple[Trace, list[int]]:
     """A recording of which `profile` covers some steps in the middle; the other steps are faster by the factor."""
     theirs = profile.steps
@@ -196,7 +202,9 @@ def test_a_real_profile_takes_the_place_of_its_steps(shared_traces: Path, tmp_pa
     assert trace.provenance["argv"] == ["train.py"] and trace.provenance["profile"]["era"] == "E1"
     clean = trace.run_of(0).clean
     assert clean is not None and clean.steps == 4 and clean.slowdown == pytest.approx(1.25)
-    assert trace.run_of(0).host_scale == {"forward": pytest.approx(0.8), "backward": pytest.approx(0.8)}
+    # recorder and profile name different phases here, so one factor makes the steps as long as the clean ones
+    scale = trace.run_of(0).host_scale
+    assert set(scale) == set(phase_times(profile)) - {"loader"} and len(set(scale.values())) == 1
     assert "kernels" not in trace.lacks and "values" not in trace.lacks and "call stacks" not in trace.lacks
     save(trace, tmp_path / "t.msgpack")
     assert differences(load(tmp_path / "t.msgpack"), trace) == []
@@ -312,20 +320,16 @@ def test_parts_and_collectives_of_profiled_steps_are_not_told_twice() -> None:
     st.lists(st.integers(1, 10**9), min_size=1, max_size=6),
     st.lists(st.integers(1, 10**9), min_size=1, max_size=6),
 )
-def test_host_scale_is_the_ratio_of_medians_and_at_most_one(clean: list[int], slow: list[int]) -> None:
+def test_host_scale_is_the_ratio_of_medians(clean: list[int], slow: list[int]) -> None:
     durations = [2 * d for d in clean + slow]
     starts = [int(t) for t in np.cumsum([0, *durations[:-1]])]
     kinds = [StepKind.STEADY] * len(clean) + [StepKind.PROFILED] * len(slow)
     recording = made(starts, durations, kinds)
-    profile = Trace(
-        steps=recording.steps.take(slice(len(clean), None)),
-        host=HostSpans.empty(),
-        runs={0: Run(clock="recording")},
-    )
-    trace = with_profile(recording, profile, list(range(len(clean), len(durations))))
+    profiled = list(range(len(clean), len(durations)))
+    trace = with_profile(recording, profile_of(recording, profiled), profiled)
     ratio = float(np.median(clean) / np.median(slow))
     compared = trace.run_of(0).clean
-    assert trace.run_of(0).host_scale["forward"] == pytest.approx(min(ratio, 1.0))
+    assert trace.run_of(0).host_scale["forward"] == pytest.approx(ratio, rel=1e-6)
     assert compared is not None and compared.slowdown == pytest.approx(1 / ratio)
 
 
@@ -335,8 +339,7 @@ def test_steps_with_as_many_passes_are_compared_for_the_slowdown() -> None:
     recording = made([0, 300, 400, 700, 800], [300, 100, 300, 100, 300], [StepKind.STEADY] * 2 + [StepKind.PROFILED] * 3)
     steps, backward = recording.phases.step, recording.phases.name == recording.strings.find("backward")
     recording.phases.name[~backward & np.isin(steps, np.flatnonzero(long))] = recording.strings.find("backward")
-    profile = Trace(steps=recording.steps.take([2, 3, 4]), runs={0: Run(clock="recording")})
-    run = with_profile(recording, profile, [2, 3, 4]).run_of(0)
+    run = with_profile(recording, profile_of(recording, [2, 3, 4]), [2, 3, 4]).run_of(0)
     assert run.host_scale == {"backward": 1.0} and run.clean is not None
     assert (run.clean.steps, run.clean.step_median_ns, run.clean.slowdown) == (2, 300, 1.0)
 
@@ -345,9 +348,8 @@ def test_only_host_phases_are_scaled() -> None:
     names = ("loader", *(name for name in ("h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")))
     shares = {name: 1 / len(names) for name in names}
     recording = made([0, 1000], [800, 1600], [StepKind.STEADY, StepKind.PROFILED], 0, **shares)
-    profile = Trace(steps=recording.steps.take([1]), runs={0: Run(clock="recording")})
-    scale = with_profile(recording, profile, [1]).run_of(0).host_scale
-    assert set(scale) == set(names) - {"loader"} and set(scale.values()) == {0.5}
+    scale = with_profile(recording, profile_of(recording, [1]), [1]).run_of(0).host_scale
+    assert scale == pytest.approx(dict.fromkeys(names[1:], 0.5))
 
 
 def test_a_profiled_evaluation_step_stays_one() -> None:
@@ -369,11 +371,9 @@ def test_a_profiled_warm_up_step_stays_one() -> None:
 def test_the_slowdown_is_that_of_training_steps_or_of_inference_where_nothing_trains() -> None:
     evaluated, trained, clean = StepKind.EVALUATION, StepKind.PROFILED, StepKind.STEADY
     recording = made([0, 100, 300, 600, 1600], [100, 200, 300, 1000, 2000], [evaluated, evaluated, evaluated, clean, trained])
-    profile = Trace(steps=recording.steps.take([2, 4]), runs={0: Run(clock="recording")})
-    both = with_profile(recording, profile, [2, 4]).run_of(0).clean
+    both = with_profile(recording, profile_of(recording, [2, 4]), [2, 4]).run_of(0).clean
     assert both is not None and (both.steps, both.step_median_ns, both.profiled_step_median_ns) == (1, 1000, 2000)
-    profile = Trace(steps=recording.steps.take([2]), runs={0: Run(clock="recording")})
-    inference = with_profile(recording, profile, [2]).run_of(0)
+    inference = with_profile(recording, profile_of(recording, [2]), [2]).run_of(0)
     assert inference.clean is not None and inference.host_scale["forward"] == 0.5
     assert (inference.clean.steps, inference.clean.step_median_ns, inference.clean.profiled_step_median_ns) == (2, 150, 300)
 
