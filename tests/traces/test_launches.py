@@ -7,7 +7,7 @@ import numpy as np
 from tests.traces.handmade import US
 from tests.traces.test_waits import Call, Work, recorded
 from traces.idle import idle_times
-from traces.launches import FULL, LOADED, NOT_VISIBLE, WAITED, launched_ns, long_launches
+from traces.launches import FULL, LOADED, NOT_VISIBLE, WAITED, launch_delay_ns, launched_ns, long_launches
 from traces.model import Steps
 
 COPY = "Memcpy DtoH (Device -> Pageable)"
@@ -19,6 +19,8 @@ def test_work_is_launched_when_its_call_returns_or_when_it_begins() -> None:
     found = launched_ns(recorded(calls, work), np.arange(3)) // US
     # The first began before its call returned, the second after; the copy was launched, and then waited for.
     assert found.tolist() == [3, 900, 1000]
+    # A launch's delay counts from the end of the call; 0 if the work began before.
+    assert (launch_delay_ns(recorded(calls, work), np.arange(3)) // US).tolist() == [0, 30, 0]
 
 
 def test_a_long_launch_call_is_host_time() -> None:

@@ -73,6 +73,15 @@ def d(*shape: int) -> Operand:
         ("nll_loss_backward", "nll_loss_backward", (f(32, 1000), i(32)), 32 * 8 + 32 * 4),
         ("nll_loss_backward", "nll_loss_backward", (f(32), f(32, 1000), i(32)), 128 + 32 * 8 + 32 * 4),
         ("item", "_local_scalar_dense", (f(951, 1024),), 4),
+        ("scatter", "scatter", (f(100, 4), i(6, 4), f(6, 4)), 192 + 96 + 96 + 2 * 1600),  # out of place
+        ("scatter", "scatter_", (f(100, 4), i(6, 4)), 192 + 96),  # a number is written
+        ("index_add", "index_add", (f(100, 4), i(6), f(6, 4)), 48 + 96 + 2 * 96 + 2 * 1600),
+        ("index", "index", (f(10, 10), i(6), i(6)), 48 + 48 + 2 * 6 * 4),  # single elements
+        ("nll_loss", "nll_loss_forward", (f(32, 1000), i(32), f(1000)), 32 * 8 + 2 * 32 * 4),  # with weights of the classes
+        ("_embedding_bag", "_embedding_bag", (f(100, 4), i(6), i(2)), 48 + 16 + 6 * 16 + 2 * 16),
+        ("_cudnn_rnn", "_cudnn_rnn", (f(8, 4), f(16, 4)), 128 + 256),
+        ("_scaled_mm", "_scaled_mm", (b(8, 4), b(4, 2), f(1), f(1)), 32 + 8 + 8 + 2 * 16),
+        ("concat_and_cache_mla", "concat_and_cache_mla", (f(5, 16), f(5, 4), b(900, 16, 20), i(5)), 320 + 80 + 5 * 20 + 40),
         # caches of keys and values
         ("reshape_and_cache_flash", "reshape_and_cache_flash",
          (f(5, 1, 8), f(5, 1, 8), f(900, 16, 1, 8), f(900, 16, 1, 8), i(5)), 2 * 160 + 2 * 160 + 40),
@@ -84,6 +93,17 @@ def d(*shape: int) -> Operand:
 def test_bytes_of_an_op(op: str, name: str, operands: tuple[Operand, ...], moved_bytes: int) -> None:
     of = traffic(op, name, operands)
     assert of is not None and of.moved_bytes == moved_bytes
+
+
+def test_a_convolution_writes_its_output() -> None:
+    operands = (f(1, 3, 8, 8), f(4, 3, 3, 3))
+    assert traffic("convolution", "convolution", operands, (1, 4, 6, 6)) == Traffic(768 + 432 + 576, 768 + 432 + 576)
+    assert traffic("convolution", "convolution", operands) == Traffic(768 + 432, 768 + 432)
+
+
+def test_adding_to_rows_touches_them_twice() -> None:
+    of = traffic("index_add", "index_add", (f(100, 4), i(6), f(6, 4)))
+    assert of is not None and of.footprint_bytes == 48 + 96 + 96 + 2 * 1600
 
 
 def test_an_op_in_place_touches_its_memory_twice() -> None:
@@ -98,6 +118,9 @@ def test_an_op_in_place_touches_its_memory_twice() -> None:
         ("index", (f(8, 4), b(8))),  # a mask: how many are chosen depends on values
         ("index_put", (i(8), i(3))),  # an index or the values?
         ("gather", (f(8, 4),)),
+        ("reshape_and_cache", (f(5, 8), f(5, 8), f(900, 8), f(900, 8))),
+        ("rotary_embedding", (i(5), f(5, 16))),
+        ("_scaled_mm", (b(2, 8, 4), b(4, 2))),
         ("add", ()),
         ("upsample_nearest2d", (f(1, 3, 8, 8),)),  # the size of the output is not recorded
     ],

@@ -151,3 +151,52 @@ def test_calls_between_queries_that_launch_nothing_do_not_break_the_loop() -> No
     for at in range(100, 5100, 100):
         calls += [("cudaEventQuery", at, at + 2), ("cudaPeekAtLastError", at + 3, at + 4)]
     assert told(host_waits(recorded(calls, [KERNEL]), 0)) == [(100, 5000, 99, 0)]
+
+
+@pytest.mark.parametrize(
+    ("call", "copy", "waits"),
+    [
+        # by times: the copy's name does not tell whether the memory was pageable
+        (("hipMemcpyAsync", 20, 2018), ("Memcpy DtoH (Device -> Host)", 100, 2008), [(100, 2008)]),
+        (("hipMemcpyAsync", 20, 2018), ("Memcpy DtoH (Device -> Host)", 100, 1500), []),
+        # documented: however early the copy ended, and if it seems to end after the call
+        (("cudaMemcpy", 20, 80), ("Memcpy HtoD (Pinned -> Device)", 30, 40), [(30, 40)]),
+        (("cudaMemcpy", 20, 60), ("Memcpy HtoD (Pinned -> Device)", 30, 65), [(30, 60)]),
+        # a launch that ended with its own short kernel did not wait for it
+        (("cudaLaunchKernel", 20, 620), ("gemm", 610, 618), []),
+        (("cudaMalloc", 20, 70), ("gemm", 1, 65), []),  # 45 us are too few to tell
+    ],
+)  # fmt: skip
+def test_what_a_call_did_itself(call: Call, copy: tuple[str, float, float], waits: list[tuple[float, float]]) -> None:
+    trace = recorded([call], [(0, 7, *copy, 0)])
+    assert [(start, end) for start, end, _, _ in told(host_waits(trace, 0))] == waits
+
+
+def test_a_copy_behind_other_work_waits_from_the_call_on() -> None:
+    # GIVEN a kernel until 3000 and behind it a copy until 5008 THEN the wait began with the call
+    work = [(0, 7, "gemm", 10, 3000, 0), (0, 7, "Memcpy DtoH (Device -> Pageable)", 3001, 5008, 1)]
+    assert told(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 20, 5018)], work), 0)) == [(20, 5008, 1, 1)]
+    by_times = (0, 7, "Memcpy DtoH (Device -> Host)", 3001, 5008, 1)
+    assert told(host_waits(recorded([LAUNCH, ("hipMemcpyAsync", 20, 5018)], [work[0], by_times]), 0)) == [(20, 5008, 1, 1)]
+    # WHEN the kernel runs on another stream, or on another device THEN it began with the copy
+    for elsewhere in ((0, 8), (1, 7)):
+        other = (*elsewhere, "gemm", 10, 3000, 0)
+        copy = (0, 7, "Memcpy DtoH (Device -> Pageable)", 40, 5008, 1)
+        found = told(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 20, 5018)], [other, copy]), 0))
+        assert [(start, end) for start, end, _, _ in found] == [(40, 5008)]
+
+
+def test_work_without_a_launch_changes_nothing() -> None:
+    unknown = (0, 7, "earlier", 1, 9, -1)
+    queries: list[Call] = [("cudaEventQuery", at, at + 2) for at in range(100, 5100, 100)]
+    trace = recorded([LAUNCH, *queries], [unknown, KERNEL])
+    assert told(host_waits(trace, 0)) == [(100, 5000, 50, 1)]
+    trace.threads.append(Thread(0, 2, "watchdog", "other"))
+    trace.host.thread[1:] = 1
+    assert not len(host_waits(trace, 0))
+
+
+def test_the_last_of_several_streams() -> None:
+    # GIVEN a wait for the whole device, whose second stream ends 1 us after the first
+    work = [KERNEL, (0, 8, "b", 10, 5001, 0)]
+    assert told(host_waits(recorded([LAUNCH, ("cudaMalloc", 20, 5010)], work), 0)) == [(20, 5001, 1, 1)]
