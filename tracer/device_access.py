@@ -57,6 +57,8 @@ class DeviceAccess:
         """See Note [Captures of CUDA graphs]."""
         if self._captures:
             return True
+        if self._profiles:
+            return False  # to ask CUDA would be a row in the script's profile
         try:
             return bool(self._cuda.is_current_stream_capturing())
         except RuntimeError:  # the legacy stream, while a stream that blocks it captures (cudaErrorStreamCaptureImplicit)

@@ -59,11 +59,13 @@ class FakeCuda:
         self.hangs = False
         self.calls = 0  # that reach the device
         self.made = 0
+        self.asked = 0  # whether the current stream captures
 
     def is_initialized(self) -> bool:
         return self.used
 
     def is_current_stream_capturing(self) -> bool:
+        self.asked += 1
         return self.capturing
 
     def current_device(self) -> int:
