@@ -1,7 +1,7 @@
 """Why torch.profiler records no kernels on a machine, and what to do about it.
 
     why_no_kernels(["function ... failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"])
-    # Obstacle("the process lacks the privilege to record kernels, which the NVIDIA driver gives to administrators only", "run as root, ...")
+    # Obstacle("the process lacks the privilege to record kernels ...", "run as root ...")
 
 `trace record` says so at its end, `trace doctor` before anything is recorded. Both go by the warnings of Kineto, the library
 behind torch.profiler, in which CUPTI's error is named.
