@@ -174,7 +174,7 @@ def test_what_a_call_did_itself(call: Call, copy: tuple[str, float, float], wait
 
 def test_a_copy_behind_other_work_waits_from_the_call_on() -> None:
     # GIVEN a kernel until 3000 and behind it a copy until 5008 THEN the wait began with the call
-    work = [(0, 7, "gemm", 10, 3000, 0), (0, 7, "Memcpy DtoH (Device -> Pageable)", 3001, 5008, 1)]
+    work: list[Work] = [(0, 7, "gemm", 10, 3000, 0), (0, 7, "Memcpy DtoH (Device -> Pageable)", 3001, 5008, 1)]
     assert told(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 20, 5018)], work), 0)) == [(20, 5008, 1, 1)]
     by_times = (0, 7, "Memcpy DtoH (Device -> Host)", 3001, 5008, 1)
     assert told(host_waits(recorded([LAUNCH, ("hipMemcpyAsync", 20, 5018)], [work[0], by_times]), 0)) == [(20, 5008, 1, 1)]
@@ -198,5 +198,5 @@ def test_work_without_a_launch_changes_nothing() -> None:
 
 def test_the_last_of_several_streams() -> None:
     # GIVEN a wait for the whole device, whose second stream ends 1 us after the first
-    work = [KERNEL, (0, 8, "b", 10, 5001, 0)]
+    work: list[Work] = [KERNEL, (0, 8, "b", 10, 5001, 0)]
     assert told(host_waits(recorded([LAUNCH, ("cudaMalloc", 20, 5010)], work), 0)) == [(20, 5001, 1, 1)]
