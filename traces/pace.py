@@ -28,7 +28,8 @@ Note [A step's time]
     lag             completion(s) - host end(s), on the slowest device; if it grows, the device falls further behind
 
     Steps that were timed by CUDA events alone have no kernels (`trace record`: clean steps, and all steps at phase grain).
-    Their completion is the latest device end of their phases. Their GPU time is not known.
+    Their completion is the latest device end of their phases. Their GPU time is not known. The same holds for steps that take
+    no time on the host (an estimate by a replay without host time): no launch can begin in them.
 
 Note [Steps of several kinds]
     Steps of a script with several trainers are long and short in turn (a GAN; one update after several batches). What the host
@@ -323,9 +324,10 @@ def _predecessors(trace: Trace, order: Column) -> tuple[Column, Column]:
 
 
 def _timed_by_events(trace: Trace, has_work: Column) -> Column:
-    """Which steps have no kernels, but CUDA events around their phases: those of a phase-grained trace and clean steps."""
+    """Which steps have no kernels, but CUDA events around their phases: clean steps, those of a phase-grained trace, and those
+    that take no time on the host."""
     clean = (trace.steps.kind != StepKind.PROFILED) & (trace.steps.kind == StepKind.PROFILED).any()
-    return np.asarray(~has_work & (clean | (trace.grain == "phase")))
+    return np.asarray(~has_work & (clean | (trace.grain == "phase") | (trace.steps.duration_ns == 0)))
 
 
 def _latest_ends(trace: Trace, work: Column, step_of: Column, by_events: Column) -> dict[int, Column]:

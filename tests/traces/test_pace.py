@@ -218,6 +218,22 @@ def test_steps_without_kernels_end_on_the_device_when_their_cuda_events_say() ->
     assert of.falls_behind_ns == 3 * MS
 
 
+def test_steps_without_host_time_take_as_long_as_on_the_device() -> None:
+    """An estimate without host time: all three steps are at 0 on the host, and the device needs 5 ms for each."""
+    trace = a_trace([(0, 0)] * 3, [Work(0, 5 * step, 5 * step + 5) for step in range(3)])
+    trace.phases = Phases.of(
+        step=[0, 1, 2],
+        name=[trace.strings.add("forward")] * 3,
+        start_ns=[at(0)] * 3,
+        duration_ns=[0] * 3,
+        device=[0, 0, 0],
+        device_start_ns=[at(t) for t in (0, 5, 10)],
+        device_end_ns=[at(t) for t in (5, 10, 15)],
+    )
+    of = pace(trace)
+    assert of is not None and (of.host_ns, of.pace_ns, of.limit) == (0, 5 * MS, "device")
+
+
 def test_events_tell_how_much_of_a_wait_for_data_the_queue_covers() -> None:
     """The loader phase of step 1 lasts from 10 to 14; all work launched before it has ended at 13."""
     trace = a_trace([(0, 10), (10, 20)], grain="phase")

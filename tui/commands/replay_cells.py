@@ -79,7 +79,7 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
     """The figures of a replay of which nothing was measured."""
     steps = [span for span in (comparison.steps, comparison.compute_side) if span.replayed_median_ns is not None]
     said = [f"ESTIMATE: nobody measured what the script trains on a {replayed.devices[0].name}."]
-    host = "" if comparison.clock == "recorded" else "; this machine's host is counted"
+    host = "; host time is not included" if comparison.clock == "recorded" else "; this machine's host is counted"
     if steps:
         whole_ns = steps[-1].replayed_median_ns or 0
         said.append(f"A step takes {time_text(whole_ns)} in the median without data loading{host}.")
