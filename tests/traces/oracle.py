@@ -12,7 +12,8 @@ launched before the recording began and belongs to no step. A step is complete o
 steps before it has ended. Its interval is the time since the completion of the step before it; without such a step, since its
 start on the host or the end of earlier work. Pace is the larger of the host's and the slowest device's median interval.
 
-A wait is a runtime call that returns when device work ends, and could not have returned earlier.
+A wait is a runtime call that returns when device work ends, and could not have returned earlier. CUDA documents that some calls
+wait; any other call must have lasted for 50 us at least, and the work must have ended in its last tenth.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ Span = tuple[int, int]  # start_ns, end_ns
 _WORK = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
 _CALLS = {"cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"}
 _OPS = {"cpu_op", "Operator"}
+_WAITS = ("Synchronize", "urQueueFinish", "urEventWait", "MemcpyWithStream", "cudaFree", "hipFree", "cuMemFree")
+_QUERIES = ("EventQuery", "StreamQuery")
+_LEAST_NS, _RETURN_NS, _CLOCK_NS = 50_000, 30_000, 10_000
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Work:
     start_ns: int
     end_ns: int
     launched_ns: int | None
+    name: str = ""
+    call: Call | None = None
     step: int | None = None  # place in the list of steps
 
 
@@ -59,6 +65,7 @@ class Call:
     end_ns: int
     correlation: int
     op: int  # the External id
+    thread: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ class Recording:
     work: list[Work]
     calls: list[Call]
     marks: list[Step]
+    ops: list[tuple[str, int]] = field(default_factory=list)  # thread and start of each op
 
 
 @dataclass
@@ -98,15 +106,18 @@ def parse(text: str | bytes) -> Recording:
     calls: list[Call] = []
     marks: list[Step] = []
     ops: dict[int, int] = {}
+    threads: list[tuple[str, int]] = []
     for event in events:
         start_ns, args = _ns(event["ts"], padded) + base_ns, event.get("args", {})
         end_ns, category, name = start_ns + _ns(event.get("dur", 0), padded), event.get("cat"), str(event["name"])
+        thread = f"{event.get('pid')} {event.get('tid')}"
         if category in _CALLS:
-            calls.append(Call(name, start_ns, end_ns, int(args.get("correlation", 0)), _id(event, "External id")))
+            calls.append(Call(name, start_ns, end_ns, int(args.get("correlation", 0)), _id(event, "External id"), thread))
         elif name.startswith("ProfilerStep#") and category in _OPS | {"user_annotation"}:
             marks.append(Step(int(name.partition("#")[2]), start_ns, end_ns))
-        elif category in _OPS and args.get("External id") is not None:
-            ops.setdefault(int(args["External id"]), start_ns)
+        elif category in _OPS:
+            threads.append((thread, start_ns))
+            ops.setdefault(int(args.get("External id", -1)), start_ns)
     rows = [event for event in events if event.get("cat") in _WORK]
     ids = [(_id(row, "External id"), _id(row, "correlation")) for row in rows]
     named = [pair for pair in ids if pair[0]]
@@ -122,10 +133,9 @@ def parse(text: str | bytes) -> Recording:
         if launch is None and launched_ns is not None and launched_ns > start_ns:
             launched_ns = None
         end_ns = start_ns + _ns(row.get("dur", 0), padded)
-        work.append(
-            Work(_number(args, "device", row["pid"]), _number(args, "stream", row["tid"]), start_ns, end_ns, launched_ns)
-        )
-    return Recording(work, calls, sorted(marks, key=lambda mark: mark.start_ns))
+        place = _number(args, "device", row["pid"]), _number(args, "stream", row["tid"])
+        work.append(Work(*place, start_ns, end_ns, launched_ns, str(row["name"]), launch))
+    return Recording(work, calls, sorted(marks, key=lambda mark: mark.start_ns), threads)
 
 
 def _launch(calls: list[Call], start_ns: int, op: int) -> Call | None:
@@ -237,3 +247,91 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int]) 
 
 def _launched(work: Work) -> int:
     return work.start_ns if work.launched_ns is None else work.launched_ns
+
+
+# --- waits
+
+
+def waits(recording: Recording) -> list[Span]:
+    """When threads that run ops or launch work waited for a device, by their ends."""
+    launched_by: dict[int, Work] = {id(work.call): work for work in recording.work if work.call is not None}  # the last of each
+    active = {thread for thread, _ in recording.ops} | {w.call.thread for w in recording.work if w.call is not None}
+    streams: dict[Span, list[Work]] = {}
+    for work in sorted(recording.work, key=lambda work: (_launched(work), work.end_ns)):
+        streams.setdefault((work.device, work.stream), []).append(work)
+    found = []
+    for call in recording.calls:
+        if call.thread in active and not call.name.endswith(_QUERIES):
+            found.append(_wait(call.start_ns, call.start_ns, call, launched_by.get(id(call)), streams, is_loop=False))
+    for loop in _loops(recording, set(launched_by)):
+        if loop[0].thread in active:
+            found.append(_wait(loop[0].start_ns, loop[-2].start_ns, loop[-1], None, streams, is_loop=True))
+    return sorted((wait for wait in found if wait is not None), key=lambda wait: (wait[1], wait[0]))
+
+
+def _wait(
+    begin_ns: int, checked_ns: int, call: Call, own: Work | None, streams: dict[Span, list[Work]], *, is_loop: bool
+) -> Span | None:
+    """What a call waited for, or a loop of queries whose last is `call` and whose last but one began at `checked_ns`."""
+    lasted_ns, documented = call.end_ns - begin_ns, not is_loop and _is_documented(call, own)
+    if not is_loop and not documented and lasted_ns < _LEAST_NS:
+        return None
+    soon_ns = min(lasted_ns // 10, _RETURN_NS)
+    ended, behind = None, False
+    for stream, listed in streams.items():
+        is_own = own is not None and (own.device, own.stream) == stream
+        queued = [work for work in listed if _launched(work) < begin_ns]
+        if not queued:
+            continue
+        drained_ns = max(work.end_ns for work in queued)
+        behind = behind or (is_own and drained_ns > begin_ns)
+        reached = drained_ns if drained_ns <= call.end_ns + _CLOCK_NS else None
+        if reached is None and (is_loop or (documented and (is_own or own is None))):
+            # The work up to some event had ended, and what was launched after it had not.
+            until_ns, running = call.end_ns + (0 if is_loop else _CLOCK_NS), None
+            for work in queued:
+                if max(work.end_ns, running or 0) > until_ns:
+                    break
+                running = max(work.end_ns, running or 0)
+            reached = running
+        counts = is_loop or (documented and (is_own or own is None)) or (reached or 0) >= call.end_ns - soon_ns
+        if reached is not None and reached > checked_ns and counts:
+            ended = max(reached, ended or 0)
+    if own is not None and not is_loop and own.start_ns < call.end_ns and own.end_ns > begin_ns:
+        is_copy, in_time = "emcpy" in own.name or own.name.startswith("Copy"), own.end_ns <= call.end_ns + _CLOCK_NS
+        just_ended = in_time and own.end_ns >= call.end_ns - soon_ns and own.end_ns - own.start_ns >= _LEAST_NS
+        if just_ended or (is_copy and ((in_time and documented) or "Pageable" in own.name)):
+            if not behind and ended is None:
+                begin_ns = max(begin_ns, own.start_ns)
+            ended = own.end_ns
+    if ended is None:
+        return None
+    end_ns = min(ended, call.end_ns)
+    return (begin_ns, end_ns) if end_ns > begin_ns and (documented or end_ns - begin_ns >= _LEAST_NS) else None
+
+
+def _is_documented(call: Call, own: Work | None) -> bool:
+    name = "" if own is None else own.name
+    if "Pageable" in name or (any(mark in call.name for mark in _WAITS) and "Async" not in call.name):
+        return True
+    is_between_devices = any(mark in name for mark in ("DtoD", "PtoP", "DeviceToDevice"))
+    return "emcpy" in call.name and "Async" not in call.name and not is_between_devices
+
+
+def _loops(recording: Recording, launchers: set[int]) -> list[list[Call]]:
+    """Queries that follow each other on a thread, with no op and no launch between them: two at least."""
+    steps: list[tuple[str, int, Call | None]] = [(thread, start_ns, None) for thread, start_ns in recording.ops]
+    for call in recording.calls:
+        if call.name.endswith(_QUERIES):
+            steps.append((call.thread, call.start_ns, call))
+        elif id(call) in launchers:
+            steps.append((call.thread, call.start_ns, None))
+    found: list[list[Call]] = [[]]
+    last = ""
+    for thread, _, query in sorted(steps, key=lambda step: step[:2]):
+        if query is None or thread != last:
+            found.append([])
+        if query is not None:
+            found[-1].append(query)
+        last = thread
+    return [loop for loop in found if len(loop) > 1]

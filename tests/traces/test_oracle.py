@@ -20,6 +20,7 @@ from traces.kineto import read_kineto
 from traces.measure import busy_by_device, profiled_steps, steady_steps, work_rows
 from traces.model import Trace
 from traces.pace import device_windows, pace, step_times
+from traces.waits import host_waits
 
 _QUICK_BYTES = 500_000  # larger files are left to `--slow`
 
@@ -89,6 +90,9 @@ def check_rank(of: Both) -> oracle.Figures:
     assert sum(busy[row].total_ns for row in of.devices) == oracle.busy_ns(raw)
     found = oracle.figures(raw, of.steps, of.places(steady_steps(trace)))
     assert step_times(trace).gpu_time_ns[of.rows].tolist() == found.gpu_ns
+    found_waits = host_waits(trace, int(trace.devices[of.devices[0]].rank) if of.devices else trace.ranks[0])
+    ours_waited = zip(found_waits.start_ns.tolist(), found_waits.end_ns.tolist(), strict=True)
+    assert sorted(ours_waited) == sorted(oracle.waits(raw))
     # idle time: over the windows of the steps whose kernels count
     counted = oracle.figures(raw, of.steps, of.places(profiled_steps(trace)))
     windows = {row: window for row, window in device_windows(trace).items() if row in of.devices}
@@ -137,7 +141,9 @@ def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
     devices, streams = draw(st.integers(1, 2)), draw(st.integers(1, 3))
     slow = draw(st.sampled_from([1, 5, 60]))  # how much longer kernels take than their launches: the host runs ahead
     lost_launches, lost_kernels = draw(st.sampled_from([0.0, 0.2])), draw(st.sampled_from([0.0, 0.3]))
-    waits, backlog = draw(st.booleans()), draw(st.booleans())
+    backlog = draw(st.booleans())
+    ways = ["cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMemcpyAsync", "cudaStreamQuery", "hipUnknownCall"]
+    waits = draw(st.lists(st.sampled_from(ways), max_size=3))
     steps = draw(st.integers(1, 5))
     rng = random.Random(draw(st.integers(0, 10**6)))
     events: list[dict[str, Any]] = []
@@ -156,6 +162,30 @@ def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
             args = {"device": stream[0], "stream": stream[1], "correlation": number}
             event(kind, f"{kind} {stream}", start, free[stream], stream[0], stream[1], **args)
 
+    def wait(start: int) -> int:
+        """One of the ways to wait for the device, or none; returns when the host goes on."""
+        nonlocal correlation
+        correlation += 1
+        kind, done = rng.choice(waits), max(start + 2, *free.values())
+        if kind == "cudaStreamQuery":
+            while start < done:
+                event("cuda_runtime", kind, start, start + 2, 99, 1, correlation=correlation)
+                start += 9
+            event("cuda_runtime", kind, start, start + 2, 99, 1, correlation=correlation + 1)
+            correlation += 1
+            return start + 4
+        if kind == "cudaMemcpyAsync":
+            stream = (0, 7)
+            copied = max(free.get(stream, 0), start + 1) + 1
+            free[stream] = copied + rng.randint(2, 90)
+            at = {"ts": copied, "dur": free[stream] - copied, "pid": 0, "tid": 7}
+            name = rng.choice(["Memcpy DtoH (Device -> Pageable)", "Memcpy DtoH (Device -> Pinned)"])
+            args = {"device": 0, "stream": 7, "correlation": correlation}
+            events.append({"ph": "X", "cat": "gpu_memcpy", "name": name, **at, "args": args})
+            done = free[stream] if "Pageable" in name else start + 3
+        event("cuda_runtime", kind, start, done + rng.choice([0, 1, 40]), 99, 1, correlation=correlation)
+        return max(done + 41, start + 4)
+
     if backlog:
         for place in range(3):
             run((0, 7), 10 + place, 9000 + place)
@@ -172,10 +202,7 @@ def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
                 run(stream, now + 3, correlation)
             now += rng.randint(7, 15)
         if waits and free:
-            correlation += 1
-            done = max(now + 2, *free.values())
-            event("cuda_runtime", "cudaDeviceSynchronize", now, done + 1, 99, 1, correlation=correlation)
-            now = done + 2
+            now = wait(now)
         now += 5
         event("user_annotation", f"ProfilerStep#{step + 3}", begin, now, 99, 1)
         now += rng.randint(0, 2)
