@@ -45,6 +45,7 @@ class Both:
     raw: oracle.Recording
     rows: Any  # the rank's rows of trace.steps, in order of time
     devices: list[int]  # the rank's rows of trace.devices that work, in the order of the oracle's
+    rank: int
 
     @property
     def steps(self) -> list[oracle.Step]:
@@ -62,7 +63,8 @@ def both(trace: Trace, raw: oracle.Recording, rank: int | None = None) -> Both:
     rows = np.flatnonzero(steps.rank == rank) if rank is not None else np.arange(len(steps))
     rows = rows[np.argsort(steps.start_ns[rows], kind="stable")]
     devices = [row for row in busy_by_device(trace) if rank is None or trace.devices[row].rank == rank]
-    return Both(trace, raw, rows, sorted(devices, key=lambda row: trace.devices[row].index))
+    devices.sort(key=lambda row: trace.devices[row].index)
+    return Both(trace, raw, rows, devices, trace.ranks[0] if rank is None else rank)
 
 
 def check_rank(of: Both) -> oracle.Figures:
@@ -90,7 +92,7 @@ def check_rank(of: Both) -> oracle.Figures:
     assert sum(busy[row].total_ns for row in of.devices) == oracle.busy_ns(raw)
     found = oracle.figures(raw, of.steps, of.places(steady_steps(trace)))
     assert step_times(trace).gpu_time_ns[of.rows].tolist() == found.gpu_ns
-    found_waits = host_waits(trace, int(trace.devices[of.devices[0]].rank) if of.devices else trace.ranks[0])
+    found_waits = host_waits(trace, of.rank)
     ours_waited = zip(found_waits.start_ns.tolist(), found_waits.end_ns.tolist(), strict=True)
     assert sorted(ours_waited) == sorted(oracle.waits(raw))
     # idle time: over the windows of the steps whose kernels count
