@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.traces.handmade import US
+import numpy as np
+
+from tests.traces.handmade import US, training
 from tests.traces.test_waits import Call, Work, recorded
 from traces.critical_path import critical_path
 from traces.kineto import read_kineto
-from traces.model import Steps
+from traces.model import Phases, Steps
 
 
 def test_work_that_took_no_time_is_passed_once(shared_traces: Path) -> None:
@@ -61,3 +63,33 @@ def test_work_on_another_stream_that_ended_last_comes_before() -> None:
     assert path is not None
     told = [(segment.kind, (segment.end_ns - segment.start_ns) // US, segment.name) for segment in path.segments]
     assert told == [("host", 2, ""), ("launch", 8, ""), ("kernel", 390, "b"), ("launch", 5, ""), ("kernel", 45, "c")]
+
+
+def test_the_host_by_phase() -> None:
+    """The second of three steps from 100 to 200, in which the host never waits; phases of another rank change nothing."""
+    trace = training(steps=3)
+    steps, phases = trace.steps.take(np.arange(3)), trace.phases.take(np.arange(len(trace.phases)))
+    steps.rank[:], phases.step[:] = 1, phases.step + 3
+    phases.name[:] = trace.strings.add("other")
+    trace.steps, trace.phases = Steps.concatenated([trace.steps, steps]), Phases.concatenated([phases, trace.phases])
+    path = critical_path(trace, 1)
+    assert path is not None
+    told = [(segment.kind, segment.name, (segment.end_ns - segment.start_ns) // US) for segment in path.segments]
+    assert told == [
+        ("data", "loader", 20), ("host", "h2d", 10), ("host", "forward", 20), ("host", "loss", 10), ("host", "backward", 20),
+        ("host", "optimizer", 20),
+    ]  # fmt: skip
+    assert path.sums.by_name == {} and path.sums.step == int(trace.steps.number[1])
+
+
+def test_work_of_other_steps_that_does_not_reach_into_the_path_is_left_out() -> None:
+    calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in (0, 100, 200)]
+    trace = recorded(calls, [(0, 7, "a", 5, 50, 0), (0, 7, "b", 110, 150, 1), (0, 7, "c", 210, 250, 2)])
+    trace.steps = Steps.of(rank=[0] * 3, number=[0, 1, 2], start_ns=[0, 100 * US, 200 * US], duration_ns=[100 * US] * 3)
+    path = critical_path(trace, 1)
+    assert path is not None and path.sums.by_kind == {"host": 100 * US}
+    trace.steps.duration_ns[1] = 20 * US
+    path = critical_path(trace, 1)
+    # The host ends at 120, the kernel at 150.
+    assert path is not None and path.sums.by_name == {"b": 40 * US}
+    assert path.sums.by_kind == {"kernel": 40 * US, "launch": 9 * US, "host": US}
