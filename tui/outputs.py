@@ -14,6 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tui.figures import printable
+from tui.terminal import look
+
 
 class TraceOutputError(OSError):
     """A file that something else should be written to; its text is one line for a person."""
@@ -27,6 +30,11 @@ def open_standard_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for as long as we run
         elif name == "stdout" and isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def show_text(text: str) -> None:
+    """Print a result in which names of a recording may be: nothing in it is a command to the terminal."""
+    print(printable(text, colour=look(sys.stdout)["colour"]))
 
 
 def to_json(facts: dict[str, Any]) -> str:

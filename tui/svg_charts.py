@@ -7,12 +7,13 @@ light and dark; text is text, and nothing is fetched.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import floor, log10
 
 from traces.model import Column
+from tui.figures import printable
 
 _WIDTH, _HEIGHT = 860, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 34
@@ -24,6 +25,11 @@ PLAIN = {
     "a": "#0b6bcb", "b": "#d9730d", "busy": "#3f8f6b", "r0": "#e69f00", "r1": "#d55e00", "r2": "#cc79a7", "r3": "#56b4e9",
     "r4": "#0072b2", "r5": "#9aa5b1", "r6": "#6b7280",
 }  # fmt: skip
+
+
+def escape(text: str) -> str:
+    """`text` as XML may contain it: names of a recording may have characters that no XML allows."""
+    return html.escape(printable(text, colour=False))
 
 
 @dataclass(frozen=True)

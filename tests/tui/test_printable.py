@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.replayer.recordings import Op, make_recording
+from traces.file import save
+from tui.cli import run
 from tui.figures import paint, printable
+from tui.svg_charts import stacked_bars
+from tui.view.picture import picture
 
 
 def test_control_characters_are_replaced_and_our_styles_stay() -> None:
@@ -11,3 +22,24 @@ def test_control_characters_are_replaced_and_our_styles_stay() -> None:
     assert printable(hostile, colour=True) == "\ufffd]0;title\ufffd \ufffd31m \ufffd \ufffd \ufffd \ttab\n"
     assert printable(paint("x", "red", colour=True), colour=True) == "\x1b[31mx\x1b[0m"
     assert printable(paint("x", "red", colour=True), colour=False) == "\ufffdx\ufffd"
+
+
+HOSTILE = "Tesla \x1b]0;owned\x07 \x1b[5mT4"
+
+
+def test_a_hostile_gpu_commands_neither_a_terminal_nor_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """GIVEN a recording whose GPU has an escape sequence in its name WHEN it is printed or drawn THEN no terminal obeys it, and
+    the picture is XML."""
+    trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 20, kernel=(20, 5))])
+    trace.devices = [replace(device, name=HOSTILE) for device in trace.devices]
+    save(trace, tmp_path / "t.msgpack")
+    name = str(tmp_path / "t.msgpack")
+    for words in (["info", name], ["predict", name, "--on-gpu", "v100"], ["explain", name, name], ["diff", name, name]):
+        assert run(words) == 0, words
+    told = capsys.readouterr()
+    assert "\x1b" not in told.out + told.err and "\x07" not in told.out + told.err
+    drawn = picture([name], 120, 30)
+    ElementTree.fromstring(drawn)
+    assert "\x1b" not in drawn
+    chart = stacked_bars([(HOSTILE, {"busy": 1.0})], unit="ms")
+    assert "\x1b" not in chart

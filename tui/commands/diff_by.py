@@ -8,7 +8,7 @@ from traces.functions import FunctionChange, function_changes
 from traces.json_facts import as_json
 from traces.model import TraceError
 from tui.figures import ABSENT, fit, table, time_text
-from tui.outputs import to_json
+from tui.outputs import show_text, to_json
 from tui.terminal import look
 from tui.trace_names import load_trace
 
@@ -32,7 +32,7 @@ def by_function(first: str, second: str, json: bool) -> int:
     width = int(look(sys.stdout)["width"])
     rows = [_row(change, width) for change in changes[:_MOST]]
     head = ["GPU time per step, by function", "own A", "own B", "own B - A", "with callees A", "B"]
-    print("\n".join(table(head, rows, width=width, stretch=True)))
+    show_text("\n".join(table(head, rows, width=width, stretch=True)))
     if len(changes) > _MOST:
         print(f"and {len(changes) - _MOST} more; --json has all")
     return 0

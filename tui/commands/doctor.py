@@ -30,7 +30,7 @@ from replayer.timing.clock import WallClock, lower_timer_slack
 from traces.json_facts import as_json
 from tui.figures import paint, size_text
 from tui.kernel_access import why_no_kernels
-from tui.outputs import to_json
+from tui.outputs import show_text, to_json
 from tui.progress import working
 from tui.terminal import look
 
@@ -102,7 +102,8 @@ def run(json_wanted: bool) -> int:
         if not json_wanted:
             for of in found:
                 state = paint(of.state.ljust(5), colours[of.state], colour=look(sys.stdout)["colour"])
-                print(f"{state} {of.check.ljust(14)} {of.told}{f'; {of.advice}' if of.advice else ''}", flush=True)
+                show_text(f"{state} {of.check.ljust(14)} {of.told}{f'; {of.advice}' if of.advice else ''}")
+                sys.stdout.flush()
     failed = any(of.state is Health.fail for of in findings)
     if json_wanted:
         print(to_json({"works": not failed, "findings": as_json(findings)}))

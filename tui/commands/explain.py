@@ -8,7 +8,7 @@ from traces.comparison import compare
 from traces.explain import explain
 from traces.json_facts import as_json
 from tui.figures import fit_apart, kernel_texts
-from tui.outputs import to_json
+from tui.outputs import show_text, to_json
 from tui.trace_names import load_trace
 
 _NAME = 60  # characters of a kernel's name
@@ -19,17 +19,17 @@ def run(first: str, second: str, json: bool) -> int:
     if json:
         print(to_json(as_json(told)))
         return 0
-    print(told.headline)
+    show_text(told.headline)
     if told.caution:
-        print(told.caution)
+        show_text(told.caution)
     names = list(dict.fromkeys(name for reason in told.reasons for name in reason.names))
     shown = dict(zip(names, fit_apart(kernel_texts(names), _NAME), strict=True))
     for reason in told.reasons:
         text = reason.text
         for name in sorted(reason.names, key=len, reverse=True):
             text = text.replace(name, shown[name])
-        print(f"{'    ' if reason.phase else '  '}{text}")
+        show_text(f"{'    ' if reason.phase else '  '}{text}")
     if not told.reasons and told.delta_ns is not None:
         print("  nothing differs by more than 0.2 % of a step")
-    print(f"\nNext: trace diff {shlex.join([first, second])} --details; with stacks recorded, --by function")
+    show_text(f"\nNext: trace diff {shlex.join([first, second])} --details; with stacks recorded, --by function")
     return 0

@@ -38,7 +38,7 @@ from tui.commands.fit_times import KnownTimes
 from tui.figures import counted
 from tui.narration import ending_text
 from tui.options import FitOptions
-from tui.outputs import to_json
+from tui.outputs import show_text, to_json
 from tui.print_fit import CardFit, Need, OtherMemory, fit_lines
 from tui.progress import working
 from tui.terminal import is_verbose, look
@@ -85,7 +85,7 @@ def run(fit: FitOptions) -> int:
     if fit.verify and scaled:
         found = _verified(fit, found, option, need)
     facts = {**need.to_json(), "gpus": [one.to_json() for one in found]}
-    print(to_json(facts) if fit.json else "\n".join(fit_lines(need, found, **look(sys.stdout))))
+    show_text(to_json(facts) if fit.json else "\n".join(fit_lines(need, found, **look(sys.stdout))))
     return 0 if any(one.fits for one in found) else 1
 
 

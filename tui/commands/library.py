@@ -33,7 +33,7 @@ from traces.library.recorded_cells import cell_of, gpu_of, row_of
 from traces.model import Trace, TraceError, TraceLibraryError
 from tui.figures import counted, size_text, table, time_text
 from tui.narration import say
-from tui.outputs import to_json
+from tui.outputs import show_text, to_json
 from tui.terminal import look
 from tui.trace_names import find_trace
 
@@ -78,7 +78,7 @@ def list_(filters: Filters, json: bool) -> int:
             batches = "" if entry.batches is None else f"{entry.batches[0]}-{entry.batches[1]}"
             rows.append([entry.name, entry.device, entry.grain, batches, beyond, entry.source_text])
         head = ["entry", "GPU", "grain", "batches", "out of memory", "source"]
-        print("\n".join(table(head, rows, width=_width())))
+        show_text("\n".join(table(head, rows, width=_width())))
         count = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
         print(f"\n{count}; trace library show NAME tells more, trace replay --gpu GPU train.py uses them")
     for fault in faults():
@@ -108,7 +108,7 @@ def show(name: str, json: bool) -> int:
     entry = next((entry for entry in all_entries() if entry.name == name), None)
     if entry is not None and entry.grain_of_file == "recording":
         facts = entry.to_json() | {"path": str(find(name))}
-        print(to_json(facts) if json else _lines(facts, f"trace info {shlex.quote(name)}"))
+        show_text(to_json(facts) if json else _lines(facts, f"trace info {shlex.quote(name)}"))
         return 0
     cell = _shown_cell(name)
     facts = _facts(cell)
@@ -118,9 +118,9 @@ def show(name: str, json: bool) -> int:
     told = {key: value for key, value in facts.items() if key not in _OF_THE_TABLE}
     told["board"] = f"{cell.gpu.device}, {size_text(cell.gpu.memory_bytes)}"
     told["out_of_memory_batch"] = cell.out_of_memory_batch or f"none up to {cell.last_batch}"
-    print(_lines(told | _workload(cell), f"trace replay --trace {cell.name} train.py"))
+    show_text(_lines(told | _workload(cell), f"trace replay --trace {cell.name} train.py"))
     head, *rows = _figures(cell)
-    print("\n" + "\n".join(table(head, rows, width=_width())))
+    show_text("\n" + "\n".join(table(head, rows, width=_width())))
     return 0
 
 
@@ -194,7 +194,7 @@ def check(paths: list[Path], json: bool) -> int:
     else:
         for name, of in told.items():
             for finding in of:
-                print(f"{name}: {finding.level}: {f'{finding.entry}: ' if finding.entry else ''}{finding.text}")
+                show_text(f"{name}: {finding.level}: {f'{finding.entry}: ' if finding.entry else ''}{finding.text}")
             if not of:
                 print(f"{name}: fit for the library")
     return 2 if failed else 1 if errors else 0

@@ -14,7 +14,7 @@ from replayer.prediction.predict import Prediction, Predictor, predict
 from traces.file import save
 from traces.model import Trace, TraceError
 from tui.options import PredictOptions
-from tui.outputs import require_place_for, to_json
+from tui.outputs import require_place_for, show_text, to_json
 from tui.print_predict import prediction_text, sweep_text
 from tui.progress import working
 from tui.terminal import look
@@ -36,14 +36,14 @@ def run(asked: PredictOptions) -> int:
         costs = [_cost(prediction, asked) for prediction in found]
         facts = [prediction.to_json() | {"cost_per_sample": cost} for prediction, cost in zip(found, costs, strict=True)]
         told = {"estimated": True, "sweep": asked.sweep, "predictions": facts}
-        print(to_json(told) if asked.json else sweep_text(found, costs, asked.trace, **look(sys.stdout)))
+        show_text(to_json(told) if asked.json else sweep_text(found, costs, asked.trace, **look(sys.stdout)))
         return 0
     prediction = predict(recorded, conditions, strict=asked.strict)
     if asked.output is not None:
         save(prediction.trace, asked.output)
     cost = _cost(prediction, asked)
     told = prediction.to_json() | {"cost_per_sample": cost}
-    print(to_json(told) if asked.json else prediction_text(prediction, asked.trace, cost, asked.output, **look(sys.stdout)))
+    show_text(to_json(told) if asked.json else prediction_text(prediction, asked.trace, cost, asked.output, **look(sys.stdout)))
     return 0
 
 

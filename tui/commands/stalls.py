@@ -29,7 +29,7 @@ from tui.commands.replay_cells import card_alone, card_of, choice_of, saved_in
 from tui.figures import ABSENT, count_text, share_text, size_text, table, time_text
 from tui.narration import ending_text, hint_misplaced_option, say
 from tui.options import StallsOptions
-from tui.outputs import to_json
+from tui.outputs import show_text, to_json
 from tui.progress import working
 from tui.shares import share
 from tui.terminal import is_verbose
@@ -103,7 +103,7 @@ def run(asked: StallsOptions) -> int:
     (ready, _), cached_run, *cold = done
     found = stalls_of(ready, *cached_run, _cores(), list(cores), *(cold[0] if cold else (None, None)))
     facts = as_json(found) | {"preparation_share": found.preparation_share, "fetch_share": found.fetch_share}
-    print(to_json(facts) if asked.json else "\n".join(text(found, asked, cached)))
+    show_text(to_json(facts) if asked.json else "\n".join(text(found, asked, cached)))
     return 0
 
 

@@ -26,7 +26,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import Footer, ProgressBar, Static
 
-from tui.figures import fit
+from tui.figures import fit, printable
 from tui.view.actions.context import ViewContext
 from tui.view.actions.difference_walk import DifferenceWalk
 from tui.view.actions.finding import Finding
@@ -78,6 +78,10 @@ THEMES = {
 
 class Keys(Footer):
     """What keys do, first the way to all of them and the way out, so that both are seen in the narrowest terminal."""
+
+    def export_screenshot(self, *, title: str | None = None, simplify: bool = False) -> str:
+        """The screen as an SVG. Names of a recording may have characters that no XML allows."""
+        return printable(super().export_screenshot(title=title, simplify=simplify), colour=False)
 
     def compose(self) -> ComposeResult:
         first = [_press(key) for key in KEYS if key.action in ("help", "quit")]

@@ -14,7 +14,7 @@ from traces.comparison import Comparison
 from traces.problems import Severity, problems_of
 from traces.spread import Spread
 from traces.summary import Summary
-from tui.figures import ABSENT, count_text, counted, error_text, fit, of_devices, share_text, size_text, time_text
+from tui.figures import ABSENT, count_text, counted, error_text, fit, of_devices, printable, share_text, size_text, time_text
 from tui.print_diff import verdict_sentences
 from tui.view.scene import Scene
 
@@ -82,7 +82,8 @@ def _times(words: str, spread: Spread) -> str:
 
 
 def _origin(name: str, of: Summary) -> str:
-    kinds = ", ".join(dict.fromkeys(device.name or "an unnamed GPU" for device in of.devices)) or "no GPU"
+    names = dict.fromkeys(printable(device.name, colour=False) or "an unnamed GPU" for device in of.devices)
+    kinds = ", ".join(names) or "no GPU"
     mark = " · ESTIMATE by trace predict, not a recording" if of.run.predicted else ""
     return f"{name}: {f'{len(of.devices)} x ' if len(of.devices) > 1 else ''}{kinds}{mark}"
 
