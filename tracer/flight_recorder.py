@@ -17,6 +17,12 @@ Note [Events of NCCL]
     A dump queries the events of NCCL's unfinished entries, which torch reads without a lock. They stay valid as long as their
     group exists and torch keeps events for reuse, as it does unless TORCH_NCCL_CUDA_EVENT_CACHE is off. So NCCL's ring is not
     read without that, nor when its group is gone.
+
+Note [Retired entries]
+    Durations come with the watchdog's thread, which looks at unfinished collectives ten times a second and retires those that
+    are done. An entry that is not retired is therefore left to later reads, as are those after it, for up to a second: an
+    entry of a captured graph is never retired. With TORCH_NCCL_ENABLE_TIMING, which durations need, the last read waits for the
+    watchdog for half a second at most.
 """
 
 from __future__ import annotations
@@ -38,6 +44,8 @@ _DUMPS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}
 _SHARE = 1_000  # at most one part in so many of the time is spent on reading
 _ENTRY_NS = 10_000  # cost of a read per entry, until it was measured
 _DEFAULT_ENTRIES = 2_000
+_RETIRES_WITHIN_NS = 1_000_000_000  # ten rounds of the watchdog
+_LAST_WAIT_NS, _LAST_PAUSE_NS = 500_000_000, 50_000_000
 
 Entry = dict[str, Any]
 
@@ -55,31 +63,41 @@ class _Ring:
     def __init__(self, dump: Any) -> None:
         self._dump = dump
         self._next = 0  # record_id of the first entry that was not read
-        self._was_there = 0  # entries with a lower record_id existed at the last read
+        self._waits_for = NONE  # the record_id of the entry that is not retired yet
+        self._since_ns = 0  # when it was first found so
         self.forgotten = 0
         self.entries = 0
         self.has_entries = False  # of any collective at all: gloo's has some from PyTorch 2.11 on
 
-    def new(self, last: bool) -> list[Entry]:
-        """The entries since the last read. One that is not retired yet is left to the next read, as are those after it, but
-        only once: an entry of a captured graph is never retired."""
+    def new(self, last: bool, now_ns: int) -> list[Entry]:
+        """The entries since the last read. See Note [Retired entries]."""
         entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         self.entries = len(entries)
         self.has_entries |= bool(entries)
         if entries and entries[-1]["record_id"] < self._next - 1:  # the script has reset it
-            self._next = self._was_there = 0
+            self._next, self._waits_for = 0, NONE
         found: list[Entry] = []
         for entry in entries:
             number = entry["record_id"]
             if number < self._next:
                 continue
-            if not (last or entry.get("retired") or number < self._was_there):
+            if not (last or entry.get("retired")) and self._is_young(number, now_ns):
                 break
             self.forgotten += number - self._next
             self._next = number + 1
             found.append(entry)
-        self._was_there = entries[-1]["record_id"] + 1 if entries else 0
         return found
+
+    def is_waiting(self) -> bool:
+        """Whether some entry is not retired yet."""
+        entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
+        return any(entry["record_id"] >= self._next and not entry.get("retired") for entry in entries)
+
+    def _is_young(self, number: int, now_ns: int) -> bool:
+        """Whether an entry that is not retired may be so yet."""
+        if self._waits_for != number:
+            self._waits_for, self._since_ns = number, now_ns
+        return now_ns - self._since_ns < _RETIRES_WITHIN_NS
 
 
 class FlightRecorder:
@@ -144,7 +162,9 @@ class FlightRecorder:
         for backend, ring in self._rings.items():
             if backend == "nccl" and not self._torch.distributed.is_initialized():
                 continue  # see Note [Events of NCCL]
-            entries = ring.new(last)
+            if last and backend == "nccl" and _is_timed():
+                self._wait_for_watchdog(ring)
+            entries = ring.new(last, self._clock.now_ns())
             new += len(entries)
             found += [self._record_of(entry, offset_ns) for entry in entries if not self._is_known(entry)]
         if self._steps:
@@ -157,6 +177,12 @@ class FlightRecorder:
         self._rows += len(found)
         self._untimed += sum(record.duration_ns == NONE for record in found)
         return found
+
+    def _wait_for_watchdog(self, ring: _Ring) -> None:
+        """See Note [Retired entries]."""
+        until_ns = self._clock.now_ns() + _LAST_WAIT_NS
+        while ring.is_waiting() and self._clock.now_ns() < until_ns:
+            self._clock.sleep(_LAST_PAUSE_NS)
 
     def _is_known(self, entry: Entry) -> bool:
         begun_ns = entry["time_created_ns"]
@@ -220,5 +246,15 @@ def _ring_size() -> int:
 
 
 def _keeps_events() -> bool:
-    """See Note [Events of NCCL]; the words for false are those of torch's getCvarBool."""
-    return os.environ.get("TORCH_NCCL_CUDA_EVENT_CACHE", "1").lower() in ("1", "y", "yes", "t", "true")
+    """See Note [Events of NCCL]."""
+    return _is_set("TORCH_NCCL_CUDA_EVENT_CACHE", "1")
+
+
+def _is_timed() -> bool:
+    """Whether entries get durations."""
+    return _is_set("TORCH_NCCL_ENABLE_TIMING", "0")
+
+
+def _is_set(name: str, default: str) -> bool:
+    """The words for true are those of torch's getCvarBool."""
+    return os.environ.get(name, default).lower() in ("1", "y", "yes", "t", "true")

@@ -125,18 +125,52 @@ def test_the_start_is_on_the_recorders_clock(monkeypatch: pytest.MonkeyPatch) ->
     assert flown.call.start_ns == pytest.approx(4_000_000_000, abs=500_000_000)
 
 
-def test_what_is_not_done_is_left_to_the_next_look_but_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    ring = Ring("nccl")
-    flight = flight_of(ring, monkeypatch)
+def test_what_is_not_retired_is_read_again_for_up_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a watchdog that retires an entry after some reads, and one of a captured graph, which is never retired."""
+    ring, clock = Ring("nccl"), FakeClock()
+    flight = flight_of(ring, monkeypatch, clock)
     ring.begin("all_reduce", [1], duration_ms=0.25)
     ring.begin("all_reduce", [2], retired=False)
     ring.begin("all_reduce", [3], duration_ms=0.5)
     assert [(flown.call.size_bytes, flown.duration_ns) for flown in flight.read()] == [(4, 250_000)]
+    for _ in range(5):
+        clock.ns += 100_000_000
+        assert flight.read() == []
     ring.entries[1] |= {"retired": True, "duration_ms": 1.5}
-    ring.begin("all_reduce", [4], retired=False)  # of a captured graph: never
+    ring.begin("all_reduce", [4], retired=False)  # of a captured graph
     found = [(flown.call.size_bytes, flown.duration_ns) for flown in flight.read()]
     assert found == [(8, 1_500_000), (12, 500_000)]
+    clock.ns += 999_999_999
+    assert flight.read() == []
+    clock.ns += 1
     assert [(flown.call.size_bytes, flown.duration_ns) for flown in flight.read()] == [(16, NONE)]
+
+
+@pytest.mark.parametrize(("timing", "waited_ns", "duration_ns"), [("1", 100_000_000, 750_000), ("0", 0, NONE)])
+def test_the_last_read_waits_for_the_watchdog(
+    monkeypatch: pytest.MonkeyPatch, timing: str, waited_ns: int, duration_ns: int
+) -> None:
+    """GIVEN a watchdog whose round comes 100 ms after the end; without timing there is nothing to wait for."""
+    monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", timing)
+    ring, clock = Ring("nccl"), FakeClock(0)
+    flight = flight_of(ring, monkeypatch, clock)
+    ring.begin("all_reduce", [1], retired=False)
+
+    def sleep(pause_ns: int) -> None:
+        clock.ns += pause_ns
+        if clock.ns >= 100_000_000:
+            ring.entries[0] |= {"retired": True, "duration_ms": 0.75}
+
+    monkeypatch.setattr(clock, "sleep", sleep)
+    assert [flown.duration_ns for flown in flight.read(last=True)] == [duration_ns] and clock.ns == waited_ns
+
+
+def test_the_last_read_waits_no_longer_than_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", "1")
+    ring, clock = Ring("nccl"), FakeClock(0)
+    flight = flight_of(ring, monkeypatch, clock)
+    ring.begin("all_reduce", [1], retired=False)
+    assert len(flight.read(last=True)) == 1 and clock.ns == 500_000_000
 
 
 def test_what_the_ring_has_forgotten_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,10 +79,6 @@ THEMES = {
 class Keys(Footer):
     """What keys do, first the way to all of them and the way out, so that both are seen in the narrowest terminal."""
 
-    def export_screenshot(self, *, title: str | None = None, simplify: bool = False) -> str:
-        """The screen as an SVG. Names of a recording may have characters that no XML allows."""
-        return printable(super().export_screenshot(title=title, simplify=simplify), colour=False)
-
     def compose(self) -> ComposeResult:
         first = [_press(key) for key in KEYS if key.action in ("help", "quit")]
         yield from sorted(super().compose(), key=lambda key: getattr(key, "action", "") not in first)
@@ -136,6 +132,10 @@ class ViewApp(App[int]):
             self.register_theme(theme)
         if "TEXTUAL_THEME" not in os.environ:
             self.theme = THEMES[not _light_terminal()].name
+
+    def export_screenshot(self, *, title: str | None = None, simplify: bool = False) -> str:
+        """The screen as an SVG. Names of a recording may have characters that no XML allows."""
+        return printable(super().export_screenshot(title=title, simplify=simplify), colour=False)
 
     def compose(self) -> ComposeResult:
         yield Static(id="headline")
@@ -380,4 +380,3 @@ def _light_terminal() -> bool:
     """Whether the terminal says that its background is light: COLORFGBG ends with the number of that colour."""
     background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
     return background in ("7", "15")
-
