@@ -235,3 +235,16 @@ def test_work_after_launched_work_or_of_a_later_id_lost_its_call() -> None:
 def test_moved_calls_are_runtime_rows_still() -> None:
     trace = imported(op("aten::mul", MAIN, 0, 20, 5), call(REPLICA, 5, 1, External_id=5), kernel("k", 30, 1, External_id=5))
     assert trace.host.kind[trace.device.launch[0]] == HostKind.RUNTIME
+
+
+def test_no_phase_counts_the_backlog_between_its_events() -> None:
+    """An event at the step's begin waits for the backlog (until 1300 us), one at its end for its kernel (until 1340)."""
+    trace = imported(
+        span("user_annotation", "ProfilerStep#1", MAIN, 1000, 100, External_id=1),
+        op("aten::mm", MAIN, 1010, 20, 2),
+        call(MAIN, 1015, 50, External_id=2),
+        kernel("old", 900, 40, dur=400),
+        kernel("new", 1300, 50, dur=40, External_id=2),
+    )
+    assert trace.problems == {"backlog-at-start": 1}
+    assert trace.phases.device_start_ns.min() == 1_300_000 and trace.phases.device_end_ns.max() == 1_340_000

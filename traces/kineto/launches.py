@@ -138,15 +138,22 @@ def _decide(launch: Column, host: HostColumns, device: DeviceColumns, calls: Col
 
 def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
     """See Note [Backlog]. Nothing is backlog in a recording without calls."""
-    spans = device.spans
     called = calls[calls > 0]
-    if not len(called) or not (launch != NONE).any():
+    if not len(called):
+        return np.zeros(len(launch), bool)
+    known_later = (device.correlation > 0) & (device.correlation >= called.min())
+    return np.asarray(before_launched_work(device.spans, launch) & ~known_later)
+
+
+def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
+    """A mask of the work without a call that begins before all work of its stream that has one; of none if no work has one."""
+    found = spans.is_work & (launch == NONE)
+    launched = spans.is_work & (launch != NONE)
+    if not launched.any():
         return np.zeros(len(spans), bool)
-    unlaunched = spans.is_work & (launch == NONE)
-    found = unlaunched & ((device.correlation <= 0) | (device.correlation < called.min()))
     for number, stream in {(int(spans.device[row]), int(spans.stream[row])) for row in np.flatnonzero(found).tolist()}:
-        on_stream = spans.is_work & (spans.device == number) & (spans.stream == stream)
-        launched_ns = spans.start_ns[on_stream & (launch != NONE)]
+        on_stream = (spans.device == number) & (spans.stream == stream)
+        launched_ns = spans.start_ns[on_stream & launched]
         if len(launched_ns):
             found &= ~on_stream | (spans.start_ns < launched_ns.min())
     return np.asarray(found)

@@ -46,6 +46,7 @@ import numpy as np
 from traces.device_names import copy_direction
 from traces.intervals import Intervals
 from traces.kineto.annotations import phase_of_annotation
+from traces.kineto.launches import before_launched_work
 from traces.kineto.repeats import gpu_step_marks, repeated_steps
 from traces.kineto.roles import BACKWARD_NODE, OPTIMIZER_STEP, STEP_MARK
 from traces.kineto.spans import RankTables
@@ -76,6 +77,7 @@ _EXPLICIT = (
 _COPY_OPS = re.compile(r"aten::(?:to|_to_copy|copy_|_copy_from)$")
 _SEED_OPS = re.compile(r"aten::ones_like$")
 _MODULE = re.compile(r"nn\.Module: ")
+_BEFORE_ALL_NS = -(1 << 62)
 _SLOW_START = 2.0  # times the median of what follows
 _FEWEST_STEADY = 2  # training steps that are left when slow first ones are taken for warm-up
 _TRAINING_KERNEL = re.compile(
@@ -497,8 +499,11 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # Work whose launch was not recorded counts from its own start: it was launched no later.
-        launched_ns = np.where(launch == NONE, device.start_ns[work], host.start_ns[launch])
+        # Backlog was launched before the recording, so every event waits for it. Other work without a call counts from its own
+        # start: it was launched no later.
+        backlog = before_launched_work(device, device.launch)[work]
+        unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
+        launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
         order = np.argsort(launched_ns, kind="stable")
         self._launched_ns = launched_ns[order]
         self._ended_ns = np.maximum.accumulate(device.end_ns[work][order])
