@@ -32,9 +32,10 @@ import numpy as np
 from traces.calls import calls_of
 from traces.device_names import copy_direction
 from traces.equivalents import CANONICAL_OPS, canonical_op, kernel_text
-from traces.measure import launch_phase_names, launch_steps, op_of, work_rows
+from traces.measure import launch_phase_names, launch_steps, op_of, step_windows, work_rows
 from traces.model import NONE, Column, HostKind, Trace
 from traces.op_cost import MATMULS
+from traces.run import MissingOp
 
 TOP = 10  # rows of each list
 _NEGLIGIBLE_NS = 1000  # per step; a smaller difference is not listed
@@ -190,6 +191,20 @@ def changes(
     groups = _replaced_ops(ours, theirs)
     kernels = _kernel_lists(ours, theirs, groups, tolerance, top)
     return Changes(kernels, _op_lists(ours, theirs, groups, tolerance, top))
+
+
+def called_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
+    """Those of a replay's missing ops that were not called in other steps alone. The first step makes an optimizer's state by
+    ops that no later step calls, and that a recording of later steps cannot have."""
+    host, strings = trace.host, trace.strings
+    rank = np.array([thread.rank for thread in trace.threads] or [0])[host.thread]
+    inside = np.isin(step_windows(trace).holding(host.start_ns, rank), steps) if len(trace.steps) else np.ones(len(host), bool)
+    found = []
+    for op in missing:
+        calls = (host.name == strings.find(op.op)) & (host.shapes == strings.find(op.shapes))
+        if not calls.any() or (calls & inside).any():
+            found.append(op)
+    return found
 
 
 def fused_ops(kernel: str) -> str:

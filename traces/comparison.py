@@ -28,7 +28,7 @@ import numpy as np
 
 from traces.analyses import Analyses, analyse
 from traces.bottleneck import PaceLimit, bottleneck
-from traces.changes import TOP, Changes, changes
+from traces.changes import TOP, Changes, called_in, changes
 from traces.communication import Communication, communication
 from traces.json_facts import OMITTED_IF_EMPTY, as_json
 from traces.measure import (
@@ -175,6 +175,7 @@ class Comparison:
     events_never_recorded: int | None  # of a replay: events that its script waited for
     memory: dict[str, MemoryComparison]
     missing: list[MissingOp]
+    missing_in_steps: list[MissingOp]  # without those that only other steps call than the compared ones
     changes: Changes
     clock: str | None  # of a replay: "wall", or "virtual": waits for the GPU took no time, so loading data was not real
     speed: float | None  # of a replay: how fast recorded time went; all times here are recorded time
@@ -294,6 +295,7 @@ def compare(
         events_never_recorded=notes.events_never_recorded if notes is not None else None,
         memory=_memory(recorded, other, notes),
         missing=list(notes.missing) if notes is not None else [],
+        missing_in_steps=called_in(other, theirs, notes.missing) if notes is not None else [],
         changes=changes(recorded, other, ours, theirs, tolerance, top),
         clock=config.clock if config is not None else None,
         speed=config.speed if config is not None else None,

@@ -143,11 +143,7 @@ def _differences(comparison: Comparison) -> str:
 def warning_sentences(comparison: Comparison) -> list[str]:
     """What to know before trusting the figures."""
     said = comparison.estimate_sentences()
-    if (
-        comparison.verdict.same
-        and "gpu_busy" not in comparison.judged_figures
-        and comparison.steps_compared.recorded
-    ):
+    if comparison.verdict.same and "gpu_busy" not in comparison.judged_figures and comparison.steps_compared.recorded:
         said.append("GPU time is not known in both traces, so step time alone decides.")
     names = ("the recording", "the replay") if comparison.replay else ("A", "B")
     lags = (comparison.paces.recorded, comparison.paces.replayed)
@@ -159,8 +155,8 @@ def warning_sentences(comparison: Comparison) -> list[str]:
         spread = "the recorded steps" if comparison.replay else "the steps of A"
         said.append(f"Noise floor: {share_text(comparison.steps.noise_floor)} (spread of {spread}).")
     said += estimate_sentences(comparison.coverage)
-    if comparison.missing:
-        ops = list(dict.fromkeys(row.op for row in comparison.missing))
+    if comparison.missing_in_steps:
+        ops = list(dict.fromkeys(row.op for row in comparison.missing_in_steps))
         several = f" and {counted(len(ops) - 3, 'other op')}" if len(ops) > 3 else ""
         said.append(f"Not in the recording, and so estimated: {', '.join(ops[:3])}{several}.")
     said += memory_sentences(comparison.memory)
@@ -347,13 +343,15 @@ class _DiffPage:
         return lines
 
     def missing(self) -> list[str]:
-        missing = self.of.missing
+        missing, elsewhere = self.of.missing_in_steps, len(self.of.missing) - len(self.of.missing_in_steps)
         rows = [
             [f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')}", count_text(row.count)]
             for row in missing[:_SHOWN_MISSING]
         ]
         if len(missing) > _SHOWN_MISSING:
             rows.append([f"and {len(missing) - _SHOWN_MISSING} more", ""])
+        if elsewhere:
+            rows.append([f"{counted(elsewhere, 'other op')} in steps that are not compared", ""])
         return self.table(["Not in the recording", "calls"], rows)
 
     def changes(self, lists: ChangeLists, title: str) -> list[str]:

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.traces.handmade import training
 from traces.achieved import achieved
-from traces.changes import ChangeLists, Changes, Replacement, changes, fused_ops, kernel_key
+from traces.changes import ChangeLists, Changes, Replacement, called_in, changes, fused_ops, kernel_key
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.model import Trace
+from traces.run import MissingOp
 
 Op = tuple[Any, ...]  # a name, then the ops and kernels (text) within it
 
@@ -182,6 +184,15 @@ def test_work_without_an_op_counts_to_the_op_that_runs_it_in_the_other_trace() -
     rest.device.launch[1:] = -1  # of one mul, and of add
     everything = np.zeros(0, dtype=np.int64)
     assert changes(whole, rest, everything, everything) == Changes(ChangeLists(), ChangeLists())
+
+
+def test_ops_of_the_first_step_alone_are_not_missing_in_the_compared_steps() -> None:
+    trace = training(steps=2)
+    first = int(np.flatnonzero(trace.host.start_ns < trace.steps.start_ns[1])[0])
+    trace.host.name[first], trace.host.shapes[first] = trace.strings.add("aten::clone"), trace.strings.add("256")
+    missing = [MissingOp("aten::clone", "256", 1), MissingOp("aten::add_", "4,3,3,3;4,3,3,3", 2), MissingOp("not found", "", 1)]
+    assert called_in(trace, np.array([1]), missing) == missing[1:]
+    assert called_in(trace, np.array([0]), missing) == missing
 
 
 def test_cuda_against_hip(shared_traces: Path) -> None:
