@@ -77,7 +77,7 @@ class Ours:
         self._made = 0
 
     def malloc(self, size_bytes: int, stream: int) -> tuple[Block | None, Place]:
-        before_bytes = self.memory.reserved_bytes
+        before_bytes = self.memory.usage.reserved_bytes
         block = self.memory.malloc(size_bytes, stream)
         if block is None:
             return None, (-1, 0)
@@ -90,8 +90,8 @@ class Ours:
             self._made += 1
             if not expandable:
                 self.sizes.append(_length(head))
-        if expandable and self.memory.reserved_bytes > before_bytes:
-            self.sizes.append(self.memory.reserved_bytes - before_bytes)
+        if expandable and self.memory.usage.reserved_bytes > before_bytes:
+            self.sizes.append(self.memory.usage.reserved_bytes - before_bytes)
         return block, (self._numbers[head.address], block.address - head.address)
 
     def empty_cache(self) -> None:
@@ -145,7 +145,7 @@ def compare(recorded: dict[str, Any]) -> dict[str, Any]:
             else:
                 ours.memory.free(block)
         emptying = action in ("segment_free", "segment_unmap")
-    statistics = _differences(_flat(ours.memory.stats()), recorded["statistics"])
+    statistics = _differences(_flat(ours.memory.usage.stats()), recorded["statistics"])
     allocations = sum(event["action"] == "alloc" for event in requests)
     return {
         "allocations": allocations,

@@ -98,7 +98,7 @@ def growing_lengths(settings: str) -> dict[str, int]:
         for block in batch:
             assert block is not None
             memory.free(block)
-    return {"needed_bytes": memory.peak_allocated_bytes, "reserved_bytes": memory.reserved_bytes}
+    return {"needed_bytes": memory.usage.peak_allocated_bytes, "reserved_bytes": memory.usage.reserved_bytes}
 
 
 def cost_ns(settings: str, rounds: int = 200) -> float:

@@ -191,7 +191,7 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
         reads_unrecorded=None if config.values == "compute" else stats.reads_unrecorded,
         sizes_assumed=stats.sizes_assumed,
         events_never_recorded=stats.events_never_recorded,
-        memory=tuple(replace(of.memory.usage_of_run(), given=bool(config.gpu_memory_bytes)) for of in gpu.devices),
+        memory=tuple(replace(of.memory.usage.usage_of_run(), given=bool(config.gpu_memory_bytes)) for of in gpu.devices),
     )
     return Trace(
         grain=trace.grain,

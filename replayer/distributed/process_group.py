@@ -26,13 +26,11 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
-from replayer.cost_model.collectives import GroupOperation, Times, kernel_label
 from replayer.distributed import collective_values as values
-from replayer.distributed.store_exchange import RankMessage, StoreExchange
-from replayer.distributed.work import Called, CommStream, VirtualWork, WorkGroup
+from replayer.distributed.group_operations import GroupOperations
+from replayer.distributed.work import WorkGroup
 from replayer.state import gpu
 from replayer.tensor.tensor import VirtualTensor
-from traces.model import NONE
 
 Tensors = Sequence[Any]
 
@@ -47,6 +45,15 @@ def _by_device(operation: Callable[..., Any]) -> Callable[..., Any]:
         return operation(self, *args, **kwargs)
 
     return routed
+
+
+def _for_each_pair(operation: Callable[..., Any]) -> Callable[..., WorkGroup]:
+    """The operation for several outputs and inputs at once."""
+
+    def of_all(self: VirtualNccl, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any = None) -> WorkGroup:
+        return WorkGroup([operation(self, o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
+
+    return of_all
 
 
 def _lies_on_host(value: Any) -> bool:
@@ -77,14 +84,8 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
         super().__init__(rank, size)
         self.options = options if options is not None else Options()
         self._rank, self._size = rank, size
-        self._group_name, self._description = self.options.group_name, ""
-        self.on_cpu: Any = None  # the backend for CPU tensors, if the group has one
-        self._store = store
-        self._timeout_s = self.options._timeout.total_seconds()
-        self._exchange: StoreExchange | None = None
-        self._comm_streams: dict[tuple[str, int], CommStream] = {}
-        self._coalesced: list[VirtualWork] | None = None
-        self._carries_objects = 0
+        self.on_cpu: Any = None  # the backend for CPU tensors, as a real gloo in a group of "cpu:gloo,cuda:nccl"
+        self.operations = GroupOperations(store, rank, size, self.options._timeout.total_seconds(), self.options.group_name)
 
     # -- what torch.distributed asks of any group; C++ asks for some of it too, and looks for overrides by its own names ----
 
@@ -98,21 +99,16 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
         return "nccl"
 
     def _set_group_name(self, name: str) -> None:
-        self._group_name = name
-
-    @property
-    def group_name(self) -> str:
-        return str(self._group_name)
+        self.operations.group_name = name
 
     def getGroupName(self) -> str:
-        return self.group_name
+        return str(self.operations.group_name)
+
+    group_name = property(getGroupName)
+    group_desc = ""
 
     def _set_group_desc(self, description: str) -> None:
-        self._description = description
-
-    @property
-    def group_desc(self) -> str:
-        return self._description
+        self.group_desc = description
 
     # Under these names C++ looks for overrides.
     getRank, getSize, getBackendName, _get_backend_name, setGroupName = rank, size, name, name, _set_group_name
@@ -129,40 +125,19 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
     def _set_sequence_number_for_group(self) -> None:
         """Operations are counted from zero by every rank."""
 
-    def use_for_cpu(self, backend: Any) -> None:
-        """CPU tensors go to `backend` (a real gloo), as in a group of "cpu:gloo,cuda:nccl"."""
-        self.on_cpu = backend
-
     # -- life cycle ------------------------------------------------------------------------------------------------------
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
-        self._timeout_s = timeout.total_seconds()
-        if self._exchange is not None:
-            self._exchange.timeout_s = self._timeout_s
+        self.operations.set_timeout(timeout.total_seconds())
 
     set_timeout = _set_default_timeout
 
-    def carrying_objects(self, step: int) -> None:
-        """+1 on entering an object collective, -1 on leaving: their pickles, which are CPU tensors, pass through the store."""
-        self._carries_objects += step
-
-    def settle(self, wait: bool = True) -> None:
-        """Settle all operations in flight; without `wait` (as this process ends) only those that all ranks have called."""
-        for comm_stream in self._comm_streams.values():
-            comm_stream.settle_until(None, wait=wait)
-
-    def leave(self, failed: bool = False) -> None:
-        """This rank has destroyed the group, or its process ends (`failed`: by an error)."""
-        if self._exchange is not None and self._size > 1:
-            self._exchange.leave(failed)
-
     def shutdown(self) -> None:
-        self.settle()
-        self.leave()
+        self.operations.settle()
+        self.operations.leave()
 
     def abort(self) -> None:
-        for comm_stream in self._comm_streams.values():
-            comm_stream.in_flight.clear()
+        self.operations.drop()
 
     # -- operations ----------------------------------------------------------------------------------------------------
 
@@ -170,45 +145,40 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         tensors = _listed(tensors)
         combine = values.reduced(opts.reduceOp if isinstance(opts, dist.AllreduceOptions) else opts)
-        return self._run("all_reduce", tensors, tensors, combine)
+        return self.operations.run("all_reduce", tensors, tensors, combine)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         combine = values.reduced(opts.reduceOp if opts is not None else None)
-        return WorkGroup([self._run("all_reduce", [tensor], [tensor], combine) for tensor in tensors])
+        return WorkGroup([self.operations.run("all_reduce", [tensor], [tensor], combine) for tensor in tensors])
 
     @_by_device
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         tensors = _listed(tensors)
         root = opts.rootRank if isinstance(opts, dist.BroadcastOptions) else int(opts or 0)
-        return self._run("broadcast", tensors, tensors, values.of_rank(root))
+        return self.operations.run("broadcast", tensors, tensors, values.of_rank(root))
 
     @_by_device
     def reduce(self, tensors: Any, opts: Any) -> Any:
-        return self._run("reduce", tensors, tensors if opts.rootRank == self._rank else [], values.reduced(opts.reduceOp))
+        outputs = tensors if opts.rootRank == self._rank else []
+        return self.operations.run("reduce", tensors, outputs, values.reduced(opts.reduceOp))
 
     @_by_device
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._run("all_gather", _listed(inputs), outputs[0], values.joined)
+        return self.operations.run("all_gather", _listed(inputs), outputs[0], values.joined)
 
     @_by_device
     def all_gather_single(self, output: Any, source: Any, opts: Any = None) -> Any:
-        return self._run("all_gather_into_tensor", [source], [output], values.joined)
-
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return WorkGroup([self.all_gather_single(o, i) for o, i in zip(outputs, inputs, strict=True)])
+        return self.operations.run("all_gather_into_tensor", [source], [output], values.joined)
 
     @_by_device
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         combine = values.scattered(values.reduced(opts.reduceOp if opts is not None else None), self._rank, self._size)
-        return self._run("reduce_scatter", inputs[0], outputs, combine)
+        return self.operations.run("reduce_scatter", inputs[0], outputs, combine)
 
     @_by_device
     def reduce_scatter_single(self, output: Any, source: Any, opts: Any = None) -> Any:
         combine = values.scattered(values.reduced(opts.reduceOp if opts is not None else None), self._rank, self._size)
-        return self._run("reduce_scatter_tensor", [source], [output], combine)
-
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return WorkGroup([self.reduce_scatter_single(o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
+        return self.operations.run("reduce_scatter_tensor", [source], [output], combine)
 
     @_by_device
     def all_to_all_single(self, output: Any, source: Any, output_sizes: Any, input_sizes: Any, opts: Any = None) -> Any:
@@ -216,36 +186,39 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
         rows = list(input_sizes) if input_sizes else [source.shape[0] // self._size] * self._size
         each = source[0].numel() if source.dim() > 1 and source.shape[0] else 1
         splits = [size * each for size in rows]
-        return self._run("all_to_all_single", [source], [output], values.exchanged(self._rank), splits)
+        return self.operations.run("all_to_all_single", [source], [output], values.exchanged(self._rank), splits)
 
     @_by_device
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         splits = [tensor.numel() for tensor in inputs]
-        return self._run("all_to_all", inputs, outputs, values.exchanged(self._rank), splits)
+        return self.operations.run("all_to_all", inputs, outputs, values.exchanged(self._rank), splits)
 
     @_by_device
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._run("gather", inputs, outputs[0] if outputs else [], values.joined)
+        return self.operations.run("gather", inputs, outputs[0] if outputs else [], values.joined)
 
     @_by_device
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         given = inputs[0] if inputs else []
         combine = values.scattered(values.of_rank(opts.rootRank), self._rank, self._size)
-        return self._run("scatter", given, outputs, combine, like=outputs)
+        return self.operations.run("scatter", given, outputs, combine, like=outputs)
 
     @_by_device
     def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
-        return self._run("send", tensors, [], None, pair=(self._rank, to))
+        return self.operations.run("send", tensors, [], None, pair=(self._rank, to))
 
     @_by_device
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
         combine = values.of_rank(sorted({source, self._rank}).index(source))
-        return self._run("recv", [], tensors, combine, pair=(source, self._rank), like=tensors)
+        return self.operations.run("recv", [], tensors, combine, pair=(source, self._rank), like=tensors)
 
     def barrier(self, opts: Any = None) -> Any:
-        work = self._run("barrier", [], [], None, device=gpu().current.device())
+        work = self.operations.run("barrier", [], [], None, device=gpu().current.device())
         work.blocks_host = True
         return work
+
+    all_gather_single_coalesced = _for_each_pair(all_gather_single)
+    reduce_scatter_single_coalesced = _for_each_pair(reduce_scatter_single)
 
     # The names of the same operations before torch 2.13.
     _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
@@ -253,79 +226,11 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
     alltoall_base = all_to_all_single
 
     def _start_coalescing(self, device: Any) -> None:
-        self._coalesced = []
+        self.operations.coalesced = []
 
     def _end_coalescing(self, device: Any) -> Any:
-        works, self._coalesced = self._coalesced or [], None
+        works, self.operations.coalesced = self.operations.coalesced or [], None
         return WorkGroup(works)
-
-    # -- running them ----------------------------------------------------------------------------------------------------
-
-    def _run(
-        self,
-        name: str,
-        inputs: Tensors,
-        outputs: Tensors,
-        combine: values.Combine | None,
-        splits: list[int] | None = None,
-        *,
-        pair: tuple[int, int] | None = None,
-        device: int = NONE,
-        like: Tensors = (),
-    ) -> Any:
-        """Begin an operation; returns its work. `pair`: sender and receiver, of a point-to-point operation."""
-        tensors = [*inputs, *outputs, *like]
-        virtual = [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
-        here = gpu()
-        if virtual:
-            device = virtual[0].meta.index
-        elif tensors:
-            device = getattr(tensors[0], "reducer_device", NONE)
-        if tensors and (device == NONE or (virtual and len(virtual) < len(tensors))):
-            self._require_objects(tensors)
-        members = range(self._size) if pair is None else sorted(set(pair))
-        channel = "all" if pair is None else f"{pair[0]}-{pair[1]}"
-        comm_stream = self._comm_streams.get((channel, device))
-        if comm_stream is None:
-            comm_stream = self._comm_streams[channel, device] = CommStream(device)
-        call_ns = here.streams.host_now_ns()
-        arrived_ns = call_ns if device == NONE else here.ranks.arrival_ns(device)
-        message = values.message_of(name, arrived_ns, inputs, like, splits)
-        pending = self._store_exchange().post(f"{channel}/{'cpu' if device == NONE else 'cuda'}", list(members), message)
-        tracker = here.simulator.tracker
-        steps = tracker.number, tracker.recorded_step_number
-        place = here.ranks.costs.place(name, message.size_bytes, self._size, *steps)
-        work = VirtualWork(self._play, comm_stream, Called(call_ns, message, place), pending, outputs, combine)
-        values.clear_known_values(outputs)
-        comm_stream.in_flight.append(work)
-        if self._coalesced is not None:
-            self._coalesced.append(work)
-        return work
-
-    def _require_objects(self, tensors: Tensors) -> None:
-        if not self._carries_objects:
-            kinds = {tensor.device.type for tensor in tensors}
-            raise RuntimeError(f"No backend type associated with device type {'cpu' if 'cpu' in kinds else kinds.pop()}")
-
-    def _store_exchange(self) -> StoreExchange:
-        if self._exchange is None:
-            self._exchange = StoreExchange(self._store, self._rank, self._size, self._timeout_s, gpu().clock)
-        return self._exchange
-
-    def _play(self, called: Called, messages: list[RankMessage], comm_stream: CommStream) -> int:
-        """Put the operation on its stream, from when this rank was ready until the data has come. Returns its end (ns)."""
-        here, message = gpu(), called.message
-        size_bytes = max(other.size_bytes for other in messages) if message.operation == "recv" else message.size_bytes
-        all_arrived_ns = max(other.arrived_ns for other in messages)
-        stream = comm_stream.stream
-        if stream is None:
-            return all_arrived_ns
-        transfer = here.ranks.costs.next(message.operation, size_bytes, self._size, called.place)
-        end_ns = max(all_arrived_ns, stream.ready_ns) + transfer.duration_ns
-        call = GroupOperation(message.operation, message.dtype, str(self.group_name), self._size, "nccl", size_bytes)
-        times_ns = Times(called.call_ns, message.arrived_ns, end_ns)
-        here.ranks.communicate(stream, call, transfer, kernel_label(message.operation), times_ns)
-        return end_ns
 
 
 def _listed(tensors: Any) -> list[Any]:

@@ -124,7 +124,7 @@ class ScriptSteps:
             cells.watch(module, inputs, autocast, grad_enabled)
             self._in_cell = cells.tells_call
             memory = self._devices[max(self._scheduler.home, 0)].memory
-            memory.limit_to(cells.memory_limit(memory.peak_allocated_bytes))
+            memory.limit_to(cells.memory_limit(memory.usage.peak_allocated_bytes))
             memory.returns_pieces = cells.is_known_to_fit
         return self._cell_returned
 

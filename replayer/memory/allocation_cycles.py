@@ -155,12 +155,12 @@ class CycleDetector:
 
     def end_step(self, memory: DeviceMemory, events: list[Event] | None) -> AllocationCycle | None:
         """The cycle that ends with this step, if any. `events` are all of the step's; None if they are not known."""
-        if memory.driver_calls != self._driver_calls or events is None:
+        if memory.usage.driver_calls != self._driver_calls or events is None:
             self._steps.clear()
-        self._driver_calls = memory.driver_calls
+        self._driver_calls = memory.usage.driver_calls
         if events is None:
             return None
-        step = _Step(events, memory.allocated_bytes)
+        step = _Step(events, memory.usage.allocated_bytes)
         if any(self._alike(step, other) for other in self._steps):
             step.layout, step.totals = memory.layout(), memory.counts.totals()
         steps = [step]

@@ -74,10 +74,10 @@ def run_requests(
         elif kind is step:
             steps += 1
         elif kind is look:
-            seen_bytes = max(seen_bytes, memory.allocated_bytes)
+            seen_bytes = max(seen_bytes, memory.usage.allocated_bytes)
         else:
             memory.empty_cache()
-    peaks = memory.peak_allocated_bytes, memory.peak_reserved_bytes
+    peaks = memory.usage.peak_allocated_bytes, memory.usage.peak_reserved_bytes
     return Outcome(fits, *peaks, memory.counts.retries, steps, asked_bytes, seen_bytes)
 
 

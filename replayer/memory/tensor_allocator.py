@@ -118,7 +118,7 @@ class TensorAllocator:
         assert block is not None
         handle = AllocationHandle(self, size_bytes, stream, block)
         op = self._places.now() - self._begun
-        self._events.append((handle, block.size_bytes, block.address, memory.reserved_bytes, op))
+        self._events.append((handle, block.size_bytes, block.address, memory.usage.reserved_bytes, op))
         return handle
 
     def try_malloc(self, size_bytes: int, stream: int, use: Hashable) -> AllocationHandle | None:
@@ -195,7 +195,7 @@ class TensorAllocator:
             self._events, self._noted, self._step_is_complete = [], 0, True
 
     def _execute_frees(self) -> None:
-        freed, memory, reserved_bytes = self._freed, self._memory, self._memory.reserved_bytes
+        freed, memory, reserved_bytes = self._freed, self._memory, self._memory.usage.reserved_bytes
         op = self._places.now() - self._begun
         while freed:  # a garbage collection may append more
             handle = freed.pop(0)
@@ -224,7 +224,7 @@ class TensorAllocator:
         events = self._events[self._noted :]
         self._noted = len(self._events)
         if self._note is not None and events:
-            before_bytes = self._memory.allocated_bytes - sum(event[1] for event in events)
+            before_bytes = self._memory.usage.allocated_bytes - sum(event[1] for event in events)
             ops = np.array([event[4] for event in events], np.int64)
             self._note_rows(memory_rows(events, self._memory.device, before_bytes), ops)
         if self._noted > _MAX_STEP_EVENTS or not self._step_is_complete:

@@ -55,8 +55,8 @@ def _tell(facts: Path) -> None:
     devices = [
         {
             "name": device.name,
-            "total_mib": device.memory.capacity_bytes // _MIB,
-            "used_mib": (device.memory.capacity_bytes - device.memory.free_bytes) // _MIB,
+            "total_mib": device.memory.usage.capacity_bytes // _MIB,
+            "used_mib": (device.memory.usage.capacity_bytes - device.memory.usage.free_bytes) // _MIB,
             "capability": f"{device.properties.major or 0}.{device.properties.minor or 0}",
         }
         for device in here.devices[: len(here.devices)]

@@ -80,12 +80,12 @@ def stand_in(utilization: _Utilization) -> Any:
     module.__spec__ = ModuleSpec("pynvml", None)  # libraries ask whether there is one
 
     def memory(handle: Handle, version: int = 0) -> SimpleNamespace:
-        of = gpu().devices[handle.index].memory
+        of = gpu().devices[handle.index].memory.usage
         return SimpleNamespace(total=of.capacity_bytes, free=of.free_bytes, used=of.capacity_bytes - of.free_bytes)
 
     def rates(handle: Handle) -> SimpleNamespace:
         of = gpu().devices[handle.index].memory
-        used = round(100 * (1 - of.free_bytes / of.capacity_bytes))
+        used = round(100 * (1 - of.usage.free_bytes / of.usage.capacity_bytes))
         return SimpleNamespace(gpu=utilization.percent(), memory=used)
 
     def capability(handle: Handle) -> tuple[int, int]:
@@ -135,7 +135,7 @@ def install(torch_module: ModuleType) -> None:
 
     def device_memory_used(device: Any = None) -> int:
         memory = gpu().devices[index_of(device)].memory
-        return memory.capacity_bytes - memory.free_bytes
+        return memory.usage.capacity_bytes - memory.usage.free_bytes
 
     def utilization(device: Any = None) -> int:
         index_of(device)

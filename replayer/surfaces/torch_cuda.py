@@ -132,7 +132,7 @@ def install(torch_module: ModuleType) -> None:
         """Worked out once per device, as in CUDA: attention asks for the capability at each call."""
         device = gpu().devices[index]
         if index not in known or known[index][0] is not device:
-            made = TorchDeviceProperties.made(device.name, device.memory.capacity_bytes, device.properties, index)
+            made = TorchDeviceProperties.made(device.name, device.memory.usage.capacity_bytes, device.properties, index)
             known[index] = device, made
         return known[index][1]
 

@@ -57,7 +57,7 @@ class VirtualCudart:
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
         memory = gpu().devices[device].memory
-        return memory.free_bytes, memory.capacity_bytes
+        return memory.usage.free_bytes, memory.usage.capacity_bytes
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if not name.startswith("cuda"):

@@ -119,13 +119,13 @@ def install(torch_module: ModuleType) -> None:
     def allocated_bytes(asked: DeviceMemory) -> int:
         if asked.requests is not None:
             asked.requests.note(RequestKind.LOOK)
-        return asked.allocated_bytes
+        return asked.usage.allocated_bytes
 
     def list_gpu_processes(device: Any = None) -> str:
         """This process alone: what other processes of the recorded machine used is not known."""
         index = module._get_device_index(device, optional=True)
         asked = memory_of(index)
-        used_mib = (asked.capacity_bytes - asked.free_bytes) / (1 << 20)
+        used_mib = (asked.usage.capacity_bytes - asked.usage.free_bytes) / (1 << 20)
         return f"GPU:{index}\nprocess {os.getpid():>10d} uses {used_mib:>12.3f} MB GPU memory"
 
     def empty_cache() -> None:
@@ -143,9 +143,9 @@ def install(torch_module: ModuleType) -> None:
     refuse(module, "torch.cuda.memory", REFUSED)
     patch(
         c,
-        _cuda_memoryStats=lambda index: memory_of(index).stats(),
-        _cuda_resetPeakMemoryStats=lambda index: memory_of(index).reset_peak(),
-        _cuda_resetAccumulatedMemoryStats=lambda index: memory_of(index).reset_accumulated(),
+        _cuda_memoryStats=lambda index: memory_of(index).usage.stats(),
+        _cuda_resetPeakMemoryStats=lambda index: memory_of(index).usage.reset_peak(),
+        _cuda_resetAccumulatedMemoryStats=lambda index: memory_of(index).usage.reset_accumulated(),
         _cuda_emptyCache=empty_cache,
         _cuda_setMemoryFraction=lambda fraction, index: memory_of(index).set_memory_fraction(fraction),
         _cuda_getMemoryFraction=lambda index: memory_of(index).memory_fraction,
@@ -166,9 +166,9 @@ def install(torch_module: ModuleType) -> None:
         patch(
             owner,
             memory_allocated=amount("memory_allocated", allocated_bytes),
-            max_memory_allocated=amount("max_memory_allocated", lambda asked: asked.peak_allocated_bytes),
-            memory_reserved=amount("memory_reserved", lambda asked: asked.reserved_bytes),
-            max_memory_reserved=amount("max_memory_reserved", lambda asked: asked.peak_reserved_bytes),
+            max_memory_allocated=amount("max_memory_allocated", lambda asked: asked.usage.peak_allocated_bytes),
+            memory_reserved=amount("memory_reserved", lambda asked: asked.usage.reserved_bytes),
+            max_memory_reserved=amount("max_memory_reserved", lambda asked: asked.usage.peak_reserved_bytes),
             list_gpu_processes=list_gpu_processes,
         )
     # torch.cuda.memory copied these when it was imported without a GPU.

@@ -112,9 +112,9 @@ def _new_group(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         group, store = make(*args, **kwargs)
     if isinstance(group, VirtualNccl):
         for backend in gloo:
-            group.use_for_cpu(backend)
-        gpu().ranks.join(group.settle)
-        atexit.register(lambda: group.leave(failed=hasattr(sys, "last_value")))
+            group.on_cpu = backend
+        gpu().ranks.join(group.operations.settle)
+        atexit.register(lambda: group.operations.leave(failed=hasattr(sys, "last_value")))
     else:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # see Note [Gloo's threads and the interpreter's lock]
     return group, store
@@ -126,11 +126,11 @@ def _carry_objects(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     group = group or (dist.distributed_c10d._get_default_group() if dist.is_initialized() else None)
     if not isinstance(group, VirtualNccl):
         return call(*args, **kwargs)
-    group.carrying_objects(1)
+    group.operations.carries_objects += 1
     try:
         return call(*args, **kwargs)
     finally:
-        group.carrying_objects(-1)
+        group.operations.carries_objects -= 1
 
 
 def _verify_parameters(verify: Callable[..., None], group: Any, tensors: Any, logger: Any = None) -> None:

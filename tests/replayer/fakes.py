@@ -141,5 +141,5 @@ class FakeGpu:
 
     def live_bytes(self, device: int = 0) -> int:
         """Bytes that tensors asked for and still hold."""
-        live: int = self.devices[device].memory.stats()["requested_bytes"]["all"]["current"]
+        live: int = self.devices[device].memory.usage.stats()["requested_bytes"]["all"]["current"]
         return live

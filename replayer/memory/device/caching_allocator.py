@@ -5,7 +5,7 @@ of c10/cuda/CUDACachingAllocator.cpp (2.6 to 2.15).
 
     memory = DeviceMemory(device=0, capacity_bytes=16 << 30)
     block = memory.malloc(3 << 20, stream=0)
-    block.size_bytes, memory.reserved_bytes  # (3145728, 20971520): a segment of 20 MiB, split
+    block.size_bytes, memory.usage.reserved_bytes  # (3145728, 20971520): a segment of 20 MiB, split
     memory.free(block)
 
 Tensors do not call it themselves: they go through tensor_allocator.py, whose `free` may be called from a finalizer.
@@ -28,7 +28,7 @@ from replayer.memory.device.segments import Segments
 from replayer.memory.device.settings import BLOCK_BYTES, MIB, UNLIMITED, AllocatorSettings, settings_of_environment
 from replayer.memory.device.snapshot import mapped_ranges, segment_dict
 from replayer.memory.device.stats import MemoryStats
-from traces.run import MemoryUse
+from replayer.memory.device.usage import DeviceUsage
 
 SMALL_BYTES = MIB  # the largest block of the small pools
 SMALL_SEGMENT_BYTES = 2 * MIB
@@ -90,6 +90,7 @@ class DeviceMemory:
         self._collects_garbage = False  # the settings have a threshold, and the process a limit
         self._large_searches = 0  # counted only while garbage is collected
         self._lock = threading.Lock()
+        self.usage = DeviceUsage(self.counts, self._segments, self._lock, lambda: self._max_split_bytes)
         self._settings: AllocatorSettings | None = None
         self._expands = False  # new memory comes in expandable segments
         self._max_split_bytes = UNLIMITED  # blocks of at least this size are "oversize"
@@ -284,7 +285,7 @@ class DeviceMemory:
         if block is None:
             self.counts.ooms += 1
             if self.history is not None:
-                self.history.oom(size, pool.stream, self.free_bytes)
+                self.history.oom(size, pool.stream, self.usage.free_bytes)
             raise self._out_of_memory(segment)
         return block
 
@@ -386,7 +387,7 @@ class DeviceMemory:
             free_bytes=segments.free_bytes,
             process_bytes=segments.outside_bytes + segments.reserved_bytes,
             allowed_bytes=segments.allowed_bytes,
-            allocated_bytes=self.allocated_bytes,
+            allocated_bytes=self.usage.allocated_bytes,
             reserved_bytes=segments.reserved_bytes,
         )
         return OutOfMemory(figures, self._oom_text, self.oom_observers)
@@ -426,13 +427,13 @@ class DeviceMemory:
 
     def set_memory_fraction(self, fraction: float) -> None:
         """The process may reserve this fraction of the device's capacity."""
-        self._segments.allowed_bytes = int(fraction * self.capacity_bytes)
+        self._segments.allowed_bytes = int(fraction * self.usage.capacity_bytes)
         self._collects_garbage = self._settings is not None and self._settings.garbage_collection_threshold > 0
 
     @property
     def memory_fraction(self) -> float:
         allowed_bytes = self._segments.allowed_bytes
-        return 1.0 if allowed_bytes is None else allowed_bytes / self.capacity_bytes
+        return 1.0 if allowed_bytes is None else allowed_bytes / self.usage.capacity_bytes
 
     def empty_cache(self) -> None:
         """Return every segment without a block in use (torch.cuda.empty_cache)."""
@@ -440,61 +441,6 @@ class DeviceMemory:
             if self.requests is not None:
                 self.requests.note(RequestKind.EMPTY_CACHE)
             self._release_cached()
-
-    # --- statistics
-
-    @property
-    def allocated_bytes(self) -> int:
-        return self.counts.quantities["blocks_bytes"].now
-
-    @property
-    def reserved_bytes(self) -> int:
-        return self._segments.reserved_bytes
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        return self.counts.quantities["blocks_bytes"].peak
-
-    @property
-    def peak_reserved_bytes(self) -> int:
-        return self.counts.quantities["reserved_bytes"].peak
-
-    @property
-    def capacity_bytes(self) -> int:
-        return self._segments.capacity_bytes
-
-    @property
-    def free_bytes(self) -> int:
-        """Free memory of the device, as cudaMemGetInfo returns it."""
-        return self._segments.free_bytes
-
-    @property
-    def driver_calls(self) -> int:
-        """How often memory was taken from or returned to the device so far."""
-        return self._segments.taken + self._segments.returned
-
-    def stats(self) -> dict[str, Any]:
-        """What torch._C._cuda_memoryStats returns in torch 2.13: one dictionary per quantity, and plain counts."""
-        with self._lock:
-            return {
-                **self.counts.as_dict(),
-                "max_split_size": -1 if self._max_split_bytes == UNLIMITED else self._max_split_bytes,
-                "num_device_alloc": self._segments.taken,
-                "num_device_free": self._segments.returned,
-            }
-
-    def usage_of_run(self) -> MemoryUse:
-        """Capacity, peaks and failed allocations of the whole run, for the report, whatever the script has reset."""
-        return MemoryUse(self.capacity_bytes, self._segments.outside_bytes, *self.counts.of_run())
-
-    def reset_peak(self) -> None:
-        with self._lock:
-            self.counts.reset_peaks()
-
-    def reset_accumulated(self) -> None:
-        with self._lock:
-            self.counts.reset_accumulated()
-            self._segments.taken = self._segments.returned = 0
 
     # --- blocks
 

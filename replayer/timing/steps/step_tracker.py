@@ -29,19 +29,17 @@ Note [Cells]
     Where the library's cells tell the times (`RecordedRun.cells`), there is no recorded step: what a phase takes on the device
     is asked for when it begins, that of the forward pass when the script calls its model. Nothing is known of the host's pace,
     so the host goes on at this machine's; it may be one step ahead of the device, about what CUDA's launch queue allows.
-    Where loss and zero_grad were measured with backward as one figure, what they take here, up to a tenth of that, is taken off
-    backward.
 """
 
 from __future__ import annotations
 
-from replayer.recording.cell_pace import COUNTED_ELSEWHERE_NS, CellPace
 from replayer.recording.recorded_run import RecordedRun
-from replayer.recording.recorded_step import RecordedSegment, RecordedStep
+from replayer.recording.recorded_step import RecordedStep
 from replayer.timing.clock import machine_unix_ns
 from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import ForwardLikeness, Histories, SegmentMatcher, StepMatcher
 from replayer.timing.scheduler import StreamScheduler
+from replayer.timing.steps.cell_phases import CellPhases
 from replayer.timing.steps.data_parallel import DataParallelStages, OpenStage
 from replayer.timing.steps.phase_remainder import PhaseRemainder
 from replayer.timing.timeline.timeline_writer import LoaderWait
@@ -87,9 +85,8 @@ class StepTracker:
         # At the last call of the model in this step: the segment, and how many ops had been called in it.
         self._at_call: tuple[SegmentMatcher | None, int] = None, 0
         self._ops_in: dict[tuple[bool, str, int], int] = {}  # ops per segment, from the step of that kind before
-        self._cells = recording.cells
-        self._of_cells: dict[str, RecordedSegment] = {}  # by phase, with what it takes this time; see Note [Cells]
-        self._before_backward_ns = 0  # in phases whose time backward's figure holds, since the forward pass
+        # See Note [Cells].
+        self._cells = None if recording.cells is None else CellPhases(recording.cells)
         self._step_done_ns = 0  # when the device was done with the step before, where cells tell the times
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
@@ -288,12 +285,8 @@ class StepTracker:
             self._scheduler.wait(thread.host_ns)
         self.step.of_same_program = self.remainder.likeness is ForwardLikeness.SAME
         self.segment = self.step.segment(name, same_workload=self._is_same_workload())
-        if self._cells is not None and (told := self._cells.phase(name)) is not None:
-            device_ns, origin = told
-            if name == "backward":
-                device_ns -= min(self._before_backward_ns, device_ns // 10)
-                self._before_backward_ns = 0
-            self.segment.recorded = self._of_cell(name, device_ns, origin)
+        if self._cells is not None and (timed := self._cells.begin(name)) is not None:
+            self.segment.recorded = timed
         self._begun_ns = thread.host_ns if self._left_ns == NONE or self.segment.recorded is None else self._left_ns
         self._left_ns = NONE
         self._begun_device_ns = self._scheduler.mark(self._begun_ns)
@@ -304,23 +297,16 @@ class StepTracker:
         self.segment.charged_before_ns = sum(self._scheduler.stats.charged_ns.values())
         return self.segment
 
-    def _of_cell(self, name: str, device_ns: int, origin: Origin) -> RecordedSegment:
-        """One object per phase: what is kept of a segment is kept by it."""
-        recorded = self._of_cells.setdefault(name, RecordedSegment(name))
-        recorded.device_ns, recorded.origin = device_ns, origin
-        return recorded
-
-    def _charge_call(self, thread: HostThread, cells: CellPace) -> None:
+    def _charge_call(self, thread: HostThread, cells: CellPhases) -> None:
         """The script has called its model: the segment under way takes that much longer. See Note [Cells]."""
         call = cells.take_call()
         if call is None:
             return
-        cells.called(call)
         segment = self.segment or self._begin(thread, "forward")
         before_ns = self._scheduler.mark(max(thread.host_ns, self._scheduler.clock.now_ns())) - self._begun_device_ns
         if segment.recorded is not None:  # another call of the same phase
             before_ns = max(before_ns, segment.recorded.device_ns)
-        segment.recorded = self._of_cell(segment.name, max(before_ns, 0) + max(call.phases_ns["forward"], 1), call.origin)
+        segment.recorded = cells.prolonged(segment.name, max(before_ns, 0), call)
 
     def _is_same_workload(self) -> bool:
         """Whether the script trains what was recorded, as far as their workload signatures tell by now."""
@@ -366,10 +352,8 @@ class StepTracker:
         end_ns = thread.host_ns if left_ns == NONE else left_ns
         mark_ns = scheduler.mark(end_ns)
         origin = recorded.origin if recorded is not None and recorded.phase_grained else Origin.EXACT
-        if recorded is not None and recorded.device_ns == COUNTED_ELSEWHERE_NS:
-            self._before_backward_ns += mark_ns - self._begun_device_ns
-        elif segment.name == "forward":
-            self._before_backward_ns = 0
+        if self._cells is not None:
+            self._cells.end(segment.name, recorded, mark_ns - self._begun_device_ns)
         self._done.append((segment.name, self._begun_ns, end_ns, self._begun_device_ns, mark_ns, int(origin)))
 
     def _drop_if_another(self, segment: SegmentMatcher) -> None:

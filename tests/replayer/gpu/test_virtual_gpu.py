@@ -201,7 +201,7 @@ def test_every_allocation_and_free_is_on_the_timeline_with_the_totals_after_it()
     first, second = allocator.malloc(1_000, 0), allocator.malloc(3 << 20, 0)
     assert first is not None and second is not None
     allocator.free(first)
-    assert gpu.devices[0].memory.allocated_bytes == 3 << 20
+    assert gpu.devices[0].memory.usage.allocated_bytes == 3 << 20
     rows = [(size, allocated, reserved) for _, _, size, _, allocated, reserved in log.memory_rows]
     assert rows == [
         (1_024, 1_024, 2 << 20),
@@ -220,8 +220,8 @@ def test_devices_have_the_recorded_memory_or_the_given_one(given: tuple[int, ...
     trace = one_kernel()
     trace.devices.append(Device(0, 1, "Small GPU", 4 << 30, outside_bytes=300 << 20))
     gpu = VirtualGpu(trace, 0, FakeClock(), Log(), options=GpuOptions(memory_bytes=given))  # type: ignore[arg-type]
-    assert [device.memory.capacity_bytes for device in gpu.devices] == sizes
-    assert [device.memory.free_bytes for device in gpu.devices] == [sizes[0], sizes[1] - (300 << 20)]
+    assert [device.memory.usage.capacity_bytes for device in gpu.devices] == sizes
+    assert [device.memory.usage.free_bytes for device in gpu.devices] == [sizes[0], sizes[1] - (300 << 20)]
 
 
 def two_devices() -> tuple[VirtualGpu, FakeClock, Log]:

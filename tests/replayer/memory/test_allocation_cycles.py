@@ -48,7 +48,7 @@ class Twin:
         self.rows += [tuple(row) for row in table.tolist()]
 
     def _expect(self, size_bytes: int, address: int) -> None:
-        self.expected.append((0, 0, size_bytes, address, self.at_once.allocated_bytes, self.at_once.reserved_bytes))
+        self.expected.append((0, 0, size_bytes, address, self.at_once.usage.allocated_bytes, self.at_once.usage.reserved_bytes))
 
     def malloc(self, size_bytes: int, stream: int) -> None:
         block, handle = self.at_once.malloc(size_bytes, stream), self.allocator.malloc(size_bytes, stream)
@@ -78,7 +78,7 @@ class Twin:
 
     def compare(self) -> None:
         assert [handle.address for _, handle in self.live] == [block.address for block, _ in self.live]
-        assert self.allocator.flush().stats() == self.at_once.stats()
+        assert self.allocator.flush().usage.stats() == self.at_once.usage.stats()
         assert self.rows == self.expected
 
 
@@ -98,7 +98,7 @@ def test_steps_that_come_again_and_again_give_the_same_addresses_statistics_and_
             twin.malloc(size, which)
     if interruption == 1:
         for memory in (twin.at_once, twin.allocator.flush()):
-            memory.reset_peak()
+            memory.usage.reset_peak()
     elif interruption == 2 and twin.live:
         block, handle = twin.live[0]
         twin.at_once.record_stream(block, Other())
@@ -144,7 +144,7 @@ def test_a_cycle_is_not_executed_again_until_somebody_reads_the_state() -> None:
         play(allocator, held)
     assert memory.mallocs == done
     # WHEN somebody reads it, THEN all of it counts, and at most one repetition is executed
-    assert allocator.flush().stats()["allocation"]["all"]["allocated"] == 360
+    assert allocator.flush().usage.stats()["allocation"]["all"]["allocated"] == 360
     assert memory.mallocs <= done + 3
 
 
@@ -173,7 +173,7 @@ def test_what_a_script_keeps_longer_this_time_is_not_given_out_again() -> None:
     assert kept is not None and result is not None and result is not kept
     assert result.address != kept.address
     allocator.free(kept)
-    assert allocator.flush().allocated_bytes == MIB
+    assert allocator.flush().usage.allocated_bytes == MIB
     assert result.block.address == result.address
 
 
@@ -206,6 +206,6 @@ def test_cycles_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
             seen += [handle.address for handle in held if handle is not None]
         addresses.append(seen)
         mallocs.append(memory.mallocs)
-        assert allocator.flush().stats()["allocation"]["all"]["allocated"] == 60
+        assert allocator.flush().usage.stats()["allocation"]["all"]["allocated"] == 60
     assert addresses[0] == addresses[1]
     assert mallocs[0] < mallocs[1] == 60

@@ -73,7 +73,8 @@ def test_the_requests_alone_give_the_figures_of_the_run() -> None:
             memory.empty_cache()
     outcome = run_requests(RequestLog.from_json(log.to_json()), capacity(1 << 20), PLAIN)
     assert outcome.fits
-    assert outcome.peak_bytes == memory.peak_allocated_bytes and outcome.reserved_bytes == memory.peak_reserved_bytes
+    assert outcome.peak_bytes == memory.usage.peak_allocated_bytes
+    assert outcome.reserved_bytes == memory.usage.peak_reserved_bytes
 
 
 def test_a_smaller_card_fails_where_the_script_would_have() -> None:
@@ -89,7 +90,7 @@ def test_a_smaller_card_fails_where_the_script_would_have() -> None:
                     blocks.append(memory.malloc(value, stream))
                 elif kind == RequestKind.FREE:
                     memory.free(blocks[value])  # type: ignore[arg-type]
-        assert not outcome.fits and outcome.asked_bytes > 0 and outcome.peak_bytes == memory.peak_allocated_bytes
+        assert not outcome.fits and outcome.asked_bytes > 0 and outcome.peak_bytes == memory.usage.peak_allocated_bytes
 
 
 def test_two_runs_tell_of_any_batch_size() -> None:

@@ -50,7 +50,7 @@ def test_blocks_and_statistics_are_those_of_doing_everything_at_once(
             assert handles[-1].address == blocks[-1].address
     allocator.settle()
     assert [handle.address for handle in handles] == [block.address for block in blocks]
-    assert behind.stats() == at_once.stats()
+    assert behind.usage.stats() == at_once.usage.stats()
 
 
 @settings(deadline=None)  # five steps of two allocators each
@@ -68,14 +68,14 @@ def test_several_requests_at_once_are_those_requests_one_by_one(batches: list[li
                     allocator.free(handle)
         at_once.end_step()
         single.end_step()
-    assert at_once.flush().stats() == single.flush().stats()
+    assert at_once.flush().usage.stats() == single.flush().usage.stats()
 
 
 def test_several_requests_keep_nothing_if_one_finds_no_memory() -> None:
     allocator = TensorAllocator(DeviceMemory(0, 100 * MIB))
     with pytest.raises(OutOfMemory):
         allocator.malloc_several([40 * MIB, 40 * MIB, 40 * MIB], 0)
-    assert allocator.flush().allocated_bytes == 0
+    assert allocator.flush().usage.allocated_bytes == 0
 
 
 def test_out_of_memory_comes_at_the_allocation_that_does_not_fit() -> None:
@@ -103,7 +103,7 @@ def test_a_tensor_may_die_while_the_allocator_is_at_work(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(memory, "_reserve", reserve_with_a_collection)
     allocator.malloc(5 * MIB, 0)
-    assert allocator.flush().stats()["allocation"]["all"]["current"] == 1
+    assert allocator.flush().usage.stats()["allocation"]["all"]["current"] == 1
     assert not dying.block.in_use
 
 

@@ -29,7 +29,7 @@ def test_workspaces_are_allocated_between_the_outputs_in_the_recorded_order() ->
     scratch.end()
     scratch.close()
     assert sizes_of(device) == [3 * MIB, 512, 5 * MIB, -5 * MIB, -3 * MIB, 7 * MIB, -7 * MIB]
-    assert device.memory.allocated_bytes == 1024
+    assert device.memory.usage.allocated_bytes == 1024
 
 
 def test_a_convolution_does_without_what_does_not_fit() -> None:
@@ -38,8 +38,8 @@ def test_a_convolution_does_without_what_does_not_fit() -> None:
     scratch = ScratchScope(device.allocator, 0, "aten::cudnn_convolution", ((80 * MIB, -80 * MIB, 4 * MIB, -4 * MIB),))
     scratch.after_output()
     scratch.end()
-    assert device.memory.stats()["num_ooms"] == 1 and device.memory.usage_of_run().ooms == 0
-    assert device.memory.usage_of_run().most_allocated_bytes == 4 * MIB
+    assert device.memory.usage.stats()["num_ooms"] == 1 and device.memory.usage.usage_of_run().ooms == 0
+    assert device.memory.usage.usage_of_run().most_allocated_bytes == 4 * MIB
 
 
 def test_a_convolution_keeps_the_algorithm_that_ran() -> None:
@@ -54,8 +54,8 @@ def test_a_convolution_keeps_the_algorithm_that_ran() -> None:
         if other is not None:
             device.allocator.free(other)
             other = None
-    assert device.memory.stats()["num_ooms"] == 1  # no second attempt
-    assert device.memory.usage_of_run().most_allocated_bytes == 96 * MIB  # for which there was room
+    assert device.memory.usage.stats()["num_ooms"] == 1  # no second attempt
+    assert device.memory.usage.usage_of_run().most_allocated_bytes == 96 * MIB  # for which there was room
 
 
 def test_another_op_fails_for_want_of_its_workspace() -> None:
@@ -64,4 +64,4 @@ def test_another_op_fails_for_want_of_its_workspace() -> None:
     with pytest.raises(MemoryError, match=r"Tried to allocate 80\.00 MiB"):
         scratch.after_output()
     scratch.close()
-    assert device.memory.allocated_bytes == 0 and device.memory.usage_of_run().ooms == 1
+    assert device.memory.usage.allocated_bytes == 0 and device.memory.usage.usage_of_run().ooms == 1

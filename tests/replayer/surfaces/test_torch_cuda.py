@@ -173,6 +173,6 @@ def test_the_cuda_runtime_takes_profiler_marks_and_refuses_the_rest_by_name() ->
     held = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
     free_bytes, total_bytes = torch.cuda.cudart().cudaMemGetInfo(0)
     assert total_bytes == 16 * GIB
-    assert total_bytes - free_bytes == gpu.devices[0].memory.reserved_bytes > held.numel()
+    assert total_bytes - free_bytes == gpu.devices[0].memory.usage.reserved_bytes > held.numel()
     with pytest.raises(NotEmulated, match=r"torch\.cuda\.cudart\(\)\.cudaMalloc is not emulated"):
         torch.cuda.cudart().cudaMalloc(512)

@@ -136,8 +136,8 @@ class Replay:
         allocated_before, reserved_before = first.allocated_bytes - first.size_bytes, first.reserved_bytes
         allocated = reserved = placed = blocks = 0
         for event, block, _ in self._steps():
-            allocated += allocated_before + self.memory.allocated_bytes == event.allocated_bytes
-            reserved += reserved_before + self.memory.reserved_bytes == event.reserved_bytes
+            allocated += allocated_before + self.memory.usage.allocated_bytes == event.allocated_bytes
+            reserved += reserved_before + self.memory.usage.reserved_bytes == event.reserved_bytes
             if block is not None:
                 blocks += 1
                 placed += block.address == event.address

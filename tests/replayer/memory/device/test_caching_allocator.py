@@ -40,7 +40,7 @@ def test_requests_are_rounded_up_to_512_bytes(request_bytes: int, block_bytes: i
 def test_no_bytes_are_a_null_pointer() -> None:
     memory = memory_of()
     assert memory.malloc(0, 0) is None
-    assert memory.reserved_bytes == 0
+    assert memory.usage.reserved_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -58,21 +58,21 @@ def test_no_bytes_are_a_null_pointer() -> None:
 def test_segments_have_the_sizes_of_their_class(request_bytes: int, segment_bytes: int) -> None:
     memory = memory_of()
     assert take(memory, request_bytes).address % (2 * MIB) == 0
-    assert memory.reserved_bytes == segment_bytes
+    assert memory.usage.reserved_bytes == segment_bytes
 
 
 def test_small_and_large_blocks_never_share_a_segment() -> None:
     memory = memory_of()
     take(memory, 2 * MIB)
     take(memory, 512)
-    assert memory.reserved_bytes == 22 * MIB
+    assert memory.usage.reserved_bytes == 22 * MIB
 
 
 def test_streams_never_share_a_segment() -> None:
     memory = memory_of()
     memory.free(take(memory, 512, stream=0))
     take(memory, 512, stream=7)
-    assert memory.reserved_bytes == 4 * MIB
+    assert memory.usage.reserved_bytes == 4 * MIB
 
 
 @pytest.mark.parametrize(("left_bytes", "block_bytes"), [(MIB, 20 * MIB), (MIB + 512, 19 * MIB - 512)])
@@ -82,8 +82,8 @@ def test_large_blocks_are_split_only_if_more_than_1_mib_is_left(left_bytes: int,
     memory.free(take(memory, 2 * MIB))
     block = take(memory, 20 * MIB - left_bytes)
     assert block.size_bytes == block_bytes
-    assert memory.allocated_bytes == block_bytes
-    assert memory.reserved_bytes == 20 * MIB
+    assert memory.usage.allocated_bytes == block_bytes
+    assert memory.usage.reserved_bytes == 20 * MIB
 
 
 def test_small_blocks_are_split_down_to_512_bytes() -> None:
@@ -91,7 +91,7 @@ def test_small_blocks_are_split_down_to_512_bytes() -> None:
     first, last = take(memory, MIB), take(memory, MIB - 512)
     tail = take(memory, 512)
     assert (last.address, tail.address) == (first.address + MIB, first.address + 2 * MIB - 512)
-    assert memory.reserved_bytes == 2 * MIB
+    assert memory.usage.reserved_bytes == 2 * MIB
 
 
 def test_the_best_fit_is_the_least_size_then_the_least_address() -> None:
@@ -111,7 +111,7 @@ def test_free_neighbours_are_merged_on_both_sides() -> None:
     for block in (left, right, middle):
         memory.free(block)
     assert take(memory, 1536).address == left.address
-    assert memory.stats()["inactive_split"]["all"]["current"] == 1
+    assert memory.usage.stats()["inactive_split"]["all"]["current"] == 1
 
 
 def test_a_segment_that_is_free_again_is_one_block() -> None:
@@ -119,9 +119,9 @@ def test_a_segment_that_is_free_again_is_one_block() -> None:
     blocks = [take(memory, 100 * KIB) for _ in range(5)]
     for at in (1, 3, 0, 4, 2):
         memory.free(blocks[at])
-    assert memory.stats()["inactive_split_bytes"]["all"]["current"] == 0
+    assert memory.usage.stats()["inactive_split_bytes"]["all"]["current"] == 0
     memory.empty_cache()
-    assert memory.reserved_bytes == 0
+    assert memory.usage.reserved_bytes == 0
 
 
 def test_emptying_the_cache_keeps_segments_in_use() -> None:
@@ -131,7 +131,7 @@ def test_emptying_the_cache_keeps_segments_in_use() -> None:
     memory.free(kept)
     memory.free(dropped)
     memory.empty_cache()
-    assert memory.reserved_bytes == 20 * MIB
+    assert memory.usage.reserved_bytes == 20 * MIB
 
 
 def test_freed_segments_give_their_addresses_back() -> None:
@@ -147,9 +147,9 @@ def test_a_full_device_returns_cached_segments_and_tries_again() -> None:
     memory = memory_of(100 * MIB)
     memory.free(take(memory, 60 * MIB))
     take(memory, 80 * MIB)
-    stats = memory.stats()
+    stats = memory.usage.stats()
     assert (stats["num_alloc_retries"], stats["num_ooms"], stats["num_device_free"]) == (1, 0, 1)
-    assert memory.reserved_bytes == 80 * MIB
+    assert memory.usage.reserved_bytes == 80 * MIB
 
 
 def test_what_is_known_to_fit_does_not_fail_for_memory_in_pieces() -> None:
@@ -160,12 +160,12 @@ def test_what_is_known_to_fit_does_not_fail_for_memory_in_pieces() -> None:
     with pytest.raises(OutOfMemory):
         memory.malloc(60 * MIB, 0)
     memory.returns_pieces = True
-    assert take(memory, 60 * MIB).size_bytes == 60 * MIB and memory.reserved_bytes == 100 * MIB
+    assert take(memory, 60 * MIB).size_bytes == 60 * MIB and memory.usage.reserved_bytes == 100 * MIB
     with pytest.raises(OutOfMemory):
         memory.malloc(MIB, 0)
     memory.free(kept)
     memory.empty_cache()
-    assert memory.reserved_bytes == 60 * MIB
+    assert memory.usage.reserved_bytes == 60 * MIB
 
 
 def test_what_lies_beside_a_piece_that_was_returned_are_segments() -> None:
@@ -175,12 +175,12 @@ def test_what_lies_beside_a_piece_that_was_returned_are_segments() -> None:
     memory.free(middle)
     memory.returns_pieces = True
     take(memory, 40 * MIB)
-    assert (memory.stats()["segment"]["all"]["current"], memory.reserved_bytes) == (3, 100 * MIB)
+    assert (memory.usage.stats()["segment"]["all"]["current"], memory.usage.reserved_bytes) == (3, 100 * MIB)
     assert sorted(len(segment["blocks"]) for segment in memory.snapshot()) == [1, 1, 1]
     memory.free(low)
     memory.free(high)
     memory.empty_cache()
-    assert (memory.stats()["segment"]["all"]["current"], memory.reserved_bytes) == (1, 40 * MIB)
+    assert (memory.usage.stats()["segment"]["all"]["current"], memory.usage.reserved_bytes) == (1, 40 * MIB)
 
 
 def test_out_of_memory_names_the_segment_and_every_figure() -> None:
@@ -195,7 +195,7 @@ def test_out_of_memory_names_the_segment_and_every_figure() -> None:
         " unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation. "
         " See documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
     )
-    assert (memory.stats()["num_ooms"], memory.stats()["num_alloc_retries"]) == (1, 1)
+    assert (memory.usage.stats()["num_ooms"], memory.usage.stats()["num_alloc_retries"]) == (1, 1)
     assert take(memory, 4 * MIB).address, "the allocator works on after it was full"
 
 
@@ -246,8 +246,8 @@ def test_a_block_that_another_stream_used_is_free_when_that_stream_is_done() -> 
     times.memory.record_stream(block, side)
     times.memory.free(block)
     side.wait(5_000)  # work that is queued after the block was let go of does not count
-    assert times.memory.allocated_bytes == 0
-    assert times.memory.stats()["active_bytes"]["all"]["current"] == 512
+    assert times.memory.usage.allocated_bytes == 0
+    assert times.memory.usage.stats()["active_bytes"]["all"]["current"] == 512
     times.now_ns = 999
     assert take(times.memory, 512).address == block.address + 512
     times.now_ns = 1_000
@@ -273,13 +273,13 @@ def test_the_peak_of_active_bytes_counts_blocks_that_wait() -> None:
     times.memory.record_stream(block, side)
     times.memory.free(block)
     take(times.memory, 20 * MIB)
-    stats = times.memory.stats()
+    stats = times.memory.usage.stats()
     assert stats["active_bytes"]["all"]["peak"] == 50 * MIB
     assert stats["allocated_bytes"]["all"]["peak"] == 30 * MIB
     times.now_ns = 1_000
     times.memory.free(take(times.memory, 512))
-    times.memory.reset_peak()
-    assert times.memory.stats()["active_bytes"]["all"] == {
+    times.memory.usage.reset_peak()
+    assert times.memory.usage.stats()["active_bytes"]["all"] == {
         "current": 20 * MIB, "peak": 20 * MIB, "allocated": 50 * MIB + 512, "freed": 30 * MIB + 512
     }  # fmt: skip
 
@@ -293,7 +293,7 @@ def test_a_full_device_makes_the_host_wait_for_blocks_that_other_streams_use() -
     times.memory.free(block)
     take(times.memory, 80 * MIB)
     assert times.now_ns == 7_000
-    assert times.memory.stats()["num_sync_all_streams"] == 1
+    assert times.memory.usage.stats()["num_sync_all_streams"] == 1
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def test_oversize_blocks_are_neither_split_nor_given_to_small_requests() -> None
     small = take(memory, 12 * MIB)
     assert small.address != big.address
     assert take(memory, 36 * MIB).address == big.address, "20 MiB too large at most"
-    stats = memory.stats()
+    stats = memory.usage.stats()
     assert (stats["max_split_size"], stats["oversize_allocations"]["current"]) == (32 * MIB, 1)
 
 
@@ -314,7 +314,7 @@ def test_an_oversize_block_that_would_waste_20_mib_is_not_taken() -> None:
     memory = memory_of(settings="max_split_size_mb:32")
     memory.free(take(memory, 60 * MIB))
     take(memory, 40 * MIB)
-    assert memory.reserved_bytes == 100 * MIB
+    assert memory.usage.reserved_bytes == 100 * MIB
 
 
 def test_a_full_device_first_returns_just_enough_oversize_blocks() -> None:
@@ -324,7 +324,7 @@ def test_a_full_device_first_returns_just_enough_oversize_blocks() -> None:
     take(memory, 32 * MIB + 512)  # the 40 MiB block
     take(memory, 62 * MIB + 512 - 20 * MIB)  # the 60 MiB block
     take(memory, 110 * MIB - 20 * MIB)
-    assert memory.reserved_bytes == 190 * MIB
+    assert memory.usage.reserved_bytes == 190 * MIB
     with pytest.raises(OutOfMemory):
         memory.malloc(34 * MIB, 0)
 
@@ -347,8 +347,8 @@ def test_garbage_is_collected_before_the_limit_is_reached_oldest_first() -> None
         young = take(memory, 50 * MIB)
     memory.free(young)
     take(memory, 70 * MIB)
-    assert memory.reserved_bytes == 120 * MIB
-    assert memory.stats()["num_alloc_retries"] == 0
+    assert memory.usage.reserved_bytes == 120 * MIB
+    assert memory.usage.stats()["num_alloc_retries"] == 0
 
 
 # -- whoever calls, whenever -------------------------------------------------------------------------------------------
@@ -378,11 +378,11 @@ def test_threads_share_one_allocator() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    stats = memory.stats()
+    stats = memory.usage.stats()
     assert stats["allocated_bytes"]["all"]["current"] == stats["inactive_split_bytes"]["all"]["current"] == 0
     assert stats["allocation"]["all"]["allocated"] == 4 * 300 * 5
     memory.empty_cache()
-    assert memory.reserved_bytes == 0
+    assert memory.usage.reserved_bytes == 0
 
 
 def test_nothing_grows_over_many_steps() -> None:
@@ -403,10 +403,10 @@ def test_statistics_restart_where_they_are_told_to() -> None:
     memory = memory_of()
     first, second = take(memory, 3 * MIB), take(memory, 100)
     memory.free(first)
-    memory.reset_peak()
-    memory.reset_accumulated()
+    memory.usage.reset_peak()
+    memory.usage.reset_accumulated()
     memory.free(second)
-    stats = memory.stats()
+    stats = memory.usage.stats()
     assert stats["allocated_bytes"]["all"] == {"current": 0, "peak": 512, "allocated": 0, "freed": 512}
     assert stats["requested_bytes"]["small_pool"] == {"current": 0, "peak": 100, "allocated": 0, "freed": 100}
     assert stats["allocation"]["large_pool"] == {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
@@ -416,4 +416,4 @@ def test_settings_come_from_the_environment_of_the_first_allocation(monkeypatch:
     memory = DeviceMemory(0, GIB)
     monkeypatch.setitem(os.environ, "PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     take(memory, 512)
-    assert memory.stats()["max_split_size"] == 64 * MIB
+    assert memory.usage.stats()["max_split_size"] == 64 * MIB

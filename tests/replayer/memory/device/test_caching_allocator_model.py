@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from replayer.memory.device.address_space import AddressSpace
 from replayer.memory.device.blocks import Block
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.oom import OutOfMemory
+from replayer.memory.device.segments import AddressSpace
 from replayer.memory.device.settings import MIB, AllocatorSettings
 
 CAPACITY_BYTES = 96 * MIB
@@ -176,13 +176,13 @@ class Agreement(RuleBasedStateMachine):
 
     @rule()
     def reset_peak(self) -> None:
-        self.memory.reset_peak()
+        self.memory.usage.reset_peak()
         self.peak = sum(p.size for p in self.live)
         self.split_peak = 0
 
     @invariant()
     def figures_agree(self) -> None:
-        stats = self.memory.stats()
+        stats = self.memory.usage.stats()
         blocks = [block for segment in self.memory.snapshot() for block in segment["blocks"]]
         pieces = sorted(self.model.pieces, key=lambda p: p.address)
         found = [(block["address"], block["size"], block["state"] == "inactive") for block in blocks]
@@ -191,11 +191,11 @@ class Agreement(RuleBasedStateMachine):
         waiting = [piece.size for _, piece in self.waiting]
         live = sum(p.size for p in self.live)
         self.split_peak = max(self.split_peak, sum(split))
-        assert stats["allocated_bytes"]["all"]["current"] == live == self.memory.allocated_bytes
+        assert stats["allocated_bytes"]["all"]["current"] == live == self.memory.usage.allocated_bytes
         assert stats["allocated_bytes"]["all"]["peak"] == self.peak
         assert stats["allocation"]["all"]["current"] == len(self.live)
         assert stats["active_bytes"]["all"]["current"] == live + sum(waiting) == self.model.total(free=False)
-        assert stats["reserved_bytes"]["all"]["current"] == self.model.total() == self.memory.reserved_bytes
+        assert stats["reserved_bytes"]["all"]["current"] == self.model.total() == self.memory.usage.reserved_bytes
         assert stats["segment"]["all"]["current"] == len({p.segment for p in self.model.pieces})
         assert stats["inactive_split_bytes"]["all"]["current"] == sum(split)
         assert stats["inactive_split"]["all"]["current"] == len(split)

@@ -35,8 +35,8 @@ def take(memory: DeviceMemory, size_bytes: int, stream: int = 0) -> Block:
 def test_memory_comes_in_pages_of_2_and_20_mib(request_bytes: int, mapped_bytes: int) -> None:
     memory = memory_of()
     take(memory, request_bytes)
-    assert memory.reserved_bytes == mapped_bytes
-    assert memory.stats()["segment"]["all"]["current"] == 0  # they are no segments of cudaMalloc
+    assert memory.usage.reserved_bytes == mapped_bytes
+    assert memory.usage.stats()["segment"]["all"]["current"] == 0  # they are no segments of cudaMalloc
 
 
 def test_blocks_lie_side_by_side_and_only_the_shortfall_is_mapped() -> None:
@@ -44,8 +44,8 @@ def test_blocks_lie_side_by_side_and_only_the_shortfall_is_mapped() -> None:
     memory = memory_of()
     first, second = take(memory, 15 * MIB), take(memory, 10 * MIB)
     assert second.address == first.address + 15 * MIB
-    assert memory.reserved_bytes == 40 * MIB
-    assert memory.stats()["num_device_alloc"] == 2
+    assert memory.usage.reserved_bytes == 40 * MIB
+    assert memory.usage.stats()["num_device_alloc"] == 2
 
 
 def test_large_blocks_are_split_down_to_512_bytes() -> None:
@@ -69,9 +69,9 @@ def test_growing_sequences_reserve_less_than_with_plain_segments() -> None:
     """GIVEN batches that grow WHEN each is freed before the next THEN one range grows with the largest batch, 195 x 940 KiB in
     pages of 20 MiB; plain segments pile up."""
     expandable, plain = growing_lengths(ON), growing_lengths(OFF)
-    assert expandable.peak_allocated_bytes == 195 * (940 << 10) <= plain.peak_allocated_bytes
-    assert expandable.reserved_bytes == 180 * MIB
-    assert plain.reserved_bytes > 5 * expandable.reserved_bytes
+    assert expandable.usage.peak_allocated_bytes == 195 * (940 << 10) <= plain.usage.peak_allocated_bytes
+    assert expandable.usage.reserved_bytes == 180 * MIB
+    assert plain.usage.reserved_bytes > 5 * expandable.usage.reserved_bytes
 
 
 def test_a_program_that_fragments_its_memory_fits_with_expandable_segments_only() -> None:
@@ -99,7 +99,7 @@ def test_the_best_fit_counts_what_a_block_can_grow_to() -> None:
     take(memory, 15 * MIB + MIB // 2)
     memory.free(first)
     assert take(memory, MIB + MIB // 5).address == start
-    assert memory.reserved_bytes == 20 * MIB
+    assert memory.usage.reserved_bytes == 20 * MIB
 
 
 def test_empty_pages_go_back_one_by_one_and_holes_are_filled_first() -> None:
@@ -108,11 +108,11 @@ def test_empty_pages_go_back_one_by_one_and_holes_are_filled_first() -> None:
     first, last = take(memory, 45 * MIB), take(memory, 10 * MIB)
     memory.free(first)
     memory.empty_cache()
-    assert memory.reserved_bytes == 20 * MIB  # 40 to 60 MiB, with 5 MiB free before the block
+    assert memory.usage.reserved_bytes == 20 * MIB  # 40 to 60 MiB, with 5 MiB free before the block
     parts = memory.snapshot()
     assert [(part["address"], part["total_size"]) for part in parts] == [(first.address + 40 * MIB, 20 * MIB)]
     assert take(memory, 41 * MIB).address == first.address
-    assert memory.reserved_bytes == 60 * MIB
+    assert memory.usage.reserved_bytes == 60 * MIB
     assert len(memory.snapshot()) == 1
     memory.free(last)
 
@@ -123,15 +123,15 @@ def test_a_range_without_any_page_is_given_up() -> None:
     address = block.address
     memory.free(block)
     memory.empty_cache()
-    assert memory.reserved_bytes == 0 and memory.snapshot() == []
-    assert memory.stats()["num_device_free"] == 1
+    assert memory.usage.reserved_bytes == 0 and memory.snapshot() == []
+    assert memory.usage.stats()["num_device_free"] == 1
     assert take(memory, 30 * MIB, stream=5).address == address
 
 
 def test_streams_and_sizes_have_ranges_of_their_own() -> None:
     memory = memory_of()
     blocks = [take(memory, size, stream) for size in (512, 2 * MIB) for stream in (0, 7)]
-    assert memory.reserved_bytes == 44 * MIB
+    assert memory.usage.reserved_bytes == 44 * MIB
     starts = sorted(block.address for block in blocks)
     assert all(after - before >= 18 * GIB for before, after in pairwise(starts))  # 9/8 of the device
 
@@ -141,8 +141,8 @@ def test_what_is_short_is_taken_from_other_streams_empty_pages() -> None:
     memory = memory_of(capacity_bytes=100 * MIB)
     memory.free(take(memory, 70 * MIB))
     take(memory, 60 * MIB, stream=7)
-    assert memory.reserved_bytes == 60 * MIB
-    assert memory.stats()["num_alloc_retries"] == 1
+    assert memory.usage.reserved_bytes == 60 * MIB
+    assert memory.usage.stats()["num_alloc_retries"] == 1
 
 
 def test_running_out_leaves_what_was_mapped_and_says_the_segment() -> None:
@@ -151,10 +151,10 @@ def test_running_out_leaves_what_was_mapped_and_says_the_segment() -> None:
     kept = take(memory, 78 * MIB)
     with pytest.raises(OutOfMemory, match=r"Tried to allocate 20.00 MiB"):
         memory.malloc(3 * MIB, 0)
-    assert memory.reserved_bytes == 80 * MIB and memory.stats()["num_ooms"] == 1
+    assert memory.usage.reserved_bytes == 80 * MIB and memory.usage.stats()["num_ooms"] == 1
     take(memory, 2 * MIB)
     memory.free(kept)
-    assert memory.reserved_bytes == 80 * MIB
+    assert memory.usage.reserved_bytes == 80 * MIB
 
 
 def test_a_fraction_is_asked_for_a_whole_segment() -> None:
@@ -171,11 +171,11 @@ def test_oversize_blocks_of_a_range_are_split_but_not_given_to_small_requests() 
     """GIVEN max_split_size WHEN a free block of a range is above it THEN a smaller request gets other memory."""
     memory = memory_of(settings="expandable_segments:True,max_split_size_mb:40")
     memory.free(take(memory, 60 * MIB))
-    before = memory.reserved_bytes
+    before = memory.usage.reserved_bytes
     small = take(memory, 5 * MIB)
-    assert memory.reserved_bytes == before  # the end of the range is where it grows: what is free there serves
+    assert memory.usage.reserved_bytes == before  # the end of the range is where it grows: what is free there serves
     assert small.size_bytes == 5 * MIB
-    assert memory.stats()["oversize_allocations"]["allocated"] == 1
+    assert memory.usage.stats()["oversize_allocations"]["allocated"] == 1
 
 
 def test_garbage_is_collected_from_plain_segments_only() -> None:
@@ -183,7 +183,7 @@ def test_garbage_is_collected_from_plain_segments_only() -> None:
     memory.set_memory_fraction(1.0)
     memory.free(take(memory, 30 * MIB))
     take(memory, 50 * MIB)
-    assert memory.stats()["num_device_free"] == 0
+    assert memory.usage.stats()["num_device_free"] == 0
 
 
 def test_it_can_be_switched_off_for_a_while() -> None:
@@ -196,9 +196,9 @@ def test_it_can_be_switched_off_for_a_while() -> None:
     memory.apply(parse_settings("expandable_segments:True"))
     memory.free(plain)
     take(memory, 5 * MIB)
-    assert memory.reserved_bytes == 40 * MIB
+    assert memory.usage.reserved_bytes == 40 * MIB
     memory.empty_cache()
-    assert memory.reserved_bytes == 20 * MIB
+    assert memory.usage.reserved_bytes == 20 * MIB
 
 
 def test_the_history_tells_what_was_mapped_and_unmapped() -> None:
@@ -227,7 +227,7 @@ def test_a_steady_program_becomes_a_cycle() -> None:
         allocator.end_step()
     assert allocator._cycle is not None
     assert seen == [seen[0]] * 12
-    assert allocator.flush().stats()["allocation"]["all"]["allocated"] == 36
+    assert allocator.flush().usage.stats()["allocation"]["all"]["allocated"] == 36
 
 
 def test_large_pages_are_reserved_at_the_call_that_needs_them() -> None:

@@ -13,10 +13,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from replayer.memory.device.address_space import AddressSpace
 from replayer.memory.device.blocks import Block
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.oom import OutOfMemory
+from replayer.memory.device.segments import AddressSpace
 from replayer.memory.device.settings import MIB, parse_settings
 from tests.replayer.memory.device.test_caching_allocator_model import CAPACITY_BYTES, SIZES, SideStream
 
@@ -237,7 +237,7 @@ class Agreement(RuleBasedStateMachine):
 
     @invariant()
     def figures_agree(self) -> None:
-        stats, snapshot = self.memory.stats(), self.memory.snapshot()
+        stats, snapshot = self.memory.usage.stats(), self.memory.snapshot()
         blocks = [(b["address"], b["size"], b["state"] == "inactive") for part in snapshot for b in part["blocks"]]
         expected = [(*span, False) for r in self.model.ranges for span in r.used.items()]
         expected += [(*span, True) for r in self.model.ranges for span in r.free()]

@@ -1,0 +1,121 @@
+"""The operations of one process group: posted to the other ranks, and put on the group's own streams.
+
+    operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0")
+    work = operations.run("all_reduce", inputs, outputs, combine)
+    operations.settle()     # all operations so far have an end on the device
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from replayer.cost_model.collectives import GroupOperation, Times, kernel_label
+from replayer.distributed import collective_values as values
+from replayer.distributed.store_exchange import RankMessage, StoreExchange
+from replayer.distributed.work import Called, CommStream, VirtualWork
+from replayer.state import gpu
+from replayer.tensor.tensor import VirtualTensor
+from traces.model import NONE
+
+Tensors = Sequence[Any]
+
+
+class GroupOperations:
+    """What `VirtualNccl` runs."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout_s: float, group_name: str) -> None:
+        self.group_name = group_name
+        self.coalesced: list[VirtualWork] | None = None  # begun since torch started to coalesce
+        self.carries_objects = 0  # object collectives under way: their pickles, which are CPU tensors, pass through the store
+        self._store = store
+        self._rank, self._size = rank, size
+        self._timeout_s = timeout_s
+        self._exchange: StoreExchange | None = None
+        self._comm_streams: dict[tuple[str, int], CommStream] = {}
+
+    def set_timeout(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        if self._exchange is not None:
+            self._exchange.timeout_s = timeout_s
+
+    def settle(self, wait: bool = True) -> None:
+        """Find out when operations in flight end; without `wait` (as this process ends) only those that all ranks called."""
+        for comm_stream in self._comm_streams.values():
+            comm_stream.settle_until(None, wait=wait)
+
+    def leave(self, failed: bool = False) -> None:
+        """This rank has destroyed the group, or its process ends (`failed`: by an error)."""
+        if self._exchange is not None and self._size > 1:
+            self._exchange.leave(failed)
+
+    def drop(self) -> None:
+        """Forget the operations in flight."""
+        for comm_stream in self._comm_streams.values():
+            comm_stream.in_flight.clear()
+
+    def run(
+        self,
+        name: str,
+        inputs: Tensors,
+        outputs: Tensors,
+        combine: values.Combine | None,
+        splits: list[int] | None = None,
+        *,
+        pair: tuple[int, int] | None = None,
+        device: int = NONE,
+        like: Tensors = (),
+    ) -> Any:
+        """Begin an operation; returns its work. `pair`: sender and receiver, of a point-to-point operation."""
+        tensors = [*inputs, *outputs, *like]
+        virtual = [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
+        here = gpu()
+        if virtual:
+            device = virtual[0].meta.index
+        elif tensors:
+            device = getattr(tensors[0], "reducer_device", NONE)
+        if tensors and (device == NONE or (virtual and len(virtual) < len(tensors))):
+            self._require_objects(tensors)
+        members = range(self._size) if pair is None else sorted(set(pair))
+        channel = "all" if pair is None else f"{pair[0]}-{pair[1]}"
+        comm_stream = self._comm_streams.get((channel, device))
+        if comm_stream is None:
+            comm_stream = self._comm_streams[channel, device] = CommStream(device)
+        call_ns = here.streams.host_now_ns()
+        arrived_ns = call_ns if device == NONE else here.ranks.arrival_ns(device)
+        message = values.message_of(name, arrived_ns, inputs, like, splits)
+        pending = self._store_exchange().post(f"{channel}/{'cpu' if device == NONE else 'cuda'}", list(members), message)
+        tracker = here.simulator.tracker
+        steps = tracker.number, tracker.recorded_step_number
+        place = here.ranks.costs.place(name, message.size_bytes, self._size, *steps)
+        work = VirtualWork(self._play, comm_stream, Called(call_ns, message, place), pending, outputs, combine)
+        values.clear_known_values(outputs)
+        comm_stream.in_flight.append(work)
+        if self.coalesced is not None:
+            self.coalesced.append(work)
+        return work
+
+    def _require_objects(self, tensors: Tensors) -> None:
+        if not self.carries_objects:
+            kinds = {tensor.device.type for tensor in tensors}
+            raise RuntimeError(f"No backend type associated with device type {'cpu' if 'cpu' in kinds else kinds.pop()}")
+
+    def _store_exchange(self) -> StoreExchange:
+        if self._exchange is None:
+            self._exchange = StoreExchange(self._store, self._rank, self._size, self._timeout_s, gpu().clock)
+        return self._exchange
+
+    def _play(self, called: Called, messages: list[RankMessage], comm_stream: CommStream) -> int:
+        """Put the operation on its stream, from when this rank was ready until the data has come. Returns its end (ns)."""
+        here, message = gpu(), called.message
+        size_bytes = max(other.size_bytes for other in messages) if message.operation == "recv" else message.size_bytes
+        all_arrived_ns = max(other.arrived_ns for other in messages)
+        stream = comm_stream.stream
+        if stream is None:
+            return all_arrived_ns
+        transfer = here.ranks.costs.next(message.operation, size_bytes, self._size, called.place)
+        end_ns = max(all_arrived_ns, stream.ready_ns) + transfer.duration_ns
+        call = GroupOperation(message.operation, message.dtype, str(self.group_name), self._size, "nccl", size_bytes)
+        times_ns = Times(called.call_ns, message.arrived_ns, end_ns)
+        here.ranks.communicate(stream, call, transfer, kernel_label(message.operation), times_ns)
+        return end_ns

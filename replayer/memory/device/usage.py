@@ -1,0 +1,82 @@
+"""How much of a device's memory is in use, and PyTorch's statistics of it.
+
+    memory.usage.allocated_bytes
+    memory.usage.stats()["allocated_bytes"]["all"]["peak"]
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from replayer.memory.device.segments import Segments
+from replayer.memory.device.settings import UNLIMITED
+from replayer.memory.device.stats import MemoryStats
+from traces.run import MemoryUse
+
+
+class DeviceUsage:
+    """Reads what the allocator counts. `max_split_bytes` returns the setting in force."""
+
+    def __init__(
+        self, counts: MemoryStats, segments: Segments, lock: threading.Lock, max_split_bytes: Callable[[], int]
+    ) -> None:
+        self._counts = counts
+        self._segments = segments
+        self._lock = lock
+        self._max_split_bytes = max_split_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self._counts.quantities["blocks_bytes"].now
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self._segments.reserved_bytes
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        return self._counts.quantities["blocks_bytes"].peak
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return self._counts.quantities["reserved_bytes"].peak
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self._segments.capacity_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """Free memory of the device, as cudaMemGetInfo returns it."""
+        return self._segments.free_bytes
+
+    @property
+    def driver_calls(self) -> int:
+        """How often memory was taken from or returned to the device so far."""
+        return self._segments.taken + self._segments.returned
+
+    def stats(self) -> dict[str, Any]:
+        """What torch._C._cuda_memoryStats returns in torch 2.13: one dictionary per quantity, and plain counts."""
+        max_split_bytes = self._max_split_bytes()
+        with self._lock:
+            return {
+                **self._counts.as_dict(),
+                "max_split_size": -1 if max_split_bytes == UNLIMITED else max_split_bytes,
+                "num_device_alloc": self._segments.taken,
+                "num_device_free": self._segments.returned,
+            }
+
+    def usage_of_run(self) -> MemoryUse:
+        """Capacity, peaks and failed allocations of the whole run, for the report, whatever the script has reset."""
+        return MemoryUse(self.capacity_bytes, self._segments.outside_bytes, *self._counts.of_run())
+
+    def reset_peak(self) -> None:
+        with self._lock:
+            self._counts.reset_peaks()
+
+    def reset_accumulated(self) -> None:
+        with self._lock:
+            self._counts.reset_accumulated()
+            self._segments.taken = self._segments.returned = 0

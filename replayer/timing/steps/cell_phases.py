@@ -1,0 +1,65 @@
+"""Phases whose time comes from the library's cells: one segment per phase, with the time it takes this time.
+
+    phases = CellPhases(cells)
+    segment.recorded = phases.begin("backward")      # None if no cell says what the phase takes
+    phases.end("backward", segment.recorded, device_ns)
+
+Where loss and zero_grad were measured together with backward, the time they take here is taken off backward, up to a tenth of
+that figure.
+"""
+
+from __future__ import annotations
+
+from replayer.recording.cell_pace import COUNTED_ELSEWHERE_NS, CellPace, ModelCall
+from replayer.recording.recorded_step import RecordedSegment
+from traces.model import Origin
+
+
+class CellPhases:
+    """See Note [Cells] in step_tracker.py."""
+
+    def __init__(self, cells: CellPace) -> None:
+        self._cells = cells
+        self._segments: dict[str, RecordedSegment] = {}  # one object per phase: what is remembered of a segment is kept by it
+        self._before_backward_ns = 0  # in phases whose time backward's figure holds, since the forward pass
+
+    def begin(self, name: str) -> RecordedSegment | None:
+        """A phase begins: the segment that says how long the device is busy; None if no cell does."""
+        known = self._cells.phase(name)
+        if known is None:
+            return None
+        device_ns, origin = known
+        if name == "backward":
+            device_ns -= min(self._before_backward_ns, device_ns // 10)
+            self._before_backward_ns = 0
+        return self._segment(name, device_ns, origin)
+
+    def end(self, name: str, recorded: RecordedSegment | None, device_ns: int) -> None:
+        """A phase has ended, which kept the device busy for `device_ns`."""
+        if recorded is not None and recorded.device_ns == COUNTED_ELSEWHERE_NS:
+            self._before_backward_ns += device_ns
+        elif name == "forward":
+            self._before_backward_ns = 0
+
+    def take_call(self) -> ModelCall | None:
+        """The cell's figures for the call of the model that begins; None if its ops are estimated one by one."""
+        call = self._cells.take_call()
+        if call is not None:
+            self._cells.called(call)
+        return call
+
+    def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
+        """The phase's segment after a call of the model, before which the device was busy for `before_ns`."""
+        return self._segment(name, before_ns + max(call.phases_ns["forward"], 1), call.origin)
+
+    def set_up_ends(self) -> None:
+        self._cells.set_up_ends()
+
+    def step_ended(self, *, trained: bool) -> int:
+        """Returns the row of the step's figures, see `CellPace.step_ended`."""
+        return self._cells.step_ended(trained=trained)
+
+    def _segment(self, name: str, device_ns: int, origin: Origin) -> RecordedSegment:
+        recorded = self._segments.setdefault(name, RecordedSegment(name))
+        recorded.device_ns, recorded.origin = device_ns, origin
+        return recorded
