@@ -39,7 +39,8 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from replayer.cost_model.efficiency import ROWS_KINDS, ROWS_TENSORS, features, is_slot_powered, member, peaks_of  # noqa: E402
+from replayer.cost_model.constants import MEASURED_TENSORS  # noqa: E402
+from replayer.cost_model.efficiency import ROWS_KINDS, features, is_slot_powered, member, peaks_of  # noqa: E402
 from traces.cards import card_of  # noqa: E402
 
 Floats = npt.NDArray[np.float64]
@@ -160,7 +161,7 @@ def operators(folder: Path, net: str, without: str = "") -> Operators:
     kind = np.zeros(len(rows))
     if net == "rows":
         kind = np.array([ROWS_KINDS.index(_ROWS_FILES[row[1]]) for row in rows], dtype=np.float64)
-        tensors = np.array([ROWS_TENSORS[_ROWS_FILES[row[1]]] for row in rows])
+        tensors = np.array([MEASURED_TENSORS[_ROWS_FILES[row[1]]] for row in rows])
         moved, flops, sizes = sizes[:, 0] * sizes[:, 1] * 4 * tensors, np.zeros(len(rows)), sizes[:, :2]
     elif net == "conv3":
         images, inputs, outputs, places = sizes[:, :4].T

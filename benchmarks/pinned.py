@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from replayer import backend, state
-from replayer.cost_model.copies import PUBLISHED_PAGEABLE_GBPS, PUBLISHED_PINNED_GBPS, CopyCosts
+from replayer.cost_model.constants import PAGEABLE_GBPS, PINNED_GBPS
+from replayer.cost_model.copies import CopyCosts
 from replayer.cost_model.device_speed import data_sheet_speed
 from replayer.state import host_memory
 from replayer.surfaces import install_all
@@ -105,14 +106,14 @@ def main() -> None:
     for name, trace in traces.items():
         device = trace.devices[0].name if trace.devices else ""
         transfers = CopyCosts.of(trace, data_sheet_speed(device))
-        published = f"published: {PUBLISHED_PINNED_GBPS} and {PUBLISHED_PAGEABLE_GBPS} GB/s"
+        published = f"published: {PINNED_GBPS} and {PAGEABLE_GBPS} GB/s"
         print(f"\ncopies to the virtual device, ms: {name} ({published})")
         print(f"  {'images':>6} {'pinned':>8} {'published':>10} {'pageable':>9} {'published':>10}   origin")
         rows = results["copying"][name] = [copying(transfers, images) for images in BATCHES]
         for row in rows:
             size_bytes = row["images"] * 3 * 224 * 224 * 4
             pinned, pageable = row["pinned"], row["pageable"]
-            lines = (size_bytes / gbps / 1e6 for gbps in (PUBLISHED_PINNED_GBPS, PUBLISHED_PAGEABLE_GBPS))
+            lines = (size_bytes / gbps / 1e6 for gbps in (PINNED_GBPS, PAGEABLE_GBPS))
             of_pinned, of_pageable = lines
             print(
                 f"  {row['images']:6} {pinned['ms']:8.2f} {of_pinned:10.2f} {pageable['ms']:9.2f} {of_pageable:10.2f}"

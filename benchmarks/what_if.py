@@ -38,10 +38,9 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.cost_tables import all_reduce_rows, efficiency, write_all_reduce  # noqa: E402
 from benchmarks.what_if_recordings import RecordedOp, ops_of, training_recording  # noqa: E402
-from replayer.cost_model import all_reduce_curve, op_costs  # noqa: E402
+from replayer.cost_model import all_reduce_curve, constants, op_costs  # noqa: E402
 from replayer.cost_model.collectives import CollectiveCosts  # noqa: E402
 from replayer.cost_model.efficiency import ELSEWHERE  # noqa: E402
-from replayer.prediction import parallel  # noqa: E402
 from replayer.prediction.conditions import EXPECTED, Conditions  # noqa: E402
 from replayer.prediction.predict import Predictor, predict  # noqa: E402
 from traces.cards import card_of  # noqa: E402
@@ -409,13 +408,13 @@ def folds_rows(args: argparse.Namespace) -> list[Row]:
     """As `networks_batch`, each sixth of the networks by that law of growth which suits the other networks best."""
     truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
     cases: dict[tuple[float, float], list[list[Case]]] = {law: [] for law in _LAWS}
-    installed = op_costs.CURVE_COUNTS, op_costs.GROWTH
+    installed = constants.CURVE_COUNTS, constants.GROWTH
     for name, trace in recordings(args):
         whole, host = (_in_ns(truth[name, batch]) for batch in (32, 1))
         predictor = Predictor(training_recording(ops_of(trace), BOARD, trace.workload, whole, host))
         batches = [batch for batch in _BATCHES if (name, batch) in truth]
         for law in _LAWS:
-            op_costs.CURVE_COUNTS, op_costs.GROWTH = law
+            constants.CURVE_COUNTS, constants.GROWTH = law
             steps = [predictor.predict(Conditions(batch=batch)).step for batch in batches]
             predictor.forget()
             cases[law].append([
@@ -426,7 +425,7 @@ def folds_rows(args: argparse.Namespace) -> list[Row]:
                 )
                 for batch, step in zip(batches, steps, strict=True)
             ])  # fmt: skip
-    op_costs.CURVE_COUNTS, op_costs.GROWTH = installed
+    constants.CURVE_COUNTS, constants.GROWTH = installed
 
     judged, chosen = folded(cases, mean)
     return [Row(f"the same in {_FOLDS} folds, the law of growth ({chosen}) chosen by the other networks", "5 %", judged)]
@@ -496,7 +495,7 @@ def dataparallel_cases(args: argparse.Namespace, precision: str) -> dict[float, 
                 assert prediction.parallel is not None
                 replicas_ns = prediction.parallel.parts_ns["replicas made by the host"]
                 for times_forward in _REPLICAS:
-                    step_ns = prediction.step.predicted_ns + replicas_ns * (times_forward / parallel.REPLICA - 1)
+                    step_ns = prediction.step.predicted_ns + replicas_ns * (times_forward / constants.REPLICA_PER_FORWARD - 1)
                     measured = times[gpu, name, count] / whole_ns
                     own[times_forward].append(Case(f"{name}, {count} x {gpu}", step_ns / whole_ns, measured))
         for times_forward, found in own.items():
@@ -519,7 +518,7 @@ def _in_precision(ops: list[RecordedOp], gpu: str, dtype: str) -> list[RecordedO
 
 def dataparallel_rows(args: argparse.Namespace) -> list[Row]:
     by_replica = dataparallel_cases(args, "float")
-    cases = [case for own in by_replica[parallel.REPLICA] for case in own]
+    cases = [case for own in by_replica[constants.REPLICA_PER_FORWARD] for case in own]
     pairs = [case for case in cases if ", 2 x" in case.name]
     fours = [case for case in cases if ", 4 x" in case.name]
     folds, chosen = folded(by_replica, median)
@@ -532,7 +531,7 @@ def dataparallel_rows(args: argparse.Namespace) -> list[Row]:
         Row(title, goal, folds, "median"),
     ]
     for precision in ("half", "double"):
-        own = [case for cases in dataparallel_cases(args, precision)[parallel.REPLICA] for case in cases]
+        own = [case for cases in dataparallel_cases(args, precision)[constants.REPLICA_PER_FORWARD] for case in cases]
         rows.append(Row(f"blind: in {precision} precision; {_right_side(own)}", goal, own, "median"))
     return rows
 

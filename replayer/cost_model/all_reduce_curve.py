@@ -25,17 +25,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from replayer.cost_model.constants import BASE_LATENCY_NS, SWITCHED_GBPS
 from traces.cards import Card, card_of
 from traces.model import Origin
 
 TABLE = Path(__file__).with_name("all_reduce.json")
-
-_SWITCHED_GBPS = 200  # links that lead from each GPU to any other at once (NVSwitch, xGMI between all) are at least that fast
-
-# What a small operation takes besides its steps from GPU to GPU: NCCL's ring algorithm in protocol LL (nccl 2.19,
-# src/graph/tuning.cc, baseLat). With them, two A100 come to 7.8 us; in the recording at hand they take 7.6 us.
-BASE_LATENCY_NS = 6_600
-
 
 def wire_share(ranks: int) -> float:
     """Of an all-reduce's bytes, what a ring moves over each link: 2(n-1)/n."""
@@ -80,8 +74,8 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     like = next((other for other in own if (other.link, other.architecture) == (card.link, card.architecture)), None)
     is_measured = like is not None and ranks in own[like] and not bus_gbps
     if like is None:
-        is_switched = card.link.all_gbps >= _SWITCHED_GBPS
-        like = max(own, key=lambda other: (other.link.all_gbps >= _SWITCHED_GBPS) == is_switched)
+        is_switched = card.link.all_gbps >= SWITCHED_GBPS
+        like = max(own, key=lambda other: (other.link.all_gbps >= SWITCHED_GBPS) == is_switched)
     known = max(n for n in own[like] if n <= max(ranks, 2))
     sizes, times_ns = own[like][known]
     reached_gbps = sizes[-1] * wire_share(known) / times_ns[-1]

@@ -28,13 +28,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replayer.cost_model.all_reduce_curve import BASE_LATENCY_NS, AllReduceCurve, wire_share
+from replayer.cost_model.all_reduce_curve import AllReduceCurve, wire_share
+from replayer.cost_model.constants import BASE_LATENCY_NS, GLOO_BYTES_PER_S, GLOO_LATENCY_NS, RING_BANDWIDTH_FROM_BYTES
 from traces.cards import card_of
 from traces.communication import communication_kernels
 from traces.measure import step_windows
 from traces.model import NONE, Ending, Origin, Trace
-
-_FITTED_FROM_BYTES = 262_144  # below, latency rather than bandwidth is what a duration shows
 
 Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the group
 
@@ -84,15 +83,9 @@ def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
     return size_bytes * factors.get(name, 1.0)
 
 
-# Gloo over TCP between two processes of one machine: an all-reduce of one number, and of 1 to 24 MiB, as measured on two cores
-# with PyTorch 2.13. Between machines with 10 Gbit/s, 1.1 GB/s were measured (discuss.pytorch.org/t/194008).
-_GLOO_LATENCY_NS = 100_000
-_GLOO_BYTES_PER_S = 1.5e9
-
-
 def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
     """What an operation of gloo's takes on the host once all ranks are there; `size_bytes` as in `wire_bytes`."""
-    return round(_GLOO_LATENCY_NS + wire_bytes(name, size_bytes, ranks) / _GLOO_BYTES_PER_S * 1e9)
+    return round(GLOO_LATENCY_NS + wire_bytes(name, size_bytes, ranks) / GLOO_BYTES_PER_S * 1e9)
 
 
 def ring_steps(name: str, ranks: int) -> int:
@@ -152,13 +145,13 @@ class CollectiveCosts:
         return costs
 
     def _fit(self) -> None:
-        small = [min(ns) for (_, size, _), ns in self._recorded.items() if 0 < size < _FITTED_FROM_BYTES]
+        small = [min(ns) for (_, size, _), ns in self._recorded.items() if 0 < size < RING_BANDWIDTH_FROM_BYTES]
         if small:
             self._recorded_latency_ns = int(median(small))
         slower = [
             max(median(ns) - self._latency_ns(key[0], key[2]), 1) / self._moving_ns(*key)[0]
             for key, ns in self._recorded.items()
-            if wire_bytes(*key) >= _FITTED_FROM_BYTES
+            if wire_bytes(*key) >= RING_BANDWIDTH_FROM_BYTES
         ]
         if slower:
             self._slower = median(slower)

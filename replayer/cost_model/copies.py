@@ -15,17 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replayer.cost_model.device_speed import FLOOR_NS, DeviceSpeed
+from replayer.cost_model.constants import BANDWIDTH_FROM_BYTES, KERNEL_FLOOR_NS, PAGEABLE_GBPS, PINNED_GBPS
+from replayer.cost_model.device_speed import DeviceSpeed
 from traces.cards import card_of
 from traces.device_names import copy_direction
 from traces.model import DeviceKind, Origin, Trace
-
-# GB/s of host-to-device copies on the emulator study's machines: pinned 6.35 ms and pageable 17.35 ms for the 77.07 MB of 128
-# images of 3x224x224 floats ("GPU Emulator for Easy Reproducibility of DNN Training", Summer of Reproducibility 2023).
-PUBLISHED_PINNED_GBPS = 12.1
-PUBLISHED_PAGEABLE_GBPS = 4.4
-
-_FITTED_FROM_BYTES = 65_536  # below, latency rather than bandwidth is what a copy's duration shows
 
 _HOST = ("h2d", "d2h")  # the directions with a host's side
 
@@ -54,10 +48,10 @@ class CopyCosts:
     def __init__(self, speed: DeviceSpeed, device_name: str = "") -> None:
         # Bytes per nanosecond. The study's figures are of copies to the device; the others are as good a guess as any.
         self._bandwidths: dict[CopyKind, tuple[float, Origin]] = {
-            ("h2d", True): (PUBLISHED_PINNED_GBPS, Origin.PUBLISHED),
-            ("h2d", False): (PUBLISHED_PAGEABLE_GBPS, Origin.PUBLISHED),
-            ("d2h", True): (PUBLISHED_PINNED_GBPS, Origin.ROOFLINE),
-            ("d2h", False): (PUBLISHED_PAGEABLE_GBPS, Origin.ROOFLINE),
+            ("h2d", True): (PINNED_GBPS, Origin.PUBLISHED),
+            ("h2d", False): (PAGEABLE_GBPS, Origin.PUBLISHED),
+            ("d2h", True): (PINNED_GBPS, Origin.ROOFLINE),
+            ("d2h", False): (PAGEABLE_GBPS, Origin.ROOFLINE),
             ("d2d", False): (speed.bytes_per_ns / 2, Origin.ROOFLINE),  # read and written
             ("p2p", False): (card_of(device_name).link.copy_gbps, Origin.ROOFLINE),
         }
@@ -78,7 +72,7 @@ class CopyCosts:
             if name not in kinds:
                 kinds[name] = _kinds(trace.strings[name])
             for kind in kinds[name]:
-                if size_bytes >= _FITTED_FROM_BYTES:
+                if size_bytes >= BANDWIDTH_FROM_BYTES:
                     rates.setdefault(kind, []).append(size_bytes / duration_ns)
                 elif size_bytes >= 0:
                     small_ns.setdefault(kind, []).append(duration_ns)
@@ -107,7 +101,7 @@ class CopyCosts:
         """A copy of kind "h2d", "d2h", "d2d" or "p2p"; SCALED if fitted from this trace, else PUBLISHED or ROOFLINE."""
         key = (kind, pinned and kind in _HOST)
         bandwidth, origin = self._bandwidths[key]
-        duration_ns = int(size_bytes / bandwidth) + self._latencies_ns.get(key, FLOOR_NS)
+        duration_ns = int(size_bytes / bandwidth) + self._latencies_ns.get(key, KERNEL_FLOOR_NS)
         return Copy(_LABELS[key], size_bytes, duration_ns, origin, self._others.get(key, frozenset()))
 
     def read(self, size_bytes: int) -> Copy:

@@ -11,16 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from replayer.cost_model.constants import BANDWIDTH_REACHED, KERNEL_FLOOR_NS, LONGEST_FLOOR_NS
 from traces.cards import card_of
 from traces.model import Column
-
-# A kernel takes about this long however little it does, where the recording does not tell (`shortest_kernel_ns`).
-FLOOR_NS = 1_500
-
-# The share of its data sheet that a device reaches in ordinary kernels; only used where the trace has no kernels to fit.
-_REACHED = 0.6
-
-_LONGEST_FLOOR_NS = 10_000  # of the real recordings an A100's shortest kernels take longest, 6 us
 
 
 @dataclass(frozen=True)
@@ -28,12 +21,12 @@ class DeviceSpeed:
     """What a device reaches: bytes per nanosecond (that is GB/s), and what a kernel takes however little it does."""
 
     bytes_per_ns: float
-    floor_ns: int = FLOOR_NS
+    floor_ns: int = KERNEL_FLOOR_NS
 
 
 def data_sheet_speed(device_name: str) -> DeviceSpeed:
     """The speed of a device known only by name."""
-    return DeviceSpeed(card_of(device_name).memory_gbps * _REACHED)
+    return DeviceSpeed(card_of(device_name).memory_gbps * BANDWIDTH_REACHED)
 
 
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
@@ -49,7 +42,7 @@ def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> D
 def shortest_kernel_ns(durations_ns: Column) -> int:
     """What a kernel of this device takes however little it does: the shortest hundredth of a recording's kernels.
 
-    `FLOOR_NS` where a recording has fewer than a hundred, none that does little, or shows them as 0 (whole microseconds).
+    `KERNEL_FLOOR_NS` where a recording has fewer than a hundred, none that does little, or shows them as 0.
     """
-    shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else FLOOR_NS
-    return shortest_ns if 0 < shortest_ns <= _LONGEST_FLOOR_NS else FLOOR_NS
+    shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else KERNEL_FLOOR_NS
+    return shortest_ns if 0 < shortest_ns <= LONGEST_FLOOR_NS else KERNEL_FLOOR_NS

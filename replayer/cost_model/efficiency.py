@@ -43,6 +43,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from replayer.cost_model.constants import CURVE_LIMITS, MEASURED_TENSORS, SHARED_LANES_REACHED, SLOT_POWERED
 from traces.cards import Card, card_of
 from traces.model import Origin
 
@@ -51,31 +52,13 @@ Floats = npt.NDArray[np.float64]
 _INSTALLED = Path(__file__).with_name("efficiency.npz")
 ELSEWHERE = "TRACE_EFFICIENCY"  # an environment variable: another file to use, to judge curves that were fitted without a GPU
 
-# The kinds of work that go by their bytes, and how many tensors of fp32 the measured operators read and write.
-ROWS_TENSORS = {"elementwise": 3, "elementwise1": 2, "softmax": 2, "layer_norm": 2}
-ROWS_KINDS = tuple(ROWS_TENSORS)
+ROWS_KINDS = tuple(MEASURED_TENSORS)  # the kinds of work that go by their bytes
 
 # By kind of work (op_work.py), the network that tells its efficiency.
 NETS = {
     "matmul": "matmul", "conv": "matmul", "conv_weight": "matmul", "conv3": "conv3", **dict.fromkeys(ROWS_KINDS, "rows"),
 }  # fmt: skip
 
-# See Note [Shared lanes].
-_SHARED_LANES_REACHED = 0.75
-
-# Boards fed by their slot: watts, and the largest board of their process (16, 12, 5 nm) with its watts; data sheets.
-_SLOT_POWERED = {
-    "Tesla P4": (75, "Tesla P100-PCIE-16GB", 250),
-    "Tesla T4": (70, "Tesla V100-PCIE-16GB", 250),
-    "NVIDIA L4": (72, "NVIDIA GeForce RTX 4090", 450),
-}
-
-# Beyond these a curve is not learned from anything: work of larger sizes is as efficient as so much of it.
-_LIMITS = {
-    "matmul": (1024, 16_384, 65_536, 65_536),
-    "conv3": (256, 2048, 2048, 65_536),
-    "rows": (1 << 22, 8192),
-}
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
@@ -87,7 +70,7 @@ def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops:
         sizes: as in op_work.py, a column each.
         peaks: of the GPU: GFLOP/s, GB/s, multiprocessors; a column each.
     """
-    within = np.clip(sizes, 1, np.array(_LIMITS[net], dtype=np.float64))
+    within = np.clip(sizes, 1, np.array(CURVE_LIMITS[net], dtype=np.float64))
     part = (within / np.maximum(sizes, 1)).prod(1)
     sizes, flops, moved_bytes, log = within, flops * part, moved_bytes * part, np.log2(within)
     flops_time, bytes_time = np.log2(np.maximum(flops, 1) / peaks[:, 0]), np.log2(moved_bytes / peaks[:, 1])
@@ -125,19 +108,19 @@ def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
     tflops = card.tflops.get(unit, card.tflops["fp32"]) * _sustained(card)
     of = card.architecture
     if (unit == "fp32" or unit not in card.tflops) and not of.name and (of.major, of.minor) > (8, 0):
-        tflops *= _SHARED_LANES_REACHED
+        tflops *= SHARED_LANES_REACHED
     return tflops * 1e3, card.memory_gbps, float(card.multi_processors)
 
 
 def is_slot_powered(card: Card) -> bool:
     """See Note [Sustained clocks]."""
-    return card.names[0] in _SLOT_POWERED
+    return card.names[0] in SLOT_POWERED
 
 
 @cache
 def _sustained(card: Card) -> float:
     """See Note [Sustained clocks]."""
-    limit = _SLOT_POWERED.get(card.names[0])
+    limit = SLOT_POWERED.get(card.names[0])
     if limit is None:
         return 1.0
     watts, like, like_watts = limit

@@ -20,9 +20,9 @@ Note [Along the batch]
 
 Note [Units that were not measured]
     The operators were measured in fp32. Tensor cores (fp16, bf16, tf32, fp8) have peaks of their own on the data sheet; of
-    these a product reaches `_TENSOR_REACHED` of what fp32 reaches of its own at the same sizes, since to feed them takes more
-    memory traffic and power than the plain units. Their sizes must be multiples of 8 elements (16 bytes), or plain loads feed
-    them.
+    these a product reaches `TENSOR_CORES_REACHED` of what fp32 reaches of its own at the same sizes, since feeding them takes
+    more memory traffic and power than the plain units. Their sizes must be multiples of 8 elements (16 bytes), or plain loads
+    feed them.
 """
 
 from __future__ import annotations
@@ -32,46 +32,35 @@ from functools import cache
 from math import exp, inf, log, log2
 from typing import NamedTuple
 
-from replayer.cost_model.efficiency import NETS, ROWS_KINDS, ROWS_TENSORS, EfficiencyCurves, peaks_of, roofline_ns
+from replayer.cost_model import constants
+from replayer.cost_model.constants import (
+    CACHED_SHARE,
+    DEPTHWISE_SLOWER,
+    FADING_OCTAVES,
+    MEASURED_TENSORS,
+    MOST_SLOWER,
+    NARROWEST_TILE,
+    NEAR_OCTAVES,
+    OTHER_OP_OCTAVES,
+    ROWS_COUNT,
+    SLOWER_BY_BYTES,
+    TENSOR_CORES_REACHED,
+    UNALIGNED_SLOWER,
+)
+from replayer.cost_model.efficiency import NETS, ROWS_KINDS, EfficiencyCurves, peaks_of, roofline_ns
 from replayer.cost_model.op_work import OpWork, Shapes, is_part, op_work
 from traces.cards import Card
 from traces.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.model import Origin
 
-_TENSOR_REACHED = 0.7
-_UNALIGNED = 2.0  # times as long as with sizes that tensor cores can load at once
-
-# By how many times kernels of work that goes by its bytes take longer than these at the memory's bandwidth: batch
-# normalisation as in a recorded ResNet-50 on a V100, and as VGGs with it differ from those without; a bias as in networks that
-# have one; all else (gathers, pooling) as a rule of thumb.
-_BY_BYTES = {"batch_norm": 1.3, "bias": 2.5, "memory": 1.6}
-# The same of depthwise convolutions, for any window and more for each place of it: PyTorch's own kernels go through the window
-# for each output, and for the weight's gradient through the image for each place. From networks with them on a V100.
-_DEPTHWISE = {"depthwise": (1.6, 0.2), "depthwise_backward": (2.0, 0.64)}
-
-# Of an op's bytes up to the size of the L2 cache, the share that need not come from memory.
-_FROM_CACHE = 0.5
-
-# Rows or columns that a kernel of a matrix library computes at least (sgemm_32x128 and so on).
-_NARROWEST_TILE = 32
-
-# See Note [Along the batch].
-CURVE_COUNTS = 0.25
-GROWTH = 0.9
-
-_NEAR = 1.0  # octaves of size within which a recorded op counts most
-_TOLD = 1.5  # octaves over which what a recorded op says of its likes fades
-_ROWS_COUNT = 0.5  # of an octave of rows, as octaves
 # Of an octave of each size, as octaves.
 _WEIGHTS = {
-    "matmul": (_ROWS_COUNT, _ROWS_COUNT, 1.0, 1.0),
-    "conv": (1.0, 1.0, _ROWS_COUNT, 1.0),
-    "conv_weight": (1.0, 1.0, 1.0, _ROWS_COUNT),
-    "conv3": (_ROWS_COUNT, 1.0, 1.0, _ROWS_COUNT),
-    **dict.fromkeys(_DEPTHWISE, (_ROWS_COUNT, _ROWS_COUNT, _ROWS_COUNT, 1.0)),
+    "matmul": (ROWS_COUNT, ROWS_COUNT, 1.0, 1.0),
+    "conv": (1.0, 1.0, ROWS_COUNT, 1.0),
+    "conv_weight": (1.0, 1.0, 1.0, ROWS_COUNT),
+    "conv3": (ROWS_COUNT, 1.0, 1.0, ROWS_COUNT),
+    **dict.fromkeys(DEPTHWISE_SLOWER, (ROWS_COUNT, ROWS_COUNT, ROWS_COUNT, 1.0)),
 }
-_BEYOND = 4.0  # times as long as the curve says: more than the libraries of one GPU differ by
-_OTHER_OP = 2.0  # octaves that another op of the same kind of work lies off
 
 Sample = tuple[str, Shapes, Shapes, str, int]
 
@@ -145,16 +134,16 @@ class OpCosts:
         told_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
         # What a call took beyond all that the curve knows, an implementation of its own say, has no part in launches and waves:
         # it is in proportion to the work.
-        excess_ns = took_ns - _BEYOND * told_ns
+        excess_ns = took_ns - MOST_SLOWER * told_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)
-            return (_BEYOND * now_ns + excess_ns * in_proportion) / (_BEYOND * told_ns + excess_ns)
+            return (MOST_SLOWER * now_ns + excess_ns * in_proportion) / (MOST_SLOWER * told_ns + excess_ns)
         ratio = now_ns / told_ns
         if _layer(before) == _layer(after):
             kind, sizes = before[0].kind, before[0].sizes
             if kind == "conv3" or (kind in ("conv", "conv_weight") and sizes[0] == 1):
-                plain = (_amount(after) / _amount(before)) ** GROWTH
-                ratio = ratio**CURVE_COUNTS * plain ** (1 - CURVE_COUNTS)
+                plain = (_amount(after) / _amount(before)) ** constants.GROWTH
+                ratio = ratio**constants.CURVE_COUNTS * plain ** (1 - constants.CURVE_COUNTS)
             return ratio
         return ratio * exp((self._slower_than_told(op, after) or 0.0) - (self._slower_than_told(op, before) or 0.0))
 
@@ -164,13 +153,13 @@ class OpCosts:
         total = weights = 0.0
         nearest = inf
         for learned in self._learned.get(_class(op, works), ()):
-            far = 0.0 if learned.op == op else _OTHER_OP
+            far = 0.0 if learned.op == op else OTHER_OP_OCTAVES
             far += sum((a - b) ** 2 for a, b in zip(place, learned.place, strict=True)) ** 0.5
-            weight = exp(-far / _NEAR)
+            weight = exp(-far / NEAR_OCTAVES)
             total += weight * learned.log_slower
             weights += weight
             nearest = min(nearest, far)
-        return total / weights * exp(-nearest / _TOLD) if weights > 0 else None
+        return total / weights * exp(-nearest / FADING_OCTAVES) if weights > 0 else None
 
     def _ns(self, works: list[OpWork]) -> tuple[float, Origin]:
         told = [self._of(work) for work in works]
@@ -188,12 +177,12 @@ class OpCosts:
             elif work.item_bytes != 4:
                 origin = Origin.CURVE
             return least_ns * slower + self.floor_ns, origin
-        if work.kind in _DEPTHWISE:
-            always, by_place = _DEPTHWISE[work.kind]
+        if work.kind in DEPTHWISE_SLOWER:
+            always, by_place = DEPTHWISE_SLOWER[work.kind]
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
         # What the op before has just written is still in the L2 cache, as far as it fits there.
-        missed_bytes = work.size_bytes - _FROM_CACHE * min(work.size_bytes, self.card.l2_bytes)
-        return roofline_ns(work.flops, missed_bytes, peaks) * _BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
+        missed_bytes = work.size_bytes - CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
+        return roofline_ns(work.flops, missed_bytes, peaks) * SLOWER_BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
 
 
 def _in_tiles(work: OpWork) -> OpWork:
@@ -201,13 +190,13 @@ def _in_tiles(work: OpWork) -> OpWork:
     if work.kind not in ("conv", "conv_weight") or work.sizes[0] == 1:
         return work
     groups, rows, columns, depth = work.sizes
-    computed = max(rows, _NARROWEST_TILE)
+    computed = max(rows, NARROWEST_TILE)
     return work._replace(sizes=(1, groups * computed, columns, depth), flops=work.flops * computed // rows)
 
 
 def _as_learned(work: OpWork) -> tuple[int, ...]:
     """Sizes by which a curve knows it: of what goes by its bytes, those of a measured operator that moves as many."""
-    tensors = ROWS_TENSORS.get(work.kind)
+    tensors = MEASURED_TENSORS.get(work.kind)
     if tensors is None:
         return work.sizes
     columns = work.sizes[1]
@@ -222,7 +211,7 @@ def _amount(works: list[OpWork]) -> float:
 def _on_tensor_cores(work: OpWork, slower: float) -> float:
     """See Note [Units that were not measured]."""
     aligned = work.unit in ("tf32", "fp64") or all(size % 8 == 0 for size in work.sizes[-2:])
-    return slower / _TENSOR_REACHED * (1.0 if aligned else _UNALIGNED)
+    return slower / TENSOR_CORES_REACHED * (1.0 if aligned else UNALIGNED_SLOWER)
 
 
 _UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # ascending
@@ -230,14 +219,14 @@ _UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # ascending
 
 def _class(op: str, works: list[OpWork]) -> str:
     """Which recorded ops say something of an op: those of its kind of work; where that is only bytes, the same op."""
-    return works[0].kind if works[0].kind not in _BY_BYTES else op
+    return works[0].kind if works[0].kind not in SLOWER_BY_BYTES else op
 
 
 def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
     """What of an op does not depend on the batch: columns and depth of products, channels and windows of convolutions."""
     fixed = {
         "matmul": (2, 3), "conv": (1, 3), "conv_weight": (1, 2), "conv3": (1, 2),
-        **dict.fromkeys(_DEPTHWISE, (1, 3)), "softmax": (1,), "layer_norm": (1,),
+        **dict.fromkeys(DEPTHWISE_SLOWER, (1, 3)), "softmax": (1,), "layer_norm": (1,),
     }  # fmt: skip
     return [tuple(work.sizes[i] for i in fixed.get(work.kind, ())) for work in works]
 

@@ -34,6 +34,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import NamedTuple
 
+from replayer.cost_model.constants import ELEMENTWISE_COLUMNS, PASSES, PICTURE_CHANNELS
 from traces.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.model import Shape
 from traces.op_cost import compute_unit, itemsize
@@ -51,17 +52,6 @@ _MANY_INPUTS = frozenset(
 )
 _SOFTMAX = frozenset({"softmax", "log_softmax", "softmax_backward", "log_softmax_backward"})
 _LAYER_NORM = frozenset("layer_norm group_norm rms_norm _fused_rms_norm layer_norm_backward group_norm_backward".split())
-
-# Passes over its input that a kernel of such an op makes, where its inputs and outputs alone would be too few: batch
-# normalisation reads its input for the statistics and again to normalise; a pooling's backward pass fills with zeros what it
-# adds to by eight-byte indices.
-_PASSES = {"batch_norm": 3, "batch_norm_backward": 5, "max_pool2d_backward": 4, "fill": 1, "zero": 1}
-
-_PICTURE_CHANNELS = 4  # at most; a convolution that reads so few is a network's first, whose input needs no gradient
-
-
-_COLUMNS = 4096  # in the middle of the measured ones
-
 
 class OpWork(NamedTuple):
     """One piece of work; see the module for its sizes."""
@@ -144,7 +134,7 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
         groups, outputs, places, depth = forward.sizes
         of_image = forward._replace(sizes=(groups, depth, places, outputs))
         of_weight = forward._replace(kind="conv_weight", sizes=(groups, outputs, depth, places))
-    return [of_weight] if image[1] <= _PICTURE_CHANNELS else [of_image, of_weight]
+    return [of_weight] if image[1] <= PICTURE_CHANNELS else [of_image, of_weight]
 
 
 def is_part(op: str, shapes: Shapes) -> bool:
@@ -175,7 +165,7 @@ def _attention(op: str, query: Shape, key: Shape, unit: str, item: int) -> list[
 
 def _flat(elements: int) -> tuple[int, int]:
     """Rows and columns of an op that knows neither: only how much there is of it counts."""
-    return max(elements // _COLUMNS, 1), _COLUMNS
+    return max(elements // ELEMENTWISE_COLUMNS, 1), ELEMENTWISE_COLUMNS
 
 
 def _memory(op: str, shapes: Shapes, item: int) -> OpWork:
@@ -194,7 +184,7 @@ def _memory(op: str, shapes: Shapes, item: int) -> OpWork:
     if op in _LAYER_NORM:
         passes = 4 if op.endswith("_backward") else 2
         return OpWork("layer_norm", (rows, columns), 0, passes * elements * item, item_bytes=item)
-    moved = _PASSES[op] * elements if op in _PASSES else known + elements  # as if the output were as large as the largest
+    moved = PASSES[op] * elements if op in PASSES else known + elements  # as if the output were as large as the largest
     if op in ("batch_norm", "batch_norm_backward"):
         return OpWork("batch_norm", (rows, columns), 0, moved * item, item_bytes=item)
     if op in _ONE_INPUT:

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from replayer.cost_model.constants import STAGED_AT_ONCE_BYTES
 from replayer.op_signature import OpSignature
 from replayer.ops.layouts import moved
 from replayer.ops.pinned_tensors import is_pinned, pinned_empty
@@ -46,9 +47,6 @@ from replayer.tensor.values.script_branches import answer_without_error
 from replayer.tensor.values.value_rules import hold_the_same
 from traces.layouts import memory_layout
 from traces.model import READ_LIMIT
-
-# From pageable memory, up to this size: staged at once. See Note [What the host waits for].
-STAGED_AT_ONCE_BYTES = 64 << 10
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ Note [Blocks]
     ranges of modules, that is the class called as several modules, each with several layers in it, that holds most of the
     parameters. Without ranges it is the longest part of the sequence of layers that comes again and again with the same shapes,
     if it holds half of the parameters or more. Where neither tells, layers in the order of their calls make a block each time
-    they hold `SMALLEST_UNIT_BYTES`.
+    they hold `BUCKET_BYTES`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from math import prod
 
 import numpy as np
 
+from replayer.cost_model.constants import BUCKET_BYTES
 from replayer.prediction.batch_shapes import Shapes, weights_of
 from traces.equivalents import canonical_op
 from traces.measure import begin_in_steps, enclosing, phase_names_at, profiled_steps
 from traces.model import HostKind, Trace, parse_shapes
 from traces.modules import called_modules
 from traces.op_cost import itemsize
-
-SMALLEST_UNIT_BYTES = 25 << 20  # as DistributedDataParallel's buckets: rings reach their bandwidth from there on
 
 _PRODUCTS_WITH_WEIGHTS = frozenset({"mm", "matmul"})  # of a layer without bias, where its `linear` was not recorded
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
@@ -153,7 +152,7 @@ def _blocks_by_shapes(layers: Sequence[Layer]) -> list[str]:
 def _blocks_by_size(layers: Sequence[Layer]) -> list[str]:
     names, number, held_bytes = [], 0, 0
     for layer in layers:
-        if held_bytes >= SMALLEST_UNIT_BYTES:
+        if held_bytes >= BUCKET_BYTES:
             number, held_bytes = number + 1, 0
         names.append(f"part {number}")
         held_bytes += layer.parameter_bytes

@@ -18,18 +18,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from replayer.cost_model.collectives import CollectiveCosts, wire_bytes
+from replayer.cost_model.constants import BUCKET_BYTES, FIRST_BUCKET_BYTES, REPLICA_PER_FORWARD
 from replayer.cost_model.copies import CopyCosts
 from replayer.cost_model.device_speed import data_sheet_speed
 from replayer.prediction.conditions import Conditions
 from traces.measure import phase_busy_ns, steady_steps
 from traces.model import Trace, TraceError
-
-_BUCKET_BYTES = 25 << 20  # torch.nn.parallel.DistributedDataParallel's bucket_cap_mb
-_FIRST_BUCKET_BYTES = 1 << 20  # its first one
-
-# Host time of torch.nn.parallel.replicate per replica over that of a forward pass. Six networks take 0.8 to 2.1 times as long
-# on a CPU (benchmarks/programs/replicate_host.py); of that range, what the published ratios of several GPUs suggest.
-REPLICA = 1.4
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,7 @@ def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_n
     parts = {
         "parameters copied": copy_ns,
         "gradients copied": copy_ns if _device_ns(trace, "backward") else 0.0,
-        "replicas made by the host": conditions.gpus * REPLICA * forward_ns,
+        "replicas made by the host": conditions.gpus * REPLICA_PER_FORWARD * forward_ns,
     }
     return Parallel("nn.DataParallel", conditions.gpus, one_ns + sum(parts.values()), parts, parameters)
 
@@ -68,9 +62,9 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
     backward_ns = _device_ns(trace, "backward")
     if not backward_ns:
         raise TraceError("the recording has no backward pass, so DistributedDataParallel has no gradients to sum")
-    sizes = [min(_FIRST_BUCKET_BYTES, parameters)]
+    sizes = [min(FIRST_BUCKET_BYTES, parameters)]
     while sum(sizes) < parameters:
-        sizes.append(min(_BUCKET_BYTES, parameters - sum(sizes)))
+        sizes.append(min(BUCKET_BYTES, parameters - sum(sizes)))
     took = [costs.next("all_reduce", size, conditions.nproc).duration_ns for size in sizes]
     left_ns = left_after_backward_ns(backward_ns, list(zip(sizes, took, strict=True)))
     parts = {"all-reduce": float(sum(took)), "of it after backward": left_ns}

@@ -15,13 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from replayer.cost_model.constants import WAIT_CAME_BACK_NS, WAIT_FOLLOWED_NS
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.match_keys import RecordedKeys
 from traces.measure import window_ns
 from traces.model import NONE, Column, Trace
-
-_CAME_BACK_NS = 2_000  # a wait ends so soon after the kernel that it was for, by other clocks
-_FOLLOWED_NS = 100_000  # so long after the last kernel that it can have waited for, something else was waited for too
 
 
 class _HostTime:
@@ -135,13 +133,13 @@ def _wait(host: _HostTime, wait: tuple[int, int], active_ns: int, waited_ns: int
     start_ns, end_ns = wait
     begun_ns = active_ns + waited_ns
     ended_ns = begun_ns
-    done = np.flatnonzero(recorded_end <= end_ns + _CAME_BACK_NS)
+    done = np.flatnonzero(recorded_end <= end_ns + WAIT_CAME_BACK_NS)
     if len(done):
         last = done[recorded_end[done].argmax()]
         after_ns = end_ns - int(recorded_end[last])
         if end_ns == start_ns:  # the device was done before the host asked
             ended_ns = max(begun_ns, int(new_end[last]))
-        elif after_ns <= _FOLLOWED_NS:
+        elif after_ns <= WAIT_FOLLOWED_NS:
             ended_ns = max(begun_ns, int(new_end[last]) + max(after_ns, 0))
         else:
             ended_ns = begun_ns + end_ns - start_ns

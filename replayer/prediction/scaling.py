@@ -16,6 +16,7 @@ from math import prod
 
 import numpy as np
 
+from replayer.cost_model.constants import BEYOND_SHEETS
 from replayer.cost_model.efficiency import peaks_of
 from replayer.cost_model.op_costs import OpCosts
 from replayer.cost_model.op_work import is_part
@@ -197,7 +198,7 @@ class _Ratios:
         unit = compute_unit(call.op, call.dtype, self._recorded.settings)
         here, there = peaks_of(self._recorded.card, unit), peaks_of(self._new.card, unit)
         possible = here[0] / there[0], here[1] / there[1], 1.0
-        return min(max(ratio, min(possible) / _BEYOND_SHEETS), max(possible) * _BEYOND_SHEETS)
+        return min(max(ratio, min(possible) / BEYOND_SHEETS), max(possible) * BEYOND_SHEETS)
 
     def of_data_sheets(self) -> tuple[float, float]:
         """What is known without shapes: of arithmetic, and of memory traffic."""
@@ -240,7 +241,6 @@ class _Ratios:
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 
-_BEYOND_SHEETS = 1.5  # times as much as two data sheets differ, libraries may
 _UNCERTAIN = (Origin.MEASURED, Origin.SCALED, Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # ascending
 
 

@@ -37,6 +37,7 @@ from typing import Any
 
 import numpy as np
 
+from replayer.cost_model.constants import BANDWIDTH_FROM_BYTES, MOVES_PER_PARAMETER, OPTIMIZER_BANDWIDTH_REACHED
 from replayer.errors import NotInLibrary
 from traces.cards import card_of
 from traces.configuration import CellChoice
@@ -49,10 +50,8 @@ from traces.steps import Optimizers
 from traces.workload import InputTensor, WorkloadSignature
 from traces.workload_observer import with_modules
 
-_MOVES_PER_PARAMETER, _REACHED = 11, 0.8
 _LOSSES = "torch.nn.modules.loss"  # of these modules, which a cell's "rest" holds
 _MOST_FULL_STEPS = 3  # that the allocator may let pass where the card was full
-_LARGE_BYTES = 65_536  # below, latency is what a copy's duration shows
 
 COUNTED_ELSEWHERE_NS = 1  # of a phase whose time another one holds: its ops cost nothing
 
@@ -122,8 +121,8 @@ class CellPace:
         self._full: Cell | None = None  # by which the card ran out of memory at the batch of the call under way
         self._full_steps = 0  # that ended on such batches
         self.is_known_to_fit = False  # the batch of the call under way; Note [A batch that is known to fit]
-        bandwidth = card_of(self.gpu.device).memory_gbps * _REACHED
-        self._ns_per_parameter_byte = _MOVES_PER_PARAMETER / bandwidth
+        bandwidth = card_of(self.gpu.device).memory_gbps * OPTIMIZER_BANDWIDTH_REACHED
+        self._ns_per_parameter_byte = MOVES_PER_PARAMETER / bandwidth
 
     def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
         """The script calls an outermost module: find what it takes, or stop. Raises NotInLibrary.
@@ -185,7 +184,7 @@ class CellPace:
 
     def copy_ns(self, size_bytes: int) -> int | None:
         """What a copy from pageable memory takes; None if no cell tells. By bytes, between the batches that were copied."""
-        if size_bytes < _LARGE_BYTES or (found := self._copies()) is None:
+        if size_bytes < BANDWIDTH_FROM_BYTES or (found := self._copies()) is None:
             return None
         of_bytes, of_ns = found
         self._copied = True

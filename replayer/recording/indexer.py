@@ -25,6 +25,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from replayer.cost_model.constants import (
+    EDGE_EXPLAINS_NS,
+    LAUNCH_EXPLAINS_NS,
+    LAUNCH_QUEUE_DEPTH,
+    LEAST_SHARE_OF_BUSIEST,
+    QUEUE_EXPLAINS_NS,
+    TYPICAL_GAP_NS,
+    TYPICAL_LATENCY_NS,
+)
 from replayer.cost_model.copies import directions_of
 from replayer.recording.data_parallel_stages import nccl_ops, recorded_stages
 from replayer.recording.match_keys import RecordedKeys
@@ -35,20 +44,6 @@ from traces.intervals import Intervals
 from traces.model import NONE, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
 from traces.pipeline import batch_arrival_ns
 from traces.profiler_cost import CleanPace
-
-# How far a start may lie behind its cause to be explained by it; measured on ten real recordings.
-LAUNCH_EXPLAINS_NS = 40_000
-QUEUE_EXPLAINS_NS = 20_000
-EDGE_EXPLAINS_NS = 25_000
-
-# How many launches may be pending on a stream; see Note [A full launch queue] in stream.py.
-LAUNCH_QUEUE_DEPTH = 1022
-
-# Used where a trace has too few kernels to tell its own.
-TYPICAL_LATENCY_NS = 7_000
-TYPICAL_GAP_NS = 1_000
-
-_MIN_SHARE_OF_BUSIEST = 0.1  # of the busiest device's kernels: a device with fewer does not count as used
 
 
 class RecordingIndexer:
@@ -82,7 +77,7 @@ class RecordingIndexer:
         unlaunched = self.launch_row < 0
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
-        self.first_ordinal = int(np.argmax(counts / max(counts.max(), 1) >= _MIN_SHARE_OF_BUSIEST))
+        self.first_ordinal = int(np.argmax(counts / max(counts.max(), 1) >= LEAST_SHARE_OF_BUSIEST))
         self.thread_rows = [i for i, thread in enumerate(trace.threads) if thread.rank == rank]
         self._cut_by_step(rank)
         self._queue_depth()

@@ -24,20 +24,19 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
+from replayer.cost_model.constants import LAUNCH_QUEUE_DEPTH, SHORT_KERNEL_NS, TYPICAL_LATENCY_NS
 from replayer.cost_model.device_speed import DeviceSpeed, data_sheet_speed, fitted_speed, shortest_kernel_ns
 from replayer.cost_model.op_costs import OpCosts, Sample
 from replayer.cost_model.op_work import OutputPlaces
 from replayer.op_signature import KeptBySignature
 from replayer.recording.cell_pace import CellPace
 from replayer.recording.data_parallel_stages import transport_of
-from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH, TYPICAL_LATENCY_NS, RecordingIndexer
+from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.match_keys import RecordedKeys, takes_tensor_list
 from replayer.recording.recorded_step import Instance, RecordedStep
 from traces.cards import card_of
 from traces.model import NONE, DeviceKind, Shape, StepKind, Trace
 from traces.op_cost import flops, size_bytes
-
-_SHORT_NS = 20_000
 
 
 class RecordedRun:
@@ -162,7 +161,7 @@ class RecordedRun:
                     for one in instances:
                         ns = step.work_ns(one.kernels)
                         self.samples.setdefault(name, []).append((one.shapes, one.dtype, ns))
-                        is_long = ns > _SHORT_NS * len(one.kernels)  # many short kernels show how fast launches are
+                        is_long = ns > SHORT_KERNEL_NS * len(one.kernels)  # many short kernels show how fast launches are
                         if is_long and not flops(name.partition("|")[0], one.shapes):
                             fit.append((size_bytes(one.shapes, one.dtype), ns))
         self.host_ns = {name: int(median(times_ns)) for name, times_ns in host_ns.items()}

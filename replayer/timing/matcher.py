@@ -18,11 +18,11 @@ Note [Another program]
     A recording drives other programs too, but unmatched kernels are charged to the recorded program alone. The forward pass
     decides which of three the script is:
 
-    * SAME: EXACT and EQUIVALENT matches took at least `_SAME_SHARE` of the recorded time below ops, and at least that share
+    * SAME: EXACT and EQUIVALENT matches took at least `SAME_SHARE` of the recorded time below ops, and at least that share
       of the script's calls are such matches. Another release of a program has a few other ops; another model, batch size,
       resolution or dtype has other shapes or, in a recording without shapes, other numbers of ops. A model with one layer
       more or less has the same ops in other numbers: it is not the SAME if recorded instances of ops that both have remain
-      unmatched for more than `_OTHER_NUMBERS` of the time, or that share of the calls finds no instance left.
+      unmatched for more than `DIFFERENT_COUNT_SHARE` of the time, or that share of the calls finds no instance left.
     * OTHER_SHAPES: the rule of SAME holds if SCALED matches count too, as for another batch size. The host does between
       ops what the recorded host did.
     * OTHER: anything else. Nothing is known of the host between ops: each op takes the median host time of the recorded ops
@@ -49,6 +49,7 @@ from enum import IntEnum
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from replayer.cost_model.constants import AGAIN_SHARE, BORROWED_AHEAD, DIFFERENT_COUNT_SHARE, RENAMED_CALLS, SAME_SHARE
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import Instance, MatchKeys, RecordedSegment, RecordedStep
 from traces.model import Origin
@@ -57,20 +58,6 @@ if TYPE_CHECKING:
     from replayer.timing.host_threads import HostThread
 
 _FREE, _BORROWED, _MATCHED = 0, 1, 2
-
-_SAME_SHARE = 0.8  # see Note [Another program]
-
-# See Note [Another program]; one layer more or less among 24 comes to 0.04.
-_OTHER_NUMBERS = 0.03
-
-# How much of what a call of the model took the recording holds again, if it holds another call.
-_AGAIN_SHARE = 0.9
-
-# So many recorded launches ahead of the script a call may borrow: another order within a layer, not the next layer.
-_BORROWED_AHEAD = 16
-
-# Calls by which one phase of another release may differ at least, however few kernels it has.
-_OTHER_NAMES = 64
 
 # Calls of a segment that are remembered; a script that never ends a step stays in one segment for ever.
 _REMEMBERED = 100_000
@@ -158,7 +145,7 @@ class SegmentMatcher:
         # Ops without a counterpart, each with its row of the timeline, if the phase's remainder may stand for them.
         self.deferred: list[tuple[OpSignature, int]] = []
         # More calls than that are not the phase's own kernels under other names: a loop that never ends a step, say.
-        self.may_defer = max(_OTHER_NAMES, 2 * len(recorded.kernels)) if recorded else 0
+        self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}  # by device, where only the phase's time is known
         self.lanes: dict[int, SegmentMatcher] = {}  # on other devices, by ordinal
@@ -192,19 +179,19 @@ class SegmentMatcher:
         """
         made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
-        if self.recorded is None or not made or alike < _SAME_SHARE * len(made):
+        if self.recorded is None or not made or alike < SAME_SHARE * len(made):
             return None
         if self.history is not None:
             return self.followed < len(self.history.calls)
         state, used = self.step.state, Counter(self.step.keys[call.signature].named for call in made if call.match is not None)
         left = {key: sum(state[one.kernels[0]] == _FREE for one in self.recorded.named.get(key, ())) for key in used}
-        return sum(min(left[key], count) for key, count in used.items()) >= _AGAIN_SHARE * used.total()
+        return sum(min(left[key], count) for key, count in used.items()) >= AGAIN_SHARE * used.total()
 
     def is_same_so_far(self) -> bool:
         """Whether nearly all calls so far are the recorded ones, where no forward pass has told yet."""
         made = self._call_log if self.history is None else self.history.calls[: self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
-        return alike >= _SAME_SHARE * len(made)
+        return alike >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
         """The matches of a device: the segment's own where nothing was recorded for that one alone."""
@@ -300,7 +287,7 @@ class SegmentMatcher:
         if self._launches_ns is None:
             kernels = self.step.step.kernels
             self._launches_ns = sorted(kernels[k].launch_ns for k in recorded.below_ops)
-        ahead = bisect_right(self._launches_ns, self._reached_ns) + _BORROWED_AHEAD
+        ahead = bisect_right(self._launches_ns, self._reached_ns) + BORROWED_AHEAD
         return self._launches_ns[ahead] if ahead < len(self._launches_ns) else inf
 
     def _next(self, instances: list[Instance] | None, key: str, mark: int, near_ns: float = inf) -> Instance | None:
@@ -357,18 +344,18 @@ class SegmentMatcher:
         """See Note [Another program]."""
         state, work_ns = self.step.state, self.step.step.work_ns
         below_ops = recorded.below_ops.difference(self._settled)
-        least_ns = _SAME_SHARE * work_ns(recorded.below_ops)
+        least_ns = SAME_SHARE * work_ns(recorded.below_ops)
         calls = len(self._call_log)
-        least_calls = max(calls - max((1 - _SAME_SHARE) * calls, 1), 1)  # one other call is none too many
+        least_calls = max(calls - max((1 - SAME_SHARE) * calls, 1), 1)  # one other call is none too many
         matched = [call.match[0] for call in self._call_log if call.match is not None]
         if len(matched) < least_calls or work_ns(k for k in below_ops if state[k] != _FREE) < least_ns:
             return ForwardLikeness.OTHER
         alike = sum(origin is not Origin.SCALED for origin in matched)
         if alike < least_calls or work_ns(k for k in below_ops if state[k] == _MATCHED) < least_ns:
             return ForwardLikeness.OTHER_SHAPES
-        return ForwardLikeness.OTHER_SHAPES if self._other_numbers(recorded) else ForwardLikeness.SAME
+        return ForwardLikeness.OTHER_SHAPES if self._has_other_counts(recorded) else ForwardLikeness.SAME
 
-    def _other_numbers(self, recorded: RecordedSegment) -> bool:
+    def _has_other_counts(self, recorded: RecordedSegment) -> bool:
         """Whether an op that both have comes more or less often than recorded; see Note [Another program]."""
         state, work_ns = self.step.state, self.step.step.work_ns
         alike: set[str] = set()
@@ -382,8 +369,8 @@ class SegmentMatcher:
             else:
                 renamed += 1  # by another release: what is left over may be its
         left = {k for key in alike for one in recorded.equivalent.get(key, ()) for k in one.kernels if state[k] == _FREE}
-        less = len(left) > renamed and work_ns(left) > _OTHER_NUMBERS * work_ns(recorded.below_ops)
-        return less or more > max(_OTHER_NUMBERS * len(self._call_log), 1)
+        less = len(left) > renamed and work_ns(left) > DIFFERENT_COUNT_SHARE * work_ns(recorded.below_ops)
+        return less or more > max(DIFFERENT_COUNT_SHARE * len(self._call_log), 1)
 
     def _take(self, until_ns: int | None) -> list[int]:
         assert self.recorded is not None

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH
+from replayer.cost_model.constants import LAUNCH_QUEUE_DEPTH
 from replayer.timing.placement import kernel_end
 
 

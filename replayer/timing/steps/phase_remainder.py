@@ -28,16 +28,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from replayer.cost_model.constants import KERNELS_PER_TENSOR, LITTLE_REMAINDER, OVER_ESTIMATE
 from replayer.errors import NotExact
 from replayer.recording.recorded_step import Kernel
 from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import ForwardLikeness, SegmentMatcher
 from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.stream import VirtualStream
-
-_LITTLE = 0.2
-_OVER_ESTIMATE = 4  # by so many times an estimate may be too short
-_PER_TENSOR = 2  # kernels that another release launched for each tensor of a list
 
 
 class PhaseRemainder:
@@ -118,11 +115,11 @@ class PhaseRemainder:
         assert segment.recorded is not None
         below_ops = segment.recorded.below_ops.intersection(unmatched)
         of_ops_ns = segment.step.step.work_ns(below_ops)
-        if not segment.calls or of_ops_ns <= _LITTLE * segment.recorded.work_ns:
+        if not segment.calls or of_ops_ns <= LITTLE_REMAINDER * segment.recorded.work_ns:
             return True
-        if of_ops_ns <= _OVER_ESTIMATE * sum(self._scheduler.costs[op][0] for op, _ in segment.deferred):
+        if of_ops_ns <= OVER_ESTIMATE * sum(self._scheduler.costs[op][0] for op, _ in segment.deferred):
             return True
-        return len(below_ops) <= _PER_TENSOR * sum(max(len(op.shapes), 1) for op, _ in segment.deferred)
+        return len(below_ops) <= KERNELS_PER_TENSOR * sum(max(len(op.shapes), 1) for op, _ in segment.deferred)
 
     def _beyond_ns(self, segment: SegmentMatcher) -> int:
         """By how much more has been charged in a segment of one device than the recorded work that its ops have taken."""

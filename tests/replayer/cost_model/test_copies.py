@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from replayer.cost_model.copies import PUBLISHED_PAGEABLE_GBPS, PUBLISHED_PINNED_GBPS, CopyCosts, directions_of
-from replayer.cost_model.device_speed import FLOOR_NS, DeviceSpeed
+from replayer.cost_model.constants import KERNEL_FLOOR_NS, PAGEABLE_GBPS, PINNED_GBPS
+from replayer.cost_model.copies import CopyCosts, directions_of
+from replayer.cost_model.device_speed import DeviceSpeed
 from tests.replayer.recordings import Op, make_recording
 from traces.model import DeviceKind, DeviceSpans, Origin, Trace
 
@@ -31,7 +32,7 @@ def _trace(*copies: tuple[str, int, int]) -> Trace:
 
 def _cost(transfers: CopyCosts, kind: str, pinned: bool, size_bytes: int) -> tuple[int, Origin]:
     copy = transfers.copy(kind, pinned, size_bytes)
-    return copy.duration_ns - FLOOR_NS, copy.origin
+    return copy.duration_ns - KERNEL_FLOOR_NS, copy.origin
 
 
 def test_without_recorded_copies_a_batch_of_128_images_takes_what_the_study_measured() -> None:
@@ -66,7 +67,7 @@ def test_small_copies_tell_the_latency_and_not_the_bandwidth() -> None:
     transfers = CopyCosts.of(_trace((PINNED, 256, 1_900), (PINNED, 512, 2_100), (PINNED, 1_024, 2_000)), SPEED)
     copy = transfers.copy("h2d", True, 0)
     assert (copy.duration_ns, copy.origin) == (2_000, Origin.PUBLISHED)
-    assert transfers.copy("h2d", True, BATCH_BYTES).duration_ns == 2_000 + int(BATCH_BYTES / PUBLISHED_PINNED_GBPS)
+    assert transfers.copy("h2d", True, BATCH_BYTES).duration_ns == 2_000 + int(BATCH_BYTES / PINNED_GBPS)
 
 
 def test_a_published_figure_gives_way_where_pageable_copies_would_be_the_faster_ones() -> None:
@@ -75,8 +76,8 @@ def test_a_published_figure_gives_way_where_pageable_copies_would_be_the_faster_
     slow = CopyCosts.of(_trace((PINNED, 20 * MB, 10 * MB)), SPEED)
     assert _cost(slow, "h2d", False, 40 * MB) == (20 * MB, Origin.ROOFLINE)
     usual = CopyCosts.of(_trace((PAGEABLE, 100 * MB, 10 * MB)), SPEED)
-    assert _cost(usual, "h2d", True, 44 * MB) == (int(44 * MB / PUBLISHED_PINNED_GBPS), Origin.PUBLISHED)
-    assert PUBLISHED_PAGEABLE_GBPS < PUBLISHED_PINNED_GBPS
+    assert _cost(usual, "h2d", True, 44 * MB) == (int(44 * MB / PINNED_GBPS), Origin.PUBLISHED)
+    assert PAGEABLE_GBPS < PINNED_GBPS
 
 
 def test_names_that_do_not_tell_what_the_hosts_side_is_stand_for_both() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from replayer.cost_model.constants import KERNEL_FLOOR_NS
 from replayer.cost_model.device_speed import (
-    FLOOR_NS,
     DeviceSpeed,
     data_sheet_speed,
     fitted_speed,
@@ -45,4 +45,4 @@ def test_the_fitted_speed_is_what_long_ops_reached() -> None:
 
 def test_a_recording_of_whole_microseconds_shows_short_kernels_as_nothing_which_is_no_floor() -> None:
     durations_ns = np.array([0] * 50 + [2_000] * 150)
-    assert shortest_kernel_ns(durations_ns) == FLOOR_NS
+    assert shortest_kernel_ns(durations_ns) == KERNEL_FLOOR_NS

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from replayer.cost_model.constants import LAUNCH_QUEUE_DEPTH
 from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
 from replayer.op_signature import OpSignature
-from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH
 from replayer.timing.clock import ScaledClock
 from replayer.timing.stream import VirtualEvent
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording

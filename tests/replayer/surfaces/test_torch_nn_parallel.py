@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from replayer import state
-from replayer.cost_model.device_speed import FLOOR_NS
+from replayer.cost_model.constants import KERNEL_FLOOR_NS
 from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
 from traces.file import load
@@ -218,7 +218,7 @@ def test_two_gpus_are_predicted_from_the_kernels_of_one() -> None:
         ]
     ):
         copies = [row for name, row in _work(log, DeviceKind.MEMCPY, device) if name.startswith("Memcpy PtoP")]
-        assert [(row["bytes"], row["duration_ns"]) for row in copies] == [(n, n // 10 + FLOOR_NS) for n in sizes] * STEPS
+        assert [(row["bytes"], row["duration_ns"]) for row in copies] == [(n, n // 10 + KERNEL_FLOOR_NS) for n in sizes] * STEPS
         assert {row["origin"] for row in copies} == {Origin.ROOFLINE}  # marked as estimated
         scattered = [row["bytes"] for name, row in _work(log, DeviceKind.MEMCPY, device) if "HtoD" in name]
         assert scattered.count(32 * 64 * 4) == STEPS
@@ -243,7 +243,7 @@ def test_without_a_given_link_that_of_the_kind_of_device_is_taken() -> None:
     _, log = _use(_one_gpu(64), gpus=2)
     torch.zeros(1 << 20, device="cuda").to("cuda:1")
     [copy] = [row for name, row in _work(log, DeviceKind.MEMCPY, 0) if "PtoP" in name]
-    assert copy["duration_ns"] == int((4 << 20) / 12.6) + FLOOR_NS  # PCI Express 3
+    assert copy["duration_ns"] == int((4 << 20) / 12.6) + KERNEL_FLOOR_NS  # PCI Express 3
 
 
 def test_fewer_gpus_than_recorded_are_the_first_and_more_need_kernels() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replayer.cost_model.constants import LAUNCH_QUEUE_DEPTH
 from replayer.op_signature import OpSignature
-from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH
 from replayer.timing.host_threads import HostThread
 from replayer.timing.op_batch import OpBatchSchedule
 from replayer.timing.simulator import Simulator

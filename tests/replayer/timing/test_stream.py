@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.recording.indexer import LAUNCH_QUEUE_DEPTH
+from replayer.cost_model.constants import LAUNCH_QUEUE_DEPTH
 from replayer.timing.stream import VirtualStream
 from traces.kineto import read_kineto
 from traces.model import DeviceKind

@@ -1,0 +1,74 @@
+"""Numbers that decide an estimate have one place, and the page of them is up to date."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from replayer.cost_model import constants
+from replayer.cost_model.constants import DECLARED, DeclaredConstant
+from tests.test_studies import study
+
+ROOT = Path(__file__).resolve().parents[3]
+REPLAYER = ROOT / "replayer"
+PAGE = study("constants_page")
+
+
+def names_in(file: Path) -> set[str]:
+    """Every name that the source uses, as a variable or as an attribute."""
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
+    }
+
+
+def own_numbers(source: str) -> set[str]:
+    """Module-level names in capitals that stand for a number, or for a table with numbers, written down in the source."""
+    found = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            numbers = [one for one in ast.walk(node.value) if isinstance(one, ast.Constant) and type(one.value) in (int, float)]
+            if numbers:
+                names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+                found |= {name for name in names if name.isupper()}
+    return found
+
+
+def test_numbers_of_a_module_are_seen_however_they_are_written() -> None:
+    source = "A = 3\n_B: int = 1 << 4\nC = {'x': (1.5, 2)}\nD = 'text'\nE, F = 1, 2\nclass K:\n    G = 1\nlower = 4\n"
+    assert own_numbers(source) == {"A", "_B", "C", "E", "F"}
+
+
+@pytest.mark.parametrize("constant", DECLARED.values(), ids=DECLARED)
+def test_a_constant_is_used_where_it_says_and_nowhere_else(constant: DeclaredConstant) -> None:
+    assert getattr(constants, constant.name) == constant.value
+    users = {path.relative_to(REPLAYER).as_posix() for path in REPLAYER.rglob("*.py") if constant.name in names_in(path)}
+    assert users - {"cost_model/constants.py"} == set(constant.used_by)
+
+
+def test_no_other_file_of_estimates_has_numbers_of_its_own() -> None:
+    allowed = {
+        "_WEIGHTS",  # made of ROWS_COUNT and 1
+        "EXPECTED", "EXPECTED_ERROR",  # read from expected_errors.json, which benchmarks write
+        "_STATES",  # how many states torch's optimizers keep
+        "_SLOWEST_LINK_GBPS", "_FASTEST_LINK_GBPS",  # what a user may ask for
+    }  # fmt: skip
+    files = [*(REPLAYER / "cost_model").glob("*.py"), *(REPLAYER / "prediction").glob("*.py")]
+    files += [REPLAYER / "recording" / "indexer.py", REPLAYER / "recording" / "recorded_run.py"]
+    files += [REPLAYER / "timing" / "steps" / "phase_remainder.py", REPLAYER / "timing" / "placement.py"]
+    found = {file.name: own_numbers(file.read_text(encoding="utf-8")) - allowed for file in files}
+    del found["constants.py"]
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+def test_the_page_is_written_by_its_script() -> None:
+    assert PAGE.PAGE.read_text(encoding="utf-8") == PAGE.page(), "run python docs/constants_page.py"
+
+
+def test_values_are_written_as_people_write_them() -> None:
+    assert PAGE.value_text(25_000) == "25 000"
+    assert PAGE.value_text(0.25) == "0.25"
+    assert PAGE.value_text({"a": (1.6, 0.2)}) == "a: 1.6, 0.2"
