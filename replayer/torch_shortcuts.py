@@ -28,11 +28,11 @@ import inspect
 import os
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
 
 import torch
 from torch._library import simple_registry
 
+from replayer.torch_types import TorchAny
 from traces.patching import patch
 
 VARIABLE = "TRACE_WITHOUT_SHORTCUTS"  # names, separated by commas
@@ -48,20 +48,21 @@ def install(tensor_class: type) -> None:
     if enabled("dispatch_rules"):
         find = simple_registry.find_torch_dispatch_rule
 
-        def find_torch_dispatch_rule(op: Any, torch_dispatch_class: type) -> Any:
+        def find_torch_dispatch_rule(op: TorchAny, torch_dispatch_class: type) -> TorchAny:
             return None if torch_dispatch_class is tensor_class else find(op, torch_dispatch_class)
 
         patch(simple_registry, find_torch_dispatch_rule=find_torch_dispatch_rule)
     if enabled("batch_norm"):
-        composite: Any = torch.batch_norm
-        native: Any = torch.native_batch_norm
+        composite: TorchAny = torch.batch_norm
+        native: TorchAny = torch.native_batch_norm
         is_heard = torch._C._is_torch_function_mode_enabled
 
         @wraps(composite)
         def batch_norm(
-            input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any, momentum: Any, eps: Any,
-            cudnn_enabled: Any,
-        ) -> Any:  # fmt: skip
+            input: TorchAny, weight: TorchAny, bias: TorchAny, running_mean: TorchAny, running_var: TorchAny,
+            training: TorchAny, momentum: TorchAny, eps: TorchAny,
+            cudnn_enabled: TorchAny,
+        ) -> TorchAny:  # fmt: skip
             if type(input) is not tensor_class or is_heard():
                 return composite(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled)
             return native(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
@@ -69,18 +70,18 @@ def install(tensor_class: type) -> None:
         patch(torch, batch_norm=batch_norm)
 
 
-def without_override_lookup(update: Callable[..., Any], tensor_class: type) -> Callable[..., Any]:
+def without_override_lookup(update: Callable[..., TorchAny], tensor_class: type) -> Callable[..., TorchAny]:
     """`update` (an optimizer's `step` or `zero_grad`), run without the lookup where all parameters are of `tensor_class`.
 
     Not with arguments: a closure is the script's own code, whatever it does.
     """
     if not enabled("override_lookup"):
         return update
-    without_overrides: Any = torch._C.DisableTorchFunctionSubclass
+    without_overrides: TorchAny = torch._C.DisableTorchFunctionSubclass
     takes_closure = update.__name__ == "step"
 
     @wraps(update)
-    def shorter(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def shorter(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if takes_closure and (args or kwargs):
             return update(self, *args, **kwargs)
         if any([*map(type, group["params"])].count(tensor_class) < len(group["params"]) for group in self.param_groups):

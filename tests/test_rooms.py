@@ -36,6 +36,7 @@ FLOORS = (
     "memory",
     "cost_model",
     "op_signature",
+    "torch_types",
     "errors",
 )
 # What users and tests hold must not reach into what only a checkout has.

@@ -31,6 +31,7 @@ from traces.model import Origin
 
 TABLE = Path(__file__).with_name("all_reduce.json")
 
+
 def wire_share(ranks: int) -> float:
     """Of an all-reduce's bytes, what a ring moves over each link: 2(n-1)/n."""
     return 2 * (ranks - 1) / ranks if ranks > 1 else 0.0

@@ -60,7 +60,6 @@ NETS = {
 }  # fmt: skip
 
 
-
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
     """The inputs of a network: one row per piece of work.
 

@@ -53,6 +53,7 @@ _MANY_INPUTS = frozenset(
 _SOFTMAX = frozenset({"softmax", "log_softmax", "softmax_backward", "log_softmax_backward"})
 _LAYER_NORM = frozenset("layer_norm group_norm rms_norm _fused_rms_norm layer_norm_backward group_norm_backward".split())
 
+
 class OpWork(NamedTuple):
     """One piece of work; see the module for its sizes."""
 

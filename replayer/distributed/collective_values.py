@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,6 +21,7 @@ from replayer.state import computing
 from replayer.tensor.allocation import Uniform, host_keeps
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import known_values, payload_of, view_of
+from replayer.torch_types import TorchAny
 
 
 @dataclass
@@ -39,7 +39,7 @@ Combine = Callable[[list[RankValues]], torch.Tensor | None]
 
 
 def message_of(
-    operation: str, arrived_ns: int, inputs: Sequence[Any], like: Sequence[Any], splits: list[int] | None
+    operation: str, arrived_ns: int, inputs: Sequence[TorchAny], like: Sequence[TorchAny], splits: list[int] | None
 ) -> RankMessage:
     """This rank's message about its `inputs`; a rank without inputs gives size and dtype by `like`."""
     of = inputs or like
@@ -61,7 +61,7 @@ def message_of(
     return message
 
 
-def _values(tensor: Any) -> torch.Tensor | float | int | bool | None:
+def _values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
     with torch.no_grad():
         known: torch.Tensor | float | int | bool | None
         if not isinstance(tensor, VirtualTensor):
@@ -87,7 +87,7 @@ def values_in(message: RankMessage) -> RankValues:
 # -- results ---------------------------------------------------------------------------------------------------------------
 
 
-def reduced(op: Any = None) -> Combine:
+def reduced(op: TorchAny = None) -> Combine:
     """Combine element by element over the ranks with a dist.ReduceOp (None: sum)."""
     name = "SUM" if op is None else next((name for name in _REDUCTIONS if op == getattr(dist.ReduceOp, name)), "")
     reduce = _REDUCTIONS.get(name, _unknown)
@@ -139,12 +139,12 @@ def exchanged(rank: int) -> Combine:
     return combine
 
 
-def assign(outputs: Sequence[Any], flat: torch.Tensor | None) -> None:
+def assign(outputs: Sequence[TorchAny], flat: torch.Tensor | None) -> None:
     """Give `outputs` these values, in order; None: unknown."""
     if flat is None or sum(output.numel() for output in outputs) != flat.numel():
         return
     pieces = flat.split([output.numel() for output in outputs])
-    by_allocation: dict[int, list[tuple[Any, torch.Tensor]]] = {}
+    by_allocation: dict[int, list[tuple[TorchAny, torch.Tensor]]] = {}
     with torch.no_grad():
         for output, piece in zip(outputs, pieces, strict=True):
             if isinstance(output, VirtualTensor) and computing():
@@ -157,14 +157,14 @@ def assign(outputs: Sequence[Any], flat: torch.Tensor | None) -> None:
             _assign_allocation(parts)
 
 
-def clear_known_values(outputs: Sequence[Any]) -> None:
+def clear_known_values(outputs: Sequence[TorchAny]) -> None:
     """The values of `outputs` are being overwritten."""
     for output in outputs:
         if isinstance(output, VirtualTensor) and not computing():
             output.allocation.known = None
 
 
-def _assign_allocation(parts: list[tuple[Any, torch.Tensor]]) -> None:
+def _assign_allocation(parts: list[tuple[TorchAny, torch.Tensor]]) -> None:
     """Give values to tensors that share an allocation, if together they fill it."""
     allocation = parts[0][0].allocation
     if sum(output.meta.size_bytes for output, _ in parts) != allocation.size_bytes or not parts[0][0].meta.numel:

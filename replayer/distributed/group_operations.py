@@ -1,14 +1,13 @@
 """The operations of one process group: posted to the other ranks, and put on the group's own streams.
 
-    operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0")
-    work = operations.run("all_reduce", inputs, outputs, combine)
-    operations.settle()     # all operations so far have an end on the device
+operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0")
+work = operations.run("all_reduce", inputs, outputs, combine)
+operations.settle()     # all operations so far have an end on the device
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from replayer.cost_model.collectives import GroupOperation, Times, kernel_label
 from replayer.distributed import collective_values as values
@@ -16,15 +15,16 @@ from replayer.distributed.store_exchange import RankMessage, StoreExchange
 from replayer.distributed.work import Called, CommStream, VirtualWork
 from replayer.state import gpu
 from replayer.tensor.tensor import VirtualTensor
+from replayer.torch_types import TorchAny
 from traces.model import NONE
 
-Tensors = Sequence[Any]
+Tensors = Sequence[TorchAny]
 
 
 class GroupOperations:
     """What `VirtualNccl` runs."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout_s: float, group_name: str) -> None:
+    def __init__(self, store: TorchAny, rank: int, size: int, timeout_s: float, group_name: str) -> None:
         self.group_name = group_name
         self.coalesced: list[VirtualWork] | None = None  # begun since torch started to coalesce
         self.carries_objects = 0  # object collectives under way: their pickles, which are CPU tensors, pass through the store
@@ -65,7 +65,7 @@ class GroupOperations:
         pair: tuple[int, int] | None = None,
         device: int = NONE,
         like: Tensors = (),
-    ) -> Any:
+    ) -> TorchAny:
         """Begin an operation; returns its work. `pair`: sender and receiver, of a point-to-point operation."""
         tensors = [*inputs, *outputs, *like]
         virtual = [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
@@ -86,7 +86,7 @@ class GroupOperations:
         message = values.message_of(name, arrived_ns, inputs, like, splits)
         pending = self._store_exchange().post(f"{channel}/{'cpu' if device == NONE else 'cuda'}", list(members), message)
         tracker = here.simulator.tracker
-        steps = tracker.number, tracker.recorded_step_number
+        steps = tracker.number, here.recording.number_of(tracker.step.step)
         place = here.ranks.costs.place(name, message.size_bytes, self._size, *steps)
         work = VirtualWork(self._play, comm_stream, Called(call_ns, message, place), pending, outputs, combine)
         values.clear_known_values(outputs)

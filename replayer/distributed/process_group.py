@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,15 +30,16 @@ from replayer.distributed.group_operations import GroupOperations
 from replayer.distributed.work import WorkGroup
 from replayer.state import gpu
 from replayer.tensor.tensor import VirtualTensor
+from replayer.torch_types import TorchAny
 
-Tensors = Sequence[Any]
+Tensors = Sequence[TorchAny]
 
 
-def _by_device(operation: Callable[..., Any]) -> Callable[..., Any]:
+def _by_device(operation: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
     """An operation whose tensors may lie on the host, if the group has a backend for those."""
 
     @wraps(operation)
-    def routed(self: VirtualNccl, *args: Any, **kwargs: Any) -> Any:
+    def routed(self: VirtualNccl, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if self.on_cpu is not None and any(map(_lies_on_host, tree_leaves(args))):
             return getattr(self.on_cpu, operation.__name__)(*args, **kwargs)
         return operation(self, *args, **kwargs)
@@ -47,16 +47,16 @@ def _by_device(operation: Callable[..., Any]) -> Callable[..., Any]:
     return routed
 
 
-def _for_each_pair(operation: Callable[..., Any]) -> Callable[..., WorkGroup]:
+def _for_each_pair(operation: Callable[..., TorchAny]) -> Callable[..., WorkGroup]:
     """The operation for several outputs and inputs at once."""
 
-    def of_all(self: VirtualNccl, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any = None) -> WorkGroup:
+    def of_all(self: VirtualNccl, outputs: Sequence[TorchAny], inputs: Sequence[TorchAny], opts: TorchAny = None) -> WorkGroup:
         return WorkGroup([operation(self, o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
 
     return of_all
 
 
-def _lies_on_host(value: Any) -> bool:
+def _lies_on_host(value: TorchAny) -> bool:
     return isinstance(value, torch.Tensor) and not isinstance(value, VirtualTensor) and not hasattr(value, "reducer_device")
 
 
@@ -71,7 +71,7 @@ class Options:
 
 
 # torch's stubs know one spelling of each method; torch itself calls several.
-_ProcessGroup: Any = dist.ProcessGroup
+_ProcessGroup: TorchAny = dist.ProcessGroup
 
 
 class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
@@ -79,12 +79,14 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
 
     Options = Options
 
-    def __init__(self, store: Any, rank: int, size: int, options: Any = None, device: torch.device | None = None) -> None:
+    def __init__(
+        self, store: TorchAny, rank: int, size: int, options: TorchAny = None, device: torch.device | None = None
+    ) -> None:
         """`device` is what torch passes since 2.15; operations go by the device of their tensors."""
         super().__init__(rank, size)
         self.options = options if options is not None else Options()
         self._rank, self._size = rank, size
-        self.on_cpu: Any = None  # the backend for CPU tensors, as a real gloo in a group of "cpu:gloo,cuda:nccl"
+        self.on_cpu: TorchAny = None  # the backend for CPU tensors, as a real gloo in a group of "cpu:gloo,cuda:nccl"
         self.operations = GroupOperations(store, rank, size, self.options._timeout.total_seconds(), self.options.group_name)
 
     # -- what torch.distributed asks of any group; C++ asks for some of it too, and looks for overrides by its own names ----
@@ -119,7 +121,7 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
 
     supports_splitting = False
 
-    def _get_backend(self, device: Any) -> Any:
+    def _get_backend(self, device: TorchAny) -> TorchAny:
         return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
 
     def _set_sequence_number_for_group(self) -> None:
@@ -142,46 +144,48 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
     # -- operations ----------------------------------------------------------------------------------------------------
 
     @_by_device
-    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+    def allreduce(self, tensors: TorchAny, opts: TorchAny = None) -> TorchAny:
         tensors = _listed(tensors)
         combine = values.reduced(opts.reduceOp if isinstance(opts, dist.AllreduceOptions) else opts)
         return self.operations.run("all_reduce", tensors, tensors, combine)
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+    def allreduce_coalesced(self, tensors: TorchAny, opts: TorchAny = None) -> TorchAny:
         combine = values.reduced(opts.reduceOp if opts is not None else None)
         return WorkGroup([self.operations.run("all_reduce", [tensor], [tensor], combine) for tensor in tensors])
 
     @_by_device
-    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+    def broadcast(self, tensors: TorchAny, opts: TorchAny = None) -> TorchAny:
         tensors = _listed(tensors)
         root = opts.rootRank if isinstance(opts, dist.BroadcastOptions) else int(opts or 0)
         return self.operations.run("broadcast", tensors, tensors, values.of_rank(root))
 
     @_by_device
-    def reduce(self, tensors: Any, opts: Any) -> Any:
+    def reduce(self, tensors: TorchAny, opts: TorchAny) -> TorchAny:
         outputs = tensors if opts.rootRank == self._rank else []
         return self.operations.run("reduce", tensors, outputs, values.reduced(opts.reduceOp))
 
     @_by_device
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+    def allgather(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
         return self.operations.run("all_gather", _listed(inputs), outputs[0], values.joined)
 
     @_by_device
-    def all_gather_single(self, output: Any, source: Any, opts: Any = None) -> Any:
+    def all_gather_single(self, output: TorchAny, source: TorchAny, opts: TorchAny = None) -> TorchAny:
         return self.operations.run("all_gather_into_tensor", [source], [output], values.joined)
 
     @_by_device
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+    def reduce_scatter(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
         combine = values.scattered(values.reduced(opts.reduceOp if opts is not None else None), self._rank, self._size)
         return self.operations.run("reduce_scatter", inputs[0], outputs, combine)
 
     @_by_device
-    def reduce_scatter_single(self, output: Any, source: Any, opts: Any = None) -> Any:
+    def reduce_scatter_single(self, output: TorchAny, source: TorchAny, opts: TorchAny = None) -> TorchAny:
         combine = values.scattered(values.reduced(opts.reduceOp if opts is not None else None), self._rank, self._size)
         return self.operations.run("reduce_scatter_tensor", [source], [output], combine)
 
     @_by_device
-    def all_to_all_single(self, output: Any, source: Any, output_sizes: Any, input_sizes: Any, opts: Any = None) -> Any:
+    def all_to_all_single(
+        self, output: TorchAny, source: TorchAny, output_sizes: TorchAny, input_sizes: TorchAny, opts: TorchAny = None
+    ) -> TorchAny:
         # Each rank posts how it splits its input; this one's output is known where all values are.
         rows = list(input_sizes) if input_sizes else [source.shape[0] // self._size] * self._size
         each = source[0].numel() if source.dim() > 1 and source.shape[0] else 1
@@ -189,30 +193,30 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
         return self.operations.run("all_to_all_single", [source], [output], values.exchanged(self._rank), splits)
 
     @_by_device
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+    def alltoall(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
         splits = [tensor.numel() for tensor in inputs]
         return self.operations.run("all_to_all", inputs, outputs, values.exchanged(self._rank), splits)
 
     @_by_device
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+    def gather(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
         return self.operations.run("gather", inputs, outputs[0] if outputs else [], values.joined)
 
     @_by_device
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+    def scatter(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
         given = inputs[0] if inputs else []
         combine = values.scattered(values.of_rank(opts.rootRank), self._rank, self._size)
         return self.operations.run("scatter", given, outputs, combine, like=outputs)
 
     @_by_device
-    def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
+    def send(self, tensors: TorchAny, to: int, tag: int = 0) -> TorchAny:
         return self.operations.run("send", tensors, [], None, pair=(self._rank, to))
 
     @_by_device
-    def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
+    def recv(self, tensors: TorchAny, source: int, tag: int = 0) -> TorchAny:
         combine = values.of_rank(sorted({source, self._rank}).index(source))
         return self.operations.run("recv", [], tensors, combine, pair=(source, self._rank), like=tensors)
 
-    def barrier(self, opts: Any = None) -> Any:
+    def barrier(self, opts: TorchAny = None) -> TorchAny:
         work = self.operations.run("barrier", [], [], None, device=gpu().current.device())
         work.blocks_host = True
         return work
@@ -225,13 +229,13 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
     _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
 
-    def _start_coalescing(self, device: Any) -> None:
+    def _start_coalescing(self, device: TorchAny) -> None:
         self.operations.coalesced = []
 
-    def _end_coalescing(self, device: Any) -> Any:
+    def _end_coalescing(self, device: TorchAny) -> TorchAny:
         works, self.operations.coalesced = self.operations.coalesced or [], None
         return WorkGroup(works)
 
 
-def _listed(tensors: Any) -> list[Any]:
+def _listed(tensors: TorchAny) -> list[TorchAny]:
     return list(tensors) if isinstance(tensors, list | tuple) else [tensors]

@@ -22,12 +22,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter_ns, sleep  # by name, for what the module holds may be patched: surfaces/time.py
-from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistError
 
 from replayer.timing.clock import Clock
+from replayer.torch_types import TorchAny
 
 LIVENESS_CHECK_AFTER_S = 1.0  # of waiting: from then on, ask whether missing ranks have ended
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.002  # between polls of the store
@@ -94,9 +94,9 @@ class PendingExchange:
 class StoreExchange:
     """One rank's side of the exchange. A channel is a sequence of operations that the same ranks take part in."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout_s: float, clock: Clock) -> None:
+    def __init__(self, store: TorchAny, rank: int, size: int, timeout_s: float, clock: Clock) -> None:
         # torchrun restarts workers on the store that they had, where the messages of those before them are.
-        self._store: Any = PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
+        self._store: TorchAny = PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
         self.rank, self.size = rank, size
         self.timeout_s = timeout_s
         self._clock = clock

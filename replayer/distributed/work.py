@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,10 +26,11 @@ from replayer.distributed import collective_values as values
 from replayer.distributed.store_exchange import PendingExchange, RankMessage
 from replayer.state import gpu
 from replayer.timing.stream import VirtualStream
+from replayer.torch_types import TorchAny
 from traces.model import NONE
 
 # torch's stubs know one spelling of each method; torch itself calls several.
-_Work: Any = dist.Work
+_Work: TorchAny = dist.Work
 
 
 class _Awaited(_Work):  # type: ignore[misc]
@@ -41,9 +42,9 @@ class _Awaited(_Work):  # type: ignore[misc]
     def is_success(self) -> bool:
         return bool(self.is_completed())
 
-    def get_future(self) -> Any:
+    def get_future(self) -> TorchAny:
         """See Note [Waiting at the end of backward]."""
-        future: Any = torch.futures.Future()
+        future: TorchAny = torch.futures.Future()
         future.set_result(list(self.result()))
         if torch._C._current_graph_task_id() >= 0:
             Variable._execution_engine.queue_callback(self.synchronize)
@@ -67,7 +68,7 @@ class VirtualWork(_Awaited):
         comm_stream: CommStream,
         called: Called,
         pending: PendingExchange,
-        outputs: Sequence[Any],
+        outputs: Sequence[TorchAny],
         combine: values.Combine | None,
     ) -> None:
         super().__init__()
@@ -124,7 +125,7 @@ class VirtualWork(_Awaited):
     def exception(self) -> None:
         return None
 
-    def result(self) -> list[Any]:
+    def result(self) -> list[TorchAny]:
         return self._outputs
 
 
@@ -141,7 +142,7 @@ class WorkGroup(_Awaited):
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)
 
-    def result(self) -> list[Any]:
+    def result(self) -> list[TorchAny]:
         return [output for work in self._works for output in work.result()]
 
 

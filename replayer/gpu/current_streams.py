@@ -1,8 +1,8 @@
 """The calling host thread, its current device, and its current stream of each device.
 
-    current.device()            # torch.cuda.current_device()
-    current.stream(0)           # torch.cuda.current_stream(0)
-    current.caller(0).thread    # the host thread, whose `host_ns` is its virtual present
+current.device()            # torch.cuda.current_device()
+current.stream(0)           # torch.cuda.current_stream(0)
+current.caller(0).thread    # the host thread, whose `host_ns` is its virtual present
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One allocation of device memory as a tensor holds it, and what its holder may do with it.
 
-    handle.address
-    handle.allocator.free(handle)
+handle.address
+handle.allocator.free(handle)
 """
 
 from __future__ import annotations

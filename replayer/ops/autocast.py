@@ -13,13 +13,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from replayer import state
 from replayer.tensor.tensor import VirtualTensor
+from replayer.torch_types import TorchAny
 from traces.patching import patch_around
 
 LOWER = (
@@ -56,7 +56,7 @@ class _Casts(threading.local):
     """Low-precision copies of parameters, kept until the outermost autocast of this thread ends, as PyTorch keeps them."""
 
     def __init__(self) -> None:
-        self.made: dict[int, tuple[Any, Any]] = {}  # id of the parameter -> (itself, its cast)
+        self.made: dict[int, tuple[TorchAny, TorchAny]] = {}  # id of the parameter -> (itself, its cast)
 
 
 class Autocast:
@@ -71,19 +71,19 @@ class Autocast:
         clear()
         self._casts.made.clear()
 
-    def cast(self, op: Any, dtype: torch.dtype | None, *args: Any, **kwargs: Any) -> Any:
+    def cast(self, op: TorchAny, dtype: torch.dtype | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         """The op in this dtype; in autocast's own one, half precision, if None."""
         to = dtype or torch.get_autocast_dtype("cuda")
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*self._cast(args, to), **self._cast_named(kwargs, to))
 
-    def full_and_back(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+    def full_and_back(self, op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         """float32 inside, and the first argument's dtype outside."""
         result, first = self.cast(op, torch.float32, *args, **kwargs), args[0] if args else None
         restored = isinstance(result, torch.Tensor) and result.dtype is torch.float32
         return result.to(first.dtype) if restored and isinstance(first, torch.Tensor) and _eligible(first) else result
 
-    def full_by_dtype(self, op: Any, at: int, *args: Any, **kwargs: Any) -> Any:
+    def full_by_dtype(self, op: TorchAny, at: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         """Casts by the op's own `dtype` argument, which is the one `at` this place, unless the caller has set it."""
         given = kwargs.get("dtype") if len(args) <= at else args[at]
         if given is None and _eligible(args[0]):
@@ -93,21 +93,21 @@ class Autocast:
                 args = (*args, *defaults, kwargs.pop("dtype"))
         return self.as_it_is(op, *args, **kwargs)
 
-    def widest(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+    def widest(self, op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         is_wide = any(_eligible(value) and value.dtype is torch.float32 for value in tree_leaves((args, kwargs)))
         return self.cast(op, torch.float32 if is_wide else None, *args, **kwargs)
 
-    def banned(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+    def banned(self, op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if any(map(_is_on_device, args)):
             raise RuntimeError(_BANNED)
         return self.as_it_is(op, *args, **kwargs)
 
-    def as_it_is(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+    def as_it_is(self, op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         """Without a cast of its arguments, and without autocast within."""
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*args, **kwargs)
 
-    def _cast(self, values: Any, dtype: torch.dtype) -> list[Any]:
+    def _cast(self, values: TorchAny, dtype: torch.dtype) -> list[TorchAny]:
         """The last argument first: PyTorch casts them in a call's argument list, which gcc evaluates from the right."""
         cast = [
             self._one(value, dtype)
@@ -119,10 +119,10 @@ class Autocast:
         ]
         return cast[::-1]
 
-    def _cast_named(self, kwargs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    def _cast_named(self, kwargs: dict[str, TorchAny], dtype: torch.dtype) -> dict[str, TorchAny]:
         return {name: self._one(value, dtype) if _is_on_device(value) else value for name, value in kwargs.items()}
 
-    def _one(self, tensor: Any, dtype: torch.dtype) -> Any:
+    def _one(self, tensor: TorchAny, dtype: torch.dtype) -> TorchAny:
         now = tensor.dtype
         if now is dtype or not now.is_floating_point or now is torch.float64:
             return tensor
@@ -142,17 +142,17 @@ class Autocast:
         return cached[1]
 
 
-def _is_on_device(value: Any) -> bool:
+def _is_on_device(value: TorchAny) -> bool:
     """Also of subclasses that wrap virtual tensors (DTensor) or stand for them (fake tensors)."""
     kind = type(value)
     return kind is VirtualTensor or (kind is not torch.Tensor and isinstance(value, torch.Tensor) and value.is_cuda)
 
 
-def _eligible(value: Any) -> bool:
+def _eligible(value: TorchAny) -> bool:
     return _is_on_device(value) and value.dtype.is_floating_point and value.dtype is not torch.float64
 
 
-def _place_of(op: Any, name: str) -> int:
+def _place_of(op: TorchAny, name: str) -> int:
     return [argument.name for argument in op._schema.arguments].index(name)
 
 
@@ -182,17 +182,17 @@ def register() -> None:
 def _cover_packages(autocast: Autocast) -> None:
     """Packages register kernels for CUDA's own autocast key. Those written in Python serve here too. Of those in a library of
     C++, which cast only what C++ sees on CUDA, all get the policy of torchvision's (roi_align, nms, deform_conv2d)."""
-    library: Any = torch.library.Library
+    library: TorchAny = torch.library.Library
     impl, load = library.impl, torch.ops.load_library
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     key = "AutocastPrivateUse1"
 
-    def impl_also(self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> None:
+    def impl_also(self: TorchAny, op_name: TorchAny, fn: TorchAny, dispatch_key: str = "", **options: TorchAny) -> None:
         impl(self, op_name, fn, dispatch_key, **options)
         if (dispatch_key or self.dispatch_key) == "AutocastCUDA" and fn is not torch.library.fallthrough_kernel:
             impl(self, op_name, partial(autocast.as_it_is, fn), key, **options)
 
-    def load_library(path: Any) -> None:
+    def load_library(path: TorchAny) -> None:
         before = set(torch._C._dispatch_get_all_op_names())
         load(path)
         for name in sorted(set(torch._C._dispatch_get_all_op_names()) - before):
@@ -207,7 +207,7 @@ def _cover_packages(autocast: Autocast) -> None:
     library.impl, torch.ops.load_library = impl_also, load_library  # type: ignore[method-assign]
 
 
-def _overload(name: str) -> Any:
+def _overload(name: str) -> TorchAny:
     """The op of this name in the running release, or None: the lists cover several."""
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)

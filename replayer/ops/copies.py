@@ -22,7 +22,6 @@ In this order: what the recording holds for this read (`ReadValues.read`); what 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -45,6 +44,7 @@ from replayer.tensor.values.known_values import (
 )
 from replayer.tensor.values.script_branches import answer_without_error
 from replayer.tensor.values.value_rules import hold_the_same
+from replayer.torch_types import TorchAny
 from traces.layouts import memory_layout
 from traces.model import READ_LIMIT
 
@@ -57,7 +57,7 @@ class Copies:
     def __init__(self, plans: PlanCache) -> None:
         self._plans, self._tensor_class = plans, plans.tensor_class
 
-    def handlers(self) -> dict[Any, Callable[..., Any]]:
+    def handlers(self) -> dict[TorchAny, Callable[..., TorchAny]]:
         return {
             aten.copy_.default: self.copy_,
             aten._to_copy.default: self.to_copy,
@@ -68,7 +68,7 @@ class Copies:
 
     # -- copies ----------------------------------------------------------------------------------------------------
 
-    def copy_(self, target: Any, source: Any, non_blocking: bool = False) -> Any:
+    def copy_(self, target: TorchAny, source: TorchAny, non_blocking: bool = False) -> TorchAny:
         if type(target) is not self._tensor_class:
             self._to_host(target, source, non_blocking)
         elif type(source) is self._tensor_class:
@@ -80,17 +80,17 @@ class Copies:
 
     def to_copy(
         self,
-        source: Any,
+        source: TorchAny,
         *,
         dtype: torch.dtype | None = None,
-        layout: Any = None,
+        layout: TorchAny = None,
         device: torch.device | None = None,
         pin_memory: bool | None = None,
         non_blocking: bool = False,
         memory_format: torch.memory_format | None = None,
-    ) -> Any:
+    ) -> TorchAny:
         """`Tensor.to`, when something changes: an empty tensor of the new kind and a copy into it."""
-        options: dict[str, Any] = {"dtype": dtype or source.dtype, "memory_format": memory_format or torch.preserve_format}
+        options: dict[str, TorchAny] = {"dtype": dtype or source.dtype, "memory_format": memory_format or torch.preserve_format}
         if device is not None and device.type not in OURS:
             there = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
             there = torch.empty_like(there, **options)
@@ -110,7 +110,7 @@ class Copies:
             self._to_device(target, source, non_blocking)
         return target
 
-    def _empty_like(self, source: Any, index: int, options: dict[str, Any]) -> Any:
+    def _empty_like(self, source: TorchAny, index: int, options: dict[str, TorchAny]) -> TorchAny:
         key = ("empty_like", source.meta, index, options["dtype"], options["memory_format"])
         meta = self._plans.copies.get(key)
         if meta is None:
@@ -118,7 +118,7 @@ class Copies:
             meta = self._plans.copies[key] = self._plans.metas.like(torch.empty_like(here, **options), index)
         return make(meta, allocate(gpu(), index, meta.extent_bytes))
 
-    def _on_device(self, target: Any, source: Any) -> None:
+    def _on_device(self, target: TorchAny, source: TorchAny) -> None:
         here, there = target.meta, source.meta
         if target.allocation is not source.allocation or here is not there:
             self._carry_values(target, source)
@@ -131,7 +131,7 @@ class Copies:
             return
         gpu().launches.copy_to_peer(self._signature(here, there, "p2p"), here.size_bytes, there.index, here.index)
 
-    def _carry_values(self, target: Any, source: Any) -> None:
+    def _carry_values(self, target: TorchAny, source: TorchAny) -> None:
         """What the host knows of `target` after a copy from `source`, both on the device."""
         here, there = target.meta, source.meta
         known = source.allocation.known
@@ -157,7 +157,7 @@ class Copies:
         else:
             into.known = known if here is there and fills_allocation(source) else None
 
-    def _to_device(self, target: Any, source: torch.Tensor, non_blocking: bool) -> None:
+    def _to_device(self, target: TorchAny, source: torch.Tensor, non_blocking: bool) -> None:
         meta = target.meta
         allocation = target.allocation
         if not meta.numel:
@@ -185,7 +185,7 @@ class Copies:
         else:
             values.copy_(source.detach())
 
-    def _to_host(self, target: torch.Tensor, source: Any, non_blocking: bool) -> None:
+    def _to_host(self, target: torch.Tensor, source: TorchAny, non_blocking: bool) -> None:
         meta: TensorMeta = source.meta
         if not meta.numel:
             return
@@ -220,7 +220,7 @@ class Copies:
         else:
             target.fill_(values)
 
-    def _values(self, source: Any, signature: OpSignature) -> torch.Tensor | float | int | bool:
+    def _values(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         """See Note [Where values come from]."""
         meta: TensorMeta = source.meta
         recorded = gpu().values.read(signature, meta.index, meta.numel)
@@ -230,19 +230,19 @@ class Copies:
 
     # -- reads -----------------------------------------------------------------------------------------------------
 
-    def scalar(self, source: Any) -> Any:
+    def scalar(self, source: TorchAny) -> TorchAny:
         """`item()`."""
         meta: TensorMeta = source.meta
         signature = self._read_signature("aten::_local_scalar_dense", meta)
         values = self._values(source, signature)
         return values.item() if isinstance(values, torch.Tensor) else values
 
-    def equal(self, one: Any, other: Any) -> bool:
+    def equal(self, one: TorchAny, other: TorchAny) -> bool:
         """`torch.equal`: a comparison on the device whose answer the host waits for."""
         unknown = gpu().values.assumed.improving and answer_without_error() is True
         return tuple(one.shape) == tuple(other.shape) and self._same("aten::equal", one, other, torch.equal, unknown=unknown)
 
-    def allclose(self, one: Any, other: Any, *tolerances: Any, **options: Any) -> bool:
+    def allclose(self, one: TorchAny, other: TorchAny, *tolerances: TorchAny, **options: TorchAny) -> bool:
         """`torch.allclose`, by which scripts check that two ways come to one result: where neither is known, they do."""
 
         def close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
@@ -251,7 +251,7 @@ class Copies:
         return self._same("aten::allclose", one, other, close, unknown=gpu().values.assumed.improving)
 
     def _same(
-        self, op: str, one: Any, other: Any, compare: Callable[[torch.Tensor, torch.Tensor], bool], *, unknown: bool
+        self, op: str, one: TorchAny, other: TorchAny, compare: Callable[[torch.Tensor, torch.Tensor], bool], *, unknown: bool
     ) -> bool:
         meta = one.meta if type(one) is self._tensor_class else other.meta
         signature = self._read_signature(op, meta)
@@ -284,7 +284,7 @@ class Copies:
         return self._plans.signature_of((op, meta), lambda: OpSignature(op, (meta.shape,), (meta.dtype_name,)))
 
 
-def _known_or_assumed(tensor: Any) -> torch.Tensor | float | int | bool:
+def _known_or_assumed(tensor: TorchAny) -> torch.Tensor | float | int | bool:
     """The values that the host knows, else one for all elements: see recording/values/assumed_values.py."""
     known = known_values(tensor)
     assumed = gpu().values.assumed
@@ -303,7 +303,7 @@ def _known_or_assumed(tensor: Any) -> torch.Tensor | float | int | bool:
     return assumed.loss() if meta.dtype.is_floating_point or meta.dtype.is_complex else 0
 
 
-def _is_assumed(tensor: Any) -> bool:
+def _is_assumed(tensor: TorchAny) -> bool:
     known = tensor.allocation.known
     return type(known) is Uniform and known.assumed
 

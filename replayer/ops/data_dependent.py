@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -26,6 +25,7 @@ from replayer.tensor.planning.assumed_sizes import assumed_size
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.tensor.values.known_values import known_values, set_known_values
+from replayer.torch_types import TorchAny
 from traces.model import Shape
 
 aten = torch.ops.aten
@@ -36,11 +36,11 @@ _MASKS = (torch.bool, torch.uint8)
 class DataDependentOps:
     """The handlers, bound to one plan cache. `index` indexes by integers."""
 
-    def __init__(self, plans: PlanCache, index: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, plans: PlanCache, index: Callable[[TorchAny, TorchAny], TorchAny]) -> None:
         self._plans, self._tensor_class = plans, plans.tensor_class
         self._index = index
 
-    def handlers(self) -> dict[Any, Callable[..., Any]]:
+    def handlers(self) -> dict[TorchAny, Callable[..., TorchAny]]:
         return {
             aten.index.Tensor: self.index,
             aten.nonzero.default: self.nonzero,
@@ -54,13 +54,13 @@ class DataDependentOps:
 
     # -- by a mask -----------------------------------------------------------------------------------------------------
 
-    def index(self, source: Any, indices: Any) -> Any:
+    def index(self, source: TorchAny, indices: TorchAny) -> TorchAny:
         indices = [part for index in indices for part in self._without_host_mask(index)]
         if not any(self._is_mask(index) for index in indices):
             return self._index(source, indices)
         if type(source) is not self._tensor_class:
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-        meta_indices: list[Any] = []
+        meta_indices: list[TorchAny] = []
         tensors = [source]
         for index in indices:
             if index is None:
@@ -80,7 +80,7 @@ class DataDependentOps:
         known = (aten.index.Tensor(hosts[0], hosts[1:]),) if told else None
         return self._with_values(self._results("aten::index", tensors, [result]), known)[0]
 
-    def nonzero(self, source: Any) -> Any:
+    def nonzero(self, source: TorchAny) -> TorchAny:
         """(count, dimensions) int64, in column-major order as CUDA makes it."""
         meta: TensorMeta = source.meta
         count = self._count_set("aten::nonzero", source, meta.shape)
@@ -88,7 +88,7 @@ class DataDependentOps:
         results = self._results("aten::nonzero", [source], [self._plans.metas.of(shape, stride, 0, torch.int64, meta.index)])
         return self._with_values(results, self._compute(source, lambda host: (aten.nonzero(host),)))[0]
 
-    def masked_select(self, source: Any, mask: Any) -> Any:
+    def masked_select(self, source: TorchAny, mask: TorchAny) -> TorchAny:
         if not (type(source) is type(mask) is self._tensor_class):
             raise RuntimeError("masked_select: expected self and mask to be on the same device, but found a CPU tensor")
         meta: TensorMeta = source.meta
@@ -99,16 +99,16 @@ class DataDependentOps:
         known = None if values is None or chosen is None else (aten.masked_select(values, chosen),)
         return self._with_values(results, known)[0]
 
-    def _is_mask(self, index: Any) -> bool:
+    def _is_mask(self, index: TorchAny) -> bool:
         return type(index) is self._tensor_class and index.dtype in _MASKS
 
-    def _without_host_mask(self, index: Any) -> list[Any]:
+    def _without_host_mask(self, index: TorchAny) -> list[TorchAny]:
         """A mask on the host becomes the integers that it means there, as in CUDA."""
         if isinstance(index, torch.Tensor) and type(index) is not self._tensor_class and index.dtype in _MASKS:
             return list(index.nonzero().unbind(1))
         return [index]
 
-    def _count_set(self, op: str, mask: Any, shape: Shape) -> int:
+    def _count_set(self, op: str, mask: TorchAny, shape: Shape) -> int:
         """How many elements of `mask`, broadcast to `shape`, are set: as the host knows, else as recorded.
 
         See Note [Sizes that nobody knows] in tensor/planning/assumed_sizes.py for what neither tells.
@@ -125,23 +125,25 @@ class DataDependentOps:
 
     # -- by distinct values and sums -----------------------------------------------------------------------------------
 
-    def unique2(self, source: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
+    def unique2(
+        self, source: TorchAny, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+    ) -> TorchAny:
         known = self._compute(source, lambda host: aten._unique2(host, True, return_inverse, return_counts))
         return self._unique("aten::_unique2", source, return_inverse, return_counts, known)
 
     def unique_dim(
-        self, source: Any, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
-    ) -> Any:
+        self, source: TorchAny, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+    ) -> TorchAny:
         known = self._compute(source, lambda host: aten.unique_dim(host, dim, True, return_inverse, return_counts))
         return self._unique("aten::unique_dim", source, return_inverse, return_counts, known, dim)
 
     def unique_consecutive(
-        self, source: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
-    ) -> Any:
+        self, source: TorchAny, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+    ) -> TorchAny:
         known = self._compute(source, lambda host: aten.unique_consecutive(host, return_inverse, return_counts, dim))
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
-    def repeat_interleave(self, repeats: Any, *, output_size: int | None = None) -> Any:
+    def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
         """Each index as often as `repeats` says; with `output_size` the host need not wait to learn how many."""
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.meta.numel
@@ -149,7 +151,7 @@ class DataDependentOps:
         result = self._new((size,), repeats.meta.dtype, repeats.meta)
         return self._with_values(self._results(REPEAT_INTERLEAVE, [repeats], [result]), known)[0]
 
-    def bincount(self, source: Any, weights: Any = None, minlength: int = 0) -> Any:
+    def bincount(self, source: TorchAny, weights: TorchAny = None, minlength: int = 0) -> TorchAny:
         known = self._compute(source, lambda host: (aten.bincount(host, None, minlength),))
         size = self._size("aten::bincount", source, known, lambda: max(minlength, 1 if source.meta.numel else 0))
         dtype = torch.int64
@@ -161,8 +163,8 @@ class DataDependentOps:
         return self._with_values(self._results("aten::bincount", tensors, [self._new((size,), dtype, source.meta)]), known)[0]
 
     def _unique(
-        self, op: str, source: Any, return_inverse: bool, return_counts: bool, known: Any, dim: int | None = None
-    ) -> tuple[Any, ...]:
+        self, op: str, source: TorchAny, return_inverse: bool, return_counts: bool, known: TorchAny, dim: int | None = None
+    ) -> tuple[TorchAny, ...]:
         """The distinct values, the inverse indices and the counts; the latter two empty where not asked for.
 
         With `dim`, slices along that dimension are compared instead of elements.
@@ -186,12 +188,12 @@ class DataDependentOps:
             self._with_values(made[2:], (_even_counts(compared, size),))
         return tuple(self._with_values(made, known))
 
-    def _compute(self, source: Any, compute: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> Any:
+    def _compute(self, source: TorchAny, compute: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> TorchAny:
         """The op's results, computed on the host if it knows the input's values; else None."""
         known = self._host(source)
         return None if known is None else compute(known)
 
-    def _host(self, tensor: Any) -> torch.Tensor | None:
+    def _host(self, tensor: TorchAny) -> torch.Tensor | None:
         """The values of a small tensor, if the host knows them."""
         if type(tensor) is not self._tensor_class:
             return tensor if isinstance(tensor, torch.Tensor) else None
@@ -201,14 +203,14 @@ class DataDependentOps:
             return known
         return torch.full(meta.shape, known, dtype=meta.dtype, device="cpu")
 
-    def _size(self, op: str, source: Any, known: Any, assume: Callable[[], int], dim: int | None = None) -> int:
+    def _size(self, op: str, source: TorchAny, known: TorchAny, assume: Callable[[], int], dim: int | None = None) -> int:
         """The size of the first result along `dim`: of the computed one, else as recorded, else assumed."""
         recorded = self._recorded_size(op, source.meta.shape)
         if known is not None:
             return int(known[0].shape[0 if dim is None else dim])
         return assumed_size(op, assume) if recorded is None else recorded
 
-    def _with_values(self, results: list[Any], known: Any) -> list[Any]:
+    def _with_values(self, results: list[TorchAny], known: TorchAny) -> list[TorchAny]:
         for result, values in zip(results, known or (), strict=False):
             meta: TensorMeta = result.meta
             if 0 < meta.numel <= KNOWN_LIMIT and meta.shape == tuple(values.shape):
@@ -226,7 +228,7 @@ class DataDependentOps:
     def _new(self, shape: Shape, dtype: torch.dtype, beside: TensorMeta) -> TensorMeta:
         return self._plans.metas.contiguous(shape, dtype, beside.index)
 
-    def _results(self, op: str, tensors: list[Any], metas: list[TensorMeta]) -> list[Any]:
+    def _results(self, op: str, tensors: list[TorchAny], metas: list[TensorMeta]) -> list[TorchAny]:
         """Allocate the op's results, all on one device, and launch it. `tensors` are its tensor arguments."""
         made = [make(meta, allocate(gpu(), meta.index, meta.extent_bytes)) for meta in metas]
         arguments: list[TensorMeta] = [tensor.meta for tensor in tensors]

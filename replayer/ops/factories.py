@@ -13,7 +13,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -24,6 +23,7 @@ from replayer.tensor.device_args import index_of
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.tensor.values.known_values import in_dtype, set_known_values
+from replayer.torch_types import TorchAny
 
 KEYS = ("CUDA", "PrivateUse1", "Lazy")
 SPARSE_FACTORIES = {"Sparse": ("empty.memory_format", "_sparse_coo_tensor_with_dims"), "SparseCsr": ("empty.memory_format",)}
@@ -38,13 +38,13 @@ class Factories:
 
     def empty(
         self,
-        size: Any,
+        size: TorchAny,
         dtype: torch.dtype | None = None,
-        layout: Any = None,
+        layout: TorchAny = None,
         device: torch.device | None = None,
         pin_memory: bool | None = None,
         memory_format: torch.memory_format | None = None,
-    ) -> Any:
+    ) -> TorchAny:
         _refuse_pinned(pin_memory, "empty")
         shape = tuple(size)
         kind = dtype or torch.get_default_dtype()
@@ -59,43 +59,45 @@ class Factories:
 
     def empty_strided(
         self,
-        size: Any,
-        stride: Any,
+        size: TorchAny,
+        stride: TorchAny,
         dtype: torch.dtype | None = None,
-        layout: Any = None,
+        layout: TorchAny = None,
         device: torch.device | None = None,
         pin_memory: bool | None = None,
-    ) -> Any:
+    ) -> TorchAny:
         _refuse_pinned(pin_memory, "empty_strided")
         meta = self._metas.of(tuple(size), tuple(stride), 0, dtype or torch.get_default_dtype(), index_of(device))
         return make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes))
 
-    def zeros(self, size: Any, **options: Any) -> Any:
+    def zeros(self, size: TorchAny, **options: TorchAny) -> TorchAny:
         """`_efficientzerotensor`, which C++ makes of gradients that are nothing."""
         made = self.empty(size, options.get("dtype"), device=options.get("device"))
         made.allocation.known = Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype)
         return made
 
-    def kaiser_window(self, length: int, *shape: Any, **options: Any) -> Any:
+    def kaiser_window(self, length: int, *shape: TorchAny, **options: TorchAny) -> TorchAny:
         """C++ makes it on the device, by a kernel of its own that only CPU and CUDA have."""
         device = torch.device(BACKEND, index_of(options.pop("device", None)))
         return torch.kaiser_window(length, *shape, device="cpu", dtype=options.get("dtype")).to(device)
 
-    def indices(self, op: Any, row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None, **options: Any) -> Any:
+    def indices(
+        self, op: TorchAny, row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None, **options: TorchAny
+    ) -> TorchAny:
         """`tril_indices` and `triu_indices`: the CPU's kernel is asked."""
         values = op(row, col, offset, dtype=dtype or torch.int64, device="cpu")
         made = self.empty(values.shape, values.dtype, device=options.get("device"))
         set_known_values(made, values)
         return made
 
-    def sparse(self, op: Any, *args: Any, device: torch.device | None = None, **options: Any) -> Any:
+    def sparse(self, op: TorchAny, *args: TorchAny, device: torch.device | None = None, **options: TorchAny) -> TorchAny:
         """An empty sparse tensor: the host's, wrapped."""
         return self._wrap_sparse(op(*args, device=torch.device("cpu"), **options), index_of(device), {}, known=True)
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
     """A host tensor in place of one on device `index`. See Note [The map of used parameters] in process_group.py."""
-    made: Any = torch.empty(shape, dtype=torch.int32, device="cpu")
+    made: TorchAny = torch.empty(shape, dtype=torch.int32, device="cpu")
     made.reducer_device = index
     return made  # type: ignore[no-any-return]
 
@@ -105,18 +107,18 @@ def _refuse_pinned(pin_memory: bool | None, op: str) -> None:
         raise RuntimeError("Only dense CPU tensors can be pinned")
 
 
-def register(plans: PlanCache, copies: Copies, fallback: Callable[..., Any]) -> None:
+def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]) -> None:
     """Register all kernels. `fallback` runs an op from its plan, for ops that arrive below the Python key."""
     made = Factories(plans)
 
-    def copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
+    def copy_from(source: TorchAny, target: TorchAny, non_blocking: bool = False) -> TorchAny:
         return copies.copy_(target, source, non_blocking)
 
-    def resize_(tensor: Any, size: Any, memory_format: Any = None) -> Any:
+    def resize_(tensor: TorchAny, size: TorchAny, memory_format: TorchAny = None) -> TorchAny:
         options = {} if memory_format is None else {"memory_format": memory_format}
         return fallback(torch.ops.aten.resize_.default, (), (tensor, list(size)), options)
 
-    kernels: dict[str, Callable[..., Any]] = {
+    kernels: dict[str, Callable[..., TorchAny]] = {
         "empty.memory_format": made.empty,
         "empty_strided": made.empty_strided,
         "_copy_from": copy_from,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
 from replayer.state import gpu
 from replayer.tensor.planning.plan_cache import PlanCache
+from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
 
@@ -23,7 +23,7 @@ _NAMES = "mm addmm addmm_ bmm baddbmm baddbmm_ mv addmv addmv_ dot vdot _addmm_a
 PRODUCTS = frozenset(getattr(getattr(aten, name), overload) for name in _NAMES for overload in getattr(aten, name).overloads())
 
 
-def use_workspace(result: Any) -> bool:
+def use_workspace(result: TorchAny) -> bool:
     """The calling thread has asked for this product; nothing is taken for an empty one. Returns whether any are kept."""
     here = gpu()
     if here.blas.kept and result.meta.numel:
@@ -32,10 +32,10 @@ def use_workspace(result: Any) -> bool:
     return here.blas.kept
 
 
-def handlers(plans: PlanCache, run: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
+def handlers(plans: PlanCache, run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
     """For one plan cache; `run` runs an op from its plan."""
 
-    def product(op: Any, *args: Any, **kwargs: Any) -> Any:
+    def product(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         result = run(op, *args, **kwargs)
         if not use_workspace(result):
             plans.route(op).special = None

@@ -9,8 +9,6 @@ What the CPU did to storages (views, in place) is what the op did to the tensors
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from replayer.state import computing, gpu
@@ -20,6 +18,7 @@ from replayer.tensor.planning.call_arguments import CallArguments
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import no_such_tensor
 from replayer.tensor.values.known_values import bytes_of, known_values, payload_of, set_known_values
+from replayer.torch_types import TorchAny
 
 
 class HostCall(CallArguments):
@@ -29,11 +28,11 @@ class HostCall(CallArguments):
         super().__init__(plans.tensor_class)
         self.plans = plans
         self.outputs: list[tuple[int, ...]] = []  # shapes of what is new
-        self.given: list[tuple[Any, torch.Tensor]] = []  # virtual tensors and those of the host in their place
+        self.given: list[tuple[TorchAny, torch.Tensor]] = []  # virtual tensors and those of the host in their place
         self.allocations: dict[int, Allocation] = {}  # by the storage's identity
         self.known = True  # whether the host knows all that was given
 
-    def virtual(self, value: Any, where: Where) -> torch.Tensor:
+    def virtual(self, value: TorchAny, where: Where) -> torch.Tensor:
         known = payload_of(value) if computing() else known_values(value)
         if isinstance(known, torch.Tensor):
             host = known
@@ -44,7 +43,7 @@ class HostCall(CallArguments):
         self.given.append((value, host))
         return host
 
-    def back(self, value: Any, index: int) -> Any:
+    def back(self, value: TorchAny, index: int) -> TorchAny:
         """A result as the script gets it, on device `index`."""
         if isinstance(value, (list, tuple)):
             return [self.back(item, index) for item in value]

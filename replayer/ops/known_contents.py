@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -18,21 +17,22 @@ from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.tensor.values.known_values import fills_allocation, in_dtype, known_values, set_known_values, writable_values
 from replayer.tensor.values.value_rules import EXACT_DTYPES
+from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
 
 
-def _is_unknown_mask(index: Any) -> bool:
+def _is_unknown_mask(index: TorchAny) -> bool:
     return index is not None and index.dtype is torch.bool and known_values(index) is None
 
 
 class KnownContents:
     """The handlers, bound to one plan cache. `run` runs an op from its plan."""
 
-    def __init__(self, plans: PlanCache, run: Callable[..., Any]) -> None:
+    def __init__(self, plans: PlanCache, run: Callable[..., TorchAny]) -> None:
         self._tensor_class, self._run = plans.tensor_class, run
 
-    def handlers(self) -> dict[Any, Callable[..., Any]]:
+    def handlers(self) -> dict[TorchAny, Callable[..., TorchAny]]:
         filled = {
             aten.zeros_like.default: lambda args: 0,
             aten.ones_like.default: lambda args: 1,
@@ -53,14 +53,14 @@ class KnownContents:
             aten.index_put.default: index_put_new,
         }
 
-    def zero_(self, target: Any) -> Any:
+    def zero_(self, target: TorchAny) -> TorchAny:
         return self.fill_(target, 0, aten.zero_.default)
 
-    def fill_(self, target: Any, value: Any, func: Any = aten.fill_.Scalar) -> Any:
+    def fill_(self, target: TorchAny, value: TorchAny, func: TorchAny = aten.fill_.Scalar) -> TorchAny:
         allocation = target.allocation
         meta: TensorMeta = target.meta
         uniform = Uniform(in_dtype(value, meta.dtype), meta.dtype)
-        known: Any = allocation.known
+        known: TorchAny = allocation.known
         if fills_allocation(target) or (type(known) is Uniform and known == uniform):
             known = uniform
         elif known is not None:
@@ -72,7 +72,7 @@ class KnownContents:
         allocation.known = known
         return target
 
-    def arange(self, start: Any, end: Any, step: Any = 1, *, out: Any) -> Any:
+    def arange(self, start: TorchAny, end: TorchAny, step: TorchAny = 1, *, out: TorchAny) -> TorchAny:
         """Its values are exact: scripts index and mask by positions."""
         self._run(aten.arange.start_out, start, end, step, out=out)
         meta: TensorMeta = out.meta
@@ -80,7 +80,7 @@ class KnownContents:
             set_known_values(out, torch.arange(start, end, step, dtype=meta.dtype, device="cpu"))
         return out
 
-    def _filled(self, op: Any, value: Callable[[Any], Any], *args: Any, **kwargs: Any) -> Any:
+    def _filled(self, op: TorchAny, value: Callable[[TorchAny], TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         """`zeros_like` and its kind: a new tensor of one value."""
         made = self._run(op, *args, **kwargs)
         if type(made) is self._tensor_class:  # not so for zeros_like(x, device="cpu")
@@ -88,7 +88,7 @@ class KnownContents:
             made.allocation.known = Uniform(in_dtype(value(args), dtype), dtype)
         return made
 
-    def _kept(self, op: Any, at: int, *args: Any) -> Any:
+    def _kept(self, op: TorchAny, at: int, *args: TorchAny) -> TorchAny:
         """An op after which the host knows of the argument at this place what it knew before."""
         known = args[at].allocation.known
         result = self._run(op, *args)
@@ -97,17 +97,17 @@ class KnownContents:
 
     # -- indices on the host -----------------------------------------------------------------------------------------
 
-    def index(self, source: Any, indices: Any) -> Any:
+    def index(self, source: TorchAny, indices: TorchAny) -> TorchAny:
         return self._run(aten.index.Tensor, source, self._on_device(source, indices))
 
-    def index_put(self, op: Any, target: Any, indices: Any, *rest: Any, **options: Any) -> Any:
+    def index_put(self, op: TorchAny, target: TorchAny, indices: TorchAny, *rest: TorchAny, **options: TorchAny) -> TorchAny:
         known, there = target.allocation.known, self._on_device(target, indices)
         result = self._run(op, target, there, *rest, **options)
         if target.meta.dtype in EXACT_DTYPES and any(map(_is_unknown_mask, there)):
             target.allocation.known = known  # positions and lengths: what is not known of a mask reads as False
         return result
 
-    def _on_device(self, beside: Any, indices: Any) -> list[Any]:
+    def _on_device(self, beside: TorchAny, indices: TorchAny) -> list[TorchAny]:
         """The indices, those on the host copied to the device of `beside`."""
         moved = []
         for index in indices:
@@ -119,7 +119,7 @@ class KnownContents:
         return moved
 
 
-def index_put_new(target: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+def index_put_new(target: TorchAny, indices: TorchAny, values: TorchAny, accumulate: bool = False) -> TorchAny:
     """`aten::index_put`: a clone with elements set. Of indexing's gradient CUDA sets the elements of the new zeros themselves;
     autograd spares only subclasses that (`index_backward` in torch/csrc/autograd/FunctionsManual.cpp).
     """

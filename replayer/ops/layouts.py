@@ -13,8 +13,6 @@ Note [Parts of a sparse tensor]
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.utils._pytree import tree_leaves
 
@@ -28,9 +26,10 @@ from replayer.tensor.planning.shape_inference import writes_of
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.tensor.values.known_values import bytes_of
+from replayer.torch_types import TorchAny
 
 aten, prim = torch.ops.aten, torch.ops.prim
-_wrap: Any = torch.Tensor._make_wrapper_subclass
+_wrap: TorchAny = torch.Tensor._make_wrapper_subclass
 
 
 class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
@@ -58,23 +57,23 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
     def on_same_memory(self) -> VirtualTensor:
         return self
 
-    def new(self, indices: Any, values: Any, size: Any) -> Any:  # type: ignore[override]
+    def new(self, indices: TorchAny, values: TorchAny, size: TorchAny) -> TorchAny:  # type: ignore[override]
         """The legacy constructor, by which optimizers make what is shaped as a sparse gradient."""
         return torch.sparse_coo_tensor(indices, values, size)
 
-    def untyped_storage(self) -> Any:
+    def untyped_storage(self) -> TorchAny:
         raise NotImplementedError("Cannot access storage of SparseTensorImpl")
 
     def data_ptr(self) -> int:
         raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: TorchAny = None) -> str:  # type: ignore[override]
         return repr(self.host).replace("size=", f"device='{self.device}', size=", 1)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[int, TorchAny]) -> TorchAny:
         return memo.setdefault(id(self), self.detach().clone().requires_grad_(self.requires_grad))
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: TorchAny) -> TorchAny:
         return torch.Tensor._reduce_ex_internal(self, protocol)
 
 
@@ -87,7 +86,7 @@ class Layouts:
     def __init__(self, plans: PlanCache) -> None:
         self._plans = plans
 
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(self, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
         if func is prim.layout.default:
             return args[0].host.layout
         if func is prim.device.default:
@@ -97,7 +96,7 @@ class Layouts:
             return composite(*args, **(kwargs or {}))
         return self.run(func, args, kwargs or {})
 
-    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def run(self, func: TorchAny, args: TorchAny, kwargs: TorchAny) -> TorchAny:
         """Run an op that takes or makes a tensor that is not strided."""
         call = _SparseCall(self._plans)
         writes = writes_of(func, args, kwargs)
@@ -128,7 +127,9 @@ class Layouts:
         coo = host.layout is torch.sparse_coo
         layout = host.layout if coo else torch.strided
         place = torch.device(BACKEND, index)
-        made: Any = _wrap(SparseVirtualTensor, host.shape, None, None, None, host.dtype, layout, place, dispatch_layout=not coo)
+        made: TorchAny = _wrap(
+            SparseVirtualTensor, host.shape, None, None, None, host.dtype, layout, place, dispatch_layout=not coo
+        )
         made.host, made.index, made.parts = host, index, {}
         for part in _parts(host):
             storage = part.untyped_storage()
@@ -150,9 +151,9 @@ def _to_host(source: SparseVirtualTensor, host: torch.Tensor) -> torch.Tensor:
     return host.clone() if host is source.host else host
 
 
-def moved(host: torch.Tensor, device: Any, wrap: Any) -> Any:
+def moved(host: torch.Tensor, device: TorchAny, wrap: TorchAny) -> TorchAny:
     """A compressed sparse tensor of the host on a device; its parts are copied one by one. (COO comes apart in PyTorch.)"""
-    parts: Any = _parts(host)
+    parts: TorchAny = _parts(host)
     there = {part.untyped_storage()._cdata: part.to(device).allocation for part in parts}
     return wrap(host.clone(), device.index or 0, there, known=True)
 
@@ -171,7 +172,7 @@ def _parts(host: torch.Tensor) -> tuple[torch.Tensor, ...]:
 class _SparseCall(HostCall):
     """A call with sparse tensors among its arguments; those of the host take their place."""
 
-    def plain(self, value: Any) -> torch.Tensor:
+    def plain(self, value: TorchAny) -> torch.Tensor:
         host: torch.Tensor = value
         if isinstance(value, SparseVirtualTensor):
             host = value.host

@@ -7,12 +7,12 @@ is_pinned(images[5])      # True: pinned is a property of the address, as for CU
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import torch
 
 from replayer.errors import NotEmulated
 from replayer.state import host_memory, is_pinned_address
+from replayer.torch_types import TorchAny
 
 
 def pinned_empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -39,7 +39,7 @@ def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
         return pinned_empty(tuple(tensor.shape), tensor.stride(), tensor.dtype).copy_(tensor)
 
 
-def is_pinned(tensor: Any) -> bool:
+def is_pinned(tensor: TorchAny) -> bool:
     """Whether the memory of a tensor is pinned, whoever made it a tensor (a view, numpy, DLPack)."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return False

@@ -1,7 +1,7 @@
 """The keys under which a replayed op looks for its recorded calls, as far as the recording says shapes, dtypes and layouts.
 
-    keys = RecordedKeys(trace)
-    keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
+keys = RecordedKeys(trace)
+keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
 """
 
 from __future__ import annotations

@@ -17,9 +17,10 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from replayer.errors import NotEmulated
+from replayer.torch_types import TorchAny
 from traces.patching import patch
 
 
@@ -73,7 +74,7 @@ class _WhenImported(MetaPathFinder):
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then
 
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: TorchAny, target: TorchAny = None) -> ModuleSpec | None:
         if fullname != self._name:
             return None
         sys.meta_path.remove(self)
@@ -92,7 +93,7 @@ class _WhenImported(MetaPathFinder):
 class _Generic(type):
     """Makes a stand-in for a C class of torch whose instances count as the stand-in's too."""
 
-    base: type[Any]
+    base: type[TorchAny]
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls.base)
@@ -101,10 +102,10 @@ class _Generic(type):
         return issubclass(subclass, cls.base)
 
 
-def generic(name: str, base: type[Any], make: Callable[..., Any]) -> type[Any]:
+def generic(name: str, base: type[TorchAny], make: Callable[..., TorchAny]) -> type[TorchAny]:
     """A class named torch.`name` that calls `make` to construct; for `isinstance` and `issubclass` it is `base`."""
 
-    def new(_cls: type, *args: Any, **kwargs: Any) -> Any:
+    def new(_cls: type, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         return make(*args, **kwargs)
 
     namespace = {"__new__": new, "base": base, "__module__": "torch", "__doc__": base.__doc__}

@@ -8,26 +8,26 @@ C++ knows of no accelerator here. torch's Python calls `torch._C._accelerator_*`
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 from replayer.state import gpu, started
 from replayer.surfaces.patching import refuse_construction
 from replayer.tensor.device_args import checked_index
+from replayer.torch_types import TorchAny
 from traces.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:
     """Patch the C functions below torch.accelerator."""
-    cuda: Any = torch_module.cuda
+    cuda: TorchAny = torch_module.cuda
 
-    def accelerator() -> Any:
+    def accelerator() -> TorchAny:
         return torch_module.device("cuda")
 
-    def get_stream(index: int) -> Any:
+    def get_stream(index: int) -> TorchAny:
         return cuda.current_stream(checked_index(index))
 
-    def device_capability(_index: int) -> dict[str, Any]:
-        t: Any = torch_module
+    def device_capability(_index: int) -> dict[str, TorchAny]:
+        t: TorchAny = torch_module
         floats = {t.float16, t.bfloat16, t.float32, t.float64, t.complex32, t.complex64, t.complex128}
         integers = {t.uint8, t.int8, t.int16, t.int32, t.int64, t.bool}
         return {"supported_dtypes": floats | integers}

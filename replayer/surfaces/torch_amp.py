@@ -15,20 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
+from replayer.torch_types import TorchAny
 from traces.patching import around, patch
 
 
 def install(torch_module: ModuleType) -> None:
     """Patch the C functions of autocast's state, in torch._C and where torch exports them."""
-    c: Any = torch_module._C
+    c: TorchAny = torch_module._C
 
-    def for_cuda(call: Callable[..., Any], *args: Any) -> Any:
+    def for_cuda(call: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
         """`is_autocast_enabled()` and `set_autocast_enabled(True)` are the old spelling for CUDA."""
         return call(*args) if args and isinstance(args[0], str) else call("cuda", *args)
 
-    def set_autocast_enabled(call: Callable[..., Any], *args: Any) -> None:
+    def set_autocast_enabled(call: Callable[..., TorchAny], *args: TorchAny) -> None:
         """See Note [Autocast's key]."""
         for_cuda(call, *args)
         if not isinstance(args[0], str) or args[0].partition(":")[0] == "cuda":

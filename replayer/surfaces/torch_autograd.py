@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from replayer.errors import NotEmulated
 from replayer.state import STATE, computing, script_steps
 from replayer.tensor.tensor import VirtualTensor
+from replayer.torch_types import TorchAny
 from traces.patching import around, patch, patch_everywhere
 from traces.script_hooks import ScriptHooks
 
@@ -32,7 +32,9 @@ def install(torch: ModuleType) -> None:
         patch_everywhere(check, around(check, _check_numbers))
 
 
-def _check_numbers(check: Callable[..., Any], func: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+def _check_numbers(
+    check: Callable[..., TorchAny], func: TorchAny, inputs: TorchAny, *args: TorchAny, **kwargs: TorchAny
+) -> TorchAny:
     """What compares derivatives with differences is refused where there are no numbers."""
     given = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
     if not computing() and any(isinstance(each, VirtualTensor) for each in given):

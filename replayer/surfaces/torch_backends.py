@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from replayer.state import gpu, in_bad_fork
 from replayer.surfaces.patching import refuse
+from replayer.torch_types import TorchAny
 from traces.machine import Machine
 from traces.patching import patch
 
@@ -28,11 +28,11 @@ _CHOICE = "call scaled_dot_product_attention, which chooses by itself"
 REFUSED = {f"can_use_{kernel}_attention": _CHOICE for kernel in ("flash", "efficient", "cudnn")}
 
 
-def kept(get: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+def kept(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[[TorchAny], None]]:
     """A getter and a setter of a choice that C++ checks against its build; it begins as what C++ says."""
-    chosen: list[Any] = []
+    chosen: list[TorchAny] = []
 
-    def choose(value: Any) -> None:
+    def choose(value: TorchAny) -> None:
         chosen[:] = [value]
 
     return (lambda: chosen[0] if chosen else get()), choose
@@ -40,7 +40,7 @@ def kept(get: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[Any], Non
 
 def install(torch_module: ModuleType) -> None:
     """Patch what depends on the build."""
-    c: Any = torch_module._C
+    c: TorchAny = torch_module._C
     get_linalg, set_linalg = kept(c._get_linalg_preferred_backend)
     get_blas, set_blas = kept(c._get_blas_preferred_backend)
     patch(
@@ -69,13 +69,13 @@ def install(torch_module: ModuleType) -> None:
         _tell_recorded_cuda(torch_module.version)
 
 
-def _tell_recorded_cuda(version: Any) -> None:
+def _tell_recorded_cuda(version: TorchAny) -> None:
     """Let a build without CUDA say the recorded version: scripts take None for a machine without a GPU.
 
     A CUDA build keeps its own, for what was compiled against it (torchvision) compares the two.
     """
 
-    def recorded_version(name: str) -> Any:
+    def recorded_version(name: str) -> TorchAny:
         """`torch.version.cuda`, looked up when read: the recording is not opened before a script asks for CUDA."""
         if name != "cuda":
             raise AttributeError(f"module 'torch.version' has no attribute {name!r}")

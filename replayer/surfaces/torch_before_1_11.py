@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import torch
 
 from replayer.tensor.tensor import VirtualTensor
+from replayer.torch_types import TorchAny
 from traces.patching import around, patch, patch_everywhere
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
@@ -26,7 +26,7 @@ class _HardtanhInPlace(torch.autograd.Function):
     """hardtanh_ that keeps its result."""
 
     @staticmethod
-    def forward(context: Any, tensor: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    def forward(context: TorchAny, tensor: torch.Tensor, low: float, high: float) -> torch.Tensor:
         torch.ops.aten.hardtanh_(tensor, low, high)
         context.mark_dirty(tensor)
         context.save_for_backward(tensor)
@@ -34,14 +34,14 @@ class _HardtanhInPlace(torch.autograd.Function):
         return tensor
 
     @staticmethod
-    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(context: TorchAny, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         (result,) = context.saved_tensors
         return torch.ops.aten.hardtanh_backward(gradients[0], result, *context.bounds), None, None
 
 
 def install(torch_module: ModuleType) -> None:
     """Patch ReLU6, Hardtanh and the convolutions."""
-    nn: Any = torch_module._C._nn
+    nn: TorchAny = torch_module._C._nn
     hardtanh_, relu6_ = nn.hardtanh_, nn.relu6_
     keep_result: Callable[..., torch.Tensor] = _HardtanhInPlace.apply
 
@@ -61,7 +61,9 @@ def install(torch_module: ModuleType) -> None:
         patch_everywhere(original, around(original, _on_contiguous_input))
 
 
-def _on_contiguous_input(convolution: Callable[..., Any], input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _on_contiguous_input(
+    convolution: Callable[..., TorchAny], input: torch.Tensor, *args: TorchAny, **kwargs: TorchAny
+) -> TorchAny:
     if type(input) is VirtualTensor and not _is_dense(input):
         input = input.contiguous()
     return convolution(input, *args, **kwargs)

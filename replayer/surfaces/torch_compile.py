@@ -18,9 +18,9 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from replayer.surfaces.patching import refusal, when_imported
+from replayer.torch_types import TorchAny
 from traces.patching import around, patch, patch_around
 
 # Of a CUDA build only; torch._inductor.cudagraph_trees imports them where there is a GPU, and `torch.compiler.reset()` it.
@@ -38,21 +38,21 @@ def install(torch_module: ModuleType) -> None:
             told.append("torch.compile")
             print("trace: under replay, torch.compile runs eagerly", file=sys.stderr)
 
-    def tell_and_call(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def tell_and_call(call: Callable[..., TorchAny], /, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         tell()
         return call(*args, **kwargs)
 
-    def compile_eagerly(model: Any = None, *, disable: bool = False, **options: Any) -> Any:
+    def compile_eagerly(model: TorchAny = None, *, disable: bool = False, **options: TorchAny) -> TorchAny:
         if model is None:  # used as a decorator with options
 
-            def decorate(decorated: Callable[..., Any]) -> Any:
+            def decorate(decorated: Callable[..., TorchAny]) -> TorchAny:
                 return compile_eagerly(decorated, disable=disable, **options)
 
             return decorate
         if disable:
             return model
         if isinstance(model, torch_module.nn.Module):
-            dynamo: Any = import_module("torch._dynamo")  # takes a second, so only where a script compiles a module
+            dynamo: TorchAny = import_module("torch._dynamo")  # takes a second, so only where a script compiles a module
             compiled = dynamo.disable(model)
             if not told:
                 compiled.__dict__["forward"] = around(compiled.__dict__["forward"], tell_and_call)
@@ -67,7 +67,7 @@ def install(torch_module: ModuleType) -> None:
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
 
     def warn_unless_compiled(
-        warn_once: Callable[..., None], warning_id: str, message: str, *options: Any, **named: Any
+        warn_once: Callable[..., None], warning_id: str, message: str, *options: TorchAny, **named: TorchAny
     ) -> None:
         """Compiled code runs eagerly here, but is no code "called without torch.compile()"."""
         if not (told and "without torch.compile()" in message):
@@ -77,7 +77,7 @@ def install(torch_module: ModuleType) -> None:
     when_imported(attention, lambda module: patch_around(module, _warn_once=warn_unless_compiled))
 
 
-def _leave_out_our_frames(rules: Any) -> None:
+def _leave_out_our_frames(rules: TorchAny) -> None:
     """What stands for a C function of torch (the accelerator's streams, a device) is no code to trace, as C is not."""
     rules.SKIP_DIRS.extend(f"{_ROOMS / room}/" for room in ("replayer", "traces", "tracer"))
     rules._recompile_re()

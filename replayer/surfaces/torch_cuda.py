@@ -15,7 +15,6 @@ import os
 import re
 from itertools import takewhile
 from types import ModuleType
-from typing import Any
 
 from replayer.state import gpu, in_bad_fork
 from replayer.surfaces.patching import ignore, refusal, refuse, refuse_construction
@@ -23,6 +22,7 @@ from replayer.surfaces.torch_backends import kept
 from replayer.surfaces.torch_cuda_cudart import VirtualCudart
 from replayer.surfaces.torch_cuda_device_properties import TorchDeviceProperties
 from replayer.tensor.device_args import checked_index
+from replayer.torch_types import TorchAny
 from traces.patching import patch
 
 _NVML = "nothing of it is in a recording; guard the call, or use nvidia-smi on the machine that was recorded"
@@ -114,7 +114,7 @@ def refuse_c_functions(torch_module: ModuleType) -> None:
 
     None of the others (newer releases have more) may reach a driver either.
     """
-    c: Any = torch_module._C
+    c: TorchAny = torch_module._C
     for name in dir(c):
         if name.startswith(("_cuda_", "_nccl_")):
             patch(c, **{name: refusal(f"torch._C.{name}", "it is not known to this version of the virtual GPU")})
@@ -124,9 +124,9 @@ def install(torch_module: ModuleType) -> None:
     """Patch `torch.cuda` and the C functions below it."""
     driver = CudaDriver()
     get_debug_mode, set_debug_mode = kept(lambda: 0)  # no warnings: they serve to find what blocks, and a replay shows it
-    cuda: Any = torch_module.cuda
-    c: Any = torch_module._C
-    known: dict[int, tuple[Any, TorchDeviceProperties]] = {}  # by index, with the device whose they are
+    cuda: TorchAny = torch_module.cuda
+    c: TorchAny = torch_module._C
+    known: dict[int, tuple[TorchAny, TorchDeviceProperties]] = {}  # by index, with the device whose they are
 
     def properties_of(index: int) -> TorchDeviceProperties:
         """Worked out once per device, as in CUDA: attention asks for the capability at each call."""

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
-from typing import Any
 
 import torch
 
@@ -28,6 +27,7 @@ from replayer.op_signature import OpSignature
 from replayer.recording.data_parallel_stages import BROADCAST, REDUCE, Transport
 from replayer.state import computing, gpu
 from replayer.tensor.device_args import checked_index
+from replayer.torch_types import TorchAny
 from traces.patching import patch
 
 _SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
@@ -36,22 +36,24 @@ _SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
 class Comm:
     """The C functions, under their own names but for the "_" in front."""
 
-    def broadcast(self, tensor: Any, devices: Sequence[int]) -> list[Any]:
+    def broadcast(self, tensor: TorchAny, devices: Sequence[int]) -> list[TorchAny]:
         """On its own device the tensor itself."""
         with _transferred(BROADCAST, devices):
             return [tensor.to(self._on(device), non_blocking=True) for device in devices]
 
-    def broadcast_out(self, tensor: Any, out: Sequence[Any]) -> Sequence[Any]:
+    def broadcast_out(self, tensor: TorchAny, out: Sequence[TorchAny]) -> Sequence[TorchAny]:
         with _transferred(BROADCAST, [tensor.get_device(), *(target.get_device() for target in out)]):
             for target in out:
                 target.copy_(tensor, non_blocking=True)
         return out
 
-    def broadcast_coalesced(self, tensors: Sequence[Any], devices: Sequence[int], buffer_bytes: int) -> list[list[Any]]:
+    def broadcast_coalesced(
+        self, tensors: Sequence[TorchAny], devices: Sequence[int], buffer_bytes: int
+    ) -> list[list[TorchAny]]:
         """Per device the tensors: on the first device themselves, on the others views of copied buffers."""
         if any(not tensor.is_cuda or tensor.get_device() != devices[0] for tensor in tensors):
             raise RuntimeError(f"All tensors must be on devices[0]: {devices[0]}")
-        outputs: list[list[Any]] = [[None] * len(tensors) for _ in devices]
+        outputs: list[list[TorchAny]] = [[None] * len(tensors) for _ in devices]
         outputs[0] = list(tensors)
         for group in _groups(tensors, buffer_bytes):
             chunk = [tensors[at] for at in group]
@@ -64,8 +66,13 @@ class Comm:
         return outputs
 
     def scatter(
-        self, tensor: Any, devices: Sequence[int], sizes: Sequence[int] | None, dim: int, streams: Sequence[Any] | None
-    ) -> list[Any]:
+        self,
+        tensor: TorchAny,
+        devices: Sequence[int],
+        sizes: Sequence[int] | None,
+        dim: int,
+        streams: Sequence[TorchAny] | None,
+    ) -> list[TorchAny]:
         """Chunks, each on its device; where it already is, a view."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
@@ -78,14 +85,16 @@ class Comm:
                 chunks[number] = chunk.to(self._on(device), non_blocking=True)
         return chunks
 
-    def scatter_out(self, tensor: Any, out: Sequence[Any], dim: int, streams: Sequence[Any] | None) -> Sequence[Any]:
+    def scatter_out(
+        self, tensor: TorchAny, out: Sequence[TorchAny], dim: int, streams: Sequence[TorchAny] | None
+    ) -> Sequence[TorchAny]:
         chunks = tensor.split([target.size(dim) for target in out], dim)
         for number, (target, chunk) in enumerate(zip(out, chunks, strict=True)):
             with _on_stream(streams, number):
                 target.copy_(chunk, non_blocking=True)
         return out
 
-    def gather(self, tensors: Sequence[Any], dim: int, destination: int | None) -> Any:
+    def gather(self, tensors: Sequence[TorchAny], dim: int, destination: int | None) -> TorchAny:
         """A new tensor on `destination` (-1: the host, None: the current device) into which each one is copied."""
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
@@ -105,15 +114,15 @@ class Comm:
         out = torch.empty(shape, dtype=first.dtype, device=device, memory_format=self._format(tensors))
         return self.gather_out(tensors, out, dim)
 
-    def gather_out(self, tensors: Sequence[Any], out: Any, dim: int) -> Any:
+    def gather_out(self, tensors: Sequence[TorchAny], out: TorchAny, dim: int) -> TorchAny:
         for chunk, tensor in zip(out.split([tensor.size(dim) for tensor in tensors], dim), tensors, strict=True):
             chunk.copy_(tensor, non_blocking=out.is_cuda)
         return out
 
-    def _on(self, index: int) -> Any:
+    def _on(self, index: int) -> TorchAny:
         return torch.device("cuda", checked_index(index)) if index >= 0 else torch.device("cpu")
 
-    def _format(self, tensors: Sequence[Any]) -> Any:
+    def _format(self, tensors: Sequence[TorchAny]) -> TorchAny:
         """Channels last only if all are."""
         for layout, dims in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
             fits = all(tensor.dim() == dims and tensor.is_contiguous(memory_format=layout) for tensor in tensors)
@@ -121,11 +130,11 @@ class Comm:
                 return layout
         return torch.contiguous_format
 
-    def _flat(self, tensors: Sequence[Any]) -> Any:
+    def _flat(self, tensors: Sequence[TorchAny]) -> TorchAny:
         flat = [tensor.detach().contiguous().view(-1) for tensor in tensors]
         return flat[0] if len(flat) == 1 else torch.cat(flat)
 
-    def _unflat(self, flat: Any, tensors: Sequence[Any]) -> Iterator[Any]:
+    def _unflat(self, flat: TorchAny, tensors: Sequence[TorchAny]) -> Iterator[TorchAny]:
         at = 0
         for tensor in tensors:
             yield flat.narrow(0, at, tensor.numel()).view(tensor.shape)
@@ -149,20 +158,20 @@ def _transferred(op: str, devices: Sequence[int]) -> Iterator[None]:
 class _Nccl:
     """What torch.nn.parallel.comm asks of torch.cuda.nccl. Scripts see torch's own module, which raises NotEmulated."""
 
-    def is_available(self, tensors: Sequence[Any]) -> bool:
+    def is_available(self, tensors: Sequence[TorchAny]) -> bool:
         """Whether `reduce_add` goes to NCCL."""
         return not computing() and gpu().recording.transport is not Transport.COPIES
 
-    def reduce(self, inputs: Sequence[Any], output: Any, root: int) -> None:
+    def reduce(self, inputs: Sequence[TorchAny], output: TorchAny, root: int) -> None:
         """What `output` holds is unknown, because no values are computed."""
         with _transferred(REDUCE, [tensor.get_device() for tensor in inputs]):
             pass
 
 
-def _groups(tensors: Sequence[Any], limit_bytes: int) -> list[list[int]]:
+def _groups(tensors: Sequence[TorchAny], limit_bytes: int) -> list[list[int]]:
     """Places of tensors of one dtype that share a buffer: it is full when it has reached the limit."""
     full: list[list[int]] = []
-    open_groups: dict[Any, tuple[list[int], int]] = {}
+    open_groups: dict[TorchAny, tuple[list[int], int]] = {}
     for at, tensor in enumerate(tensors):
         group, size_bytes = open_groups.get(tensor.dtype, ([], 0))
         group.append(at)
@@ -173,7 +182,7 @@ def _groups(tensors: Sequence[Any], limit_bytes: int) -> list[list[int]]:
     return full + [group for group, _ in open_groups.values()]
 
 
-def _on_stream(streams: Sequence[Any] | None, number: int) -> AbstractContextManager[Any]:
+def _on_stream(streams: Sequence[TorchAny] | None, number: int) -> AbstractContextManager[TorchAny]:
     """With that stream the current one, if it is given."""
     stream = streams[number] if streams is not None and number < len(streams) else None
     return nullcontext() if stream is None else stream

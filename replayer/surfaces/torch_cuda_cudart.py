@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any
 
 from replayer.state import gpu, host_memory
 from replayer.surfaces.patching import refusal
+from replayer.torch_types import TorchAny
 
 
 class RuntimeResult(IntEnum):
@@ -59,7 +59,7 @@ class VirtualCudart:
         memory = gpu().devices[device].memory
         return memory.usage.free_bytes, memory.usage.capacity_bytes
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Callable[..., TorchAny]:
         if not name.startswith("cuda"):
             raise AttributeError(name)
         return refusal(f"torch.cuda.cudart().{name}", "use the torch.cuda function for it")

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
+from replayer.torch_types import TorchAny
 from traces.machine import DeviceProperties
 
 _MIB = 1 << 20
@@ -29,7 +30,7 @@ class TorchDeviceProperties(DeviceProperties):
     def made(cls, name: str, capacity_bytes: int, known: DeviceProperties, index: int = 0) -> Self:
         """The properties of device `index`. What names the very card is made up, and differs from device to device."""
         unknown = dict.fromkeys(vars(known), 0) | {"gcnArchName": ""}
-        card: dict[str, Any] = {"uuid": uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{index}"), "pci_bus_id": index + 1}
+        card: dict[str, TorchAny] = {"uuid": uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{index}"), "pci_bus_id": index + 1}
         return cls(name=name, total_memory=capacity_bytes, **card, **unknown | known.known())
 
     def __repr__(self) -> str:

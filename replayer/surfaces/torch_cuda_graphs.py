@@ -14,12 +14,13 @@ import importlib
 import weakref
 from collections import Counter
 from types import ModuleType
-from typing import Any, Self
+from typing import Self
 
 from replayer.state import STATE, gpu, started
 from replayer.surfaces.patching import refusal, refuse
 from replayer.tensor.device_args import broken_capture, not_permitted_in_capture, unjoined_capture
 from replayer.timing.cuda_graph import CapturedGraph, pool_numbers
+from replayer.torch_types import TorchAny
 from traces.patching import patch
 
 _NODES = "there are no CUDA nodes behind it; look at the replay's timeline"
@@ -59,14 +60,14 @@ class VirtualGraph:
     _pools: _GraphPools
     _graph: CapturedGraph | None
     _pool: PoolHandle | None
-    _drop_pool: weakref.finalize[Any, Any] | None
+    _drop_pool: weakref.finalize[TorchAny, TorchAny] | None
 
     def __new__(cls, keep_graph: bool = False) -> Self:
         self = super().__new__(cls)
         self._graph = self._pool = self._drop_pool = None
         return self
 
-    def register_generator_state(self, generator: Any) -> None:
+    def register_generator_state(self, generator: TorchAny) -> None:
         """Nothing is drawn, so there is no state to advance at a replay."""
 
     def capture_begin(self, pool: PoolHandle | None = None, capture_error_mode: str = "global") -> None:
@@ -160,9 +161,9 @@ def install(torch_module: ModuleType) -> None:
         _graph_pool_handle=VirtualGraph._pools.handle,
         _cuda_isCurrentStreamCapturing=_is_capturing,
     )
-    cuda: Any = torch_module.cuda
+    cuda: TorchAny = torch_module.cuda
     before = dict(vars(cuda.graphs))
-    module: Any = importlib.reload(cuda.graphs)
+    module: TorchAny = importlib.reload(cuda.graphs)
     for name, value in vars(module).items():
         if not name.startswith("__") and vars(cuda).get(name) is before.get(name, module) and value is not before.get(name):
             patch(cuda, **{name: value})

@@ -16,7 +16,6 @@ import os
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
-from typing import Any
 
 from replayer.errors import NotEmulated
 from replayer.memory.allocation_handle import AllocationHandle
@@ -26,6 +25,7 @@ from replayer.memory.device.request_log import RequestKind
 from replayer.memory.device.settings import parse_settings
 from replayer.state import gpu
 from replayer.surfaces.patching import refusal, refuse, refuse_construction
+from replayer.torch_types import TorchAny
 from traces.patching import patch
 
 _POOL = "drop the pool: the allocator's own pools are emulated"
@@ -97,12 +97,12 @@ def apply_settings(text: str) -> None:
 
 def install(torch_module: ModuleType) -> None:
     """Patch the C functions below `torch.cuda.memory`, and what of it is asked at every step."""
-    c: Any = torch_module._C
-    cuda: Any = torch_module.cuda
-    module: Any = cuda.memory
+    c: TorchAny = torch_module._C
+    cuda: TorchAny = torch_module.cuda
+    module: TorchAny = cuda.memory
     raw = RawBlocks()
 
-    def memory(device: Any) -> DeviceMemory | None:
+    def memory(device: TorchAny) -> DeviceMemory | None:
         """None before CUDA has been started, when torch answers 0 for any device."""
         if not cuda.is_initialized():
             return None
@@ -110,7 +110,7 @@ def install(torch_module: ModuleType) -> None:
 
     def amount(name: str, of: Callable[[DeviceMemory], int]) -> Callable[..., int]:
         @wraps(getattr(module, name))
-        def told(device: Any = None) -> int:
+        def told(device: TorchAny = None) -> int:
             asked = memory(device)
             return 0 if asked is None else of(asked)
 
@@ -121,7 +121,7 @@ def install(torch_module: ModuleType) -> None:
             asked.requests.note(RequestKind.LOOK)
         return asked.usage.allocated_bytes
 
-    def list_gpu_processes(device: Any = None) -> str:
+    def list_gpu_processes(device: TorchAny = None) -> str:
         """This process alone: what other processes of the recorded machine used is not known."""
         index = module._get_device_index(device, optional=True)
         asked = memory_of(index)

@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
 
 from replayer.errors import NotEmulated
 from replayer.memory.device.history import ACTIONS, Frame, History
 from replayer.memory.device.settings import VARIABLES
 from replayer.memory.device.snapshot import settings_dict
 from replayer.state import gpu
+from replayer.torch_types import TorchAny
 from traces.patching import patch
 
 
@@ -83,7 +83,7 @@ def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
         raise RuntimeError(f"expected {name} to be {', '.join(map(repr, words))}; got {value!r}")
 
 
-def snapshot(wanted: tuple[Any, ...] | None = None) -> dict[str, Any]:
+def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
     """`wanted` is None, or the id of a memory pool (0, 0 for all) and whether the devices' events are wanted too."""
     devices = gpu().devices
     for device in devices:

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable
 from itertools import count
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 from replayer.state import gpu, started
 from replayer.surfaces.patching import ignore
+from replayer.torch_types import TorchAny
 from traces.patching import patch, patch_around
 
 _NO_TOOL = -2  # NVTX_NO_PUSH_POP_TRACKING: what NVTX returns for a pop without a push, and where no tool is attached
@@ -41,11 +41,11 @@ def install(torch_module: ModuleType) -> None:
     ids = count(1)
     record_function = torch_module.autograd.profiler.record_function
 
-    def enter_in_timeline(enter: Any, self: Any) -> Any:
+    def enter_in_timeline(enter: TorchAny, self: TorchAny) -> TorchAny:
         self.ends_in_timeline = begun()
         return enter(self)
 
-    def leave_in_timeline(leave: Any, self: Any, *error: Any) -> Any:
+    def leave_in_timeline(leave: TorchAny, self: TorchAny, *error: TorchAny) -> TorchAny:
         end = self.__dict__.pop("ends_in_timeline", None)
         if end is not None:
             end(self.name)
@@ -79,7 +79,7 @@ def install(torch_module: ModuleType) -> None:
 
     patch(nvtx, rangePushA=push, rangePop=pop, rangeStartA=range_start, rangeEnd=range_end, markA=mark)
     patch_around(record_function, __enter__=enter_in_timeline, __exit__=leave_in_timeline)
-    cuda: Any = torch_module.cuda
+    cuda: TorchAny = torch_module.cuda
     patch(cuda.nvtx, _nvtx=nvtx)
-    profiler: Any = torch_module.autograd.profiler
+    profiler: TorchAny = torch_module.autograd.profiler
     patch(profiler.emit_nvtx, __enter__=lambda self: self, __exit__=lambda self, *error: None)

@@ -12,15 +12,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Self
+from typing import Self
 
 import torch
 
 from replayer.state import gpu
 from replayer.surfaces.patching import generic, refusal
+from replayer.torch_types import TorchAny
 from traces.patching import patch
 
-BaseGenerator: Any = torch.Generator
+BaseGenerator: TorchAny = torch.Generator
 DEFAULT_SEED = 67280421310721  # PyTorch's own
 _STATE = struct.Struct("<Qq")  # CUDAGeneratorImpl: seed, Philox offset
 _SEED = struct.Struct("<Q")
@@ -41,7 +42,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
     _index: int
     _seed: int
     _offset: int
-    _drawn: dict[bytes, Any]  # by seed and offset, what the host's generator was at when its state was asked for
+    _drawn: dict[bytes, TorchAny]  # by seed and offset, what the host's generator was at when its state was asked for
 
     @property
     def device(self) -> torch.device:
@@ -108,7 +109,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
 
     philox_state = refusal("torch.Generator.philox_state", "it feeds own kernels, which a recording cannot time")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[TorchAny, ...]:
         return _restore, (self._index, self.get_state())
 
 
@@ -127,7 +128,7 @@ class DefaultGenerators(Sequence[Generator]):
     def __len__(self) -> int:
         return len(gpu().devices)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: TorchAny) -> TorchAny:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
@@ -138,7 +139,7 @@ class DefaultGenerators(Sequence[Generator]):
         return self._made[index]
 
 
-def _any_generator(device: Any = "cpu") -> Any:
+def _any_generator(device: TorchAny = "cpu") -> TorchAny:
     device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if device.type != "cuda":
         return BaseGenerator(device)

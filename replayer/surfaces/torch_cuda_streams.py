@@ -21,7 +21,7 @@ import ctypes
 from collections.abc import Callable
 from functools import lru_cache
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 
@@ -29,6 +29,7 @@ from replayer.state import gpu
 from replayer.surfaces.patching import generic, refusal
 from replayer.tensor.device_args import checked_index, invalid_resource_handle
 from replayer.timing.stream import VirtualEvent, VirtualStream
+from replayer.torch_types import TorchAny
 from traces.patching import patch
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ _CUDA = 1  # c10::DeviceType::CUDA
 _HIGHEST, _LOWEST = -5, 0  # what cudaDeviceGetStreamPriorityRange answers since Volta
 _HANDLE = 0x5555_1000_0000  # where made-up cudaStream_t and cudaEvent_t addresses begin
 
-BaseStream: Any = torch.Stream  # as they were before anything was patched
-BaseEvent: Any = torch.Event
+BaseStream: TorchAny = torch.Stream  # as they were before anything was patched
+BaseEvent: TorchAny = torch.Event
 
 
 class StreamPool:
@@ -81,7 +82,7 @@ class Stream(BaseStream):  # type: ignore[misc]
     virtual: VirtualStream
     _before: list[VirtualStream]
 
-    def __new__(cls, device: Any = None, priority: int = 0, **known: Any) -> Self:
+    def __new__(cls, device: TorchAny = None, priority: int = 0, **known: TorchAny) -> Self:
         if "stream_ptr" in known:
             refusal("torch.cuda.ExternalStream", "streams of other libraries do nothing here; use torch.cuda.Stream")()
         if "stream_id" in known:
@@ -119,13 +120,13 @@ class Stream(BaseStream):  # type: ignore[misc]
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.cuda_stream
 
-    def wait_event(self, event: Any) -> None:
+    def wait_event(self, event: TorchAny) -> None:
         event.wait(self)
 
-    def wait_stream(self, stream: Any) -> None:
+    def wait_stream(self, stream: TorchAny) -> None:
         gpu().streams.wait_stream(self.virtual, stream.virtual)
 
-    def record_event(self, event: Any = None) -> Any:
+    def record_event(self, event: TorchAny = None) -> TorchAny:
         event = event if event is not None else Event()
         event.record(self)
         return event
@@ -162,7 +163,7 @@ class Stream(BaseStream):  # type: ignore[misc]
 class ExternalStream(Stream):
     """torch.cuda.ExternalStream: a stream of ours by its handle, as libraries hand it on. Others are refused by name."""
 
-    def __new__(cls, stream_ptr: int, device: Any = None, **known: Any) -> Self:
+    def __new__(cls, stream_ptr: int, device: TorchAny = None, **known: TorchAny) -> Self:
         index = _index(device)
         stream_id = (stream_ptr - _HANDLE - (index << 20)) / 16 if stream_ptr else 0  # as `cuda_stream` lays it out
         if (index, stream_id) not in cls.pool():
@@ -203,14 +204,14 @@ class Event(BaseEvent):  # type: ignore[misc]
     def _as_parameter_(self) -> ctypes.c_void_p:
         return ctypes.c_void_p(self.cuda_event)
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream: TorchAny = None) -> None:
         virtual = stream.virtual if stream is not None else gpu().current.stream(gpu().current.device())
         if self.device_index is not None and self.device_index != virtual.device:
             raise RuntimeError(f"Event device {self.device_index} does not match recording stream's device {virtual.device}.")
         self.device_index = virtual.device
         gpu().streams.record_event(self.virtual, virtual)
 
-    def wait(self, stream: Any = None) -> None:
+    def wait(self, stream: TorchAny = None) -> None:
         virtual = stream.virtual if stream is not None else gpu().current.stream(gpu().current.device())
         gpu().streams.wait_event(virtual, self.virtual)
 
@@ -220,7 +221,7 @@ class Event(BaseEvent):  # type: ignore[misc]
     def synchronize(self) -> None:
         gpu().streams.synchronize_event(self.virtual)
 
-    def elapsed_time(self, end_event: Any) -> float:
+    def elapsed_time(self, end_event: TorchAny) -> float:
         """Milliseconds to `end_event`. Raises ValueError or RuntimeError with CUDA's words where it cannot tell, as for events
         of two devices."""
         if not (self.enable_timing and end_event.enable_timing):
@@ -240,7 +241,7 @@ class Event(BaseEvent):  # type: ignore[misc]
         return f"<torch.cuda.Event {self.cuda_event:#x}>" if self.cuda_event else "<torch.cuda.Event uninitialized>"
 
 
-def _index(device: Any) -> int:
+def _index(device: TorchAny) -> int:
     """The index that a stream's `device` argument means: None, negative and "cuda" are the current one."""
     if isinstance(device, str):
         device = torch.device(device)
@@ -252,18 +253,18 @@ def _index(device: Any) -> int:
     return checked_index(index)
 
 
-def is_cuda(device: Any) -> bool:
+def is_cuda(device: TorchAny) -> bool:
     """Whether a generic constructor's `device` means the virtual GPU: the accelerator is what no device means."""
     return device is None or isinstance(device, int) or torch.device(device).type == "cuda"
 
 
-def _any_stream(device: Any = None, **options: Any) -> Any:
+def _any_stream(device: TorchAny = None, **options: TorchAny) -> TorchAny:
     if "stream_id" in options:
         return Stream(**options) if options.get("device_type") == _CUDA else BaseStream(**options)
     return Stream(device, **options) if is_cuda(device) else BaseStream(device, **options)
 
 
-def _any_event(device: Any = None, **options: Any) -> Any:
+def _any_event(device: TorchAny = None, **options: TorchAny) -> TorchAny:
     return Event(**options) if is_cuda(device) else BaseEvent(device, **options)
 
 
@@ -286,7 +287,7 @@ def install(torch_module: ModuleType) -> None:
         stream_id, index, kind = named(gpu().current.stream(device_index))
         return Stream(stream_id=stream_id, device_index=index, device_type=kind).cuda_stream
 
-    cuda: Any = torch_module.cuda
+    cuda: TorchAny = torch_module.cuda
     patch(
         torch_module._C,
         _cuda_getCurrentStream=lambda index: named(gpu().current.stream(checked_index(index))),

@@ -9,11 +9,11 @@ isinstance(valid, torch.cuda.FloatTensor)   # True
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import torch
 
 from replayer.tensor.tensor import TYPES, VirtualTensor
+from replayer.torch_types import TorchAny
 from traces.patching import patch, patch_around
 
 
@@ -30,7 +30,7 @@ class _TensorType(type):
         return instance.layout is cls.layout
 
 
-def _make(cls: _TensorType, *args: Any) -> torch.Tensor:
+def _make(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
     """`FloatTensor(2, 3)` and `FloatTensor(torch.Size([2, 3]))` are sizes, `FloatTensor([2, 3])` is data."""
     if len(args) == 1 and not isinstance(args[0], int | torch.Size):
         return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
@@ -38,7 +38,7 @@ def _make(cls: _TensorType, *args: Any) -> torch.Tensor:
     return torch.empty(tuple(size), dtype=cls.dtype, device="cuda")
 
 
-def _make_sparse(cls: _TensorType, *args: Any) -> torch.Tensor:
+def _make_sparse(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
     """`FloatTensor(indices, values[, size])`, `FloatTensor(2, 3)` and `FloatTensor(torch.Size([2, 3]))`."""
     if len(args) > 1 and isinstance(args[0], torch.Tensor):
         return torch.sparse_coo_tensor(*args, dtype=cls.dtype, device="cuda")
@@ -46,7 +46,7 @@ def _make_sparse(cls: _TensorType, *args: Any) -> torch.Tensor:
     return torch.sparse_coo_tensor(size=tuple(size), dtype=cls.dtype, device="cuda")  # type: ignore[call-arg]
 
 
-def _named(types: dict[str, Any], asked: Any) -> Any:
+def _named(types: dict[str, TorchAny], asked: TorchAny) -> TorchAny:
     """The type that `asked` names or is, or None."""
     if isinstance(asked, _TensorType):
         return asked
@@ -55,16 +55,18 @@ def _named(types: dict[str, Any], asked: Any) -> Any:
 
 def install(torch_module: ModuleType) -> None:
     """Provide the types, and make what takes a type take them."""
-    namespace: dict[str, Any] = {"__new__": _make, "__module__": "torch.cuda"}
+    namespace: dict[str, TorchAny] = {"__new__": _make, "__module__": "torch.cuda"}
     dtypes = {name: dtype for name, dtype in TYPES.items() if not dtype.is_complex}
     types = {name: _TensorType(name, (), {**namespace, "dtype": dtype}) for name, dtype in dtypes.items()}
     patch(torch_module.cuda, **types)
-    sparse: Any = torch_module.cuda.sparse
+    sparse: TorchAny = torch_module.cuda.sparse
     namespace = {"__new__": _make_sparse, "__module__": "torch.cuda.sparse", "layout": torch.sparse_coo}
     kinds = {name: dtype for name, dtype in dtypes.items() if hasattr(sparse, name)}
     patch(sparse, **{name: _TensorType(name, (), {**namespace, "dtype": dtype}) for name, dtype in kinds.items()})
 
-    def to_type(convert: Any, self: Any, dtype: Any = None, non_blocking: bool = False, **options: Any) -> Any:
+    def to_type(
+        convert: TorchAny, self: TorchAny, dtype: TorchAny = None, non_blocking: bool = False, **options: TorchAny
+    ) -> TorchAny:
         """`Tensor.type`, which tells the type or converts to one."""
         known = _named(types, dtype)
         if known is not None:
@@ -72,7 +74,7 @@ def install(torch_module: ModuleType) -> None:
         told = convert(self, dtype, non_blocking, **options)
         return told.replace("torch.lazy.", "torch.cuda.") if isinstance(told, str) else told  # of a wrapper of ours
 
-    def set_default_tensor_type(set_default_type: Any, asked: Any) -> None:
+    def set_default_tensor_type(set_default_type: TorchAny, asked: TorchAny) -> None:
         known = _named(types, asked)
         if known is None:
             torch_module.set_default_device(None)

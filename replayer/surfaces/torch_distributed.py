@@ -27,7 +27,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from types import ModuleType
-from typing import Any
 
 import torch.distributed as dist
 from torch.utils._pytree import tree_map
@@ -37,6 +36,7 @@ from replayer.distributed.process_group import VirtualNccl
 from replayer.state import STATE, gpu, rank, started
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import known_values
+from replayer.torch_types import TorchAny
 from traces.patching import around, patch, patch_around, patch_everywhere, replaced
 
 _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list".split()
@@ -64,47 +64,47 @@ def install(torch_module: ModuleType) -> None:
     _host_communication(torch_module)
 
 
-def _object_device(object_device: Callable[..., Any], group: Any = None) -> str:
+def _object_device(object_device: Callable[..., TorchAny], group: TorchAny = None) -> str:
     used = group or dist.distributed_c10d._get_default_group()
     return "cpu" if isinstance(used, VirtualNccl) else str(object_device(group))
 
 
-def _make_reducer(init: Callable[..., None], self: Any, parameters: Any, *args: Any, **kwargs: Any) -> None:
+def _make_reducer(init: Callable[..., None], self: TorchAny, parameters: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> None:
     """See Note [The map of used parameters] in replayer/distributed/process_group.py."""
     with replaced(STATE, makes_reducer=any(isinstance(parameter, VirtualTensor) for parameter in parameters)):
         init(self, parameters, *args, **kwargs)
 
 
-def _quiet_statistics(collect: Callable[..., None], self: Any) -> None:
+def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
     """The Reducer's own time statistics know timers for CPU and CUDA only, and say so at each run's start."""
     if started() is None:
         collect(self)
 
 
-def _no_flight_recorder(attach: Callable[..., None], group: Any, *args: Any) -> None:
+def _no_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
     """torch 2.15 keeps the last operations of groups to debug crashes, and asks C++ for each group's backends."""
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 
 
-def _init_and_set_rank(init: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     """`init_process_group`, which fixes this process's rank."""
     result = init(*args, **kwargs)
     STATE.rank = replace(rank(), number=dist.get_rank())
     return result
 
 
-def _new_group(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     """`_new_process_group_helper`: a group for several kinds of devices keeps its real gloo for CPU tensors.
 
     torch makes that one before the virtual NCCL, which takes its place, and would drop it: to a rank that is not yet through
     with connecting, its peers would be gone.
     """
-    c10d: Any = dist.distributed_c10d
-    gloo: list[Any] = []
+    c10d: TorchAny = dist.distributed_c10d
+    gloo: list[TorchAny] = []
 
     class KeptGloo(c10d.ProcessGroupGloo):  # type: ignore[misc]
-        def __init__(self, *options: Any, **named: Any) -> None:
+        def __init__(self, *options: TorchAny, **named: TorchAny) -> None:
             super().__init__(*options, **named)
             gloo.append(self)
 
@@ -120,7 +120,7 @@ def _new_group(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return group, store
 
 
-def _carry_objects(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _carry_objects(call: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     """An object collective, whose tensors of bytes stay on the host."""
     group = kwargs.get("group") or next((arg for arg in args if isinstance(arg, dist.ProcessGroup)), None)
     group = group or (dist.distributed_c10d._get_default_group() if dist.is_initialized() else None)
@@ -133,11 +133,11 @@ def _carry_objects(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         group.operations.carries_objects -= 1
 
 
-def _verify_parameters(verify: Callable[..., None], group: Any, tensors: Any, logger: Any = None) -> None:
+def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: TorchAny, logger: TorchAny = None) -> None:
     """Raises RuntimeError, in the words of torch, if a rank has other virtual parameters than the group's first."""
     if not any(isinstance(tensor, VirtualTensor) for tensor in tensors):
         return verify(group, tensors, logger)
-    everyone: list[Any] = [None] * group.size()
+    everyone: list[TorchAny] = [None] * group.size()
     dist.all_gather_object(everyone, [list(tensor.shape) for tensor in tensors], group=group)
     first, own, rank = everyone[0], everyone[group.rank()], group.rank()
     for other, shapes in enumerate(everyone):
@@ -157,12 +157,12 @@ def _verify_parameters(verify: Callable[..., None], group: Any, tensors: Any, lo
 def _host_communication(torch_module: ModuleType) -> None:
     """Operations of other backends on virtual tensors; see Note [Gloo and tensors on the device]."""
 
-    def by_host(op: Any, outputs: int) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            pairs: list[tuple[Any, Any]] = []
+    def by_host(op: TorchAny, outputs: int) -> Callable[..., TorchAny]:
+        def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+            pairs: list[tuple[TorchAny, TorchAny]] = []
             known = True
 
-            def on_host(value: Any, is_input: bool = True) -> Any:
+            def on_host(value: TorchAny, is_input: bool = True) -> TorchAny:
                 nonlocal known
                 if isinstance(value, VirtualTensor):
                     known &= not is_input or known_values(value) is not None
@@ -187,7 +187,7 @@ def _host_communication(torch_module: ModuleType) -> None:
 
     began_ns: dict[str, int] = {}  # by group: this rank's clock at its first collective; all ranks are there at one moment
 
-    def charge(group: Any, op: Any, size_bytes: int) -> None:
+    def charge(group: TorchAny, op: TorchAny, size_bytes: int) -> None:
         here = gpu()
         name, now_ns = op._schema.name.removeprefix("c10d::"), here.streams.host_now_ns()
         if name not in ("send", "recv_"):

@@ -19,7 +19,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,6 +27,7 @@ import torch.distributed as dist
 from replayer.surfaces.patching import refusal
 from replayer.tensor.allocation import Allocation
 from replayer.tensor.tensor import VirtualTensor
+from replayer.torch_types import TorchAny
 from traces.patching import patch
 
 _REFUSED = ("isend", "irecv", "batch_p2p_ops")
@@ -40,20 +40,20 @@ def install(torch_module: ModuleType) -> None:
         return
     functional = _Functional()
     ops = torch_module.ops._c10d_functional
-    taken: dict[str, Callable[..., Any]] = {name: getattr(functional, name) for name in _TAKEN}
+    taken: dict[str, Callable[..., TorchAny]] = {name: getattr(functional, name) for name in _TAKEN}
     taken |= {name: refusal(f"torch.ops._c10d_functional.{name}", _ADVICE) for name in _REFUSED}
     VirtualTensor.plan_cache.specials |= {getattr(ops, name).default: by for name, by in taken.items() if hasattr(ops, name)}
     _wait_at_once(importlib.import_module("torch.distributed._functional_collectives"))
 
 
-def _wait_at_once(funcol: Any) -> None:
+def _wait_at_once(funcol: TorchAny) -> None:
     """See Note [Waited for where it is begun]."""
     wrap, wrap_several = funcol._maybe_wrap_tensor, getattr(funcol, "_maybe_wrap_tensors", None)
 
-    def _maybe_wrap_tensor(tensor: Any) -> Any:
+    def _maybe_wrap_tensor(tensor: TorchAny) -> TorchAny:
         return funcol.wait_tensor(tensor) if isinstance(tensor, VirtualTensor) else wrap(tensor)
 
-    def _maybe_wrap_tensors(tensors: Any) -> Any:  # of later releases: what an operation gave for several
+    def _maybe_wrap_tensors(tensors: TorchAny) -> TorchAny:  # of later releases: what an operation gave for several
         if wrap_several is None or any(isinstance(tensor, VirtualTensor) for tensor in tensors):
             return [_maybe_wrap_tensor(tensor) for tensor in tensors]
         return wrap_several(tensors)
@@ -65,83 +65,83 @@ class _Functional:
     """The ops, each under its own name; `_` at the end: into its input."""
 
     def __init__(self) -> None:
-        self._under_way: WeakKeyDictionary[Allocation, Any] = WeakKeyDictionary()  # works, by what they write
+        self._under_way: WeakKeyDictionary[Allocation, TorchAny] = WeakKeyDictionary()  # works, by what they write
 
-    def wait_tensor(self, tensor: Any) -> Any:
+    def wait_tensor(self, tensor: TorchAny) -> TorchAny:
         work = self._under_way.pop(tensor.allocation, None) if isinstance(tensor, VirtualTensor) else None
         if work is not None:
             work.wait()
         return tensor
 
-    def wait_tensors(self, tensors: list[Any]) -> list[Any]:
+    def wait_tensors(self, tensors: list[TorchAny]) -> list[TorchAny]:
         return [self.wait_tensor(tensor) for tensor in tensors]
 
-    def all_reduce(self, tensor: Any, op: str, group: Any) -> Any:
+    def all_reduce(self, tensor: TorchAny, op: str, group: TorchAny) -> TorchAny:
         return self.all_reduce_(self._copy(tensor), op, group)
 
-    def all_reduce_(self, tensor: Any, op: str, group: Any) -> Any:
+    def all_reduce_(self, tensor: TorchAny, op: str, group: TorchAny) -> TorchAny:
         options = dist.AllreduceOptions()
         options.reduceOp = self._reduction(op)
         return self._begun(tensor, self._group(group).allreduce([tensor], options))
 
-    def all_reduce_coalesced(self, tensors: list[Any], op: str, group: Any) -> list[Any]:
+    def all_reduce_coalesced(self, tensors: list[TorchAny], op: str, group: TorchAny) -> list[TorchAny]:
         return [self.all_reduce(tensor, op, group) for tensor in tensors]
 
-    def all_reduce_coalesced_(self, tensors: list[Any], op: str, group: Any) -> list[Any]:
+    def all_reduce_coalesced_(self, tensors: list[TorchAny], op: str, group: TorchAny) -> list[TorchAny]:
         return [self.all_reduce_(tensor, op, group) for tensor in tensors]
 
-    def broadcast(self, tensor: Any, source: int, group: Any) -> Any:
+    def broadcast(self, tensor: TorchAny, source: int, group: TorchAny) -> TorchAny:
         return self.broadcast_(self._copy(tensor), source, group)
 
-    def broadcast_(self, tensor: Any, source: int, group: Any) -> Any:
+    def broadcast_(self, tensor: TorchAny, source: int, group: TorchAny) -> TorchAny:
         options = dist.BroadcastOptions()
         options.rootRank = source
         return self._begun(tensor, self._group(group).broadcast([tensor], options))
 
-    def all_gather_into_tensor(self, tensor: Any, size: int, group: Any) -> Any:
+    def all_gather_into_tensor(self, tensor: TorchAny, size: int, group: TorchAny) -> TorchAny:
         out = self._empty(tensor, tensor.shape[0] * size)
         return self.all_gather_into_tensor_out(tensor, size, group, out=out)
 
-    def all_gather_into_tensor_out(self, tensor: Any, size: int, group: Any, *, out: Any) -> Any:
+    def all_gather_into_tensor_out(self, tensor: TorchAny, size: int, group: TorchAny, *, out: TorchAny) -> TorchAny:
         gather = _named(self._group(group), "all_gather_single", "_allgather_base")
         return self._begun(out, gather(out, tensor.contiguous()))
 
-    def all_gather_into_tensor_coalesced(self, tensors: list[Any], size: int, group: Any) -> list[Any]:
+    def all_gather_into_tensor_coalesced(self, tensors: list[TorchAny], size: int, group: TorchAny) -> list[TorchAny]:
         return [self.all_gather_into_tensor(tensor, size, group) for tensor in tensors]
 
-    def reduce_scatter_tensor(self, tensor: Any, op: str, size: int, group: Any) -> Any:
+    def reduce_scatter_tensor(self, tensor: TorchAny, op: str, size: int, group: TorchAny) -> TorchAny:
         out = self._empty(tensor, tensor.shape[0] // size)
         return self.reduce_scatter_tensor_out(tensor, op, size, group, out=out)
 
-    def reduce_scatter_tensor_out(self, tensor: Any, op: str, size: int, group: Any, *, out: Any) -> Any:
+    def reduce_scatter_tensor_out(self, tensor: TorchAny, op: str, size: int, group: TorchAny, *, out: TorchAny) -> TorchAny:
         options = dist.ReduceScatterOptions()
         options.reduceOp = self._reduction(op)
         scatter = _named(self._group(group), "reduce_scatter_single", "_reduce_scatter_base")
         return self._begun(out, scatter(out, tensor.contiguous(), options))
 
-    def reduce_scatter_tensor_coalesced(self, tensors: list[Any], op: str, size: int, group: Any) -> list[Any]:
+    def reduce_scatter_tensor_coalesced(self, tensors: list[TorchAny], op: str, size: int, group: TorchAny) -> list[TorchAny]:
         return [self.reduce_scatter_tensor(tensor, op, size, group) for tensor in tensors]
 
-    def all_to_all_single(self, tensor: Any, output_sizes: list[int], input_sizes: list[int], group: Any) -> Any:
+    def all_to_all_single(self, tensor: TorchAny, output_sizes: list[int], input_sizes: list[int], group: TorchAny) -> TorchAny:
         out = self._empty(tensor, sum(output_sizes))
         exchange = _named(self._group(group), "all_to_all_single", "alltoall_base")
         return self._begun(out, exchange(out, tensor.contiguous(), output_sizes, input_sizes))
 
-    def _begun(self, tensor: Any, work: Any) -> Any:
+    def _begun(self, tensor: TorchAny, work: TorchAny) -> TorchAny:
         self._under_way[tensor.allocation] = work
         return tensor
 
-    def _group(self, group: Any) -> Any:
-        c10d: Any = dist.distributed_c10d
+    def _group(self, group: TorchAny) -> TorchAny:
+        c10d: TorchAny = dist.distributed_c10d
         return c10d._resolve_process_group(group) if isinstance(group, str) else group
 
-    def _reduction(self, name: str) -> Any:
+    def _reduction(self, name: str) -> TorchAny:
         return getattr(dist.ReduceOp, name.upper())
 
-    def _copy(self, tensor: Any) -> Any:
+    def _copy(self, tensor: TorchAny) -> TorchAny:
         return self._empty(tensor, *tensor.shape[:1]).copy_(tensor)
 
-    def _empty(self, like: Any, *rows: int) -> Any:
+    def _empty(self, like: TorchAny, *rows: int) -> TorchAny:
         return torch.empty((*rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
 
 
@@ -149,6 +149,6 @@ class _Functional:
 _TAKEN = [name for name in vars(_Functional) if not name.startswith("_")]
 
 
-def _named(group: Any, name: str, before: str) -> Any:
+def _named(group: TorchAny, name: str, before: str) -> TorchAny:
     """A group's operation by its name, or by that of releases before torch 2.13."""
     return getattr(group, name, None) or getattr(group, before)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from torch.utils._pytree import tree_leaves
 
 from replayer.errors import NotEmulated
 from replayer.tensor.tensor import VirtualTensor
+from replayer.torch_types import TorchAny
 from traces.patching import around, patch_around, patch_everywhere
 
 _ADVICE = "send x.cpu(), or let the processes communicate by torch.distributed's operations"
@@ -24,20 +24,20 @@ def install(torch_module: ModuleType) -> None:
     """Look at what is sent. A build without RPC has none."""
     if not torch_module.distributed.is_available() or not torch_module.distributed.rpc.is_available():
         return
-    rpc: Any = torch_module.distributed.rpc
-    api: Any = importlib.import_module(f"{rpc.__name__}.api")
+    rpc: TorchAny = torch_module.distributed.rpc
+    api: TorchAny = importlib.import_module(f"{rpc.__name__}.api")
     patch_around(api, _invoke_rpc=_checked)
     patch_everywhere(api.remote, around(api.remote, _checked))
     patch_around(rpc.TensorPipeRpcBackendOptions, __init__=_without_devices)
 
 
-def _checked(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _checked(call: Callable[..., TorchAny], /, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     if any(isinstance(leaf, VirtualTensor) for leaf in tree_leaves((args, kwargs))):
         raise NotEmulated("torch.distributed.rpc with CUDA tensors", _ADVICE)
     return call(*args, **kwargs)
 
 
-def _without_devices(init: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+def _without_devices(init: Callable[..., None], self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> None:
     if kwargs.get("device_maps") or kwargs.get("devices"):
         raise NotEmulated("torch.distributed.rpc with device maps", _ADVICE)
     init(self, *args, **kwargs)

@@ -8,9 +8,9 @@ A tensor subclass needs a rule for each of them; here one rule serves all: the k
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 from replayer.tensor.tensor import VirtualTensor
+from replayer.torch_types import TorchAny
 from traces.patching import around, patch_around, patch_everywhere
 
 
@@ -18,10 +18,12 @@ def install(torch_module: ModuleType) -> None:
     """Patch the dispatch of operators that take functions."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-    operator: Any = torch_module._ops.HigherOrderOperator
+    operator: TorchAny = torch_module._ops.HigherOrderOperator
     keys = torch_module._C.DispatchKey
 
-    def with_eager_form(dispatch: Any, self: Any, dispatch_key: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def with_eager_form(
+        dispatch: TorchAny, self: TorchAny, dispatch_key: TorchAny, /, *args: TorchAny, **kwargs: TorchAny
+    ) -> TorchAny:
         if dispatch_key == keys.Python and _get_current_dispatch_mode() is None:
             eager = self.py_kernels.get(keys.CompositeExplicitAutograd)
             if eager is not None and any(isinstance(arg, VirtualTensor) for arg in self._get_overloaded_args(args, kwargs)):
@@ -29,9 +31,9 @@ def install(torch_module: ModuleType) -> None:
         return dispatch(self, dispatch_key, *args, **kwargs)
 
     patch_around(operator, dispatch=with_eager_form)
-    func: Any = torch_module.func
+    func: TorchAny = torch_module.func
 
-    def linearize_eagerly(_linearize: Any, function: Any, *primals: Any) -> Any:
+    def linearize_eagerly(_linearize: TorchAny, function: TorchAny, *primals: TorchAny) -> TorchAny:
         """Each call of what comes back runs `function` again, where PyTorch keeps a graph of its ops: no tracer sees ours."""
         return function(*primals), lambda *tangents: func.jvp(function, primals, tangents)[1]
 

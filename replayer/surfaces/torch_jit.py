@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import torch
 
 from replayer.errors import NotEmulated
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
+from replayer.torch_types import TorchAny
 from traces.patching import patch, patch_around
 
 
@@ -28,10 +28,10 @@ def install(torch_module: ModuleType) -> None:
     outer, inner = aten.convolution.default, aten._convolution.default
     VirtualTensor.plan_cache.composites[inner] = lambda *args: outer(*args[:9])  # of a traced module that is called
 
-    def traced(trace: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        dispatch: Any = VirtualTensor.__torch_dispatch__
+    def traced(trace: Callable[..., TorchAny], /, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+        dispatch: TorchAny = VirtualTensor.__torch_dispatch__
 
-        def noted(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def noted(func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
             if func is inner:
                 func, args = outer, args[:9]
             elif func is outer and c._get_tracing_state() is not None:
@@ -57,7 +57,7 @@ def install(torch_module: ModuleType) -> None:
         patch(printed, __str__=_named(printed.__str__), __repr__=_named(printed.__repr__))
 
 
-def _from_host(save: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
+def _from_host(save: Callable[..., TorchAny], module: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     """C++ reads the memory behind a module's tensors: they lie on the host meanwhile, and so the file says."""
     held = [(node, node.t("value")) for node in _constants(module)]
     constants = [(node, tensor) for node, tensor in held if tensor.is_cuda]
@@ -77,7 +77,9 @@ def _from_host(save: Callable[..., Any], module: Any, *args: Any, **kwargs: Any)
             module.to(device)
 
 
-def _by_host(load: Callable[..., Any], f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+def _by_host(
+    load: Callable[..., TorchAny], f: TorchAny, map_location: TorchAny = None, *args: TorchAny, **kwargs: TorchAny
+) -> TorchAny:
     """C++ would copy to a GPU of its own."""
     if map_location is None or torch.device(map_location).type != "cuda":
         return load(f, map_location, *args, **kwargs)
@@ -87,7 +89,7 @@ def _by_host(load: Callable[..., Any], f: Any, map_location: Any = None, *args: 
     return module
 
 
-def _constants(module: Any) -> list[Any]:
+def _constants(module: TorchAny) -> list[TorchAny]:
     """The nodes of a module's graphs that hold a tensor: what a frozen module has of parameters, and what a trace captured.
 
     `module.to` leaves them where they are; `map_location` moves them.
@@ -98,5 +100,5 @@ def _constants(module: Any) -> list[Any]:
     return [node for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t"]
 
 
-def _named(text: Callable[[Any], str]) -> Callable[[Any], str]:
+def _named(text: Callable[[TorchAny], str]) -> Callable[[TorchAny], str]:
     return lambda printed: text(printed).replace(f"device={BACKEND}:", "device=cuda:")

@@ -17,7 +17,6 @@ import os
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
-from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -28,28 +27,29 @@ from replayer.tensor.allocation import Allocation, Uniform, make
 from replayer.tensor.device_args import checked_index
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import bytes_of, payload
+from replayer.torch_types import TorchAny
 from traces.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
     """Listen where the started process calls the script's function, and where tensors are pickled for another one."""
-    module: Any = importlib.import_module(f"{torch_module.__name__}.multiprocessing.spawn")  # the function hides it
+    module: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.spawn")  # the function hides it
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
-    reductions: Any = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
+    reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
     # Under a name of torch's: whoever unpickles it imports torch, and with it us.
     rebuild = sharing.rebuild
     rebuild.__module__, rebuild.__qualname__ = reductions.__name__, "rebuild_virtual_tensor"
     reductions.rebuild_virtual_tensor = rebuild
     others = reductions.reduce_tensor
 
-    def reduce_tensor(tensor: Any) -> Any:
+    def reduce_tensor(tensor: TorchAny) -> TorchAny:
         return sharing.reduce(tensor) if isinstance(tensor, VirtualTensor) else others(tensor)
 
     ForkingPickler.register(torch_module.Tensor, reduce_tensor)  # under which virtual tensors are found too: they compare equal
 
 
-def _numbered(call: Callable[..., Any], fn: Any, i: int, *args: Any) -> Any:
+def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchAny) -> TorchAny:
     if "RANK" not in os.environ:
         STATE.rank = Rank(number=i, local=i)
     return call(fn, i, *args)
@@ -63,10 +63,10 @@ class _Mapped:
         self.allocator = self
         self.stream = 0
 
-    def free(self, block: Any) -> None:
+    def free(self, block: TorchAny) -> None:
         """The sender's to free."""
 
-    def record_stream(self, block: Any, stream: Any) -> None:
+    def record_stream(self, block: TorchAny, stream: TorchAny) -> None:
         """The sender's to wait for."""
 
 
@@ -76,7 +76,7 @@ class _Sharing:
     def __init__(self) -> None:
         self._mapped: WeakValueDictionary[tuple[int, int], Allocation] = WeakValueDictionary()  # by process and address
 
-        def rebuild_virtual_tensor(whole: Any, form: Any, requires_grad: bool, is_param: bool) -> Any:
+        def rebuild_virtual_tensor(whole: TorchAny, form: TorchAny, requires_grad: bool, is_param: bool) -> TorchAny:
             shape, stride, offset, dtype, index = form
             meta = VirtualTensor.plan_cache.metas.of(shape, stride, offset, dtype, checked_index(index))
             made = make(meta, self._allocation(*whole))
@@ -84,7 +84,7 @@ class _Sharing:
 
         self.rebuild = rebuild_virtual_tensor
 
-    def reduce(self, tensor: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def reduce(self, tensor: TorchAny) -> tuple[Callable[..., TorchAny], tuple[TorchAny, ...]]:
         if tensor.requires_grad and not tensor.is_leaf:
             raise RuntimeError(
                 "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support crossing"
@@ -92,7 +92,7 @@ class _Sharing:
                 " (e.g., putting it on the queue)."
             )
         meta, allocation = tensor.meta, tensor.allocation
-        known: Any = allocation.known
+        known: TorchAny = allocation.known
         if computing() and allocation.size_bytes:
             storage = payload(allocation)
             if not storage.is_shared():
@@ -102,12 +102,12 @@ class _Sharing:
         form = (meta.shape, meta.stride, meta.offset, meta.dtype, meta.index)
         return self.rebuild, (whole, form, tensor.requires_grad, bool(getattr(tensor, "_is_param", False)))
 
-    def _allocation(self, process: int, address: int, size_bytes: int, known: Any) -> Allocation:
+    def _allocation(self, process: int, address: int, size_bytes: int, known: TorchAny) -> Allocation:
         """See Note [Memory of another process]."""
         allocation = self._mapped.get((process, address)) if size_bytes else None
         if allocation is None:
             allocation = Allocation()
-            block: Any = _Mapped(address, size_bytes) if size_bytes else None
+            block: TorchAny = _Mapped(address, size_bytes) if size_bytes else None
             allocation.block = block
             self._mapped[process, address] = allocation
             allocation.known = Uniform(*known) if type(known) is tuple else known

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from replayer.state import STATE, script_steps, started
+from replayer.torch_types import TorchAny
 from traces.patching import PhaseScope, patch_around
 from traces.script_hooks import ModuleCalls, ScriptHooks
 
@@ -24,7 +24,9 @@ def install(torch: ModuleType) -> None:
     set_up = PhaseScope("other", script_steps)  # its copies are no batches on their way to the device
     future = torch.__future__
 
-    def move(apply: Callable[..., Any], self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+    def move(
+        apply: Callable[..., TorchAny], self: TorchAny, fn: Callable[[TorchAny], TorchAny], recurse: bool = True
+    ) -> TorchAny:
         before = future.get_overwrite_module_params_on_conversion()
         if started() is None:  # what starts the GPU in the midst of it would be a batch on its way
             first = next(self.parameters(), None)

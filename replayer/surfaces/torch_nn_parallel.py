@@ -19,9 +19,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
-from typing import Any
 
 from replayer.state import gpu, started
+from replayer.torch_types import TorchAny
 from traces.data_parallel_hooks import DataParallelHooks
 from traces.patching import around, patch, patch_everywhere
 
@@ -47,7 +47,7 @@ def _on_device(name: str, device: int | None) -> Iterator[None]:
             tracker.stages.end(thread, stage)
 
 
-def _replicas(call: Callable[..., Any], modules: Any, *args: Any, **kwargs: Any) -> Any:
+def _replicas(call: Callable[..., TorchAny], modules: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     """`parallel_apply`, with the call of each replica as a stage; see Note [Threads of replicas]."""
     if started() is None:
         return call(modules, *args, **kwargs)
@@ -58,10 +58,10 @@ def _replicas(call: Callable[..., Any], modules: Any, *args: Any, **kwargs: Any)
         gpu().current.await_thread(max(ends_ns, default=0))
 
 
-def _replica(number: int, module: Callable[..., Any], since_ns: int, ends_ns: list[int]) -> Callable[..., Any]:
+def _replica(number: int, module: Callable[..., TorchAny], since_ns: int, ends_ns: list[int]) -> Callable[..., TorchAny]:
     maker = threading.current_thread()
 
-    def apply(*args: Any, **kwargs: Any) -> Any:
+    def apply(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if threading.current_thread() is not maker:  # a single replica is called without a thread
             gpu().current.begin_thread(f"replica {number}", since_ns)
         try:
@@ -78,7 +78,7 @@ def install(torch: ModuleType) -> None:
     DataParallelHooks(torch, _stage).install()
     parallel_apply = torch.nn.parallel.parallel_apply
     patch_everywhere(parallel_apply, around(parallel_apply, _replicas))
-    functions: Any = sys.modules["torch.nn.parallel._functions"]
+    functions: TorchAny = sys.modules["torch.nn.parallel._functions"]
     get_stream = functions._get_stream
     # It is asked by torch.device(0), which in C++ is of the backend that virtual tensors are built on.
     patch(functions, _get_stream=lambda device: get_stream(torch.device("cuda", device.index)))

@@ -11,18 +11,18 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from replayer.state import STATE
+from replayer.torch_types import TorchAny
 from traces.patching import patch_around, replaced
 
 
 def install(torch_module: ModuleType) -> None:
     """Wrap the forward pass of SyncBatchNorm's autograd function."""
-    functions: Any = importlib.import_module(f"{torch_module.__name__}.nn.modules._functions")
+    functions: TorchAny = importlib.import_module(f"{torch_module.__name__}.nn.modules._functions")
     patch_around(functions.SyncBatchNorm, forward=_with_full_masks)
 
 
-def _with_full_masks(forward: Callable[..., Any], *args: Any) -> Any:
+def _with_full_masks(forward: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
     with replaced(STATE, masks_are_full=True):
         return forward(*args)

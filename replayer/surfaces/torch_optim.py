@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from functools import partial
 from types import ModuleType
-from typing import Any
 
 from replayer.state import STATE, script_steps
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_shortcuts import without_override_lookup
+from replayer.torch_types import TorchAny
 from traces.patching import patch
 from traces.script_hooks import ScriptHooks
 
@@ -23,7 +23,7 @@ def install(torch_module: ModuleType) -> None:
     """Wrap `step` and `zero_grad` of all optimizer classes."""
     without_overrides = partial(without_override_lookup, tensor_class=VirtualTensor)
     # Clipping gradients has lists of its own of what foreach kernels take, and asks C++ for the device.
-    foreach: Any = torch_module.utils._foreach_utils
+    foreach: TorchAny = torch_module.utils._foreach_utils
     foreach._foreach_supported_types.insert(0, VirtualTensor)  # found at once
     devices = foreach._get_foreach_kernels_supported_devices
     patch(foreach, _get_foreach_kernels_supported_devices=lambda: [*devices(), BACKEND])

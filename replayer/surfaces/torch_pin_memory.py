@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
-from typing import Any
 
 import torch
 
 from replayer.ops.pinned_tensors import is_pinned, pinned_copy, pinned_empty
 from replayer.state import host_memory
+from replayer.torch_types import TorchAny
 from traces.patching import patch
 
 # Factories that take `pin_memory`, of torch and of torch.Tensor. EMPTY ones are never touched, so they cost nothing.
@@ -33,7 +33,7 @@ NEW_FILLED = "new_zeros new_ones new_full".split()
 
 def install(torch_module: ModuleType) -> None:
     """Patch torch.Tensor, the factories, and the host allocator's C functions."""
-    tensor_class: Any = torch_module.Tensor
+    tensor_class: TorchAny = torch_module.Tensor
     patch(tensor_class, pin_memory=wraps(tensor_class.pin_memory)(pin_memory), is_pinned=wraps(tensor_class.is_pinned)(pinned))
     for owner, empty, filled in ((torch_module, EMPTY, FILLED), (tensor_class, NEW_EMPTY, NEW_FILLED)):
         patch(owner, **{name: with_pin_memory(getattr(owner, name), _empty) for name in empty})
@@ -48,13 +48,13 @@ def install(torch_module: ModuleType) -> None:
     )
 
 
-def pin_memory(self: Any, device: Any = None) -> Any:
+def pin_memory(self: TorchAny, device: TorchAny = None) -> TorchAny:
     if self.device.type != "cpu":
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
     return self if is_pinned(self) else pinned_copy(self.detach())
 
 
-def pinned(self: Any, device: Any = None) -> bool:
+def pinned(self: TorchAny, device: TorchAny = None) -> bool:
     return is_pinned(self)
 
 
@@ -62,11 +62,13 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
     return pinned_empty(tuple(made.shape), made.stride(), made.dtype)
 
 
-def with_pin_memory(make: Callable[..., Any], pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy) -> Callable[..., Any]:
+def with_pin_memory(
+    make: Callable[..., TorchAny], pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy
+) -> Callable[..., TorchAny]:
     """A factory that takes `pin_memory`: its result is made unpinned and then pinned by `pin`."""
 
     @wraps(make)
-    def pinning(*args: Any, **kwargs: Any) -> Any:
+    def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if not kwargs.get("pin_memory"):
             return make(*args, **kwargs)
         device = kwargs.get("device")

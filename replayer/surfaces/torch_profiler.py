@@ -18,7 +18,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from replayer.errors import NotEmulated
 from replayer.state import gpu, started
 from replayer.timing.clock import machine_unix_ns
 from replayer.timing.timeline.profile_window import OUR_DISPATCH, WindowOp, merged, nested, window_ops
+from replayer.torch_types import TorchAny
 from traces.model import NONE, Column
 from traces.patching import patch, patch_around
 from traces.python_calls import scripts_calls
@@ -35,9 +35,9 @@ _MEMORY_ADVICE = "torch.cuda.memory._record_memory_history and trace view of the
 
 def install(torch_module: ModuleType) -> None:
     """Wrap the construction, the start and the end of a profile, and what is made of it."""
-    cls: Any = torch_module.autograd.profiler.profile
+    cls: TorchAny = torch_module.autograd.profiler.profile
 
-    def init_without_device(init: Any, self: Any, enabled: bool = True, **options: Any) -> None:
+    def init_without_device(init: TorchAny, self: TorchAny, enabled: bool = True, **options: TorchAny) -> None:
         asked = options.pop("use_cuda", False) or options.get("use_device") == "cuda"
         if asked:
             options |= {"use_device": None, "use_cpu": True}
@@ -46,13 +46,13 @@ def install(torch_module: ModuleType) -> None:
         self.gpu_window = None
         self.gpu_ends = []  # of the window: this machine's Unix time and recorded time, ns
 
-    def start_and_watch(start: Any, self: Any) -> None:
+    def start_and_watch(start: TorchAny, self: TorchAny) -> None:
         start(self)
         if self.waits_for_device and self.enabled:
             gpu().profile.watch()
             self.gpu_ends = [(machine_unix_ns(), gpu().streams.host_now_ns())]
 
-    def leave_after_device(leave: Any, self: Any, *error: Any) -> Any:
+    def leave_after_device(leave: TorchAny, self: TorchAny, *error: TorchAny) -> TorchAny:
         if self.waits_for_device and self.enabled:
             torch_module.cuda.synchronize()
             self.gpu_ends.append((machine_unix_ns(), gpu().streams.host_now_ns()))
@@ -61,7 +61,7 @@ def install(torch_module: ModuleType) -> None:
             self.gpu_shift_ns = time.time_ns() - gpu().clock.now_ns()
         return leave(self, *error)
 
-    def parse_with_device(parse: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def parse_with_device(parse: TorchAny, self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         events = parse(self, *args, **kwargs)
         if self.gpu_window is not None:
             self.use_device = "cuda"  # of the table that is made of them
@@ -70,7 +70,7 @@ def install(torch_module: ModuleType) -> None:
             _add_device(torch_module, events, device_events, profile_memory=self.profile_memory)
         return events
 
-    def export_with_device(export: Any, self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    def export_with_device(export: TorchAny, self: TorchAny, path: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         result = export(self, path, *args, **kwargs)
         if self.gpu_window is not None and started() is not None:
             with open(path, encoding="utf-8") as file:
@@ -85,7 +85,7 @@ def install(torch_module: ModuleType) -> None:
                 json.dump(told, file)
         return result
 
-    def export_host_memory(export_memory: Any, self: Any, path: Any, device: str | None = None) -> None:
+    def export_host_memory(export_memory: TorchAny, self: TorchAny, path: TorchAny, device: str | None = None) -> None:
         if getattr(self.profiler, "gpu_window", None) is not None and device != "cpu":
             raise NotEmulated("torch.profiler.profile.export_memory_timeline", _MEMORY_ADVICE)
         export_memory(self, path, device)
@@ -106,20 +106,20 @@ def install(torch_module: ModuleType) -> None:
     )
 
 
-def _add_device(torch_module: Any, events: list[Any], ops: Iterable[WindowOp], *, profile_memory: bool) -> None:
+def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], *, profile_memory: bool) -> None:
     """Give the ops among torch's function events their kernels and memory, and add the kernels as events of the device.
 
     Which op is which: the k-th of its name. Ops that Kineto does not know are added too; what an op allocates, all that it
     lies in does.
     """
-    util: Any = torch_module.autograd.profiler_util
+    util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType
-    known, made = defaultdict(list), list[Any]()
+    known, made = defaultdict(list), list[TorchAny]()
     for one in events:
         one.use_device = "cuda"
         known[one.name].append(one)
 
-    def event(name: str, thread: int, start_ns: int, took_ns: int, **of_device: Any) -> Any:
+    def event(name: str, thread: int, start_ns: int, took_ns: int, **of_device: TorchAny) -> TorchAny:
         known = {"input_shapes": [], "stack": [], "concrete_inputs": [], "kwinputs": {}, "use_device": "cuda"}
         times_us = start_ns / 1000, (start_ns + took_ns) / 1000
         made.append(util.FunctionEvent(len(events) + len(made), name, thread, *times_us, **known, **of_device))
@@ -151,7 +151,7 @@ def _add_device(torch_module: Any, events: list[Any], ops: Iterable[WindowOp], *
                 calls[outer].device_memory_usage += one.device_memory_usage
 
 
-def _scripts_events(events: list[Any]) -> list[Any]:
+def _scripts_events(events: list[TorchAny]) -> list[TorchAny]:
     """Without the virtual GPU's dispatching and all that ran in it, and without the Python functions of this tool."""
     calls, parent = _nested([one for one in events if not one.is_async])
     goes = ~scripts_calls(parent, np.array([one.is_python_function for one in calls], bool), [one.name for one in calls])
@@ -163,7 +163,7 @@ def _scripts_events(events: list[Any]) -> list[Any]:
     return [one for one in events if id(one) not in gone]
 
 
-def _nested(events: list[Any]) -> tuple[list[Any], Column]:
+def _nested(events: list[TorchAny]) -> tuple[list[TorchAny], Column]:
     """Events of the host, outer ones first, and the row of the one around each, or NONE."""
     start_ns = np.array([round(event.time_range.start * 1000) for event in events])
     took_ns = np.array([round(event.time_range.end * 1000) for event in events]) - start_ns

@@ -12,10 +12,10 @@ bytes. Loading asks a registry of locations; here is an entry for "cuda", which 
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 from replayer.tensor.device_args import index_of
 from replayer.tensor.storage import VirtualStorage
+from replayer.torch_types import TorchAny
 
 _BEFORE_CUDA = 15  # the priority of PyTorch's own entry for "cuda" is 20
 
@@ -23,10 +23,10 @@ _BEFORE_CUDA = 15  # the priority of PyTorch's own entry for "cuda" is 20
 def install(torch: ModuleType) -> None:
     """Register the location "cuda"."""
 
-    def located(storage: Any) -> str | None:
+    def located(storage: TorchAny) -> str | None:
         return f"cuda:{storage.get_device()}" if isinstance(storage, VirtualStorage) else None
 
-    def restored(storage: Any, location: str) -> VirtualStorage | None:
+    def restored(storage: TorchAny, location: str) -> VirtualStorage | None:
         if not location.startswith("cuda"):
             return None
         return VirtualStorage.made_of(storage, index_of(torch.serialization._validate_device(location, "cuda")))

@@ -8,7 +8,6 @@ torch.FloatStorage([1, 2]).cuda()
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import torch
 
@@ -16,16 +15,17 @@ from replayer.state import gpu
 from replayer.tensor.allocation import allocate
 from replayer.tensor.device_args import checked_index, index_of
 from replayer.tensor.storage import VirtualStorage
+from replayer.torch_types import TorchAny
 from traces.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
     """Patch the construction of storages and what tells and moves them."""
-    untyped: Any = torch_module.UntypedStorage
-    typed: Any = torch_module.TypedStorage
-    make: Any = torch._C.StorageBase.__new__
+    untyped: TorchAny = torch_module.UntypedStorage
+    typed: TorchAny = torch_module.TypedStorage
+    make: TorchAny = torch._C.StorageBase.__new__
 
-    def new(cls: Any, *args: Any, device: Any = None, **options: Any) -> Any:
+    def new(cls: TorchAny, *args: TorchAny, device: TorchAny = None, **options: TorchAny) -> TorchAny:
         """`UntypedStorage(size_bytes, device=...)`; of the host as ever."""
         there = None if device is None else torch.device(device)
         if there is None or there.type != "cuda":
@@ -36,22 +36,22 @@ def install(torch_module: ModuleType) -> None:
             return VirtualStorage.over(allocate(gpu(), index, values), index)
         return VirtualStorage.made_of(make(untyped, values), index)
 
-    def is_any_storage(is_storage: Any, obj: Any, /) -> bool:
+    def is_any_storage(is_storage: TorchAny, obj: TorchAny, /) -> bool:
         """Not by PyTorch's set of storage classes: torch.load takes a dtype from each name in there."""
         return isinstance(obj, VirtualStorage) or is_storage(obj)
 
-    def to(to_device: Any, self: Any, *, device: Any, non_blocking: bool = False) -> Any:
+    def to(to_device: TorchAny, self: TorchAny, *, device: TorchAny, non_blocking: bool = False) -> TorchAny:
         """Of a storage on the host, as in `map_location=lambda storage, location: storage.cuda()`."""
         there = torch.device(device)
         if there.type != "cuda":
             return to_device(self, device=device, non_blocking=non_blocking)
         return VirtualStorage.made_of(self, index_of(there))
 
-    def copy_(copy: Any, self: Any, source: Any, non_blocking: bool | None = None) -> Any:
+    def copy_(copy: TorchAny, self: TorchAny, source: TorchAny, non_blocking: bool | None = None) -> TorchAny:
         """Into a storage on the host."""
         return copy(self, source.cpu() if isinstance(source, VirtualStorage) else source, non_blocking)
 
-    def with_dtype(wrapped_storage: Any, self: Any, storage: Any) -> Any:
+    def with_dtype(wrapped_storage: TorchAny, self: TorchAny, storage: TorchAny) -> TorchAny:
         """A typed storage of the same dtype; PyTorch asks for the very class UntypedStorage."""
         if isinstance(storage, VirtualStorage):
             return typed(wrap_storage=storage, dtype=self.dtype, _internal=True)

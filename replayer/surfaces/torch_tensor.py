@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch.overrides import _get_current_function_mode_stack, handle_torch_function, has_torch_function_unary
@@ -21,6 +20,7 @@ from replayer.tensor.allocation import make_as
 from replayer.tensor.device_args import backend_arguments, backend_device
 from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.tensor import VirtualTensor, move_to
+from replayer.torch_types import TorchAny
 from traces.patching import patch, patch_around
 
 
@@ -33,7 +33,7 @@ def install(torch_module: ModuleType) -> None:
     _install_subclasses(torch_module)
     to_dlpack = torch_module._C._to_dlpack
 
-    def exported(tensor: Any, *args: Any, **options: Any) -> Any:
+    def exported(tensor: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
         return tensor.__dlpack__() if isinstance(tensor, VirtualTensor) else to_dlpack(tensor, *args, **options)
 
     patch(torch_module._C, _to_dlpack=exported)
@@ -44,24 +44,24 @@ def install(torch_module: ModuleType) -> None:
     patch_around(torch._C, _set_default_dtype=_clear_plans, _set_default_tensor_type=_clear_plans)
 
 
-def _install_moves(tensor_class: Any) -> None:
+def _install_moves(tensor_class: TorchAny) -> None:
     to, new_tensor = tensor_class.to, tensor_class.new_tensor
 
     @wraps(to)
-    def to_device(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def to_device(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if has_torch_function_unary(self):  # who overrides or watches it, is told what the script has said
             return handle_torch_function(tensor_class.to, (self,), self, *args, **kwargs)
         args, kwargs = backend_arguments(args, kwargs)
         return to(self, *args, **kwargs)
 
     @wraps(tensor_class.cuda)
-    def cuda(self: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+    def cuda(self: TorchAny, device: TorchAny = None, non_blocking: bool = False, **kwargs: TorchAny) -> TorchAny:
         if has_torch_function_unary(self):
             return handle_torch_function(tensor_class.cuda, (self,), self, device, non_blocking, **kwargs)
         return to(self, backend_device("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
 
     @wraps(new_tensor)
-    def new_tensor_placed(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def new_tensor_placed(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if has_torch_function_unary(self):
             return handle_torch_function(tensor_class.new_tensor, (self,), self, *args, **kwargs)
         if kwargs.get("device") is not None:
@@ -71,17 +71,17 @@ def _install_moves(tensor_class: Any) -> None:
     patch(tensor_class, to=to_device, cuda=cuda, new_tensor=new_tensor_placed)
 
 
-def _install_changes_of_data(torch_module: Any) -> None:
+def _install_changes_of_data(torch_module: TorchAny) -> None:
     """`parameter.data = parameter.data.to("cuda")`, which is also what moving a module does."""
     data = torch._C.TensorBase.data
 
-    def set_data(self: Any, other: Any) -> None:
+    def set_data(self: TorchAny, other: TorchAny) -> None:
         if isinstance(other, VirtualTensor):
             move_to(self, other)
         else:
             data.__set__(self, other)  # type: ignore[attr-defined]
 
-    def has_compatible_shallow_copy_type(compatible: Any, one: Any, other: Any) -> bool:
+    def has_compatible_shallow_copy_type(compatible: TorchAny, one: TorchAny, other: TorchAny) -> bool:
         if isinstance(one, VirtualTensor) is not isinstance(other, VirtualTensor):
             return {one.device.type, other.device.type} <= {"cpu", "cuda"}
         return bool(compatible(one, other))
@@ -90,10 +90,10 @@ def _install_changes_of_data(torch_module: Any) -> None:
     patch_around(torch_module, _has_compatible_shallow_copy_type=has_compatible_shallow_copy_type)
 
 
-def _install_subclasses(torch_module: Any) -> None:
+def _install_subclasses(torch_module: TorchAny) -> None:
     make_subclass, parameter_class = torch_module.Tensor._make_subclass, torch_module.nn.Parameter
 
-    def make_virtual_subclass(cls: Any, data: torch.Tensor, requires_grad: bool = False, **kwargs: Any) -> Any:
+    def make_virtual_subclass(cls: TorchAny, data: torch.Tensor, requires_grad: bool = False, **kwargs: TorchAny) -> TorchAny:
         if not isinstance(data, VirtualTensor):
             return make_subclass(cls, data, requires_grad, **kwargs)
         made = make_as(virtual_class(cls, VirtualTensor), data.meta, data.allocation)
@@ -102,7 +102,7 @@ def _install_subclasses(torch_module: Any) -> None:
         with torch._C.DisableTorchFunctionSubclass():
             return made.requires_grad_() if requires_grad else made
 
-    def new(new_parameter: Any, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+    def new(new_parameter: TorchAny, cls: TorchAny, data: TorchAny = None, requires_grad: bool = True) -> TorchAny:
         if cls is not parameter_class and type(data) is VirtualTensor:
             return make_virtual_subclass(cls, data, requires_grad)
         return new_parameter(cls, data, requires_grad)
@@ -114,13 +114,13 @@ def _install_subclasses(torch_module: Any) -> None:
     patch_around(parameter_class, __new__=new)
 
 
-def _on_backend_device(make: Callable[..., Any]) -> Callable[..., Any]:
+def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
     """A factory that would ask C++ for CUDA's current device. Without one it takes what `with torch.device(...)` or
     set_default_device has set in this thread; a mode of the script's sees what the script has said.
     """
 
     @wraps(make)
-    def with_backend_device(*args: Any, **kwargs: Any) -> Any:
+    def with_backend_device(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         device = kwargs.get("device")
         if torch._C._len_torch_function_stack():
             modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
@@ -136,7 +136,7 @@ def _on_backend_device(make: Callable[..., Any]) -> Callable[..., Any]:
     return with_backend_device
 
 
-def _clear_plans(change: Callable[..., Any], *args: Any) -> None:
+def _clear_plans(change: Callable[..., TorchAny], *args: TorchAny) -> None:
     """Plans depend on the default dtype: it is that of an integer division's result."""
     change(*args)
     VirtualTensor.plan_cache.clear()

@@ -13,11 +13,11 @@ device that C++ knows virtual tensors by (Note [Lazy] in replayer/tensor/tensor.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 from replayer.tensor.device_args import backend_device
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
+from replayer.torch_types import TorchAny
 from traces.patching import patch
 
 _DEVICE = 6  # its position among the arguments of `_make_wrapper_subclass` after the class: jagged tensors give it so
@@ -25,38 +25,38 @@ _DEVICE = 6  # its position among the arguments of `_make_wrapper_subclass` afte
 
 def install(torch_module: ModuleType) -> None:
     """Give every subclass, those that are yet to be defined too, properties that say "cuda"."""
-    tensor: Any = torch_module.Tensor
+    tensor: TorchAny = torch_module.Tensor
     device, is_cuda = tensor.device, tensor.is_cuda
 
-    def device_as_told(self: Any) -> Any:
+    def device_as_told(self: TorchAny) -> TorchAny:
         kept = device.__get__(self)
         return torch_module.device("cuda", kept.index) if kept.type == BACKEND else kept
 
-    def is_cuda_as_told(self: Any) -> Any:
+    def is_cuda_as_told(self: TorchAny) -> TorchAny:
         return is_cuda.__get__(self) or device.__get__(self).type == BACKEND
 
     told = {"device": property(device_as_told), "is_cuda": property(is_cuda_as_told)}
 
-    def tell(cls: Any) -> None:
+    def tell(cls: TorchAny) -> None:
         """Leaves alone what the class, or one before torch.Tensor that it is derived from, says itself."""
         for name, value in told.items():
             if not any(name in vars(base) for base in cls.__mro__[: cls.__mro__.index(tensor)]):
                 setattr(cls, name, value)
 
-    def __init_subclass__(cls: Any, **options: Any) -> None:
+    def __init_subclass__(cls: TorchAny, **options: TorchAny) -> None:
         super(tensor, cls).__init_subclass__(**options)
         tell(cls)
 
     wrap = tensor._make_wrapper_subclass
 
-    def _make_wrapper_subclass(cls: Any, *args: Any, **options: Any) -> Any:
+    def _make_wrapper_subclass(cls: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
         if len(args) > _DEVICE:
             args = (*args[:_DEVICE], backend_device(args[_DEVICE]), *args[_DEVICE + 1 :])
         elif options.get("device") is not None:
             options["device"] = backend_device(options["device"])
         return wrap(cls, *args, **options)
 
-    hook: Any = classmethod(__init_subclass__)  # type: ignore[arg-type]
+    hook: TorchAny = classmethod(__init_subclass__)  # type: ignore[arg-type]
     patch(tensor, __init_subclass__=hook, _make_wrapper_subclass=staticmethod(_make_wrapper_subclass))
     for cls in tensor.__subclasses__():
         if cls is not VirtualTensor:

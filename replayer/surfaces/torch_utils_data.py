@@ -15,12 +15,12 @@ from collections.abc import Iterator, MutableMapping
 from copy import copy
 from itertools import islice
 from types import ModuleType
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch.utils.data.dataloader
 
 from replayer.state import STATE, script_steps
+from replayer.torch_types import TorchAny
 from traces.patching import patch, patch_around
 from traces.script_hooks import ScriptHooks
 
@@ -38,12 +38,12 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     """
     loader_class = torch_module.utils.data.DataLoader
     hooks = ScriptHooks(torch_module, script_steps, STATE.optimizers)
-    firsts: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()  # by loader: its first batch, or nothing
+    firsts: WeakKeyDictionary[TorchAny, tuple[TorchAny, ...]] = WeakKeyDictionary()  # by loader: its first batch, or nothing
 
     class Repeated:
         """In the place of a loader's iterator."""
 
-        def __init__(self, loader: Any) -> None:
+        def __init__(self, loader: TorchAny) -> None:
             if loader not in firsts:  # of later epochs too, so that no step waits for a loader that begins anew
                 firsts[loader] = tuple(islice(_real(loader), 1))
             self._first = firsts[loader]
@@ -52,10 +52,10 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
         def __len__(self) -> int:
             return self._left
 
-        def __iter__(self) -> Iterator[Any]:
+        def __iter__(self) -> Iterator[TorchAny]:
             return self
 
-        def _next(self) -> Any:
+        def _next(self) -> TorchAny:
             if not self._left:
                 raise StopIteration
             self._left -= 1
@@ -65,9 +65,9 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
 
     iterate = loader_class.__iter__
 
-    def _real(loader: Any) -> Iterator[Any]:
+    def _real(loader: TorchAny) -> Iterator[TorchAny]:
         """Of its own iterator, which it does not keep: workers that persist would prepare batches beside the script."""
-        batches: Iterator[Any] = iterate(loader)
+        batches: Iterator[TorchAny] = iterate(loader)
         if getattr(loader, "_iterator", None) is batches:
             loader._iterator = None
         return batches
@@ -75,14 +75,14 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     patch_around(loader_class, __iter__=lambda _iterate, loader: Repeated(loader))
 
 
-def _length(loader: Any, without: int) -> int:
+def _length(loader: TorchAny, without: int) -> int:
     try:
         return len(loader)
     except (TypeError, NotImplementedError):  # a data set, or a sampler, that has none
         return without
 
 
-def _own_containers(batch: Any) -> Any:
+def _own_containers(batch: TorchAny) -> TorchAny:
     """The batch in containers of its own: scripts pop labels from it. The tensors are the same."""
     if type(batch) is dict:
         return {name: _own_containers(value) for name, value in batch.items()}

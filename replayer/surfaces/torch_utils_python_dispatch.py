@@ -12,11 +12,11 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import torch
 
 from replayer.tensor.tensor_meta import BACKEND
+from replayer.torch_types import TorchAny
 from traces.patching import patch, patch_around
 
 
@@ -24,9 +24,9 @@ def install(torch_module: ModuleType) -> None:
     """Wrap what modes are called by, as their classes are defined."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    define: Any = TorchDispatchMode.__init_subclass__.__func__  # type: ignore[attr-defined]
+    define: TorchAny = TorchDispatchMode.__init_subclass__.__func__  # type: ignore[attr-defined]
 
-    def __init_subclass__(cls: Any, **options: Any) -> None:
+    def __init_subclass__(cls: TorchAny, **options: TorchAny) -> None:
         define(cls, **options)
         if "__torch_dispatch__" in vars(cls) and not cls.__module__.startswith("torch."):
             patch_around(cls, __torch_dispatch__=_tell_cuda)
@@ -34,10 +34,12 @@ def install(torch_module: ModuleType) -> None:
     patch(TorchDispatchMode, __init_subclass__=classmethod(__init_subclass__))  # type: ignore[arg-type]
 
 
-def _tell_cuda(dispatch: Any, self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+def _tell_cuda(
+    dispatch: TorchAny, self: TorchAny, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None
+) -> TorchAny:
     named = {name: _told(value) for name, value in (kwargs or {}).items()}
     return dispatch(self, func, types, tuple(map(_told, args)), named)
 
 
-def _told(value: Any) -> Any:
+def _told(value: TorchAny) -> TorchAny:
     return torch.device("cuda", value.index) if isinstance(value, torch.device) and value.type == BACKEND else value

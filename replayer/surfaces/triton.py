@@ -16,7 +16,6 @@ import threading
 from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
-from typing import Any
 
 import torch
 
@@ -26,6 +25,7 @@ from replayer.state import computing, gpu
 from replayer.surfaces.patching import when_imported
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import payload_of
+from replayer.torch_types import TorchAny
 from traces.patching import patch_around, replaced
 
 _LAST = "triton.runtime"  # when this has been executed, all that is patched is there
@@ -37,19 +37,19 @@ class _TritonDriver:
     def get_current_device(self) -> int:
         return gpu().current.device()
 
-    def get_active_torch_device(self) -> Any:
+    def get_active_torch_device(self) -> TorchAny:
         return torch.device("cuda", gpu().current.device())
 
-    def get_device_interface(self) -> Any:
+    def get_device_interface(self) -> TorchAny:
         return torch.cuda
 
-    def get_current_target(self) -> Any:
+    def get_current_target(self) -> TorchAny:
         from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         major, minor = torch.cuda.get_device_capability()
         return GPUTarget("cuda", 10 * major + minor, 32)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> TorchAny:
         raise NotEmulated(f"triton.runtime.driver.active.{name}", "nothing is compiled; call the kernel as ever")
 
 
@@ -58,10 +58,12 @@ def install(torch_module: ModuleType) -> None:
     when_imported(_LAST, _patch)
 
 
-def _patch(runtime: Any) -> None:
+def _patch(runtime: TorchAny) -> None:
     kernel, tuned = runtime.jit.JITFunction, runtime.autotuner.Autotuner
 
-    def run_virtually(run: Any, self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+    def run_virtually(
+        run: TorchAny, self: TorchAny, *args: TorchAny, grid: TorchAny, warmup: bool, **kwargs: TorchAny
+    ) -> TorchAny:
         tensors = list(_tensors((*args, *kwargs.values())))
         if not tensors:
             return run(self, *args, grid=grid, warmup=warmup, **kwargs)
@@ -80,7 +82,7 @@ def _patch(runtime: Any) -> None:
             gpu().launches.launch(_signature(name, tensors), tensors[0].meta.index)
         return None
 
-    def run_first(tune: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def run_first(tune: TorchAny, self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if not list(_tensors((*args, *kwargs.values()))):
             return tune(self, *args, **kwargs)
         self.best_config = first = self.configs[0]
@@ -89,7 +91,7 @@ def _patch(runtime: Any) -> None:
             first.pre_hook({**dict(zip(self.arg_names, args, strict=False)), **given})
         return self.fn.run(*args, **given)
 
-    def call_interpreted(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_interpreted(call: TorchAny, self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         return _interpreted(self.fn)(*args, **kwargs) if _INTERPRETING.active else call(self, *args, **kwargs)
 
     patch_around(kernel, run=run_virtually, __call__=call_interpreted)
@@ -105,20 +107,20 @@ _INTERPRETING = _Interpreting()
 
 
 @cache
-def _interpreted(function: Any) -> Any:
+def _interpreted(function: TorchAny) -> TorchAny:
     from triton.runtime.interpreter import InterpretedFunction  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     return InterpretedFunction(function)
 
 
-def _interpret(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> None:
+def _interpret(function: TorchAny, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], grid: TorchAny) -> None:
     """Run a kernel on the payloads of its tensors."""
     with replaced(_INTERPRETING, active=True):
         values = {name: _on_host(value) for name, value in kwargs.items()}
         _interpreted(function).run(*map(_on_host, args), grid=grid, warmup=False, **values)
 
 
-def _on_host(value: Any) -> Any:
+def _on_host(value: TorchAny) -> TorchAny:
     """An argument with the payloads of its tensors in their place: a tensor, a view as another dtype, a descriptor, a tuple."""
     if isinstance(value, VirtualTensor):
         return payload_of(value)
@@ -130,7 +132,7 @@ def _on_host(value: Any) -> Any:
     return value
 
 
-def _tensors(values: Any) -> Iterator[Any]:
+def _tensors(values: TorchAny) -> Iterator[TorchAny]:
     """Those on the device, also behind a descriptor or a view as another dtype."""
     for value in values:
         if isinstance(value, (list, tuple)):
@@ -141,7 +143,7 @@ def _tensors(values: Any) -> Iterator[Any]:
                 yield tensor
 
 
-def _signature(name: str, tensors: list[Any]) -> OpSignature:
+def _signature(name: str, tensors: list[TorchAny]) -> OpSignature:
     metas = tuple(tensor.meta for tensor in tensors)
 
     def made() -> OpSignature:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -30,14 +30,17 @@ from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.state import STATE
 from replayer.tensor.tensor_meta import TensorMeta
+from replayer.torch_types import TorchAny
 from traces.model import Shape
 
 if TYPE_CHECKING:
     from replayer.gpu.virtual_gpu import VirtualGpu
 
-wrapper: Any = torch.Tensor._make_wrapper_subclass  # torch's own, which surfaces/torch_tensor_subclass.py replaces for scripts
-_inference_mode: Any = torch._C._InferenceMode
-_set_data: Any = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
+wrapper: TorchAny = (
+    torch.Tensor._make_wrapper_subclass
+)  # torch's own, which surfaces/torch_tensor_subclass.py replaces for scripts
+_inference_mode: TorchAny = torch._C._InferenceMode
+_set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
 KNOWN_LIMIT = 16_384  # elements of a tensor whose values the host keeps
 _KNOWN_BYTES_LIMIT = 1 << 28  # and of a row of bytes
@@ -122,21 +125,21 @@ def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
         raise full.to_torch() from None
 
 
-def make(meta: TensorMeta, allocation: Allocation) -> Any:
+def make(meta: TensorMeta, allocation: Allocation) -> TorchAny:
     """A virtual tensor with metadata `meta` on an allocation."""
-    made: Any = wrapper(*meta.wrapping)
+    made: TorchAny = wrapper(*meta.wrapping)
     made.__dict__ = {"meta": meta, "allocation": allocation}  # Note [A dictionary at once], here and below
     return made
 
 
-def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> Any:
+def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:
     """A tensor of a subclass of virtual tensors."""
-    made: Any = wrapper(cls, *meta.wrapping[1:])
+    made: TorchAny = wrapper(cls, *meta.wrapping[1:])
     made.__dict__ = {"meta": meta, "allocation": allocation}
     return made
 
 
-def make_view(meta: TensorMeta, source: Any, cls: type | None = None) -> Any:
+def make_view(meta: TensorMeta, source: TorchAny, cls: type | None = None) -> TorchAny:
     """A virtual tensor with metadata `meta` on the allocation of `source`. See Note [Views in inference mode]."""
     cls = cls or meta.wrapping[0]
     if STATE.inference_mode_used and torch.is_inference_mode_enabled() and not source.is_inference():
@@ -145,18 +148,18 @@ def make_view(meta: TensorMeta, source: Any, cls: type | None = None) -> Any:
     return make_as(cls, meta, source.allocation)
 
 
-def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, stream: int) -> Any:
+def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, stream: int) -> TorchAny:
     """A virtual tensor on new memory. Raises torch.OutOfMemoryError in PyTorch's words."""
     try:
         block = allocator.malloc(size_bytes, stream)
     except OutOfMemory as full:
         raise full.to_torch() from None
-    made: Any = wrapper(*meta.wrapping)
+    made: TorchAny = wrapper(*meta.wrapping)
     made.__dict__ = {"meta": meta, "allocation": allocation_of(block)}
     return made
 
 
-def adopt(tensor: Any, other: Any) -> None:
+def adopt(tensor: TorchAny, other: TorchAny) -> None:
     """Give `tensor` the metadata and the allocation of `other`, both virtual: what `tensor.data = other` does."""
     _set_data(tensor, other)
     tensor.meta = other.meta

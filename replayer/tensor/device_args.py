@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import Any
 
 import torch
 
 from replayer.state import gpu
 from replayer.tensor.tensor_meta import BACKEND, OURS
+from replayer.torch_types import TorchAny
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Arguments = tuple[tuple[TorchAny, ...], dict[str, TorchAny]]
 
 
-def backend_device(device: Any) -> Any:
+def backend_device(device: TorchAny) -> TorchAny:
     """The C++ device for a device argument of any spelling; what does not name a CUDA device is returned as it is.
 
     Raises CUDA's error for a device that the trace does not have.
@@ -96,7 +96,7 @@ def _cuda_error(code: int, reason: str) -> torch.AcceleratorError:
     return error
 
 
-def backend_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+def backend_arguments(args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> Arguments:
     """The arguments of `Tensor.to` with their device (the first argument or by name) translated."""
     if args:
         first = args[0]

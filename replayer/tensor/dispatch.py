@@ -11,7 +11,6 @@ itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -23,8 +22,9 @@ from replayer.tensor.plan import OutcomeKind
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import run_elsewhere
 from replayer.tensor.values.value_rules import forget_at_replays
+from replayer.torch_types import TorchAny
 
-Dispatch = Callable[..., Any]
+Dispatch = Callable[..., TorchAny]
 
 
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
@@ -34,13 +34,15 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
     detach = torch.ops.aten.detach.default
     new, same, view = int(OutcomeKind.NEW), int(OutcomeKind.SAME), int(OutcomeKind.VIEW)
 
-    def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None, ignore_handler: bool = False) -> Any:
+    def dispatch(
+        func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None, ignore_handler: bool = False
+    ) -> TorchAny:
         if func is detach:  # autograd detaches each output that it saves, and each gradient
             source = args[0]
             meta = source.meta
             if STATE.inference_mode_used:
                 return make_view(meta, source)
-            made: Any = wrap(*meta.wrapping)
+            made: TorchAny = wrap(*meta.wrapping)
             made.__dict__ = {"meta": meta, "allocation": source.allocation}  # Note [A dictionary at once], here and below
             return made
         try:
@@ -58,7 +60,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
                 return run_elsewhere(plans.tensor_class, route.func, args, kwargs)
             plan = plans.learn(route, args, kwargs, gpu)
         kind = plan.kind
-        result: Any
+        result: TorchAny
         if kind == view:
             meta = plan.meta
             if STATE.inference_mode_used:
@@ -100,7 +102,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
             gpu.launches.launch_by(caller, signature)
         return result
 
-    def run(func: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(func: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         return dispatch(func, (), args, kwargs, ignore_handler=True)
 
     return dispatch, run

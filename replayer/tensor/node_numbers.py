@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
+from replayer.torch_types import TorchAny
 from traces.model import NONE
 
 _FORWARD_THREAD = 1  # as a profiler counts threads, from 1 on
@@ -23,8 +23,8 @@ class _Latest(threading.local):
 
 def node_numbers(torch: ModuleType) -> Callable[[], tuple[int, int]]:
     """For use in a tensor's dispatch, below autograd: nodes are made before."""
-    current: Any = torch._C._current_autograd_node
-    next_number: Any = torch._C._autograd._get_sequence_nr
+    current: TorchAny = torch._C._current_autograd_node
+    next_number: TorchAny = torch._C._autograd._get_sequence_nr
     latest = _Latest()
 
     def number() -> tuple[int, int]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from replayer.op_signature import OpSignature
 from replayer.tensor.tensor_meta import TensorMeta
+from replayer.torch_types import TorchAny
 
 Where = tuple[int | str, int]  # an argument by position or name, and its index in a list, or -1
 
@@ -39,13 +40,13 @@ class Same(NamedTuple):
 class Constant(NamedTuple):
     """No tensor."""
 
-    value: Any
+    value: TorchAny
 
 
 class Several(NamedTuple):
     """A tuple or list of outcomes; C++ takes a list for either."""
 
-    parts: tuple[Any, ...]
+    parts: tuple[TorchAny, ...]
 
 
 Outcome = New | View | Same | Constant | Several
@@ -85,14 +86,16 @@ class Plan:
     writes: tuple[tuple[int | str, bool], ...]
     reshaped: tuple[Reshaped, ...]
     written: tuple[int, ...] | None = None
-    set_values: Callable[[Any, Any, Any], None] | None = field(init=False, default=None)  # of (results, args, kwargs)
+    set_values: Callable[[TorchAny, TorchAny, TorchAny], None] | None = field(
+        init=False, default=None
+    )  # of (results, args, kwargs)
     kind: int = field(init=False, default=OutcomeKind.OTHER)
-    meta: Any = field(init=False, default=None)  # of NEW and VIEW
+    meta: TorchAny = field(init=False, default=None)  # of NEW and VIEW
     size_bytes: int = field(init=False, default=0)  # of NEW
     kept: bool = field(init=False, default=True)  # False: the sizes of its results hold for this call only
     at: int = field(init=False, default=0)  # of SAME and VIEW: the argument's position
     # of OTHER: from (gpu, caller, args, kwargs)
-    results: Callable[[Any, Any, Any, Any], Any] | None = field(init=False, default=None)
+    results: Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         outcome = self.outcome
@@ -104,12 +107,12 @@ class Plan:
             self.kind, self.at = int(OutcomeKind.SAME if isinstance(outcome, Same) else OutcomeKind.VIEW), outcome.of[0]
             self.meta = outcome.meta if isinstance(outcome, View) else None
 
-    def make_by(self, results: Callable[[Any, Any, Any, Any], Any]) -> None:
+    def make_by(self, results: Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny]) -> None:
         """Let `results` make what the call returns."""
         self.kind, self.results = int(OutcomeKind.OTHER), results
 
 
-def argument_at(where: Where, args: Any, kwargs: Any) -> Any:
+def argument_at(where: Where, args: TorchAny, kwargs: TorchAny) -> TorchAny:
     name, index = where
     value = kwargs[name] if type(name) is str else args[name]
     return value if index < 0 else value[index]

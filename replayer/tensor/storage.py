@@ -9,7 +9,7 @@ It is a real `torch.UntypedStorage` (of no bytes) in type, so `torch.save`, `tor
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 import torch
 
@@ -18,6 +18,7 @@ from replayer.state import computing, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform, allocate
 from replayer.tensor.device_args import index_of
 from replayer.tensor.values.known_values import bytes_of
+from replayer.torch_types import TorchAny
 
 
 class VirtualStorage(torch.UntypedStorage):
@@ -69,7 +70,7 @@ class VirtualStorage(torch.UntypedStorage):
     def data_ptr(self) -> int:
         return self.allocation.address
 
-    def is_pinned(self, device: Any = None) -> bool:
+    def is_pinned(self, device: TorchAny = None) -> bool:
         return False
 
     def is_shared(self) -> bool:
@@ -107,7 +108,7 @@ class VirtualStorage(torch.UntypedStorage):
         made.set_(self)
         return made
 
-    def copy_(self, source: Any, non_blocking: bool | None = None) -> Any:
+    def copy_(self, source: TorchAny, non_blocking: bool | None = None) -> TorchAny:
         """Take the bytes of a storage of the same size, on whatever device."""
         source_bytes = source.as_bytes() if isinstance(source, VirtualStorage) else bytes_of(source)
         self.as_bytes().copy_(source_bytes, non_blocking=bool(non_blocking))
@@ -117,17 +118,17 @@ class VirtualStorage(torch.UntypedStorage):
         self.as_bytes().fill_(value)
         return self
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: TorchAny) -> TorchAny:
         """A byte; a slice is a copy on the host, where CUDA's is a view."""
         return self.as_bytes()[index].item() if isinstance(index, int) else self.cpu()[index]
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
         self.as_bytes()[index] = value
 
-    def tolist(self) -> list[Any]:
+    def tolist(self) -> list[TorchAny]:
         return list(self.cpu())
 
-    def to(self, *, device: Any, non_blocking: bool = False) -> Any:
+    def to(self, *, device: TorchAny, non_blocking: bool = False) -> TorchAny:
         """Itself, another one on another device, or its bytes on the host."""
         there = torch.device(device)
         if there.type != "cuda":
@@ -135,14 +136,14 @@ class VirtualStorage(torch.UntypedStorage):
         index = index_of(there)
         return self if index == self._index else self.made_of(self.cpu(), index)
 
-    def _write_file(self, file: Any, *options: Any) -> None:
+    def _write_file(self, file: TorchAny, *options: TorchAny) -> None:
         """`torch.save` in the format before zip files."""
-        host: Any = self.cpu()
+        host: TorchAny = self.cpu()
         host._write_file(file, *options)
 
-    def _set_from_file(self, file: Any, *options: Any) -> None:
+    def _set_from_file(self, file: TorchAny, *options: TorchAny) -> None:
         """`torch.load` of that format."""
-        host: Any = torch.empty(self.nbytes(), dtype=torch.uint8).untyped_storage()
+        host: TorchAny = torch.empty(self.nbytes(), dtype=torch.uint8).untyped_storage()
         host._set_from_file(file, *options)
         self.receive(host)
 
@@ -156,7 +157,7 @@ class VirtualStorage(torch.UntypedStorage):
             gpu().launches.launch(_copy_signature(size_bytes), self._index)
         return VirtualStorage.over(made, self._index)
 
-    def _deepcopy_once(self, memo: dict[Any, Any]) -> Allocation:
+    def _deepcopy_once(self, memo: dict[TorchAny, TorchAny]) -> Allocation:
         """A copy of its allocation; one per deepcopy, however many tensors share it."""
         done: dict[int, Allocation] = memo.setdefault("torch", {})
         key = self._cdata

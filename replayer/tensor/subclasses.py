@@ -12,21 +12,22 @@ Note [Ops on subclasses]
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
+from replayer.torch_types import TorchAny
+
 
 @cache
-def virtual_class(cls: Any, tensor_class: Any) -> Any:
+def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
     """The class of virtual tensors that are also `cls`; `tensor_class` for plain tensors and parameters."""
     if cls in (torch.Tensor, torch.nn.Parameter):
         return tensor_class
     if issubclass(cls, tensor_class):  # `as_subclass(type(image))` of an image on the device
         return cls
     function = next(vars(base)["__torch_function__"] for base in cls.__mro__ if "__torch_function__" in vars(base))
-    namespace: dict[str, Any] = {
+    namespace: dict[str, TorchAny] = {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
@@ -38,33 +39,33 @@ def virtual_class(cls: Any, tensor_class: Any) -> Any:
     if hasattr(cls, "cls_to_become"):  # of parameters whose shape is not known yet
         namespace["cls_to_become"] = virtual_class(cls.cls_to_become, tensor_class)
     kind, theirs = type(tensor_class), type(cls)
-    metaclass: Any = kind if issubclass(kind, theirs) else type(theirs.__name__, (kind, theirs), {})
+    metaclass: TorchAny = kind if issubclass(kind, theirs) else type(theirs.__name__, (kind, theirs), {})
     return metaclass(cls.__name__, (cls, tensor_class), namespace)
 
 
-def plain_class(tensor: Any) -> type:
+def plain_class(tensor: TorchAny) -> type:
     """The class that a virtual tensor has on the host."""
     plain: type = type(tensor).plain_class
     return torch.nn.Parameter if plain is torch.Tensor and getattr(tensor, "_is_param", False) else plain
 
 
-def _as_plain(cls: Any) -> Any:
+def _as_plain(cls: TorchAny) -> TorchAny:
     """The `__torch_function__` of `cls`, which sees only classes that the script knows."""
 
-    def on_known_classes(_: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def on_known_classes(_: type, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
         known = tuple(getattr(each, "plain_class", each) for each in types)
         return cls.__torch_function__(func, known, args, kwargs or {})
 
     return classmethod(on_known_classes)
 
 
-def _on_plain(tensor_class: Any) -> Any:
+def _on_plain(tensor_class: TorchAny) -> TorchAny:
     """See Note [Ops on subclasses]."""
 
-    def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given: list[tuple[Any, Any]] = []
+    def dispatch(func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
+        given: list[tuple[TorchAny, TorchAny]] = []
 
-        def plain(value: Any) -> Any:
+        def plain(value: TorchAny) -> TorchAny:
             if type(value) is tensor_class:
                 return value
             given.append((value, value.on_same_memory()))

@@ -16,13 +16,13 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 import torch
 
 from replayer.errors import NotEmulated
+from replayer.torch_types import TorchAny
 
-_swap_in_cpp: Any = torch._C._swap_tensor_impl
+_swap_in_cpp: TorchAny = torch._C._swap_tensor_impl
 _WORD_OFFSETS_BYTES = range(8, 24, 4)  # behind the virtual table of a C++ object: its counts of references
 
 
@@ -40,7 +40,7 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 
 @contextmanager
-def _without_weak_references(tensor: Any, offset_bytes: int, count_of_none: int) -> Iterator[None]:
+def _without_weak_references(tensor: TorchAny, offset_bytes: int, count_of_none: int) -> Iterator[None]:
     count = _word(tensor, offset_bytes)  # of what `tensor` stands for now, whatever it will stand for
     weak_references = count.value - count_of_none
     count.value = count_of_none
@@ -66,5 +66,5 @@ def _weak_count_place() -> tuple[int, int] | None:
     return changes[0]
 
 
-def _word(tensor: Any, offset_bytes: int) -> ctypes.c_uint32:
+def _word(tensor: TorchAny, offset_bytes: int) -> ctypes.c_uint32:
     return ctypes.c_uint32.from_address(tensor._cdata + offset_bytes)

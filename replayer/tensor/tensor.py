@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Self
 
 import torch
 from torch.overrides import has_torch_function_unary
@@ -35,19 +35,20 @@ from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.subclasses import plain_class, virtual_class
 from replayer.tensor.swap import swap
 from replayer.tensor.tensor_meta import TensorMeta
+from replayer.torch_types import TorchAny
 from traces.patching import replaced
 
 if TYPE_CHECKING:
     from replayer.tensor.planning.plan_cache import PlanCache
     from replayer.timing.stream import VirtualStream
 
-_data: Any = torch._C.TensorBase.data
+_data: TorchAny = torch._C.TensorBase.data
 
 
 class _Equal(type(torch.Tensor)):  # type: ignore[misc]
     """`type(x) == torch.Tensor` holds, as scripts and torch ask; `type(x) is torch.Tensor` cannot."""
 
-    plain_class: type[Any]
+    plain_class: type[TorchAny]
 
     def __eq__(cls, other: object) -> bool:
         return other is cls or other is cls.plain_class
@@ -59,7 +60,7 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
 class VirtualTensor(torch.Tensor, metaclass=_Equal):
     """Made by factories, copies and ops; see `allocation.make`."""
 
-    plain_class: ClassVar[type[Any]] = torch.Tensor  # what the script knows tensors of this class as
+    plain_class: ClassVar[type[TorchAny]] = torch.Tensor  # what the script knows tensors of this class as
 
     meta: TensorMeta
     allocation: Allocation
@@ -101,12 +102,12 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         """Take over the metadata and memory of `other`."""
         adopt(self, other)
 
-    def as_subclass(self, cls: type) -> Any:
+    def as_subclass(self, cls: type) -> TorchAny:
         """A view whose class is also `cls`; autograd sees `aten::alias`."""
         with replaced(STATE.view, cls=virtual_class(cls, VirtualTensor)):
             return torch.ops.aten.alias.default(self)
 
-    def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+    def type(self, dtype: TorchAny = None, non_blocking: bool = False, **kwargs: TorchAny) -> TorchAny:
         """The legacy type name, or a conversion."""
         if dtype is None:
             if self.layout not in (torch.strided, torch.sparse_coo):
@@ -122,22 +123,22 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     # -- moving ----------------------------------------------------------------------------------------------------
 
-    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def to(self, *args: TorchAny, **kwargs: TorchAny) -> torch.Tensor:
         if not has_torch_function_unary(self):
             args, kwargs = backend_arguments(args, kwargs)
         return super().to(*args, **kwargs)
 
     def cuda(  # type: ignore[override]
-        self, device: Any = None, non_blocking: bool = False, **kwargs: Any
+        self, device: TorchAny = None, non_blocking: bool = False, **kwargs: TorchAny
     ) -> torch.Tensor:
         if has_torch_function_unary(self):
             return super().cuda(device, non_blocking=non_blocking, **kwargs)
         return super().to(backend_device("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
 
-    def pin_memory(self, device: Any = None) -> NoReturn:
+    def pin_memory(self, device: TorchAny = None) -> NoReturn:
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
 
-    def is_pinned(self, device: Any = None) -> bool:
+    def is_pinned(self, device: TorchAny = None) -> bool:
         return False
 
     def share_memory_(self) -> Self:
@@ -146,7 +147,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def is_shared(self) -> bool:
         return True
 
-    def record_stream(self, stream: Any) -> None:
+    def record_stream(self, stream: TorchAny) -> None:
         """`stream` is a torch.cuda.Stream; its virtual stream is what the allocator waits for."""
         block = self.allocation.block
         if block is not None:
@@ -171,11 +172,11 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def is_set_to(self, tensor: torch.Tensor) -> bool:
         return isinstance(tensor, VirtualTensor) and (tensor.meta, tensor.allocation) == (self.meta, self.allocation)
 
-    def set_(self, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None) -> Self:  # type: ignore[override]
+    def set_(self, source: TorchAny = None, storage_offset: int = 0, size: TorchAny = None, stride: TorchAny = None) -> Self:  # type: ignore[override]
         if isinstance(source, torch.storage.TypedStorage):
             source = source._untyped_storage
         if not isinstance(source, VirtualStorage):
-            empty: Any = super().set_
+            empty: TorchAny = super().set_
             made: Self = empty() if source is None else empty(source)
             return made
         meta = self.meta
@@ -189,10 +190,10 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def tolist(self) -> Any:
+    def tolist(self) -> TorchAny:
         return self.detach().cpu().tolist()
 
-    def numpy(self, *, force: bool = False) -> Any:
+    def numpy(self, *, force: bool = False) -> TorchAny:
         if force:
             return self.detach().cpu().numpy()
         if self.requires_grad:
@@ -202,7 +203,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             " first."
         )
 
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+    def __array__(self, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         return self.numpy()
 
     def __format__(self, format_spec: str) -> str:
@@ -210,7 +211,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             return format(self.item(), format_spec)
         return object.__format__(self, format_spec)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: TorchAny = None) -> str:  # type: ignore[override]
         with torch.no_grad():
             host = self.detach().cpu()
         text = torch._tensor_str._tensor_str(host, len("tensor(")) if tensor_contents is None else tensor_contents
@@ -227,7 +228,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         shown = torch._tensor_str._add_suffixes("tensor(" + text, suffixes, 0, force_newline=False)
         return f"Parameter containing:\n{shown}" if getattr(self, "_is_param", False) else shown
 
-    def __dlpack__(self, **options: Any) -> NoReturn:
+    def __dlpack__(self, **options: TorchAny) -> NoReturn:
         raise NotEmulated("Tensor.__dlpack__", "there is no memory to share; hand over x.cpu()")
 
     # -- copying and storing ---------------------------------------------------------------------------------------
@@ -236,7 +237,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def __cuda_array_interface__(self) -> NoReturn:
         raise NotEmulated("Tensor.__cuda_array_interface__", "there is no memory to share; hand over x.cpu()")
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[int, TorchAny]) -> TorchAny:
         if not self.is_leaf:
             raise RuntimeError(
                 "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.  "
@@ -255,12 +256,12 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         memo[id(self)] = made
         return made
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: TorchAny) -> TorchAny:
         """As a plain CUDA tensor, so that a checkpoint loads without us."""
         is_param = getattr(self, "_is_param", False)
         needs_grad = self.requires_grad and not is_param
         storage = self._typed_storage()
-        arguments: Any = (storage, self.meta.offset, self.meta.shape, self.meta.stride, needs_grad, OrderedDict())
+        arguments: TorchAny = (storage, self.meta.offset, self.meta.shape, self.meta.stride, needs_grad, OrderedDict())
         if not is_param and type(self) is not VirtualTensor:
             state = {name: value for name, value in self.__dict__.items() if name not in ("meta", "allocation")}
             return torch._tensor._rebuild_from_type_v2, (torch._utils._rebuild_tensor_v2, plain_class(self), arguments, state)
@@ -270,12 +271,12 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return torch._utils._rebuild_parameter, (data, self.requires_grad, OrderedDict())
 
 
-def alias(source: Any) -> Any:
+def alias(source: TorchAny) -> TorchAny:
     """`aten::alias`: how C++ and `as_subclass` make a tensor of another class."""
     return make_view(source.meta, source, STATE.view.cls)
 
 
-def move_to(tensor: Any, data: torch.Tensor) -> None:
+def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     """`tensor.data = data`, where one of the two is on the host and the other on the virtual GPU.
 
     C++ cannot change a tensor's kind, but can swap what two Python objects stand for: `tensor` stays the object that optimizers
@@ -293,7 +294,7 @@ def move_to(tensor: Any, data: torch.Tensor) -> None:
     grad, hooks = tensor.grad, (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
     plain = plain_class(tensor) if isinstance(tensor, VirtualTensor) else type(tensor)
     with torch.no_grad():
-        made: Any = data.on_same_memory() if isinstance(data, VirtualTensor) else data.detach().as_subclass(torch.Tensor)
+        made: TorchAny = data.on_same_memory() if isinstance(data, VirtualTensor) else data.detach().as_subclass(torch.Tensor)
         made.requires_grad_(tensor.requires_grad)
         if grad is not None:
             move_to(grad, grad.to(data.device, data.dtype))

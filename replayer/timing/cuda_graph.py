@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from replayer.timing.host_threads import HostThread
 from replayer.timing.stream import VirtualEvent, VirtualStream
+from replayer.torch_types import TorchAny
 
-Call = tuple[Callable[..., Any], tuple[Any, ...]]
+Call = tuple[Callable[..., TorchAny], tuple[TorchAny, ...]]
 
 _POOLS_FROM = 1 << 20  # private pools are numbered beyond what streams reach
 _STREAMS_OF_A_POOL = 64
@@ -67,7 +67,7 @@ class GraphCapture:
     def __contains__(self, stream: VirtualStream) -> bool:
         return stream in self._numbers
 
-    def note(self, call: Callable[..., Any], *args: Any) -> None:
+    def note(self, call: Callable[..., TorchAny], *args: TorchAny) -> None:
         self._calls.append((call, args))
 
     def note_computing(self, call: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """How much of a device's memory is in use, and PyTorch's statistics of it.
 
-    memory.usage.allocated_bytes
-    memory.usage.stats()["allocated_bytes"]["all"]["peak"]
+memory.usage.allocated_bytes
+memory.usage.stats()["allocated_bytes"]["all"]["peak"]
 """
 
 from __future__ import annotations

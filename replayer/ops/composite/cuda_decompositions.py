@@ -9,12 +9,11 @@ attention, RMS norm, softmax, CTC, observed quantization. cuDNN's RNNs are in rn
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from replayer import state
 from replayer.tensor.planning.plan_cache import PlanCache
+from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
 
@@ -24,7 +23,9 @@ _MASK_STEP = 8  # elements
 FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
 
 
-def attention_kernel(query: Any, key: Any, value: Any, mask: Any, capability: tuple[int, int], grouped: bool = False) -> str:
+def attention_kernel(
+    query: TorchAny, key: TorchAny, value: TorchAny, mask: TorchAny, capability: tuple[int, int], grouped: bool = False
+) -> str:
     """Which of PyTorch's attention kernels CUDA takes (ATen/native/transformers/cuda/sdp_utils.cpp, in its order).
 
     `grouped`: several heads of the query may share one of key and value.
@@ -65,16 +66,16 @@ def attention_kernel(query: Any, key: Any, value: Any, mask: Any, capability: tu
 
 
 def scaled_dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
+    query: TorchAny,
+    key: TorchAny,
+    value: TorchAny,
+    attn_mask: TorchAny = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Any:
+) -> TorchAny:
     """`F.scaled_dot_product_attention` as CUDA decomposes it."""
     capability = torch.cuda.get_device_capability(query.get_device())
     chosen = attention_kernel(query, key, value, attn_mask, capability, enable_gqa)
@@ -103,31 +104,44 @@ def scaled_dot_product_attention(
     )[0]
 
 
-def softmax(input: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
+def softmax(input: TorchAny, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
     """`torch.softmax`: CUDA's kernel reads half precision and writes float32 by itself (ATen/native/SoftMax.cpp)."""
     return aten._softmax(*_to_softmax(input, dim, dtype))
 
 
-def log_softmax(input: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
+def log_softmax(input: TorchAny, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
     """`torch.log_softmax`, as `softmax`."""
     return aten._log_softmax(*_to_softmax(input, dim, dtype))
 
 
-def _to_softmax(input: Any, dim: int, dtype: torch.dtype | None) -> tuple[Any, int, bool]:
+def _to_softmax(input: TorchAny, dim: int, dtype: torch.dtype | None) -> tuple[TorchAny, int, bool]:
     half_to_float = input.dtype is torch.float16 and dtype is torch.float32
     return input if dtype is None or half_to_float else input.to(dtype), dim, half_to_float
 
 
 def ctc_loss(
-    log_probs: Any, targets: Any, inputs: Any, lengths: Any, blank: int = 0, reduction: int = 1, zero_infinity: bool = False
-) -> Any:
+    log_probs: TorchAny,
+    targets: TorchAny,
+    inputs: TorchAny,
+    lengths: TorchAny,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> TorchAny:
     """`torch.ctc_loss` reads the lengths on the host, as on CUDA; for tensor subclasses C++ would leave them where they are."""
     return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
 
 
 def observed_fake_quantization(
-    x: Any, observes: Any, quantizes: Any, low: Any, high: Any, scale: Any, zero: Any, *how: Any
-) -> Any:
+    x: TorchAny,
+    observes: TorchAny,
+    quantizes: TorchAny,
+    low: TorchAny,
+    high: TorchAny,
+    scale: TorchAny,
+    zero: TorchAny,
+    *how: TorchAny,
+) -> TorchAny:
     """`torch.fused_moving_avg_obs_fake_quant`: its kernels give the buffers of channels their size at the first call
     (native/quantized/cuda/FusedObsFakeQuant.cu)."""
     *_, axis, per_channel, _symmetric = how
@@ -139,7 +153,7 @@ def observed_fake_quantization(
     return aten._fused_moving_avg_obs_fq_helper(x, observes, quantizes, low, high, scale, zero, *how)[0]
 
 
-def _never_called(*args: Any) -> Any:
+def _never_called(*args: TorchAny) -> TorchAny:
     raise AssertionError("a virtual tensor's ops end in __torch_dispatch__")
 
 

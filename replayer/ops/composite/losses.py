@@ -10,12 +10,12 @@ each is registered for AutogradLazy, says so, and is then taken apart as before.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 
 from replayer import state
 from replayer.tensor.planning.plan_cache import PlanCache
+from replayer.torch_types import TorchAny
 from traces.phases import LOSS_OPS
 
 aten = torch.ops.aten
@@ -36,7 +36,7 @@ def register(plans: PlanCache) -> None:
     state.STATE.kept.append(library)
 
 
-def _call_loss(op: Any, *args: Any, **kwargs: Any) -> Any:
+def _call_loss(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     if (gpu := state.started()) is not None:
         gpu.steps.loss_called()
     return op.decompose(*args, **kwargs)

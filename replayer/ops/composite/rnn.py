@@ -16,7 +16,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -28,6 +27,7 @@ from replayer.state import gpu
 from replayer.tensor.allocation import adopt, allocate, make
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor
+from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
 
@@ -43,7 +43,7 @@ _NOT_ONE_BUFFER = (
 )
 
 
-def _cudnn_accepts(data: Any) -> bool:
+def _cudnn_accepts(data: TorchAny) -> bool:
     """Whether cuDNN takes this input; bfloat16 since Ampere."""
     if not torch._C._get_cudnn_enabled() or not data.numel():
         return False
@@ -52,7 +52,7 @@ def _cudnn_accepts(data: Any) -> bool:
     return data.dtype in (torch.float16, torch.float32, torch.float64)
 
 
-def _weight_buffer(weights: list[Any]) -> Any:
+def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
     """The buffer that all weights are consecutive views of (1-D), or None."""
     first = weights[0].meta
     at = first.offset
@@ -65,7 +65,9 @@ def _weight_buffer(weights: list[Any]) -> Any:
     return make(meta, weights[0].allocation)
 
 
-def _run(mode: int, data: Any, sizes: list[int], hidden: list[Any], weights: list[Any], how: LayerOptions) -> tuple[Any, ...]:
+def _run(
+    mode: int, data: TorchAny, sizes: list[int], hidden: list[TorchAny], weights: list[TorchAny], how: LayerOptions
+) -> tuple[TorchAny, ...]:
     """`_cudnn_impl`: output, hy, cy."""
     hx, cx = hidden[0], hidden[1] if len(hidden) > 1 else None
     size, projected = hx.size(2), 0
@@ -76,18 +78,18 @@ def _run(mode: int, data: Any, sizes: list[int], hidden: list[Any], weights: lis
         warnings.warn(_NOT_ONE_BUFFER, stacklevel=3)
     per_layer = (4 if how.biases else 2) + bool(projected)
     options = (mode, size, projected, how.layers, False, how.dropout, how.train, how.bidirectional, sizes, None)
-    result: tuple[Any, ...] = aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *options)
+    result: tuple[TorchAny, ...] = aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *options)
     return result[:3]
 
 
-def _implementation(mode: int, data: Any) -> Callable[..., tuple[Any, ...]] | None:
+def _implementation(mode: int, data: TorchAny) -> Callable[..., tuple[TorchAny, ...]] | None:
     """What runs such layers on this input under CUDA; None: C++'s composite op."""
     if _cudnn_accepts(data):
         return partial(_run, mode)
     return None if mode in _WITHOUT_FUSED_CELL else rnn_cells.layers
 
 
-def _layer(op: Any, mode: int, packed: bool, data: Any, *args: Any) -> Any:
+def _layer(op: TorchAny, mode: int, packed: bool, data: TorchAny, *args: TorchAny) -> TorchAny:
     """A padded batch, or a packed sequence, whose batch sizes lie on the host; `hx` is a list for LSTM, a tensor otherwise."""
     run = _implementation(mode, data)
     if run is None:
@@ -99,14 +101,14 @@ def _layer(op: Any, mode: int, packed: bool, data: Any, *args: Any) -> Any:
     return (out.transpose(0, 1) if batch_first else out, *states[: len(hidden)])
 
 
-def _buffer_for(weights: Sequence[Any], dtype: torch.dtype) -> Any:
+def _buffer_for(weights: Sequence[TorchAny], dtype: torch.dtype) -> TorchAny:
     """A tensor that all weights fit into, one after the other."""
     index = weights[0].meta.index
     meta = VirtualTensor.plan_cache.metas.contiguous((sum(weight.meta.numel for weight in weights),), dtype, index)
     return make(meta, allocate(gpu(), index, meta.extent_bytes))
 
 
-def _views(buffer: Any, weights: Sequence[Any]) -> Iterator[Any]:
+def _views(buffer: TorchAny, weights: Sequence[TorchAny]) -> Iterator[TorchAny]:
     """Of each weight a tensor of its shape, one after the other in the buffer."""
     metas, offset, dtype = VirtualTensor.plan_cache.metas, 0, buffer.meta.dtype
     for weight in weights:
@@ -115,7 +117,9 @@ def _views(buffer: Any, weights: Sequence[Any]) -> Iterator[Any]:
         offset += packed.numel
 
 
-def _under_autocast(data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx: Any, *rest: Any) -> Any:
+def _under_autocast(
+    data: TorchAny, weights: TorchAny, per_layer: int, buffer: TorchAny, hx: TorchAny, cx: TorchAny, *rest: TorchAny
+) -> TorchAny:
     """Half precision, whatever autocast's own dtype is; the weights are cast into one new buffer, which autograd sees."""
     half = torch.float16
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):  # type: ignore[attr-defined]
@@ -126,11 +130,11 @@ def _under_autocast(data: Any, weights: Any, per_layer: int, buffer: Any, hx: An
         return aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *rest)
 
 
-def handlers(run: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
+def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
     """Of ops without a meta kernel: packed sequences, whose shape depends on lengths on the host, and cuDNN's buffer for all
     weights. `run` runs an op from its plan."""
 
-    def backward(*args: Any) -> Any:
+    def backward(*args: TorchAny) -> TorchAny:
         """The gradients of all weights are views of one buffer, as the weights are."""
         data, hx, cx, flat = run(aten._cudnn_rnn_backward.default, *args)
         return data, hx, cx, list(_views(flat[0], args[1])) if flat else []
@@ -142,7 +146,7 @@ def handlers(run: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
     }
 
 
-def _pack(padded: Any, lengths: torch.Tensor, batch_first: bool) -> tuple[Any, torch.Tensor]:
+def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[TorchAny, torch.Tensor]:
     """(rows, features) on the device and the batch sizes on the host; `lengths` must lie on the host, as for CUDA.
 
     The CPU's kernel, run on zeros of one feature, says how many rows there are.
@@ -156,7 +160,7 @@ def _pack(padded: Any, lengths: torch.Tensor, batch_first: bool) -> tuple[Any, t
     return made, batch_sizes
 
 
-def _flatten(weights: list[Any], *_rnn: Any) -> Any:
+def _flatten(weights: list[TorchAny], *_rnn: TorchAny) -> TorchAny:
     """One buffer for all weights, which become views of it; the memory that they had before is freed."""
     buffer = _buffer_for(weights, weights[0].meta.dtype)
     for weight, view in zip(weights, _views(buffer, weights), strict=True):

@@ -11,24 +11,36 @@ A hidden state is a tuple here: (h, c) of an LSTM, (h,) of a GRU. Rules: ATen/na
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from replayer.torch_types import TorchAny
+
 aten = torch.ops.aten
 
-Hidden = tuple[Any, ...]
-Cell = Callable[[Any, Hidden], Hidden]
+Hidden = tuple[TorchAny, ...]
+Cell = Callable[[TorchAny, Hidden], Hidden]
 
 
-def lstm_cell(data: Any, hidden: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None, w_hr: Any = None) -> Hidden:
+def lstm_cell(
+    data: TorchAny,
+    hidden: TorchAny,
+    w_ih: TorchAny,
+    w_hh: TorchAny,
+    b_ih: TorchAny = None,
+    b_hh: TorchAny = None,
+    w_hr: TorchAny = None,
+) -> Hidden:
     """`torch.lstm_cell`; with `w_hr` the output is projected."""
     h, c = hidden
     h, c, _ = aten._thnn_fused_lstm_cell(data @ w_ih.t(), h @ w_hh.t(), c, b_ih, b_hh)
     return (h if w_hr is None else h @ w_hr.t()), c
 
 
-def gru_cell(data: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
+def gru_cell(
+    data: TorchAny, h: TorchAny, w_ih: TorchAny, w_hh: TorchAny, b_ih: TorchAny = None, b_hh: TorchAny = None
+) -> TorchAny:
     """`torch.gru_cell`."""
     return aten._thnn_fused_gru_cell(data @ w_ih.t(), h @ w_hh.t(), h, b_ih, b_hh)[0]
 
@@ -43,7 +55,9 @@ class LayerOptions(NamedTuple):
     bidirectional: bool
 
 
-def layers(data: Any, sizes: list[int], hidden: Sequence[Any], weights: list[Any], how: LayerOptions) -> tuple[Any, ...]:
+def layers(
+    data: TorchAny, sizes: list[int], hidden: Sequence[TorchAny], weights: list[TorchAny], how: LayerOptions
+) -> tuple[TorchAny, ...]:
     """All layers of an LSTM (two hidden states) or a GRU (one): the output, then the last hidden states.
 
     `data` is (steps, batch, features), or the batches of all steps concatenated, if `sizes` gives the size of each. A hidden
@@ -70,7 +84,7 @@ def layers(data: Any, sizes: list[int], hidden: Sequence[Any], weights: list[Any
     return (data, *(torch.stack(states) for states in zip(*after, strict=True)))
 
 
-def _cell(states: int, weights: list[Any], biases: bool) -> Cell:
+def _cell(states: int, weights: list[TorchAny], biases: bool) -> Cell:
     w_ih, w_hh, *rest = weights
     b_ih, b_hh = rest[:2] if biases else (None, None)
     w_hr = next(iter(rest[2 * biases :]), None)
@@ -79,7 +93,7 @@ def _cell(states: int, weights: list[Any], biases: bool) -> Cell:
     return lambda data, hidden: (gru_cell(data, hidden[0], w_ih, w_hh, b_ih, b_hh),)
 
 
-def _padded(cell: Cell, data: Any, hidden: Hidden, backwards: bool) -> tuple[Any, Hidden]:
+def _padded(cell: Cell, data: TorchAny, hidden: Hidden, backwards: bool) -> tuple[TorchAny, Hidden]:
     outputs = []
     steps = data.unbind(0)
     if not steps:
@@ -90,7 +104,7 @@ def _padded(cell: Cell, data: Any, hidden: Hidden, backwards: bool) -> tuple[Any
     return torch.stack(outputs[::-1] if backwards else outputs), hidden
 
 
-def _packed(cell: Cell, data: Any, sizes: list[int], hidden: Hidden) -> tuple[Any, Hidden]:
+def _packed(cell: Cell, data: TorchAny, sizes: list[int], hidden: Hidden) -> tuple[TorchAny, Hidden]:
     """Sequences end, the shortest first."""
     outputs, ended = [], []
     at, last = 0, sizes[0]
@@ -105,7 +119,7 @@ def _packed(cell: Cell, data: Any, sizes: list[int], hidden: Hidden) -> tuple[An
     return torch.cat(outputs), _joined([hidden, *reversed(ended)])
 
 
-def _packed_backwards(cell: Cell, data: Any, sizes: list[int], hidden: Hidden) -> tuple[Any, Hidden]:
+def _packed_backwards(cell: Cell, data: TorchAny, sizes: list[int], hidden: Hidden) -> tuple[TorchAny, Hidden]:
     """Sequences begin, the longest first."""
     outputs = []
     at, last = sum(sizes), sizes[-1]

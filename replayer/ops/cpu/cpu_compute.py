@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -41,6 +40,7 @@ from replayer.tensor.planning.shape_inference import launches, on_device, writes
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.tensor.values.known_values import bytes_of, payload_of
 from replayer.timing.cuda_graph import GraphCapture
+from replayer.torch_types import TorchAny
 from traces.layouts import memory_layout
 
 aten = torch.ops.aten
@@ -62,14 +62,14 @@ _LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}  # which of an op's 
 class ComputedCopies(Copies):
     """Copies and reads that move numbers too."""
 
-    def _on_device(self, target: Any, source: Any) -> None:
+    def _on_device(self, target: TorchAny, source: TorchAny) -> None:
         self._fill(target, payload_of(source), lambda: super(ComputedCopies, self)._on_device(target, source))
 
-    def _to_device(self, target: Any, source: torch.Tensor, non_blocking: bool) -> None:
+    def _to_device(self, target: TorchAny, source: torch.Tensor, non_blocking: bool) -> None:
         copy = super()._to_device
         self._fill(target, source.detach(), lambda: copy(target, source, non_blocking))
 
-    def _fill(self, target: Any, values: torch.Tensor, copy: Callable[[], None]) -> None:
+    def _fill(self, target: TorchAny, values: torch.Tensor, copy: Callable[[], None]) -> None:
         """Run `copy`, which takes its time on the device, and copy the values; the payload stays what is known."""
         into = payload_of(target)
         kept = target.allocation.known
@@ -81,7 +81,7 @@ class ComputedCopies(Copies):
         copy = super()._to_host_memory
         _now_or_at_replays(lambda: copy(target, values, device), target, device)
 
-    def _values(self, source: Any, signature: OpSignature) -> torch.Tensor:
+    def _values(self, source: TorchAny, signature: OpSignature) -> torch.Tensor:
         meta: TensorMeta = source.meta
         gpu().values.read(signature, meta.index, meta.numel)  # waits for the device
         return payload_of(source)
@@ -91,7 +91,7 @@ def _copy(into: torch.Tensor, values: torch.Tensor) -> None:
     into.copy_(values)
 
 
-def _as_it_is(storage: torch.UntypedStorage) -> Callable[[], Any]:
+def _as_it_is(storage: torch.UntypedStorage) -> Callable[[], TorchAny]:
     """A call that gives the storage the contents back that it has now."""
     return partial(storage.copy_, storage.clone())
 
@@ -103,7 +103,7 @@ def _capturing(device: int) -> GraphCapture | None:
     return capture if capture is not None and here.current.stream(device) in capture else None
 
 
-def _in_capture(capture: GraphCapture, compute: Callable[[], Any], written: list[torch.Tensor]) -> Any:
+def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written: list[torch.Tensor]) -> TorchAny:
     """What `compute` gives, of which nothing remains when the capture has ended. See Note [Computed twice]."""
     for tensor in written:
         capture.put_back(tensor.untyped_storage()._cdata, partial(_as_it_is, tensor.untyped_storage()))
@@ -123,7 +123,7 @@ def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, devic
         capture.note_computing(compute)
 
 
-def _request(func: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def _request(func: TorchAny, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> None:
     """Allocate on the GPU what this op results in, for the error that a GPU raises where it does not fit."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "meta"}
@@ -147,7 +147,7 @@ class CpuCompute:
         for op in (aten.alias.default, aten.index_put.default, aten._nested_tensor_from_mask_left_aligned.default):
             self._handlers[op] = plans.specials[op]
 
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(self, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
         if func is aten.detach.default:
             return make_view(args[0].meta, args[0])
         handler = self._handlers.get(func)
@@ -161,7 +161,7 @@ class CpuCompute:
             return NotImplemented
         return self._compute(func, args, kwargs or {})
 
-    def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _compute(self, func: TorchAny, args: TorchAny, kwargs: TorchAny) -> TorchAny:
         here = gpu()
         call = _PayloadCall(self._plans)
         host_args = [call.of(value) for value in args]
@@ -181,7 +181,7 @@ class CpuCompute:
         call.settle()
         stay = _LEAVE_ON_HOST.get(func, ())
         if isinstance(result, (list, tuple)):
-            made: Any = [x if i in stay else call.back(x, index) for i, x in enumerate(result)]
+            made: TorchAny = [x if i in stay else call.back(x, index) for i, x in enumerate(result)]
         else:
             made = call.back(result, index)
         if func in PRODUCTS:
@@ -199,11 +199,11 @@ class CpuCompute:
             here.streams.synchronize(here.current.stream(index))
         return made
 
-    def _on_host(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _on_host(self, func: TorchAny, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
         clock = gpu().clock
         clock.pause()  # on the virtual clock, computing takes no time
         try:
-            return FORMS.get(func, func)(*args, **kwargs)
+            return (FORMS.get(func) or func)(*args, **kwargs)
         except NotImplementedError as missing:
             name = func._schema.name
             raise NotEmulated(f"{name} under --values compute", "it has no CPU form; use --values recorded") from missing
@@ -216,7 +216,7 @@ class CpuCompute:
         finally:
             clock.resume()
 
-    def _compute_again(self, compute: Callable[[], Any], results: list[torch.Tensor | None]) -> None:
+    def _compute_again(self, compute: Callable[[], TorchAny], results: list[torch.Tensor | None]) -> None:
         for value, into in zip(tree_leaves(compute()), results, strict=True):
             if into is not None:
                 into.copy_(value)
@@ -240,11 +240,11 @@ class _PayloadCall(HostCall):
             if now is not meta or allocation is not tensor.allocation:
                 adopt(tensor, make(now, allocation))
 
-    def results_in(self, made: Any) -> list[torch.Tensor | None]:
+    def results_in(self, made: TorchAny) -> list[torch.Tensor | None]:
         """The payload of each result that lies in new memory, None of all others."""
         given = [tensor.allocation for tensor, _ in self.given]
 
-        def is_new(leaf: Any) -> bool:
+        def is_new(leaf: TorchAny) -> bool:
             return type(leaf) is self.tensor_class and leaf.allocation not in given  # type: ignore[attr-defined]
 
         return [payload_of(leaf) if is_new(leaf) else None for leaf in tree_leaves(made)]

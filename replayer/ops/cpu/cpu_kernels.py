@@ -11,16 +11,16 @@ finds the generator's state in a tensor that the op hands over anyway: a seed, o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from replayer.tensor.planning.shape_rules import require_training
+from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
 
 
-def _attention_weights(q: Any, k: Any, bias: Any, causal: bool, scale: float) -> Any:
+def _attention_weights(q: TorchAny, k: TorchAny, bias: TorchAny, causal: bool, scale: float) -> TorchAny:
     scores = (q @ k.transpose(-2, -1)) * scale
     if bias is not None:
         scores = scores + bias
@@ -30,25 +30,29 @@ def _attention_weights(q: Any, k: Any, bias: Any, causal: bool, scale: float) ->
     return scores.softmax(-1)
 
 
-def _kept(weights: Any, dropout_p: float, seed: Any) -> Any:
+def _kept(weights: TorchAny, dropout_p: float, seed: TorchAny) -> TorchAny:
     """What dropout multiplies the weights with."""
     drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(int(seed)), device="cpu")
     return (drawn >= dropout_p).to(weights.dtype) / (1 - dropout_p)
 
 
-def _grouped(q: Any, k: Any) -> int:
+def _grouped(q: TorchAny, k: TorchAny) -> int:
     """How many heads of the query share one of key and value."""
     return int(q.size(1) // k.size(1))
 
 
-def _attention(q: Any, k: Any, v: Any, bias: Any, dropout_p: float, causal: bool, scale: float | None, seed: Any) -> Any:
+def _attention(
+    q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, dropout_p: float, causal: bool, scale: float | None, seed: TorchAny
+) -> TorchAny:
     times = _grouped(q, k)
     wide_k, wide_v = (x.float().repeat_interleave(times, 1) for x in (k, v))
     weights = _attention_weights(q.float(), wide_k, bias, causal, q.size(-1) ** -0.5 if scale is None else scale)
     return ((weights * _kept(weights, dropout_p, seed) if dropout_p else weights) @ wide_v).to(q.dtype)
 
 
-def _attend(q: Any, k: Any, v: Any, bias: Any, dropout_p: float, causal: bool, scale: float | None) -> tuple[Any, Any, Any]:
+def _attend(
+    q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, dropout_p: float, causal: bool, scale: float | None
+) -> tuple[TorchAny, TorchAny, TorchAny]:
     """Output, logsumexp and seed."""
     seed = torch.randint(1 << 62, (), device="cpu") if dropout_p else torch.zeros((), dtype=torch.int64, device="cpu")
     out = _attention(q, k, v, bias, dropout_p, causal, scale, seed)
@@ -56,17 +60,25 @@ def _attend(q: Any, k: Any, v: Any, bias: Any, dropout_p: float, causal: bool, s
 
 
 def _attend_backward(
-    grad: Any, q: Any, k: Any, v: Any, bias: Any, dropout_p: float, causal: bool, scale: float | None, seed: Any
-) -> list[Any]:
+    grad: TorchAny,
+    q: TorchAny,
+    k: TorchAny,
+    v: TorchAny,
+    bias: TorchAny,
+    dropout_p: float,
+    causal: bool,
+    scale: float | None,
+    seed: TorchAny,
+) -> list[TorchAny]:
     """Gradients of query, key, value and, if there is one, of the bias before it was summed over what it was expanded to."""
 
-    def forward(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
+    def forward(q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None) -> TorchAny:
         return [_attention(q, k, v, bias, dropout_p, causal, scale, seed)]
 
     return _gradients(forward, [q, k, v] if bias is None else [q, k, v, bias], [grad])
 
 
-def _gradients(forward: Callable[..., Any], inputs: list[Any], gradients: Any) -> list[Any]:
+def _gradients(forward: Callable[..., TorchAny], inputs: list[TorchAny], gradients: TorchAny) -> list[TorchAny]:
     """Those of the inputs, by the forward once more, now under autograd. Some `gradients` of its results may be None.
 
     Ops arrive here below autograd, so its keys are excluded; this lets them in again.
@@ -82,30 +94,42 @@ def _gradients(forward: Callable[..., Any], inputs: list[Any], gradients: Any) -
         )
 
 
-def _flash(q: Any, k: Any, v: Any, p: float = 0.0, causal: bool = False, debug: bool = False, *, scale: Any = None) -> Any:
+def _flash(
+    q: TorchAny, k: TorchAny, v: TorchAny, p: float = 0.0, causal: bool = False, debug: bool = False, *, scale: TorchAny = None
+) -> TorchAny:
     out, logsumexp, seed = _attend(q, k, v, None, p, causal, scale)
     nothing = q.new_zeros((), dtype=torch.int64)
     return out, logsumexp, None, None, q.size(2), k.size(2), seed, nothing, q.new_empty((0,))
 
 
 def _flash_backward(
-    grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, cq: Any, ck: Any, mq: Any, mk: Any, p: float, causal: bool,
-    seed: Any, offset: Any, *, scale: Any = None
-) -> Any:  # fmt: skip
+    grad: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, out: TorchAny, lse: TorchAny, cq: TorchAny, ck: TorchAny,
+    mq: TorchAny, mk: TorchAny, p: float, causal: bool,
+    seed: TorchAny, offset: TorchAny, *, scale: TorchAny = None
+) -> TorchAny:  # fmt: skip
     return _attend_backward(grad, q, k, v, None, p, causal, scale, seed)[:3]
 
 
 def _efficient(
-    q: Any, k: Any, v: Any, bias: Any, saved: bool, p: float = 0.0, causal: bool = False, *, scale: Any = None
-) -> Any:
+    q: TorchAny,
+    k: TorchAny,
+    v: TorchAny,
+    bias: TorchAny,
+    saved: bool,
+    p: float = 0.0,
+    causal: bool = False,
+    *,
+    scale: TorchAny = None,
+) -> TorchAny:
     out, logsumexp, seed = _attend(q, k, v, bias, p, causal, scale)
     return out, logsumexp, seed, seed.clone()
 
 
 def _efficient_backward(
-    grad: Any, q: Any, k: Any, v: Any, bias: Any, out: Any, lse: Any, seed: Any, offset: Any, p: float, mask: Any,
-    causal: bool = False, *, scale: Any = None
-) -> Any:  # fmt: skip
+    grad: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, out: TorchAny, lse: TorchAny, seed: TorchAny,
+    offset: TorchAny, p: float, mask: TorchAny,
+    causal: bool = False, *, scale: TorchAny = None
+) -> TorchAny:  # fmt: skip
     *of_inputs, of_bias = [*_attend_backward(grad, q, k, v, bias, p, causal, scale, seed), None][:4]
     return *of_inputs, of_bias if mask[3] else None
 
@@ -113,7 +137,9 @@ def _efficient_backward(
 _LAYERS = (aten.rnn_relu, aten.rnn_tanh, aten.lstm, aten.gru)  # by cudnnRNNMode_t
 
 
-def _layers(data: Any, weights: Any, per_layer: int, hx: Any, cx: Any, options: Any) -> tuple[Any, ...]:
+def _layers(
+    data: TorchAny, weights: TorchAny, per_layer: int, hx: TorchAny, cx: TorchAny, options: TorchAny
+) -> tuple[TorchAny, ...]:
     """Output, hy and, of an LSTM, cy. `options`: mode, ..., as `_cudnn_rnn` takes them after cx."""
     mode, _, _, layers, batch_first, dropout, train, bidirectional, sizes, *_ = options
     hidden = hx if cx is None else [hx, cx]
@@ -122,11 +148,13 @@ def _layers(data: Any, weights: Any, per_layer: int, hx: Any, cx: Any, options: 
         result = _LAYERS[mode].data(data, torch.tensor(sizes, device="cpu"), hidden, *shared)
     else:
         result = _LAYERS[mode].input(data, hidden, *shared, batch_first)
-    made: tuple[Any, ...] = result
+    made: tuple[TorchAny, ...] = result
     return made
 
 
-def _cudnn_rnn(data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx: Any, *options: Any) -> Any:
+def _cudnn_rnn(
+    data: TorchAny, weights: TorchAny, per_layer: int, buffer: TorchAny, hx: TorchAny, cx: TorchAny, *options: TorchAny
+) -> TorchAny:
     reserve = torch.get_rng_state() if options[6] else data.new_empty((0,), dtype=torch.uint8)
     out, hy, *cy = _layers(data, weights, per_layer, hx, cx, options)
     if buffer is None:
@@ -135,9 +163,10 @@ def _cudnn_rnn(data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx
 
 
 def _cudnn_rnn_backward(
-    data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx: Any, out: Any, grad: Any, grad_hy: Any, grad_cy: Any,
-    *rest: Any
-) -> Any:  # fmt: skip
+    data: TorchAny, weights: TorchAny, per_layer: int, buffer: TorchAny, hx: TorchAny, cx: TorchAny, out: TorchAny,
+    grad: TorchAny, grad_hy: TorchAny, grad_cy: TorchAny,
+    *rest: TorchAny
+) -> TorchAny:  # fmt: skip
     """The forward once more, now under autograd, drawing what it drew."""
     *options, reserve, mask = rest
     require_training(options[6])
@@ -145,7 +174,7 @@ def _cudnn_rnn_backward(
     torch.set_rng_state(reserve.clone())
     states = [hx] if cx is None else [hx, cx]
 
-    def forward(data: Any, hx: Any, *rest: Any) -> Any:
+    def forward(data: TorchAny, hx: TorchAny, *rest: TorchAny) -> TorchAny:
         cx, weights = (None, rest) if len(states) == 1 else (rest[0], rest[1:])
         return _layers(data, list(weights), per_layer, hx, cx, options)
 
@@ -156,7 +185,7 @@ def _cudnn_rnn_backward(
     return gradients[0], gradients[1], gradients[2] if cx is not None else None, of_weights if mask[3] else []
 
 
-def _flatten(weights: Any, *_rnn: Any) -> Any:
+def _flatten(weights: TorchAny, *_rnn: TorchAny) -> TorchAny:
     """One buffer, which the weights become views of."""
     flat = torch.cat([weight.reshape(-1) for weight in weights])
     at = 0
@@ -166,21 +195,23 @@ def _flatten(weights: Any, *_rnn: Any) -> Any:
     return flat
 
 
-def _gates(of_input: Any, of_hidden: Any, biases: Any) -> Any:
+def _gates(of_input: TorchAny, of_hidden: TorchAny, biases: TorchAny) -> TorchAny:
     """The sums of a cell's gates, before what makes them gates."""
     for bias in biases:
         of_input = of_input if bias is None else of_input + bias
     return of_input + of_hidden
 
 
-def _lstm_cell(of_input: Any, of_hidden: Any, cx: Any, *biases: Any) -> Any:
+def _lstm_cell(of_input: TorchAny, of_hidden: TorchAny, cx: TorchAny, *biases: TorchAny) -> TorchAny:
     i, f, g, o = _gates(of_input, of_hidden, biases).chunk(4, 1)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
     cy = f * cx + i * g
     return o * cy.tanh(), cy, torch.cat([i, f, g, o], 1)
 
 
-def _lstm_cell_backward(grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, gates: Any, has_bias: bool) -> Any:
+def _lstm_cell_backward(
+    grad_hy: TorchAny, grad_cy: TorchAny, cx: TorchAny, cy: TorchAny, gates: TorchAny, has_bias: bool
+) -> TorchAny:
     i, f, g, o = gates.chunk(4, 1)
     known = cy.tanh()
     of_cell = torch.zeros_like(cy) if grad_cy is None else grad_cy
@@ -192,7 +223,9 @@ def _lstm_cell_backward(grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, gates: Any
     return of_gates, of_cell * f, of_gates.sum(0) if has_bias else None
 
 
-def _gru_cell(of_input: Any, of_hidden: Any, hx: Any, of_ih: Any = None, of_hh: Any = None) -> Any:
+def _gru_cell(
+    of_input: TorchAny, of_hidden: TorchAny, hx: TorchAny, of_ih: TorchAny = None, of_hh: TorchAny = None
+) -> TorchAny:
     of_input, of_hidden = _gates(of_input, 0, (of_ih,)), _gates(of_hidden, 0, (of_hh,))
     (ir, iz, candidate), (hr, hz, hidden) = of_input.chunk(3, 1), of_hidden.chunk(3, 1)
     r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
@@ -200,7 +233,7 @@ def _gru_cell(of_input: Any, of_hidden: Any, hx: Any, of_ih: Any = None, of_hh: 
     return n + z * (hx - n), torch.cat([r, z, n, hx, hidden], 1)
 
 
-def _gru_cell_backward(grad: Any, workspace: Any, has_bias: bool) -> Any:
+def _gru_cell_backward(grad: TorchAny, workspace: TorchAny, has_bias: bool) -> TorchAny:
     r, z, n, hx, hidden = workspace.chunk(5, 1)
     of_n = grad * (1 - z) * (1 - n**2)
     of_r, of_z = of_n * hidden * r * (1 - r), grad * (hx - n) * z * (1 - z)
@@ -209,26 +242,33 @@ def _gru_cell_backward(grad: Any, workspace: Any, has_bias: bool) -> Any:
     return of_input, of_hidden, grad * z, *biases
 
 
-def _per_channel(values: Any, data: Any) -> Any:
+def _per_channel(values: TorchAny, data: TorchAny) -> TorchAny:
     return values.view(1, -1, *[1] * (data.dim() - 2))
 
 
-def _but_channels(data: Any) -> list[int]:
+def _but_channels(data: TorchAny) -> list[int]:
     return [dim for dim in range(data.dim()) if dim != 1]
 
 
-def _widened(data: Any) -> Any:
+def _widened(data: TorchAny) -> TorchAny:
     return data if data.dtype is torch.float64 else data.float()
 
 
-def _batch_norm_stats(data: Any, eps: float) -> Any:
+def _batch_norm_stats(data: TorchAny, eps: float) -> TorchAny:
     variance, mean = torch.var_mean(_widened(data), _but_channels(data), correction=0)
     return mean, (variance + eps).rsqrt()
 
 
 def _batch_norm_gather_stats(
-    data: Any, means: Any, invstds: Any, running_mean: Any, running_var: Any, momentum: float, eps: float, counts: Any
-) -> Any:
+    data: TorchAny,
+    means: TorchAny,
+    invstds: TorchAny,
+    running_mean: TorchAny,
+    running_var: TorchAny,
+    momentum: float,
+    eps: float,
+    counts: TorchAny,
+) -> TorchAny:
     """The statistics over all ranks from those of each, (ranks, channels); `counts` are the ranks' elements per channel."""
     counts = torch.as_tensor(counts, dtype=means.dtype, device="cpu").reshape(-1).expand(means.size(0))
     share = (counts / counts.sum()).view(-1, 1)
@@ -241,14 +281,18 @@ def _batch_norm_gather_stats(
     return mean, (variance + eps).rsqrt()
 
 
-def _batch_norm_elemt(data: Any, weight: Any, bias: Any, mean: Any, invstd: Any, eps: float) -> Any:
+def _batch_norm_elemt(
+    data: TorchAny, weight: TorchAny, bias: TorchAny, mean: TorchAny, invstd: TorchAny, eps: float
+) -> TorchAny:
     result = (_widened(data) - _per_channel(mean, data)) * _per_channel(invstd, data)
     if weight is not None:
         result = result * _per_channel(weight, data) + _per_channel(bias, data)
     return torch.empty_like(data).copy_(result)
 
 
-def _batch_norm_backward_reduce(grad: Any, data: Any, mean: Any, invstd: Any, weight: Any, *wanted: bool) -> Any:
+def _batch_norm_backward_reduce(
+    grad: TorchAny, data: TorchAny, mean: TorchAny, invstd: TorchAny, weight: TorchAny, *wanted: bool
+) -> TorchAny:
     over, wide = _but_channels(data), _widened(grad)
     of_sum = wide.sum(over)
     of_product = (wide * (_widened(data) - _per_channel(mean, data))).sum(over)
@@ -258,8 +302,15 @@ def _batch_norm_backward_reduce(grad: Any, data: Any, mean: Any, invstd: Any, we
 
 
 def _batch_norm_backward_elemt(
-    grad: Any, data: Any, mean: Any, invstd: Any, weight: Any, of_sum: Any, of_product: Any, counts: Any
-) -> Any:
+    grad: TorchAny,
+    data: TorchAny,
+    mean: TorchAny,
+    invstd: TorchAny,
+    weight: TorchAny,
+    of_sum: TorchAny,
+    of_product: TorchAny,
+    counts: TorchAny,
+) -> TorchAny:
     total = counts.sum()
     centred = (_widened(data) - _per_channel(mean, data)) * _per_channel(invstd**2 * of_product / total, data)
     scale = invstd if weight is None else invstd * weight
@@ -267,7 +318,9 @@ def _batch_norm_backward_elemt(
     return torch.empty_like(data).copy_(result)
 
 
-def _rms_norm_backward(grad: Any, source: Any, shape: Any, rstd: Any, weight: Any, mask: Any) -> tuple[Any, Any]:
+def _rms_norm_backward(
+    grad: TorchAny, source: TorchAny, shape: TorchAny, rstd: TorchAny, weight: TorchAny, mask: TorchAny
+) -> tuple[TorchAny, TorchAny]:
     """Gradients of the input and of the weight, each None where `mask` does not ask for it."""
     wide, dims = grad.float(), tuple(range(-len(shape), 0))
     normed = source.float() * rstd
@@ -279,7 +332,7 @@ def _rms_norm_backward(grad: Any, source: Any, shape: Any, rstd: Any, weight: An
     return (of_source.to(source.dtype) if mask[0] else None), of_weight
 
 
-FORMS: dict[Any, Callable[..., Any]] = {
+FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
     aten._scaled_dot_product_flash_attention.default: _flash,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
     aten._scaled_dot_product_efficient_attention.default: _efficient,

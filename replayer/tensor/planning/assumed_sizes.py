@@ -15,12 +15,12 @@ Note [Sizes that nobody knows]
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from replayer.errors import DataDependentShape
 from replayer.state import gpu
+from replayer.torch_types import TorchAny
 
 
 def assumed_size(op: str, assume: Callable[[], int]) -> int:
@@ -52,11 +52,11 @@ def asks_for_sizes(error: RuntimeError) -> bool:
     return "data-dependent shape" in str(error) and "get_ctx" in str(error)
 
 
-def run_shape_rule(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_shape_rule(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
     """The results of a package's op on meta tensors, by its own shape rule."""
     from torch._library import fake_impl, simple_registry
 
-    rule: Any = simple_registry.singleton.find(func._schema.name).fake_impl.kernel
+    rule: TorchAny = simple_registry.singleton.find(func._schema.name).fake_impl.kernel
     rows = next((len(value) for value in args if isinstance(value, torch.Tensor) and value.dim()), 0)
     sizes = _SizeContext(func._schema.name, rows)
     with fake_impl.set_ctx_getter(lambda: sizes):

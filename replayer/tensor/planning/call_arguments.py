@@ -11,13 +11,12 @@ arguments.device(current=0), arguments.seen      # 0, [((2, 3), "float32")]
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from replayer.op_signature import OpSignature
 from replayer.tensor.plan import Where
 from replayer.tensor.tensor_meta import OURS, TensorMeta
+from replayer.torch_types import TorchAny
 from traces.layouts import memory_layout
 from traces.model import Shape
 
@@ -34,7 +33,7 @@ class CallArguments:
         self.devices: set[int] = set()
         self._host: torch.Tensor | None = None
 
-    def of(self, value: Any, where: Where = (0, -1)) -> Any:
+    def of(self, value: TorchAny, where: Where = (0, -1)) -> TorchAny:
         """An argument, or what is in a list of them. `where` it stands is passed on."""
         if isinstance(value, torch.Tensor):
             self.note(value)
@@ -53,7 +52,7 @@ class CallArguments:
         """See an argument."""
         self.seen.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
 
-    def virtual(self, value: Any, where: Where) -> torch.Tensor:
+    def virtual(self, value: TorchAny, where: Where) -> torch.Tensor:
         raise NotImplementedError
 
     def plain(self, value: torch.Tensor) -> torch.Tensor:

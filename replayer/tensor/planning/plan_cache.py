@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch._library import custom_ops
@@ -25,6 +25,7 @@ from replayer.tensor.planning import plan_keys
 from replayer.tensor.planning.results import complete
 from replayer.tensor.planning.shape_inference import OtherLayout, infer
 from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
+from replayer.torch_types import TorchAny
 
 if TYPE_CHECKING:
     from replayer.gpu.virtual_gpu import VirtualGpu
@@ -34,7 +35,7 @@ _OF_SCRIPTS = ("CUDA", "PrivateUse1", "CompositeExplicitAutograd")
 PLANS_LIMIT = 50_000  # plans kept, of all ops together; beyond it the cache starts anew
 
 
-def _key_of_script(func: torch._ops.OpOverload) -> Any:
+def _key_of_script(func: torch._ops.OpOverload) -> TorchAny:
     """Of the kernel in Python that a script registered for CUDA: run, as on a GPU, where nothing tells its shapes or values."""
     name = str(func._name)
     kept = f"{func.namespace}/{name.partition('::')[2]}"  # torch.library's own note of kernels in Python
@@ -52,7 +53,7 @@ class Route:
 
     __slots__ = ("_keyers", "_tensor_class", "finders", "func", "plans", "special")
 
-    def __init__(self, func: torch._ops.OpOverload, tensor_class: type, special: Any) -> None:
+    def __init__(self, func: torch._ops.OpOverload, tensor_class: type, special: TorchAny) -> None:
         self.func = func
         self.plans: dict[plan_keys.Key, Plan] = {}
         self.special = special  # a handler that replaces the plan altogether (copies and reads), or None
@@ -61,12 +62,12 @@ class Route:
         self.finders: list[plan_keys.Keyer] = [partial(self._find, n) for n in range(len(func._schema.arguments) + 1)]
         self._keyers: dict[int, plan_keys.Keyer] = {}
 
-    def _find(self, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _find(self, count: int, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
         """Compile what finds the plan of a call with `count` positional arguments; used by the first such call."""
         self.finders[count] = find = plan_keys.keyer(self.func, count, self._tensor_class, self.plans.get)
         return find(args, kwargs)
 
-    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> plan_keys.Key:
+    def key(self, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> plan_keys.Key:
         """Under what the plan of this call is kept."""
         keyer = self._keyers.get(len(args))
         if keyer is None:
@@ -81,14 +82,14 @@ class PlanCache:
     def __init__(self, tensor_class: type) -> None:
         self.metas = TensorMetaTable(tensor_class)
         self.routes: dict[int, Route] = {}  # by id of the op, which the route keeps alive: ops hash in Python, ids in C
-        self.specials: dict[torch._ops.OpOverload, Any] = {}
-        self.composites: dict[torch._ops.OpOverload, Any] = {}  # what CUDA makes of composite ops; see `composite`
+        self.specials: dict[torch._ops.OpOverload, TorchAny] = {}
+        self.composites: dict[torch._ops.OpOverload, TorchAny] = {}  # what CUDA makes of composite ops; see `composite`
         self.with_kernel: set[torch._ops.OpOverload] = set()  # composite ops elsewhere, for which CUDA has a kernel
         self.signatures: dict[plan_keys.Key, OpSignature] = {}  # of copies and reads, which have no plan
-        self.run_other_layout: Any = None  # an op that makes a tensor which is not strided, and
-        self.wrap_other_layout: Any = None  # such a tensor of the host; both set by backend.register
+        self.run_other_layout: TorchAny = None  # an op that makes a tensor which is not strided, and
+        self.wrap_other_layout: TorchAny = None  # such a tensor of the host; both set by backend.register
         self.copies: dict[plan_keys.Key, TensorMeta] = {}  # metadata of what `Tensor.to` makes
-        self.tensor_class: Any = tensor_class
+        self.tensor_class: TorchAny = tensor_class
         self._count = 0
 
     def route(self, func: torch._ops.OpOverload) -> Route:
@@ -97,7 +98,7 @@ class PlanCache:
             made = self.routes[id(func)] = Route(func, self.tensor_class, self.specials.get(func) or self.composite(func))
         return made
 
-    def composite(self, func: torch._ops.OpOverload) -> Any:
+    def composite(self, func: torch._ops.OpOverload) -> TorchAny:
         """What runs a composite op, or None for any other: it calls the ops that the composite one is made of.
 
         Above autograd PyTorch does this itself. In inference mode there is no autograd, and composite ops come as they are.
@@ -127,7 +128,7 @@ class PlanCache:
             route.plans.clear()
         self._count = 0
 
-    def learn(self, route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: VirtualGpu) -> Plan:
+    def learn(self, route: Route, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], gpu: VirtualGpu) -> Plan:
         """Make and keep the plan for this call.
 
         Raises what PyTorch raises for wrong arguments, DataDependentShape, or NotEmulated for an op without meta kernel.
@@ -149,7 +150,7 @@ class PlanCache:
         route.plans[key] = plan
         return plan
 
-    def leaves_device(self, kwargs: dict[str, Any]) -> bool:
+    def leaves_device(self, kwargs: dict[str, TorchAny]) -> bool:
         """Whether the call's `device` argument names another kind of device, so that there is nothing to plan."""
         device = kwargs.get("device")
         return device is not None and device.type not in OURS

@@ -13,20 +13,20 @@ read an op's arguments; that is compiled once per op and number of arguments to 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from replayer import torch_shortcuts
+from replayer.torch_types import TorchAny
 
-Key = tuple[Any, ...]
-Keyer = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+Key = tuple[TorchAny, ...]
+Keyer = Callable[[tuple[TorchAny, ...], dict[str, TorchAny]], TorchAny]
 
 # Whole numbers in these decide a shape although their schema calls them Scalar.
 _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
 
 
-def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Callable[[Key], Any] | None = None) -> Keyer:
+def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Callable[[Key], TorchAny] | None = None) -> Keyer:
     """A function from (args, kwargs) of `func`, called with `count` positional arguments, to its key.
 
     With `get`, to what that gives for the key. Tensors of `tensor_class` have a `meta`.
@@ -37,14 +37,14 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
     parts = [_expression(str(argument.type), f"a{i}", by_value) for i, argument in enumerate(func._schema.arguments[:count])]
     parts = [part for part in parts if part]
 
-    def key_of(value: Any) -> Any:
+    def key_of(value: TorchAny) -> TorchAny:
         return frozen(value, tensor_class, by_value)
 
-    def key_of_tensor(value: Any) -> Any:
+    def key_of_tensor(value: TorchAny) -> TorchAny:
         """A number in a tensor's place ("x + 2") counts by its type."""
         return key_of(value) if isinstance(value, torch.Tensor) else type(value)
 
-    def options(kwargs: dict[str, Any]) -> list[Any]:
+    def options(kwargs: dict[str, TorchAny]) -> list[TorchAny]:
         return [(name, key_of(value)) for name, value in kwargs.items()]
 
     # `type(x) is V` per tensor instead of catching AttributeError: an exception costs more than all of the key.
@@ -52,7 +52,7 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
     unpack = "".join(f"a{i}, " for i in range(count)) + "= a" if count else ""
     found = "get" if get else ""
     source = f"def key(a, k):\n {unpack}\n return {found}(({read}*options(k)) if k else ({read}))"
-    names: dict[str, Any] = {"V": tensor_class, "key_of": key_of, "key_of_tensor": key_of_tensor}
+    names: dict[str, TorchAny] = {"V": tensor_class, "key_of": key_of, "key_of_tensor": key_of_tensor}
     names |= {"options": options, "get": get}
     exec(source, names)
     made: Keyer = names["key"]
@@ -60,13 +60,13 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
 
 
 def _plain_keyer(
-    func: torch._ops.OpOverload, count: int, tensor_class: type, by_value: bool, get: Callable[[Key], Any] | None
+    func: torch._ops.OpOverload, count: int, tensor_class: type, by_value: bool, get: Callable[[Key], TorchAny] | None
 ) -> Keyer:
     """What `keyer` compiles, as a loop."""
     kinds = [str(argument.type) for argument in func._schema.arguments]
 
-    def key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        parts: list[Any] = [count]
+    def key(args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
+        parts: list[TorchAny] = [count]
         for kind, value in zip(kinds, args, strict=False):
             if kind in ("float", "Scalar", "number") and not by_value:
                 parts.append(type(value))  # a whole number for a float argument is no other call
@@ -105,7 +105,7 @@ def _expression(kind: str, at: str, by_value: bool) -> str:
     return f"key_of({at})"
 
 
-def frozen(value: Any, tensor_class: type, by_value: bool = False) -> Any:
+def frozen(value: TorchAny, tensor_class: type, by_value: bool = False) -> TorchAny:
     """Any argument as a hashable part of a key; for the rare kinds, so it need not be fast."""
     if isinstance(value, torch.Tensor):
         if type(value) is tensor_class:

@@ -9,7 +9,7 @@ A plan is completed once, when it is learned; the functions here close over what
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,12 +18,13 @@ from replayer.memory.workspaces import ScratchScope, use_scratch
 from replayer.tensor.allocation import Allocation, adopt, allocate, make, make_view, new_tensor, wrapper
 from replayer.tensor.plan import Constant, New, Outcome, OutcomeKind, Plan, Reshaped, Same, Several, View, argument_at
 from replayer.tensor.values.value_rules import forget_written, value_rule
+from replayer.torch_types import TorchAny
 
 if TYPE_CHECKING:
     from replayer.gpu.virtual_gpu import VirtualGpu
     from replayer.timing.host_threads import Caller
 
-Results = Callable[[Any, Any, Any, Any], Any]
+Results = Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny]
 Workspaces = tuple[tuple[int, ...], ...]  # as recording/workspaces.py gives them: sizes before the first output and after each
 
 
@@ -69,12 +70,12 @@ def _several_new(device: int, outputs: tuple[New | None, ...]) -> Results:
     metas, sizes_bytes = [one.meta for one in new], [one.size_bytes for one in new]
     none_at = [at for at, one in enumerate(outputs) if one is None]
 
-    def results(gpu: VirtualGpu, caller: Caller, args: Any, kwargs: Any) -> list[Any]:
+    def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> list[TorchAny]:
         try:
             blocks = gpu.devices[device].allocator.malloc_several(sizes_bytes, caller.stream.number)
         except OutOfMemory as full:
             raise full.to_torch() from None
-        made: list[Any] = []
+        made: list[TorchAny] = []
         for block in blocks:
             meta = metas[len(made)]
             allocation = Allocation()
@@ -99,9 +100,9 @@ def _new_with_workspaces(plan: Plan, outputs: tuple[New | None, ...], workspaces
     steps = tuple(zip(between, outputs, strict=True))
     last = (*after, *(size for rest in sizes for size in rest))
 
-    def results(gpu: VirtualGpu, caller: Caller, args: Any, kwargs: Any) -> Any:
+    def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
         allocator, stream = gpu.devices[device].allocator, caller.stream.number
-        made: list[Any] = []
+        made: list[TorchAny] = []
         try:
             for needed, new in steps:
                 for size_bytes in needed:
@@ -120,7 +121,7 @@ def _general(plan: Plan, workspaces: Workspaces) -> Results:
     """Any outcome, with any workspaces; arguments are reshaped."""
     device, outcome, op = plan.device, plan.outcome, plan.signature.op
 
-    def results(gpu: VirtualGpu, caller: Caller, args: Any, kwargs: Any) -> Any:
+    def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
         for change in plan.reshaped:
             _reshape(gpu, change, args, kwargs)
         if workspaces:
@@ -140,7 +141,9 @@ def _general(plan: Plan, workspaces: Workspaces) -> Results:
     return results
 
 
-def _build(outcome: Any, gpu: VirtualGpu, device: int, args: Any, kwargs: Any, scratch: ScratchScope | None) -> Any:
+def _build(
+    outcome: TorchAny, gpu: VirtualGpu, device: int, args: TorchAny, kwargs: TorchAny, scratch: ScratchScope | None
+) -> TorchAny:
     kind = type(outcome)
     if kind is New:
         made = make(outcome.meta, allocate(gpu, device, outcome.size_bytes))
@@ -156,7 +159,7 @@ def _build(outcome: Any, gpu: VirtualGpu, device: int, args: Any, kwargs: Any, s
     return [_build(part, gpu, device, args, kwargs, scratch) for part in outcome.parts]
 
 
-def _reshape(gpu: VirtualGpu, change: Reshaped, args: Any, kwargs: Any) -> None:
+def _reshape(gpu: VirtualGpu, change: Reshaped, args: TorchAny, kwargs: TorchAny) -> None:
     tensor = argument_at(change.of, args, kwargs)
     if change.rebound is not None:
         allocation = argument_at(change.rebound, args, kwargs).allocation

@@ -10,8 +10,6 @@ shape or storage changed was resized (`resize_`, out variants) or rebound (`set_
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.utils._pytree import tree_map, tree_map_only
 
@@ -21,12 +19,13 @@ from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rul
 from replayer.tensor.planning.call_arguments import CallArguments
 from replayer.tensor.planning.shape_rules import RULES
 from replayer.tensor.tensor_meta import TensorMeta, TensorMetaTable
+from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
 
 
 def infer(
-    metas: TensorMetaTable, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], current: int
+    metas: TensorMetaTable, func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], current: int
 ) -> Plan:
     """What the meta kernel of `func` says about this call. `current` is the device of ops without tensor argument."""
     _refuse_unknown_shape(func, args)
@@ -49,12 +48,16 @@ def infer(
     return plan
 
 
-def run_elsewhere(tensor_class: type, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_elsewhere(
+    tensor_class: type, func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
+) -> TorchAny:
     """The result of a call whose `device` argument names another kind of device: `zeros_like(x, device="cpu")`."""
     return func(*map(_MetaArguments(tensor_class).of, args), **kwargs)
 
 
-def writes_of(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int | str, bool]]:
+def writes_of(
+    func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
+) -> list[tuple[int | str, bool]]:
     found: list[tuple[int | str, bool]] = []
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -79,7 +82,7 @@ _NESTED = ("a nested tensor of layout torch.strided", "make it with layout=torch
 _QUANTISED = ("a quantised tensor", "use torch.fake_quantize_per_tensor_affine, or quantise a copy on the CPU")
 
 
-def _outcome(metas: TensorMetaTable, result: Any, arguments: _MetaArguments, device: int) -> Outcome:
+def _outcome(metas: TensorMetaTable, result: TorchAny, arguments: _MetaArguments, device: int) -> Outcome:
     if isinstance(result, torch.Tensor):
         if result.is_nested or str(result.dtype).startswith(("torch.q", "torch.quint")):
             raise no_such_tensor(result)
@@ -122,10 +125,10 @@ class _MetaArguments(CallArguments):
         self.storages: dict[int, Where] = {}  # its storage -> argument
         self.made: list[tuple[Where, TensorMeta, torch.Tensor, int, int]] = []
 
-    def of(self, value: Any, where: Where = (0, -1)) -> Any:
+    def of(self, value: TorchAny, where: Where = (0, -1)) -> TorchAny:
         return None if isinstance(value, torch.Generator) else super().of(value, where)  # meta kernels draw nothing
 
-    def virtual(self, value: Any, where: Where) -> torch.Tensor:
+    def virtual(self, value: TorchAny, where: Where) -> torch.Tensor:
         meta: TensorMeta = value.meta
         size_bytes = max(value.allocation.size_bytes, meta.extent_bytes + meta.offset * meta.itemsize)
         base = torch.empty(-(-size_bytes // meta.itemsize), dtype=meta.dtype, device="meta")
@@ -145,7 +148,7 @@ def on_device(device: torch.device | None, otherwise: int) -> int:
     return otherwise if device is None or device.index is None else device.index
 
 
-def _refuse_unknown_shape(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> None:
+def _refuse_unknown_shape(func: torch._ops.OpOverload, args: tuple[TorchAny, ...]) -> None:
     """Raise DataDependentShape if the result's shape depends on values; that of indexing by integers does not."""
     by_mask = func is not aten.index.Tensor or any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
     if torch.Tag.dynamic_output_shape in func.tags and func not in RULES and by_mask:
@@ -155,7 +158,7 @@ def _refuse_unknown_shape(func: torch._ops.OpOverload, args: tuple[Any, ...]) ->
 _ASKS_FOR_SIZES = object()  # see assumed_sizes.py
 
 
-def _run(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
     rule = RULES.get(func)
     if rule is not None:
         return rule(*args, **kwargs)
@@ -191,7 +194,7 @@ _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")  # words of error
 _TRIED_ELEMENTS = 1 << 20  # of an argument; calls with larger ones are not repeated on the CPU
 
 
-def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
     """The results of an op without a meta kernel, as meta tensors: those of the CPU's kernel for tensors of ones.
 
     Raises OverflowError for large arguments, and RuntimeError where CPU and values do not tell.
@@ -209,10 +212,10 @@ def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: d
     return tree_map_only(torch.Tensor, on_meta, func(*_ones_on_host(args), **_ones_on_host(kwargs)))
 
 
-def _ones_on_host(arguments: Any) -> Any:
+def _ones_on_host(arguments: TorchAny) -> TorchAny:
     """Arguments on the CPU in place of those on "meta"."""
 
-    def on_host(value: Any) -> Any:
+    def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
             return torch.device("cpu") if isinstance(value, torch.device) else value
         if value.numel() > _TRIED_ELEMENTS:
@@ -222,7 +225,9 @@ def _ones_on_host(arguments: Any) -> Any:
     return tree_map(on_host, arguments)
 
 
-def _cpu_kernel_error(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RuntimeError | None:
+def _cpu_kernel_error(
+    func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
+) -> RuntimeError | None:
     """The error that the CPU's kernel raises for these arguments: some meta kernels word theirs otherwise."""
 
     try:

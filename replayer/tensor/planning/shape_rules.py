@@ -8,34 +8,37 @@ Each rule takes the op's arguments as meta tensors and returns meta tensors with
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
 
+from replayer.torch_types import TorchAny
+
 aten = torch.ops.aten
 
 
-def _gru_cell(input_gates: Any, hidden_gates: Any, hx: Any, *biases: Any) -> Any:
+def _gru_cell(input_gates: TorchAny, hidden_gates: TorchAny, hx: TorchAny, *biases: TorchAny) -> TorchAny:
     return torch.empty_like(hx), hx.new_empty((hx.size(0), hx.size(1) * 5))
 
 
-def _gru_cell_backward(grad: Any, workspace: Any, has_bias: bool) -> Any:
+def _gru_cell_backward(grad: TorchAny, workspace: TorchAny, has_bias: bool) -> TorchAny:
     gates = grad.new_empty((grad.size(0), grad.size(1) * 3))
     bias = grad.new_empty((grad.size(1) * 3,)) if has_bias else None
     return gates, torch.empty_like(gates), torch.empty_like(grad), bias, None if bias is None else torch.empty_like(bias)
 
 
-def _lstm_cell(input_gates: Any, hidden_gates: Any, cx: Any, *biases: Any) -> Any:
+def _lstm_cell(input_gates: TorchAny, hidden_gates: TorchAny, cx: TorchAny, *biases: TorchAny) -> TorchAny:
     return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
 
 
-def _lstm_cell_backward(grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, workspace: Any, has_bias: bool) -> Any:
+def _lstm_cell_backward(
+    grad_hy: TorchAny, grad_cy: TorchAny, cx: TorchAny, cy: TorchAny, workspace: TorchAny, has_bias: bool
+) -> TorchAny:
     gates = torch.empty_like(workspace)
     return gates, torch.empty_like(cx), gates.new_empty((gates.size(1),)) if has_bias else None
 
 
-def _conv_format(data: Any, weight: Any) -> torch.memory_format:
+def _conv_format(data: TorchAny, weight: TorchAny) -> torch.memory_format:
     """cuDNN works in channels_last if either is (cudnn_conv_suggest_memory_format); the meta kernel knows no device."""
     if data.dtype is not torch.float64:
         for tensor in (data, weight):
@@ -45,12 +48,12 @@ def _conv_format(data: Any, weight: Any) -> torch.memory_format:
     return torch.contiguous_format
 
 
-def _convolution(data: Any, weight: Any, *rest: Any) -> Any:
+def _convolution(data: TorchAny, weight: TorchAny, *rest: TorchAny) -> TorchAny:
     out = aten.convolution.default(data, weight, *rest)
     return out.contiguous(memory_format=_conv_format(data, weight))
 
 
-def _convolution_backward(grad: Any, data: Any, weight: Any, *rest: Any) -> Any:
+def _convolution_backward(grad: TorchAny, data: TorchAny, weight: TorchAny, *rest: TorchAny) -> TorchAny:
     layout = _conv_format(data, weight)
     of_data, of_weight, of_bias = aten.convolution_backward.default(grad, data, weight, *rest)
     of_data, of_weight = (x if x is None else x.contiguous(memory_format=layout) for x in (of_data, of_weight))
@@ -58,9 +61,10 @@ def _convolution_backward(grad: Any, data: Any, weight: Any, *rest: Any) -> Any:
 
 
 def _cudnn_rnn(
-    data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx: Any, mode: int, size: int, projected: int, layers: int,
-    batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: Any, state: Any
-) -> Any:  # fmt: skip
+    data: TorchAny, weights: TorchAny, per_layer: int, buffer: TorchAny, hx: TorchAny, cx: TorchAny, mode: int, size: int,
+    projected: int, layers: int,
+    batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: TorchAny, state: TorchAny
+) -> TorchAny:  # fmt: skip
     """Output, hy, cy, reserve, weights. cuDNN does not document the size of its reserve. Here it is what backward needs of
     each time step and layer: the gates and the states, and for LSTM the cells."""
     directions = 2 if bidirectional else 1
@@ -84,7 +88,9 @@ def require_training(train: bool) -> None:
         raise RuntimeError("cudnn RNN backward can only be called in training mode")
 
 
-def _cudnn_rnn_backward(data: Any, weights: Any, per_layer: int, buffer: Any, hx: Any, cx: Any, *rest: Any) -> Any:
+def _cudnn_rnn_backward(
+    data: TorchAny, weights: TorchAny, per_layer: int, buffer: TorchAny, hx: TorchAny, cx: TorchAny, *rest: TorchAny
+) -> TorchAny:
     """Gradients of the input, hx and cx, and one buffer for those of all weights, if they are asked for."""
     require_training(rest[10])
     output_mask = rest[-1]
@@ -96,31 +102,33 @@ def _cudnn_rnn_backward(data: Any, weights: Any, per_layer: int, buffer: Any, hx
     )
 
 
-def _ctc_loss(log_probs: Any, targets: Any, *rest: Any, **options: Any) -> Any:
+def _ctc_loss(log_probs: TorchAny, targets: TorchAny, *rest: TorchAny, **options: TorchAny) -> TorchAny:
     """As if the longest target filled its row; what values could shorten is the workspace only."""
     batch = log_probs.size(1) if log_probs.dim() == 3 else 1
     longest = targets.size(1) if targets.dim() == 2 else targets.size(0)
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, log_probs.size(0), 2 * longest + 1))
 
 
-def _like_first(first: Any, *rest: Any, **options: Any) -> Any:
+def _like_first(first: TorchAny, *rest: TorchAny, **options: TorchAny) -> TorchAny:
     return torch.empty_like(first, memory_format=torch.contiguous_format)
 
 
-def _loss(first: Any, target: Any, *rest: Any, reduction: int = 1) -> Any:
+def _loss(first: TorchAny, target: TorchAny, *rest: TorchAny, reduction: int = 1) -> TorchAny:
     """A loss over the last dimension of a batch: `reduction` 0 keeps one value per sample."""
     return first.new_empty(first.shape[:-1] if reduction == 0 else ())
 
 
-def _multi_margin(x: Any, target: Any, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1) -> Any:
+def _multi_margin(
+    x: TorchAny, target: TorchAny, p: TorchAny = 1, margin: TorchAny = 1, weight: TorchAny = None, reduction: int = 1
+) -> TorchAny:
     return _loss(x, target, reduction=reduction)
 
 
-def _multilabel_margin(x: Any, target: Any, reduction: int) -> Any:
+def _multilabel_margin(x: TorchAny, target: TorchAny, reduction: int) -> TorchAny:
     return _loss(x, target, reduction=reduction), torch.empty_like(target, dtype=x.dtype)
 
 
-def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> Any:
+def _lstsq(a: TorchAny, b: TorchAny, rcond: TorchAny = None, *, driver: TorchAny = None) -> TorchAny:
     """As CUDA's only driver, gels: no rank and no singular values; residuals of systems with more equations than unknowns."""
     over = a.size(-2) > a.size(-1)
     solution = b.new_empty((*b.shape[:-2], a.size(-1), b.size(-1)))
@@ -128,28 +136,30 @@ def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> Any:
     return solution, residuals, a.new_empty((0,), dtype=torch.int64), a.new_empty((0,))
 
 
-def _second(grad: Any, x: Any, *rest: Any, **options: Any) -> Any:
+def _second(grad: TorchAny, x: TorchAny, *rest: TorchAny, **options: TorchAny) -> TorchAny:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _channel_stats(data: Any, *rest: Any) -> Any:
+def _channel_stats(data: TorchAny, *rest: TorchAny) -> TorchAny:
     """Two statistics per channel, in the dtype that CUDA accumulates in: those of SyncBatchNorm."""
     dtype = torch.float64 if data.dtype is torch.float64 else torch.float32
     return tuple(data.new_empty((data.size(1),), dtype=dtype) for _ in range(2))
 
 
-def _batch_norm_backward_reduce(grad: Any, data: Any, mean: Any, invstd: Any, weight: Any, *wanted: bool) -> Any:
+def _batch_norm_backward_reduce(
+    grad: TorchAny, data: TorchAny, mean: TorchAny, invstd: TorchAny, weight: TorchAny, *wanted: bool
+) -> TorchAny:
     """Sums of the gradient and of its product with the data, and the gradients of weight and bias, as far as wanted."""
     sums = [torch.empty_like(mean) if wanted[0] else None for _ in range(2)]
     like = mean if weight is None else weight
     return *sums, *(torch.empty_like(like) if want else None for want in wanted[1:])
 
 
-def _like_data(grad: Any, data: Any, *rest: Any, **options: Any) -> Any:
+def _like_data(grad: TorchAny, data: TorchAny, *rest: TorchAny, **options: TorchAny) -> TorchAny:
     return torch.empty_like(data)
 
 
-RULES: dict[Any, Callable[..., Any]] = {
+RULES: dict[TorchAny, Callable[..., TorchAny]] = {
     aten._thnn_fused_gru_cell.default: _gru_cell,
     aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
     aten._thnn_fused_lstm_cell.default: _lstm_cell,

@@ -13,15 +13,15 @@ from __future__ import annotations
 import cmath
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform
 from replayer.tensor.tensor_meta import TensorMeta
+from replayer.torch_types import TorchAny
 
 
-def known_values(tensor: Any) -> torch.Tensor | float | int | bool | None:
+def known_values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
     """What the host knows a virtual tensor to contain: its values, one value for all elements, or None."""
     meta: TensorMeta = tensor.meta
     known = tensor.allocation.known
@@ -32,7 +32,7 @@ def known_values(tensor: Any) -> torch.Tensor | float | int | bool | None:
     return None
 
 
-def host_values(tensor: Any) -> torch.Tensor | None:
+def host_values(tensor: TorchAny) -> torch.Tensor | None:
     """What the host knows a virtual tensor to contain, of its shape and dtype; None where it does not know it."""
     known = known_values(tensor)
     if known is None or isinstance(known, torch.Tensor):
@@ -49,25 +49,25 @@ def payload(allocation: Allocation) -> torch.UntypedStorage:
     return known.untyped_storage()
 
 
-def payload_of(tensor: Any) -> torch.Tensor:
+def payload_of(tensor: TorchAny) -> torch.Tensor:
     """The values of a virtual tensor under `--values compute`: a CPU tensor that views its allocation's payload."""
     return view_of(payload(tensor.allocation), tensor.meta)
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     """A tensor over a storage of the host."""
-    made: Any = torch.empty(0, dtype=torch.uint8, device="cpu")
+    made: TorchAny = torch.empty(0, dtype=torch.uint8, device="cpu")
     return made.set_(storage)  # type: ignore[no-any-return]
 
 
 def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
     """A tensor of this metadata over a storage of the host."""
-    empty: Any = torch.empty(0, dtype=meta.dtype, device="cpu")
+    empty: TorchAny = torch.empty(0, dtype=meta.dtype, device="cpu")
     view: torch.Tensor = empty.set_(storage, meta.offset, meta.shape, meta.stride)
     return view
 
 
-def writable_values(tensor: Any, *, replaced: bool = False) -> torch.Tensor | None:
+def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor | None:
     """A view of what the host knows of a tensor's memory, to be written into; None where it does not know it.
 
     `replaced`: all elements of `tensor` are written, so that it need not know them.
@@ -86,13 +86,13 @@ def writable_values(tensor: Any, *, replaced: bool = False) -> torch.Tensor | No
     return view if isinstance(view, torch.Tensor) else None
 
 
-def fills_allocation(tensor: Any) -> bool:
+def fills_allocation(tensor: TorchAny) -> bool:
     """Whether the elements of `tensor` are all that its memory holds."""
     meta: TensorMeta = tensor.meta
     return meta.dense and meta.extent_bytes == tensor.allocation.size_bytes
 
 
-def set_known_values(tensor: Any, values: torch.Tensor | float | None) -> None:
+def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
     """`tensor`, which fills its allocation, contains `values`, broadcast and converted; None: unknown."""
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.meta
@@ -106,7 +106,7 @@ def set_known_values(tensor: Any, values: torch.Tensor | float | None) -> None:
         allocation.known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu").copy_(values)
 
 
-def in_dtype(value: Any, dtype: torch.dtype) -> Any:
+def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
     """A Python number as a tensor of this dtype would hold it, but for rounding."""
     if dtype is torch.bool:
         return bool(value)
@@ -140,7 +140,7 @@ class Folding:
         self._unknown = False
         self.assumed = False  # whether the last call read what is assumed only
 
-    def fold(self, made: Any, args: Any, kwargs: Any) -> bool:
+    def fold(self, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> bool:
         """Set the values of `made`, the results of this call, and of what it writes into. Returns whether it could."""
         self._unknown = self.assumed = False
         host_args = [self._on_host(value, i) for i, value in enumerate(args)]
@@ -161,14 +161,14 @@ class Folding:
                         one.allocation.known = one.allocation.known._replace(assumed=True)
         return True
 
-    def _on_host(self, value: Any, at: int | str) -> Any:
+    def _on_host(self, value: TorchAny, at: int | str) -> TorchAny:
         if self._unknown:
             return None
         if isinstance(value, torch.Tensor):
             if not hasattr(value, "allocation"):
                 return value
             if at in self._written:
-                host: Any = writable_values(value, replaced=at in self._outputs)
+                host: TorchAny = writable_values(value, replaced=at in self._outputs)
             else:
                 host = host_values(value)
                 self.assumed |= type(value.allocation.known) is Uniform and value.allocation.known.assumed

@@ -17,7 +17,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -26,6 +26,7 @@ from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Content, Matches
 from replayer.tensor.plan import Constant, New, Plan, Several
 from replayer.tensor.values.known_values import Folding, fills_allocation, in_dtype, known_values
 from replayer.tensor.values.script_branches import calling_place
+from replayer.torch_types import TorchAny
 
 if TYPE_CHECKING:
     from replayer.timing.stream import VirtualStream
@@ -34,8 +35,8 @@ EXACT_DTYPES = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torc
 FLOATS_LIMIT = 256  # elements of a float tensor that is computed: numbers that steer, not a network's
 LISTED_LIMIT = 64  # tensors that an op takes in lists
 
-Rule = Callable[[Any, Any, Any], None]
-Assume = Callable[[Any, Any], Any]  # of (result, arguments): what is known of it, or None
+Rule = Callable[[TorchAny, TorchAny, TorchAny], None]
+Assume = Callable[[TorchAny, TorchAny], TorchAny]  # of (result, arguments): what is known of it, or None
 
 aten = torch.ops.aten
 
@@ -79,10 +80,10 @@ def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
     return _rule(plan, folding, assume, uniform)
 
 
-def _rule(plan: Plan, folding: Folding | None, assume: Assume | None, uniform: Any) -> Rule:
+def _rule(plan: Plan, folding: Folding | None, assume: Assume | None, uniform: TorchAny) -> Rule:
     writes, checks = plan.writes, plan.signature.op in ("aten::_is_all_true", "aten::_is_any_true")
 
-    def rule(made: Any, args: Any, kwargs: Any) -> None:
+    def rule(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
         if folding is not None and folding.fold(made, args, kwargs) and not (checks and folding.assumed):
             return
         if uniform is not None:
@@ -97,13 +98,13 @@ def _rule(plan: Plan, folding: Folding | None, assume: Assume | None, uniform: A
     return rule
 
 
-def forget_written(plan: Plan, args: Any, kwargs: Any) -> None:
+def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
     """What a call of this plan writes into is not known any more."""
     for allocation in _written(plan, args, kwargs):
         allocation.known = None
 
 
-def forget_at_replays(plan: Plan, args: Any, kwargs: Any, stream: VirtualStream) -> None:
+def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
     """As `forget_written`, while a CUDA graph captures; `stream` is the one of this call.
 
     A capture writes nothing: if it takes the call, what was known before is known again at its end, until a replay. Of what a
@@ -118,19 +119,19 @@ def forget_at_replays(plan: Plan, args: Any, kwargs: Any, stream: VirtualStream)
         allocation.known = None
 
 
-def _written(plan: Plan, args: Any, kwargs: Any) -> Iterator[Allocation]:
+def _written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> Iterator[Allocation]:
     for at, listed in plan.writes:
         value = kwargs[at] if type(at) is str else args[at]
         for tensor in value if listed else (value,):
             yield tensor.allocation
 
 
-def _as_known(there: weakref.ref[Allocation], known: Any) -> Callable[[], None]:
+def _as_known(there: weakref.ref[Allocation], known: TorchAny) -> Callable[[], None]:
     """A call that makes `known` again what is known of an allocation, if that is still there."""
     return partial(_set_known, there, known.clone() if isinstance(known, torch.Tensor) else known)
 
 
-def _set_known(there: weakref.ref[Allocation], known: Any) -> None:
+def _set_known(there: weakref.ref[Allocation], known: TorchAny) -> None:
     allocation = there()
     if allocation is not None:
         allocation.known = known
@@ -173,7 +174,7 @@ def _assumption(func: torch._ops.OpOverload, plan: Plan) -> Assume | None:
     return None
 
 
-def _loss(made: Any, args: Any) -> Uniform:
+def _loss(made: TorchAny, args: TorchAny) -> Uniform:
     return Uniform(gpu().values.assumed.loss(calling_place()), made.meta.dtype, assumed=True)
 
 
@@ -181,7 +182,7 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
     name = func._schema.name.rpartition("::")[2]
     below, above = name in ("lt", "le", "ne"), name in ("gt", "ge", "ne")
 
-    def assume(made: Any, args: Any) -> Any:
+    def assume(made: TorchAny, args: TorchAny) -> TorchAny:
         one, other = args[0], args[1]
         if isinstance(other, float) and math.isinf(other) and one.dtype.is_floating_point:
             return Uniform(below if other > 0 else above, torch.bool)
@@ -194,7 +195,7 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
     return assume
 
 
-def _matches(made: Any, one: Any, other: Any) -> Any:
+def _matches(made: TorchAny, one: TorchAny, other: TorchAny) -> TorchAny:
     """Of a broadcast operand (`top5 == labels.expand_as(top5)`) each element is found at most once."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
@@ -202,12 +203,12 @@ def _matches(made: Any, one: Any, other: Any) -> Any:
     return Matches(least) if 1 < least < made.meta.numel else Truth.ZERO_OR_ONE
 
 
-def _distinct(tensor: Any) -> int:
+def _distinct(tensor: TorchAny) -> int:
     """Elements, those that are repeated by a stride of 0 counted once."""
     return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
 
 
-def hold_the_same(one: Any, other: Any) -> bool:
+def hold_the_same(one: TorchAny, other: TorchAny) -> bool:
     """Whether two tensors hold the same, whatever it is."""
     mine, theirs = getattr(one, "allocation", None), getattr(other, "allocation", None)
     if mine is None or theirs is None or one.meta is not other.meta:
@@ -221,27 +222,27 @@ def _all_bool(plan: Plan) -> bool:
     return made is torch.bool and set(plan.signature.dtypes) == {"bool"}
 
 
-def _and(made: Any, args: Any) -> Any:
+def _and(made: TorchAny, args: TorchAny) -> TorchAny:
     if any(_all_are(argument, False) for argument in args[:2]):
         return Uniform(False, torch.bool)
     in_range = all(_is_in_range(argument) or _all_are(argument, True) for argument in args[:2])
     return Truth.IN_RANGE if in_range else Truth.ZERO_OR_ONE
 
 
-def _nothing(made: Any, args: Any) -> Uniform | None:
+def _nothing(made: TorchAny, args: TorchAny) -> Uniform | None:
     """Integers: nothing of whatever is nothing, as in `unfinished & ~stopped`."""
     is_nothing = any(_all_are(argument, False) for argument in args[:2])
     return Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype) if is_nothing else None
 
 
-def _or(made: Any, args: Any) -> Any:
+def _or(made: TorchAny, args: TorchAny) -> TorchAny:
     if any(_all_are(argument, True) for argument in args[:2]):
         return Uniform(True, torch.bool)
     bounds = [_is_in_range(argument) for argument in args[:2]]
     return Truth.EQUAL_OR_IN_RANGE if sum(bounds) == 1 else Truth.ZERO_OR_ONE  # torch.isclose ors an equality with a bound
 
 
-def _all_are(operand: Any, value: bool) -> bool:
+def _all_are(operand: TorchAny, value: bool) -> bool:
     """Whether all elements are known to be that, as conditions; the operand may be a number."""
     known = known_values(operand) if hasattr(operand, "allocation") else operand if type(operand) is bool else None
     if isinstance(known, torch.Tensor):
@@ -249,21 +250,21 @@ def _all_are(operand: Any, value: bool) -> bool:
     return known is not None and bool(known) is value
 
 
-def _is_in_range(operand: Any) -> bool:
+def _is_in_range(operand: TorchAny) -> bool:
     return hasattr(operand, "allocation") and operand.allocation.known is Truth.IN_RANGE
 
 
-def _all(made: Any, args: Any) -> Uniform | None:
+def _all(made: TorchAny, args: TorchAny) -> Uniform | None:
     known = args[0].allocation.known
     holds = type(known) is Truth and known is not Truth.ZERO_OR_ONE
     return Uniform(True, torch.bool) if holds else _of_uniform(made, args)
 
 
-def _any(made: Any, args: Any) -> Uniform | None:
+def _any(made: TorchAny, args: TorchAny) -> Uniform | None:
     return Uniform(False, torch.bool) if args[0].allocation.known is Truth.IN_RANGE else _of_uniform(made, args)
 
 
-def _of_uniform(made: Any, args: Any) -> Uniform | None:
+def _of_uniform(made: TorchAny, args: TorchAny) -> Uniform | None:
     """Any reduction that gives of equal elements one of them."""
     value = known_values(args[0])
     if value is None or isinstance(value, torch.Tensor):
@@ -274,7 +275,7 @@ def _of_uniform(made: Any, args: Any) -> Uniform | None:
 def _reduction(func: torch._ops.OpOverload, plan: Plan) -> Assume:
     adds = func in _SUMS
 
-    def assume(made: Any, args: Any) -> Uniform | None:
+    def assume(made: TorchAny, args: TorchAny) -> Uniform | None:
         source = args[0]
         known = source.allocation.known
         elements = source.meta.numel // max(made.meta.numel, 1)
@@ -295,7 +296,7 @@ def _reduction(func: torch._ops.OpOverload, plan: Plan) -> Assume:
     return assume
 
 
-def _clone(made: Any, args: Any) -> Any:
+def _clone(made: TorchAny, args: TorchAny) -> TorchAny:
     allocation = args[0].allocation
     if made.meta is not args[0].meta or not fills_allocation(args[0]):
         return allocation.known if isinstance(allocation.known, Truth | Matches | Uniform) else None
@@ -313,7 +314,7 @@ _ASSUMED: dict[torch._ops.OpOverload, Assume] = {
 }
 
 
-def _zeros(made: Any, args: Any, kwargs: Any) -> None:
+def _zeros(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
     """Of memory that nothing has written to: so is known what is scattered into it, such as the inverse of a permutation."""
     made.allocation.known = Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype)
 
@@ -321,10 +322,10 @@ def _zeros(made: Any, args: Any, kwargs: Any) -> None:
 # -- what is reckoned without a kernel of the CPU ----------------------------------------------------------------------------
 
 
-def _uniform(func: Any, made: Any, args: Any, kwargs: Any) -> Uniform | None:
+def _uniform(func: TorchAny, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> Uniform | None:
     """The result of an elementwise op on tensors of equal elements."""
 
-    def one(value: Any) -> Any:
+    def one(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
             return value
         known = known_values(value) if hasattr(value, "allocation") else (None if value.dim() else value.item())
@@ -341,7 +342,7 @@ def _uniform(func: Any, made: Any, args: Any, kwargs: Any) -> Uniform | None:
 def _counting(otherwise: Rule) -> Rule:
     """`steps.add_(1)`, as batch norm counts."""
 
-    def rule(made: Any, args: Any, kwargs: Any) -> None:
+    def rule(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
         counter = args[0]
         allocation, meta = counter.allocation, counter.meta
         known = allocation.known
@@ -354,7 +355,7 @@ def _counting(otherwise: Rule) -> Rule:
     return rule
 
 
-def _count_all(made: Any, args: Any, kwargs: Any) -> None:
+def _count_all(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
     """`torch._foreach_add_(steps, 1)`, as fused optimizers count."""
     for tensor in args[0]:
         allocation = tensor.allocation

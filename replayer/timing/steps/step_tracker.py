@@ -42,12 +42,12 @@ from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.steps.cell_phases import CellPhases
 from replayer.timing.steps.data_parallel import DataParallelStages, OpenStage
 from replayer.timing.steps.phase_remainder import PhaseRemainder
+from replayer.timing.steps.workload_check import WorkloadCheck
 from replayer.timing.timeline.timeline_writer import LoaderWait
 from traces.model import NONE, Origin, StepKind
 from traces.phases import LOSS, PLAIN
 from traces.script_cut import CutStep, ScriptCut
 from traces.steps import Optimizers
-from traces.workload import Likeness, compare_workloads
 
 
 class StepTracker:
@@ -70,7 +70,7 @@ class StepTracker:
         self.turns = (True, True, True)  # by class of op: whether such an op would begin another segment
         self.trained = self._evaluated = 0  # training and evaluation steps that have ended
         self._follows = True  # training and evaluation steps came in the recorded order so far
-        self._same_workload = True
+        self._workload = WorkloadCheck(recording.trace.workload, self.script.workload)
         self._uses_gpu = False  # the script has called ops so far
         self._owed_ns = 0  # recorded host time before the first phase of the step under way, not charged yet
         self._step_start_ns = NONE
@@ -113,11 +113,6 @@ class StepTracker:
     def number(self) -> int:
         """How many steps have ended."""
         return self.trained + self._evaluated
-
-    @property
-    def recorded_step_number(self) -> int:
-        """Which of the recorded rank's steps drives the current one, from 0."""
-        return self._recording.number_of(self.step.step)
 
     @property
     def row_of_values(self) -> int:
@@ -284,7 +279,7 @@ class StepTracker:
         if name == "loader":  # from here on the script's own time is real
             self._scheduler.wait(thread.host_ns)
         self.step.of_same_program = self.remainder.likeness is ForwardLikeness.SAME
-        self.segment = self.step.segment(name, same_workload=self._is_same_workload())
+        self.segment = self.step.segment(name, same_workload=self._workload.is_same())
         if self._cells is not None and (timed := self._cells.begin(name)) is not None:
             self.segment.recorded = timed
         self._begun_ns = thread.host_ns if self._left_ns == NONE or self.segment.recorded is None else self._left_ns
@@ -307,13 +302,6 @@ class StepTracker:
         if segment.recorded is not None:  # another call of the same phase
             before_ns = max(before_ns, segment.recorded.device_ns)
         segment.recorded = cells.prolonged(segment.name, max(before_ns, 0), call)
-
-    def _is_same_workload(self) -> bool:
-        """Whether the script trains what was recorded, as far as their workload signatures tell by now."""
-        recorded, script = self._recording.trace.workload, self.script.workload
-        if script.is_open and recorded is not None and (seen := script.so_far) is not None:
-            self._same_workload = compare_workloads(recorded, seen).likeness in (Likeness.SAME, Likeness.CANNOT_BE_TOLD)
-        return self._same_workload
 
     def _finish(self, thread: HostThread, now_ns: int) -> None:
         """The current segment ends: charge the remainder of the recorded one, on the device and on the host."""
@@ -358,7 +346,7 @@ class StepTracker:
 
     def _drop_if_another(self, segment: SegmentMatcher) -> None:
         """What the script trains may have become known since the phase began: at the call of its model."""
-        if segment.recorded is not None and segment.recorded.phase_grained and not self._is_same_workload():
+        if segment.recorded is not None and segment.recorded.phase_grained and not self._workload.is_same():
             segment.recorded = None
 
     def _top_up(self, segment: SegmentMatcher, share: float) -> None:

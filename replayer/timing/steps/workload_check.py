@@ -1,0 +1,22 @@
+"""Whether the script trains what was recorded, as far as their workload signatures show by now."""
+
+from __future__ import annotations
+
+from traces.workload import Likeness, WorkloadSignature, compare_workloads
+from traces.workload_observer import WorkloadObserver
+
+
+class WorkloadCheck:
+    """Compares until the script's signature is complete, and remembers the answer."""
+
+    def __init__(self, recorded: WorkloadSignature | None, script: WorkloadObserver) -> None:
+        self._recorded = recorded
+        self._script = script
+        self._is_same = True
+
+    def is_same(self) -> bool:
+        """True as long as nothing shows the contrary."""
+        if self._script.is_open and self._recorded is not None and (seen := self._script.so_far) is not None:
+            likeness = compare_workloads(self._recorded, seen).likeness
+            self._is_same = likeness in (Likeness.SAME, Likeness.CANNOT_BE_TOLD)
+        return self._is_same
