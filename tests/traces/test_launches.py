@@ -7,7 +7,17 @@ import numpy as np
 from tests.traces.handmade import US
 from tests.traces.test_waits import Call, Work, recorded
 from traces.idle import idle_times
-from traces.launches import FULL, LOADED, NOT_VISIBLE, WAITED, launch_delay_ns, launched_ns, long_launches
+from traces.launches import (
+    FULL,
+    LOADED,
+    NOT_VISIBLE,
+    WAITED,
+    launch_delay_ns,
+    launch_figures,
+    launched_ns,
+    long_launches,
+    queue_length,
+)
 from traces.model import Steps
 
 COPY = "Memcpy DtoH (Device -> Pageable)"
@@ -58,3 +68,33 @@ def test_work_that_an_op_launches_by_itself() -> None:
     calls: list[Call] = [("aten::mm", 0, 50), ("aten::mm", 60, 300)]
     found = launched_ns(recorded(calls, [(0, 7, "a", 80, 90, 0), (0, 7, "b", 200, 400, 1)]), np.arange(2)) // US
     assert found.tolist() == [50, 200]
+
+
+def test_the_queue_of_each_stream() -> None:
+    # GIVEN on one stream launches at 0 and 10 whose work begins at 20 and 40, on another stream and another device one each
+    calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in (0, 10, 12, 14)]
+    work: list[Work] = [(0, 7, "a", 20, 40, 0), (0, 7, "b", 40, 50, 1), (0, 8, "c", 15, 20, 2), (1, 7, "d", 16, 20, 3)]
+    trace = recorded(calls, [*work, (0, 7, "earlier", 1, 2, -1)])
+    queue = queue_length(trace, 0, 7)
+    assert (queue.time_ns // US).tolist() == [0, 10, 20, 40] and queue.length.tolist() == [1, 2, 1, 0]
+    assert queue.mean == (1 * 10 + 2 * 10 + 1 * 20) / 40
+    found = {(of.device, of.stream): (of.count, of.delay_median_ns // US, of.queue_most) for of in launch_figures(trace)}
+    # The delays on the first stream are 19 and 29.
+    assert found == {("cuda:0", 7): (2, 24, 2), ("cuda:0", 8): (1, 2, 1), ("cuda:1", 7): (1, 1, 1)}
+
+
+def test_a_call_that_holds_the_loading_of_a_module() -> None:
+    # GIVEN a second launch of the same kernel, 200 us long, with a call within that loads a module
+    calls: list[Call] = [("cudaLaunchKernel", 0, 5), ("cudaLaunchKernel", 10, 210), ("cuModuleLoadData", 20, 200)]
+    trace = recorded(calls, [(0, 7, "a", 6, 8, 0), (0, 7, "a", 220, 230, 1)])
+    trace.host.parent[2] = 1
+    assert [(of.call, of.reason) for of in long_launches(trace)] == [("cudaLaunchKernel", LOADED)]
+
+
+def test_launches_that_have_ended_do_not_fill_the_queue() -> None:
+    # GIVEN 1500 launches of which 600 have ended when a call of exactly 100 us begins, and 1000 on another stream
+    calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in range(2500)]
+    work: list[Work] = [(0, 7, "a", at + 1, at + 2 if at < 600 else 9000 + at, at) for at in range(1500)]
+    work += [(0, 8, "a", 9000 + at, 9001 + at, at) for at in range(1500, 2500)]
+    trace = recorded([*calls, ("cudaLaunchKernel", 3000, 3100)], [*work, (0, 7, "a", 20000, 20001, 2500)])
+    assert [(of.reason, of.count) for of in long_launches(trace)] == [(NOT_VISIBLE, 1)]
