@@ -51,8 +51,9 @@ from traces.run import ProfilerCost, Run
 # Kinds of events, in the order of the fields of ProfilerCost.
 OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY = range(7)
 
-# Each kind's cost relative to an op with shapes: medians of benchmarks/profiler_cost.py with torch 2.13 and 2.14 on a CPU.
-_PRIOR = np.array([1.0, 0.8, 0.75, 2.5, 1.0, 2.0, 0.17])
+# Each kind's cost relative to an op with shapes: measured by benchmarks/profiler_cost.py with torch 2.13 and 2.14, except for
+# ops without shapes and calls that launch nothing. Those were chosen between a range and a launch.
+_PRIOR = np.array([1.0, 0.8, 0.65, 1.7, 1.0, 1.7, 0.14])
 # How far a kind's cost may differ from its prior, as a share of it: the spread among machines and releases of torch.
 _PRIOR_SPREAD = 0.5
 # Between two events the host needs at least this long without a profiler: about half of what dispatching a view takes.

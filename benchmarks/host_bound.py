@@ -1,0 +1,131 @@
+"""How far a replay's step is off for programs whose host is the limit: steps of 1 to 6 ms, recorded under the profiler in part.
+
+    python benchmarks/host_bound.py [--recordings 7] [--replay-with PYTHON] [--json FILE]       # on a GPU, simulated or real
+
+Each program is recorded at kernel grain and replayed with `--clock recorded`, seven times. The replay's median step is compared
+with that of the recording's clean steps, by the median over the recordings. Bound: 3 %, or half of the recording's noise where
+that is larger. The noise is half the distance between the quartiles of the clean steps, over their median: other work on the
+machine, and Python's garbage collector.
+
+`--replay-with` is the Python of another environment, say one with torch's CPU build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from traces.file import load  # noqa: E402
+from traces.model import StepKind  # noqa: E402
+
+BOUND = 0.03
+STEPS = 60
+COMMON = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def train(model, optimizer, batches, read=False):
+    for inputs, labels in batches:
+        if not inputs.is_cuda:
+            inputs, labels = inputs.cuda(), labels.cuda()
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        if read:
+            loss.item()
+
+def layers(count, *more):
+    made = [layer for _ in range(count) for layer in (nn.Linear(64, 64), *(kind() for kind in more))]
+    return nn.Sequential(*made, nn.Linear(64, 10)).cuda()
+
+def data(batch):
+    return TensorDataset(torch.randn(batch * STEPS, 64), torch.randint(0, 10, (batch * STEPS,)))
+"""
+PROGRAMS = {
+    "SGD, 59 modules": """
+model = layers(29, nn.ReLU)
+batch = torch.randn(32, 64).cuda(), torch.randint(0, 10, (32,)).cuda()
+train(model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), [batch] * STEPS)
+""",
+    "Adam, loss read": """
+model = layers(12, lambda: nn.LayerNorm(64), nn.ReLU)
+batch = torch.randn(32, 64), torch.randint(0, 10, (32,))
+train(model, torch.optim.Adam(model.parameters()), [batch] * STEPS, read=True)
+""",
+    "DataLoader, no workers": """
+model = layers(20, nn.ReLU)
+train(model, torch.optim.SGD(model.parameters(), lr=0.01), DataLoader(data(64), batch_size=64))
+""",
+    "attention, AdamW": """
+layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+embedding = nn.Unflatten(1, (4, 16)), nn.Linear(16, 64)
+model = nn.Sequential(*embedding, nn.TransformerEncoder(layer, 3), nn.Flatten(), nn.Linear(256, 10))
+train(model.cuda(), torch.optim.AdamW(model.parameters()), [(torch.randn(8, 64).cuda(), torch.zeros(8).long().cuda())] * STEPS)
+""",
+}
+
+
+def trace_command(python: str, *words: str) -> None:
+    """Run `trace` with another Python. Raises RuntimeError with its last lines if it fails."""
+    command = [python, "-m", "tui.cli", *words]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"trace {words[0]} failed: {done.stderr[-500:]}")
+
+
+def median_step(path: Path) -> tuple[float, float]:
+    """The median of the clean steps in ns, and their noise as a share of it."""
+    steps = load(path).steps
+    times = steps.duration_ns[steps.kind == StepKind.STEADY]
+    low, middle, high = np.percentile(times, (25, 50, 75)).tolist()
+    return middle, (high - low) / 2 / middle
+
+
+def error_of(script: Path, folder: Path, replay_with: str) -> tuple[float, float, float]:
+    """Of one recording: the replay's step over the clean steps minus 1, the noise, and the step in ns."""
+    recording, replay = folder / "run.msgpack", folder / "replay.msgpack"
+    shape = "--warmup 5 --clean-steps 25 --profiled-steps 7".split()
+    trace_command(sys.executable, "record", "-o", str(recording), *shape, str(script))
+    trace_command(replay_with, "replay", "--trace", str(recording), "--clock", "recorded", "-o", str(replay), str(script))
+    step_ns, noise = median_step(recording)
+    return median_step(replay)[0] / step_ns - 1, noise, step_ns
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recordings", type=int, default=7, help="of each program")
+    parser.add_argument("--replay-with", default=sys.executable, metavar="PYTHON")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    facts = {}
+    print(f"{'':24} {'step':>9} {'error':>8} {'from':>8} {'to':>8} {'noise':>7}")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in PROGRAMS.items():
+            script = Path(folder) / "train.py"
+            script.write_text(f"STEPS = {STEPS}\n{COMMON}{text}")
+            found = [error_of(script, Path(folder), args.replay_with) for _ in range(args.recordings)]
+            errors, noises, steps = zip(*found, strict=True)
+            error, noise = median(errors), median(noises)
+            met = "met" if abs(error) <= max(BOUND, noise / 2) else "NOT MET"
+            facts[name] = {"step_ns": median(steps), "errors": errors, "noise": noise, "verdict": met}
+            shares = " ".join(f"{100 * share:+6.1f} %" for share in (error, min(errors), max(errors)))
+            print(f"{name:24} {median(steps) / 1e6:6.2f} ms {shares} {100 * noise:5.1f} % {met}", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(facts, indent=1))
+
+
+if __name__ == "__main__":
+    main()
