@@ -30,7 +30,8 @@ Note [The clean steps decide]
 
 Note [The wait for a batch]
     A loader has more time to prepare a batch while the profiler slows the step, so profiled steps wait less for it. Each of
-    them gets a wait from the clean steps: the one with the longest wait gets the longest, and so on by rank.
+    them gets a wait from the clean steps: the one with the longest wait gets the longest, and so on by rank. Medians of parts
+    do not add up to the median of the whole, so all waits are shifted until the median step is that of the clean steps.
 """
 
 from __future__ import annotations
@@ -397,11 +398,17 @@ def _of_same_events(own_ns: Column, counts: Column) -> Column:
 
 
 def _clean_loader_ns(trace: Trace, rank: int) -> Column:
-    """The loader phases of the clean training steps, in ns per step that has any."""
+    """The loader phases of the clean training steps, in ns per step that has any; see Note [The wait for a batch]."""
     phases = trace.phases
     clean = np.flatnonzero((trace.steps.kind == StepKind.STEADY) & (trace.steps.rank == rank))
     rows = np.flatnonzero((phases.name == trace.strings.find(_LOADER)) & np.isin(phases.step, clean))
-    return np.array([phases.duration_ns[rows[phases.step[rows] == step]].sum() for step in np.unique(phases.step[rows])])
+    steps = np.unique(phases.step[rows])
+    if not len(steps):
+        return np.zeros(0)
+    waited_ns = np.bincount(phases.step[rows], phases.duration_ns[rows], len(trace.steps))[steps]
+    whole_ns = trace.steps.duration_ns[steps]
+    missing_ns = _median(whole_ns) - _median(whole_ns - waited_ns) - _median(waited_ns)
+    return np.asarray(np.maximum(waited_ns + missing_ns, 0))
 
 
 def _by_rank(values: Column, others: Column) -> Column:

@@ -209,6 +209,15 @@ def test_profiled_steps_wait_for_their_batches_as_clean_ones_did() -> None:
     assert clean_phases(trace, 4) == pytest.approx({"loader": 200, "forward": 100})
 
 
+def test_waits_for_batches_and_the_rest_add_up_to_the_median_step() -> None:
+    """GIVEN clean steps of 200, 400 and 400, with medians of 100 waiting and 100 of the rest THEN a profiled step waits 300."""
+    clean = [(100, 100), (100, 300), (300, 100)]
+    steps: list[Step] = [(StepKind.STEADY, [("loader", wait), ("forward", rest)]) for wait, rest in clean]
+    trace = recorded([*steps, (StepKind.PROFILED, [("loader", 50), ("forward", 500)])])
+    trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert clean_phases(trace, 3) == pytest.approx({"loader": 300, "forward": 100})
+
+
 def test_where_recorder_and_profile_name_other_phases_whole_steps_are_compared() -> None:
     clean = (StepKind.STEADY, [("forward", 300), ("backward", 300)])
     profiled = (StepKind.PROFILED, [("forward", 300), ("other", 200), ("backward", 700)])
