@@ -8,6 +8,7 @@
 Within a pair of steps, work is compared in the order of its launches. The k-th of an op's calls with these shapes in this phase
 that runs a kernel of this name goes with the k-th; what is left over after that goes by less: without the shapes, the phase,
 the op, and at last without the kernel's name, which makes it the same call with another kernel. What remains is gone, or new.
+Kernels have one name if `traces.changes.kernel_key` says so: their parameters and Inductor's numbers do not count.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from functools import cached_property
 
 import numpy as np
 
-from traces.equivalents import canonical_op, canonical_shapes
+from traces.changes import kernel_key, op_key
+from traces.equivalents import canonical_shapes
 from traces.measure import launch_phases, launch_steps, launch_time_ns, op_of, work_rows
 from traces.model import NONE, Column, Trace, parse_shapes
 
@@ -209,7 +211,11 @@ class _LaunchedWork:
         strings = trace.strings
         phase, op = launch_phases(trace)[rows], op_of(trace)[rows]
         names = _numbers(strings.texts, texts)
-        ops = _numbers([("op", canonical_op(text)) for text in strings.texts], texts)
+        of_device = set(np.unique(trace.device.name[rows]).tolist())
+        kernels = _numbers(
+            [("kernel", kernel_key(text) if number in of_device else text) for number, text in enumerate(strings.texts)], texts
+        )
+        ops = _numbers([("op", op_key(text)) for text in strings.texts], texts)
         shapes = _numbers([_shapes_of(text) for text in strings.texts], texts)
         devices = _numbers([(device.rank, device.index) for device in trace.devices], texts)
         return cls(
@@ -219,7 +225,7 @@ class _LaunchedWork:
             phase=_named(names, trace.phases.name, phase),
             op=_named(ops, trace.host.name, op),
             shapes=_named(shapes, trace.host.shapes, op),
-            name=_named(names, trace.device.name, rows),
+            name=_named(kernels, trace.device.name, rows),
             duration_ns=trace.device.duration_ns[rows],
         )
 

@@ -55,6 +55,18 @@ def test_another_kernel_of_the_same_call() -> None:
     assert (np.delete(found.change, place) == KernelChange.SAME).all()
 
 
+def test_a_kernel_that_inductor_numbered_anew_is_the_same() -> None:
+    first, second = training(steps=1), training(steps=1)
+    for trace, number in ((first, 3), (second, 7)):
+        name = f"triton_poi_fused_add_relu_{number}"
+        trace.device.name[1] = trace.strings.add(name)
+        op = trace.host.parent[trace.device.launch[1]]
+        trace.host.name[op] = trace.strings.add(name)
+    found = found_in(first, second)
+    (place,) = found.of(0, 1)
+    assert (found.second[place], found.change[place]) == (1, KernelChange.SAME)
+
+
 def test_what_only_one_has_is_gone_or_new() -> None:
     whole, less = training(steps=2), without(training(steps=2), 1)
     gone, new = found_in(whole, less), found_in(less, whole)
