@@ -113,10 +113,12 @@ class PhaseTimes:
 
     `host_ns` is the time between the phase's begin and end on the host; the phases of a step add up to the step.
     `device_ns` is what a pair of CUDA events at the same two points would read, waiting included, or None if no step has any.
+    In the steps of the mask `is_untimed` some stretch of the phase has no such times, so the sum there is too small.
     """
 
     host_ns: Column
     device_ns: Column | None
+    is_untimed: Column
 
 
 def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
@@ -133,6 +135,7 @@ def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
         found[trace.strings[int(name)]] = PhaseTimes(
             host_ns=_sum_by(inside.step[rows], inside.duration_ns[rows], steps),
             device_ns=device_ns,
+            is_untimed=_sum_by(inside.step[rows], np.where(timed[rows], 0, 1), steps) > 0,
         )
     return found
 

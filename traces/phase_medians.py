@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traces.measure import phase_busy_ns, phase_times
+from traces.measure import PhaseTimes, phase_busy_ns, phase_times
 from traces.model import Column, Trace
 from traces.spread import median
 
@@ -16,7 +16,8 @@ from traces.spread import median
 @dataclass(frozen=True, slots=True)
 class PhaseMedians:
     """A phase's median per step: on the host, elapsed between two CUDA events, and of the GPU being busy with what the phase
-    launched; None where the trace has no events, or no device work."""
+    launched; None where the trace has no events, or no device work. Steps whose events are missing do not count: they are
+    unknown, not 0."""
 
     median_ns: int | None = None
     device_median_ns: int | None = None
@@ -29,8 +30,15 @@ def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str
     return {
         name: PhaseMedians(
             median_ns=median(times.host_ns[timed]),
-            device_median_ns=None if times.device_ns is None else median(times.device_ns[timed]),
+            device_median_ns=_device_median_ns(times, timed),
             busy_median_ns=median(busy_ns[name][with_kernels]) if name in busy_ns else None,
         )
         for name, times in phase_times(trace).items()
     }
+
+
+def _device_median_ns(times: PhaseTimes, timed: Column) -> int | None:
+    if times.device_ns is None:
+        return None
+    known = timed[~times.is_untimed[timed]]
+    return median(times.device_ns[known]) if len(known) else None

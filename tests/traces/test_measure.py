@@ -32,6 +32,7 @@ from traces.measure import (
     window_ns,
 )
 from traces.model import NONE, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
+from traces.phase_medians import phase_medians
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=12)
 
@@ -77,6 +78,18 @@ def test_phases_tile_the_step() -> None:
     assert times["loader"].device_ns is None
     forward = times["forward"].device_ns
     assert forward is not None and forward.tolist() == [27 * US] * 3
+
+
+def test_a_phase_whose_events_are_missing_is_unknown_in_that_step_and_not_zero() -> None:
+    """GIVEN four steps of which two changed the device within the forward pass THEN the median is that of the other two."""
+    trace = training(steps=4)
+    rows = np.flatnonzero(trace.phases.name == trace.strings.find("forward"))
+    trace.phases.device_end_ns[rows[2:]] += 4 * US
+    trace.phases.device_start_ns[rows[:2]] = trace.phases.device_end_ns[rows[:2]] = NONE
+    steps = np.arange(4)
+    assert phase_medians(trace, steps, steps)["forward"].device_median_ns == 31 * US
+    assert phase_medians(trace, steps[:2], steps)["forward"].device_median_ns is None
+    assert phase_medians(trace, steps[:2], steps)["backward"].device_median_ns is not None
 
 
 def test_phases_of_one_name_are_summed_and_a_step_without_counts_zero() -> None:
