@@ -3,7 +3,7 @@
     access = DeviceAccess(torch.cuda, state.captures(), state.profiles())
     if access.closed is None: event.record()    # else `closed` says why not
     access.attempt(torch.cuda.mem_get_info, 0)  # None if it failed; from then on the device is lost
-    access.is_idle_within(1_500_000_000, [0])   # waits for cuda:0, but no longer
+    access.is_idle_within(1_000_000_000, [0])   # waits for cuda:0, but no longer
 
 The script must end as it would without the recorder, so the recorder's calls into CUDA follow the rules below. All of its
 modules ask here before they touch a device.
@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 from traces.model import Untimed
 
 # How long the recorder waits for a device that makes no progress, when the script ends.
-PATIENCE_NS = 1_500_000_000
+PATIENCE_NS = 1_000_000_000
 
 T = TypeVar("T")
 
