@@ -11,8 +11,8 @@ Each program is recorded at both grains, and each recording is replayed by its o
                           phase's median time between its events, against the log
     step, busy            the replay against the recording: median step, GPU busy time of a step
     matched               GPU time of the replay that was matched op by op
-    cost                  a step of the recorded run without profiler against a step of a run without recorder, by the
-                          program's own clock
+    cost                  processor time of the program's thread for a clean step of the recorded run, less that of a run
+                          without recorder (medians); it depends little on what else the machine does
 """
 
 from __future__ import annotations
@@ -52,15 +52,18 @@ class Row:
     noise: float | None
     busy_error: float | None
     matched: float | None
-    cost: float | None
+    cost_us: float | None
     remark: str = ""
 
 
 def _step_intervals(marks: Sequence[Mark], within: Sequence[tuple[int, int]] | None = None) -> list[int]:
-    """The times between a program's consecutive optimizer steps, in ns; only those inside one of the spans, if given."""
-    starts = [mark.start_ns for mark in marks if mark.name == "optimizer" and mark.pid == marks[0].pid]
-    pairs = list(pairwise(starts))[4:]
-    return [end - start for start, end in pairs if within is None or any(a <= start and end <= b for a, b in within)]
+    """Processor time between a program's consecutive optimizer steps, in ns; only those inside one of the spans, if given."""
+    steps = [mark for mark in marks if mark.name == "optimizer" and mark.pid == marks[0].pid]
+    return [
+        after.processor_ns - before.processor_ns
+        for before, after in list(pairwise(steps))[4:]
+        if within is None or any(start <= before.start_ns and after.start_ns <= end for start, end in within)
+    ]
 
 
 def _clean_spans(trace: Trace) -> list[tuple[int, int]]:
@@ -79,11 +82,11 @@ def _clean_spans(trace: Trace) -> list[tuple[int, int]]:
 
 
 def _cost(native: Run, recorded: Run) -> float | None:
-    """How much longer a clean step takes with the recorder, as a share."""
+    """How much more processor time a clean step takes with the recorder, in us."""
     if not native.marks or not recorded.marks:
         return None
     plain, ours = _step_intervals(native.marks), _step_intervals(recorded.marks, _clean_spans(recorded.trace))
-    return statistics.median(ours) / statistics.median(plain) - 1 if plain and ours else None
+    return (statistics.median(ours) - statistics.median(plain)) / 1000 if plain and ours else None
 
 
 def _phases_against_log(recorded: Run) -> str:
@@ -167,7 +170,7 @@ def table(rows: Sequence[Row]) -> str:
         noise = "" if row.noise is None else f"{row.noise:.0%}".replace("%", " %")
         matched = "" if row.matched is None else f"{row.matched:.1%}".replace("%", " %")
         cells = [row.program, row.grain, *counts, row.phases, _share(row.step_error), noise, _share(row.busy_error, 2), matched]
-        lines.append("| " + " | ".join([*cells, _share(row.cost), row.remark]) + " |")
+        lines.append("| " + " | ".join([*cells, "" if row.cost_us is None else f"{row.cost_us:+.0f} us", row.remark]) + " |")
     return "\n".join(lines)
 
 
@@ -175,8 +178,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("device", type=Path, help="the script with_device that tests/cuda/build.py made")
     parser.add_argument("programs", nargs="*", help="only these of tests/cuda/running.py; `long` is the 10 000 steps")
+    parser.add_argument("--grain", choices=("kernel", "phase"), action="append", help="only this grain")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args(arguments)
+    options.device = options.device.absolute()  # programs run in folders of their own
     rows: list[Row] = []
     facts: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -185,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.programs and program_name not in options.programs:
                 continue
             native = run(options.device, program, folder / program_name / "native")
-            for grain in ("kernel", "phase"):
+            for grain in options.grain or ("kernel", "phase"):
                 rows.append(row_of(options.device, program_name, program, grain, native, folder / program_name / grain))
                 print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
         if not options.programs or "long" in options.programs:

@@ -31,7 +31,6 @@ class Program:
     settings: tuple[tuple[str, str], ...] = ()
     steps: int = 24  # training steps, of all ranks
     exit_code: int = 0  # of `trace record`, which is the script's; 128 + N where signal N ended it
-    replays: bool = True
 
 
 GPU_BOUND = (("SIMGPU_SLOWDOWN", "12"),)
@@ -47,7 +46,7 @@ PROGRAMS = {
     "accumulation": Program("accumulation.py", steps=20),
     "evaluation": Program("evaluation.py", steps=36),
     "gan": Program("gan.py", settings=GPU_BOUND),
-    "profiles_itself": Program("profiles_itself.py", steps=30),
+    "profiles_itself": Program("profiles_itself.py", ("16",), steps=30),
     "raises": Program("ends.py", ("raise",), steps=30, exit_code=1),
     "interrupt": Program("ends.py", ("interrupt",), steps=30, exit_code=130),
     "terminate": Program("ends.py", ("terminate",), steps=30, exit_code=143),

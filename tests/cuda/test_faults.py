@@ -89,14 +89,16 @@ def test_captures_survive(device: Path, tmp_path: Path, grain: str) -> None:
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
 def test_a_script_sees_nothing_of_the_recorder(device: Path, tmp_path: Path, grain: str) -> None:
-    """GIVEN a script that profiles itself, and one that observes failed allocations WHEN recorded THEN the profile has the same
-    events, and the observer is not called."""
-    native = run(device, Program("profiles_itself.py"), tmp_path / "native")
-    recorded = record(device, Program("profiles_itself.py"), grain, tmp_path / "recorded")
+    """GIVEN a script that profiles itself while the recorder would, and one that observes failed allocations WHEN recorded THEN
+    the profile has the same events, the output says why ours is missing, and the observer is not called."""
+    native = run(device, Program("profiles_itself.py", ("8",)), tmp_path / "native")
+    recorded = record(device, Program("profiles_itself.py", ("8",)), grain, tmp_path / "recorded")
 
     def counts(one: Run) -> list[str]:
         return [line for line in one.errors.splitlines() if line.startswith("kernels ")]
 
     assert counts(native) == counts(recorded) != []
+    if grain == "kernel":
+        assert "trace: no kernels were recorded: the script began to profile itself" in recorded.errors.splitlines()
     observed = record(device, Program("faults.py", ("observer",)), grain, tmp_path / "observed")
     assert (observed.exit_code, observed.output) == (0, "done\n")

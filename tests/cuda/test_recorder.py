@@ -19,7 +19,28 @@ pytestmark = pytest.mark.cuda
 Recorded = Callable[[str, str], Run]
 
 # Programs whose recordings are not right yet: (test, program, grain) and why. A mark goes when its reason has gone.
-PENDING: dict[tuple[str, str, str], str] = {}
+_UNWRITTEN = "a step is written when a later one begins, and SIGTERM ends the process before that"
+PENDING: dict[tuple[str, str, str], str] = {
+    ("run", "terminate", "kernel"): _UNWRITTEN,
+    ("run", "terminate", "phase"): _UNWRITTEN,
+    ("kernels", "terminate", "kernel"): _UNWRITTEN,
+    ("replay", "terminate", "kernel"): _UNWRITTEN,
+    ("kernels", "profiles_itself", "kernel"): "steps in which the script profiles itself count as profiled, without kernels",
+    ("replay", "profiles_itself", "kernel"): "67 % of the ops have the same names",
+    ("replay", "amp", "kernel"): "63 % matched: half-precision ops are scaled, and _amp_update_scale is missing",
+    ("replay", "two_streams", "kernel"): "the GPU is busy 1.3 % less: copies for the next step",
+    ("replay", "graph_step", "kernel"): "12 % matched: a graph's kernels have no shapes",
+    ("replay", "data_parallel_2", "kernel"): "57 % matched: the recorded Broadcast is missing",
+    ("replay", "data_parallel_4", "kernel"): "as on two GPUs",
+    ("replay", "ddp", "kernel"): "54 to 81 % matched: kernels of collectives wait for the other rank",
+    ("replay", "fsdp2", "kernel"): "87 % of the ops have the same names",
+    ("replay", "evaluation", "kernel"): "3 % matched: evaluated batches were not profiled",
+    ("replay", "gan", "kernel"): "90 % matched",
+    ("replay", "out_of_memory", "kernel"): "91 % matched: the first batches were not profiled",
+    ("replay", "os_exit", "kernel"): "the replay's own timeline ends before its profiled steps",
+    ("replay", "compiled", "kernel"): "a replay runs compiled code eagerly",
+    ("replay", "compiled_graphs", "kernel"): "a replay runs compiled code eagerly",
+}
 
 
 def _cases(test: str, grains: tuple[str, ...], programs: list[str]) -> list[ParameterSet]:
@@ -52,7 +73,7 @@ def test_a_recorded_program_ends_as_it_would(recorded: Recorded, program: str, g
     create, no capture is lost, and the file has all its steps."""
     run, expected = recorded(program, grain), PROGRAMS[program]
     assert run.exit_code == expected.exit_code, run.errors[-3000:]
-    assert "allocation failed" not in run.errors
+    assert "1125899906842624" not in run.errors  # bytes that no script asks for
     if program == "graph_step":
         assert run.output == "done\n"
     for log in run.logs:
@@ -108,8 +129,7 @@ def phase_times(trace: Trace, log: DeviceLog) -> Iterator[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("program", "grain"),
-    _cases("replay", ("kernel", "phase"), [name for name, program in PROGRAMS.items() if program.replays]),
+    ("program", "grain"), [*_cases("replay", ("kernel",), list(PROGRAMS)), *_cases("replay", ("phase",), ["cnn_loader", "amp"])]
 )
 def test_a_replay_is_the_same_program(recorded: Recorded, tmp_path: Path, program: str, grain: str) -> None:
     """GIVEN a recording WHEN it is replayed by its own clock, without the device THEN the replay is the same program. At kernel

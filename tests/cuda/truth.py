@@ -59,12 +59,13 @@ class DeviceLog:
 
 @dataclass(frozen=True)
 class Mark:
-    """A program's own note of when it was in a phase."""
+    """A program's own note of when it was in a phase, and of the thread's processor time at the start."""
 
     pid: int
     name: str
     start_ns: int
     end_ns: int
+    processor_ns: int
 
 
 @dataclass
@@ -121,8 +122,8 @@ def read_marks(folder: Path) -> list[Mark]:
     marks = []
     for path in folder.glob("*.tsv"):
         for line in path.read_text().splitlines():
-            name, start, end = line.split("\t")
-            marks.append(Mark(int(path.stem), name, int(start), int(end)))
+            name, *numbers = line.split("\t")
+            marks.append(Mark(int(path.stem), name, *map(int, numbers)))
     return sorted(marks, key=lambda mark: mark.start_ns)
 
 

@@ -7,7 +7,7 @@
 __thread int current_device;
 static __thread cudaError_t last_error;
 static uint32_t next_correlation = 1;
-static pid_t initialized_in; /* 0: CUDA has not been used */
+static pid_t initialized_in; /* the process that has a context; its children cannot use CUDA. 0: none has */
 static bool contexts[DEVICES_MAX];
 static Ns fault_ns = FOREVER;
 static long launches;
@@ -117,7 +117,6 @@ API const char *cudaGetErrorName(cudaError_t error) {
 
 API cudaError_t cudaGetDeviceCount(int *count) {
     BEGIN;
-    initialized_in = initialized_in ? initialized_in : getpid();
     *count = settings.devices;
     END(settings.devices ? cudaSuccess : cudaErrorNoDevice);
 }

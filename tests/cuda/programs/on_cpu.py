@@ -13,6 +13,6 @@ for _step in range(30):
     optimizer.step()
 child = os.fork()
 if not child:
-    print(float(torch.ones(1, device="cuda").cpu()), flush=True)
+    print(float(torch.tensor([1.0]).cuda().cpu()), flush=True)
     os._exit(0)
 os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

@@ -1,4 +1,4 @@
-"""A script that profiles itself, and prints how many events its own profile has."""
+"""A script that profiles itself from a step on, and prints how many events its own profile has."""
 
 import sys
 
@@ -16,7 +16,7 @@ def show(profiler):
 
 
 activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-with profile(activities=activities, schedule=schedule(wait=8, warmup=1, active=2, repeat=1), on_trace_ready=show) as profiler:
+with profile(activities=activities, schedule=schedule(wait=int(sys.argv[1]), warmup=1, active=2, repeat=1), on_trace_ready=show) as profiler:
     for _step in range(30):
         inputs = torch.zeros(64, 256).cuda()
         optimizer.zero_grad()
