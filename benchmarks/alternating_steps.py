@@ -30,9 +30,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 from resnet import resnet18, resnet50  # noqa: E402
 from tracer import child, state  # noqa: E402
-from traces import patching  # noqa: E402
-from traces.configuration import RecordConfig, RecordSession  # noqa: E402
-from traces.typed_json import to_json  # noqa: E402
+from traces.model.typed_json import to_json  # noqa: E402
+from traces.script import patching  # noqa: E402
+from traces.script.configuration import RecordConfig, RecordSession  # noqa: E402
 
 _ABSENT = object()
 _IN_TURN = 4  # steps
@@ -48,7 +48,7 @@ class Switch:
         self._patches: list[tuple[Any, str, Any, Any]] = []  # (owner, name, before, after)
 
     def patch(self, owner: Any, **names: Any) -> None:
-        """In place of `traces.patching.patch`."""
+        """In place of `traces.script.patching.patch`."""
         for name, value in names.items():
             self._patches.append((owner, name, vars(owner).get(name, _ABSENT), value))
             setattr(owner, name, value)

@@ -41,7 +41,7 @@ sys.path.insert(0, str(ROOT))
 
 from replayer.cost_model.constants import MEASURED_TENSORS  # noqa: E402
 from replayer.cost_model.efficiency import ROWS_KINDS, features, is_slot_powered, member, peaks_of  # noqa: E402
-from traces.cards import card_of  # noqa: E402
+from traces.names.cards import card_of  # noqa: E402
 
 Floats = npt.NDArray[np.float64]
 

@@ -21,8 +21,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from traces.comparison import compare  # noqa: E402
-from traces.file import load  # noqa: E402
+from traces.comparison.compare import compare  # noqa: E402
+from traces.format.trace_file import load  # noqa: E402
 
 BATCH = {"p100-no-cudnn": 128, "p100x2-no-cudnn": 256}
 

@@ -47,9 +47,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import traces  # noqa: E402
-from traces.communication import communication_kernels  # noqa: E402
-from traces.measure import work_rows  # noqa: E402
-from traces.model import NONE, Column, HostKind, StepKind, Trace  # noqa: E402
+from traces.analyses.communication import communication_kernels  # noqa: E402
+from traces.figures.measure import work_rows  # noqa: E402
+from traces.model.trace import NONE, Column, HostKind, StepKind, Trace  # noqa: E402
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 

@@ -26,8 +26,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from traces.file import load  # noqa: E402
-from traces.model import StepKind  # noqa: E402
+from traces.format.trace_file import load  # noqa: E402
+from traces.model.trace import StepKind  # noqa: E402
 
 BOUND = 0.03
 STEPS = 60

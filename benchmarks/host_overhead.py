@@ -53,7 +53,7 @@ from replayer.tensor.tensor import VirtualTensor  # noqa: E402
 from replayer.timing.clock import VirtualClock  # noqa: E402
 from replayer.timing.timeline.timeline_writer import TimelineWriter  # noqa: E402
 from tests.replayer.fakes import FakeGpu  # noqa: E402
-from traces.file import TraceStream, load  # noqa: E402
+from traces.format.trace_file import TraceStream, load  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
 from traces.library import find  # noqa: E402
 

@@ -12,13 +12,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from traces.cards import card_of
-from traces.file import load
+from traces.figures.measure import profiled_steps, steady_steps
+from traces.figures.phase_medians import phase_medians
+from traces.format.trace_file import load
 from traces.kineto import read_kineto
 from traces.library.catalogue import find_cell
-from traces.measure import profiled_steps, steady_steps
-from traces.model import Trace
-from traces.phase_medians import phase_medians
+from traces.model.trace import Trace
+from traces.names.cards import card_of
 
 REST = ("loss", "zero_grad", "backward", "optimizer")
 

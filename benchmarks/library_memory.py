@@ -64,15 +64,15 @@ from replayer.memory.capacity import Capacity  # noqa: E402
 from replayer.memory.device.request_log import REQUESTS, RequestKind, RequestLog  # noqa: E402
 from replayer.memory.device.settings import parse_settings  # noqa: E402
 from replayer.memory.rerun_requests import ScaledRequests, largest_batch, run_requests  # noqa: E402
-from traces.cards import Card, card_of  # noqa: E402
-from traces.configuration import ReplayConfig, ReplaySession  # noqa: E402
-from traces.file import save  # noqa: E402
-from traces.launch import run_child  # noqa: E402
+from traces.format.trace_file import save  # noqa: E402
 from traces.library import catalogue  # noqa: E402
 from traces.library.cells import Cell  # noqa: E402
 from traces.library.limits import MeasuredLimit  # noqa: E402
-from traces.machine import Machine  # noqa: E402
-from traces.model import Device, StepKind, Steps, Trace  # noqa: E402
+from traces.model.machine import Machine  # noqa: E402
+from traces.model.trace import Device, StepKind, Steps, Trace  # noqa: E402
+from traces.names.cards import Card, card_of  # noqa: E402
+from traces.script.configuration import ReplayConfig, ReplaySession  # noqa: E402
+from traces.script.launch import run_child  # noqa: E402
 
 PROGRAM = ROOT / "benchmarks" / "programs" / "torchvision_memory.py"
 BATCHES = (16, 32)  # at which the networks are run

@@ -22,8 +22,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from traces.comparison import compare  # noqa: E402
-from traces.file import load, save  # noqa: E402
+from traces.comparison.compare import compare  # noqa: E402
+from traces.format.trace_file import load, save  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
 
 CASES = {"v100_resnet50_workers0": 0, "v100_resnet50_workers4": 2}  # recording: loader workers of the replay

@@ -30,9 +30,9 @@ sys.path.insert(0, str(ROOT))
 from replayer.memory.device.caching_allocator import DeviceMemory  # noqa: E402
 from replayer.memory.device.settings import parse_settings  # noqa: E402
 from tests.replayer.memory.device.allocation_sequences import compare, steady_step  # noqa: E402
-from traces.file import load, save  # noqa: E402
+from traces.format.trace_file import load, save  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
-from traces.order import in_order  # noqa: E402
+from traces.model.row_order import in_order  # noqa: E402
 
 CASES = ("v100_resnet50_workers0", "v100_resnet50_workers0_rerun", "v100_resnet50_workers4")
 

@@ -164,9 +164,9 @@ def overhead(run: Run) -> dict[str, Any]:
 
 def replay(run: Run, words: list[str]) -> None:
     """Run a script on the virtual GPU."""
-    from traces.configuration import ReplaySession
-    from traces.launch import run_child
     from traces.library import find
+    from traces.script.configuration import ReplaySession
+    from traces.script.launch import run_child
 
     session = ReplaySession(find(run.on).resolve(), Path(run.work), os.getpid())
     if code := run_child({"replayer": session}, words).returncode:
@@ -189,8 +189,8 @@ def call(run: Run, command: list[str]) -> None:
 
 def facts_of(output: Path) -> dict[str, Any]:
     """Of a recording, what tells at a glance whether it is a good one."""
-    from traces.file import load
-    from traces.summary import summarize
+    from traces.figures.summary import summarize
+    from traces.format.trace_file import load
 
     summary = summarize(load(output)).to_json()
     keys = (

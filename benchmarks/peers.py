@@ -36,18 +36,18 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.traces import oracle  # noqa: E402
-from traces.achieved import achieved, compared_text  # noqa: E402
-from traces.communication import communication, communication_kernels  # noqa: E402
-from traces.equivalents import canonical_op  # noqa: E402
-from traces.idle import idle_times  # noqa: E402
-from traces.intervals import Intervals  # noqa: E402
+from traces.analyses.communication import communication, communication_kernels  # noqa: E402
+from traces.analyses.idle import idle_times  # noqa: E402
+from traces.figures.measure import backlog, busy_ns, op_of, steady_steps, work_rows  # noqa: E402
+from traces.figures.pace import pace, step_times  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
-from traces.kineto.eras import DTYPES  # noqa: E402
-from traces.measure import backlog, busy_ns, op_of, steady_steps, work_rows  # noqa: E402
-from traces.model import NONE, Column, DeviceKind, Trace, TraceError, shapes_text  # noqa: E402
-from traces.op_cost import itemsize  # noqa: E402
-from traces.op_traffic import is_inductor_kernel  # noqa: E402
-from traces.pace import pace, step_times  # noqa: E402
+from traces.kineto.reading.eras import DTYPES  # noqa: E402
+from traces.model.intervals import Intervals  # noqa: E402
+from traces.model.trace import NONE, Column, DeviceKind, Trace, TraceError, shapes_text  # noqa: E402
+from traces.names.equivalent_ops import canonical_op  # noqa: E402
+from traces.rates.achieved_rates import achieved, compared_text  # noqa: E402
+from traces.rates.op_cost import itemsize  # noqa: E402
+from traces.rates.op_traffic import is_inductor_kernel  # noqa: E402
 
 LIMIT = 0.005  # relative difference above which a row needs an explanation
 _LEAST_SHARE = 0.01  # of the GPU time: ops with less are not listed

@@ -26,9 +26,9 @@ from replayer.cost_model.copies import CopyCosts
 from replayer.cost_model.device_speed import data_sheet_speed
 from replayer.state import host_memory
 from replayer.surfaces import install_all
-from traces.file import load
+from traces.format.trace_file import load
 from traces.library import find
-from traces.model import Trace
+from traces.model.trace import Trace
 
 BATCHES = {64: 13, 128: 23, 256: 43}  # images, and the study's ms of the thread's copy
 IMAGE = (3, 224, 224)

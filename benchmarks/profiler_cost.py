@@ -1,4 +1,4 @@
-"""What torch.profiler takes of the host per event: where `_PRIOR` in traces/profiler_cost.py comes from.
+"""What torch.profiler takes of the host per event: where `_PRIOR` in traces/combining/profiler_cost.py comes from.
 
     python benchmarks/profiler_cost.py [--rounds 8]         # on a GPU, simulated or real; on a CPU without launches
 

@@ -14,9 +14,9 @@ import json
 import sys
 from pathlib import Path
 
-from traces.achieved import OpRates, achieved
 from traces.kineto import read_kineto
-from traces.model import Trace, TraceError
+from traces.model.trace import Trace, TraceError
+from traces.rates.achieved_rates import OpRates, achieved
 
 
 def recordings(folder: Path) -> list[Path]:

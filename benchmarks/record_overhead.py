@@ -29,11 +29,11 @@ from typing import Any, Literal
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from traces.file import load, save  # noqa: E402
+from traces.format.trace_file import load, save  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
-from traces.launch import run_child  # noqa: E402
-from traces.model import StepKind, Trace  # noqa: E402
-from traces.order import in_order  # noqa: E402
+from traces.model.row_order import in_order  # noqa: E402
+from traces.model.trace import StepKind, Trace  # noqa: E402
+from traces.script.launch import run_child  # noqa: E402
 from tui.commands.record import run  # noqa: E402
 from tui.options import RecordOptions  # noqa: E402
 
@@ -97,8 +97,8 @@ class Bench:
     def _bare(self, words: list[str]) -> int:
         if self.on is None:
             return subprocess.run([sys.executable, *words]).returncode
-        from traces.configuration import ReplaySession
         from traces.library import find
+        from traces.script.configuration import ReplaySession
 
         session = ReplaySession(find(self.on).resolve(), Path(self.folder), os.getpid())
         return run_child({"replayer": session}, words).returncode

@@ -33,7 +33,7 @@ import numpy as np
 from tests.cuda.running import PROGRAMS, Program, Run, record, replay, run
 from tests.cuda.test_recorder import phase_times
 from tests.cuda.truth import Mark
-from traces.model import StepKind, Trace
+from traces.model.trace import StepKind, Trace
 
 LONG_STEPS = 10_000
 

@@ -31,7 +31,7 @@ from torch import nn
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from traces.file import load  # noqa: E402
+from traces.format.trace_file import load  # noqa: E402
 from tui.commands.record import run  # noqa: E402
 from tui.options import RecordOptions  # noqa: E402
 

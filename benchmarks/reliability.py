@@ -38,10 +38,10 @@ sys.path.insert(0, str(ROOT))
 from tests.faults.hostile_files import amplified, file_of, many_tracks, nested  # noqa: E402
 from tests.faults.hostile_recordings import recordings  # noqa: E402
 from tests.traces.handmade import training  # noqa: E402
-from traces.contents import number_items, row_counts, text_items  # noqa: E402
-from traces.file import load, save  # noqa: E402
-from traces.model import TraceError  # noqa: E402
-from traces.typed_json import to_json  # noqa: E402
+from traces.format.items import number_items, row_counts, text_items  # noqa: E402
+from traces.format.trace_file import load, save  # noqa: E402
+from traces.model.trace import TraceError  # noqa: E402
+from traces.model.typed_json import to_json  # noqa: E402
 
 TRACE = [sys.executable, "-m", "trace_replay"]
 _MEMORY_BYTES = 4 << 30  # of addresses; torch and textual map one gigabyte of them
@@ -584,7 +584,7 @@ def document(rows: Sequence[Row], told: Sequence[str], seed: int) -> str:
 
 
 _BOUNDS = """\
-* A trace file unpacks to at most 64 MiB + 128 times its size (`traces/FORMAT.md`, Limits). At that limit, `trace info`,
+* A trace file unpacks to at most 64 MiB + 128 times its size (`traces/format/FORMAT.md`, Limits). At that limit, `trace info`,
   `trace diff` and `trace view` of files of some hundred kB took up to 35 s on two busy cores, and 0.4 GB.
 * Import of JSON takes at most 2 s of computing and 64 MB per MB of JSON, whatever its shape (measured: 1.6 s where each name
   has a quotation mark in it, 32 MB for empty lists; recordings as profilers write them take 0.03 s and 5 to 10 MB). Compressed

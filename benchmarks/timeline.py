@@ -30,8 +30,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from traces.file import save  # noqa: E402
-from traces.model import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Steps, Thread, Trace  # noqa: E402
+from traces.format.trace_file import save  # noqa: E402
+from traces.model.trace import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Steps, Thread, Trace  # noqa: E402
 from tui.view.drawing import Drawing  # noqa: E402
 from tui.view.scene import Scene  # noqa: E402
 from tui.view.window import Window  # noqa: E402

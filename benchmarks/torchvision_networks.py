@@ -14,8 +14,8 @@ import warnings
 
 import torch
 
-from traces.workload import InputTensor, WorkloadSignature
-from traces.workload_observer import with_modules
+from traces.model.workload import InputTensor, WorkloadSignature
+from traces.script.workload_observer import with_modules
 
 NETWORKS = (
     "alexnet densenet121 densenet161 densenet169 densenet201 googlenet mnasnet0_5 mnasnet0_75 mnasnet1_0 mnasnet1_3"

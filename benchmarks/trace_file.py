@@ -30,10 +30,10 @@ import orjson
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from traces.file import load, save  # noqa: E402
+from traces.format.trace_file import load, save  # noqa: E402
 from traces.kineto import read_kineto_bytes  # noqa: E402
-from traces.model import HostKind, Trace  # noqa: E402
-from traces.python_calls import folded  # noqa: E402
+from traces.kineto.spans.python_calls import folded  # noqa: E402
+from traces.model.trace import HostKind, Trace  # noqa: E402
 
 TRAINING = (
     "v100_resnet50_workers0",

@@ -43,12 +43,12 @@ from replayer.cost_model.collectives import CollectiveCosts  # noqa: E402
 from replayer.cost_model.efficiency import ELSEWHERE  # noqa: E402
 from replayer.prediction.conditions import EXPECTED, Conditions  # noqa: E402
 from replayer.prediction.predict import Predictor, predict  # noqa: E402
-from traces.cards import card_of  # noqa: E402
-from traces.file import load, save  # noqa: E402
+from traces.figures.measure import busy_ns  # noqa: E402
+from traces.format.trace_file import load, save  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
-from traces.measure import busy_ns  # noqa: E402
-from traces.model import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Thread, Trace, shapes_text  # noqa: E402
-from traces.op_cost import itemsize  # noqa: E402
+from traces.model.trace import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Thread, Trace, shapes_text  # noqa: E402
+from traces.names.cards import card_of  # noqa: E402
+from traces.rates.op_cost import itemsize  # noqa: E402
 from tui.cli import run as run_command  # noqa: E402
 
 PROGRAM = Path(__file__).parent / "programs" / "torchvision_train.py"

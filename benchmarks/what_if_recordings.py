@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from replayer.prediction.scaling import calls_of
-from traces.measure import launch_steps, steady_steps
-from traces.model import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Phases, Steps, Thread, Trace, shapes_text
-from traces.workload import WorkloadSignature
+from traces.figures.measure import launch_steps, steady_steps
+from traces.model.trace import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Phases, Steps, Thread, Trace, shapes_text
+from traces.model.workload import WorkloadSignature
 
 STEPS = 3
 _LATENCY_NS = 5_000  # of a launch

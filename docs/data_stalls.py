@@ -4,8 +4,9 @@
 
 Measured on this machine: what a DataLoader's worker spends on one batch (`trace stalls`), with one and with two workers in
 turn, and the time to pin a batch. From the library: the GPU's time per batch of each network (V100). Modelled from these: all
-numbers of cores, disks and caches (`traces.loader_model`, `traces.storage_model`). Published points stand beside. It takes
-some six minutes on two cores; runs that `--costs` holds are not made again. It ends by printing how far the model is off.
+numbers of cores, disks and caches (`traces.stalls.loader_model`, `traces.stalls.storage_model`). Published points stand
+beside. It takes some six minutes on two cores; runs that `--costs` holds are not made again. It ends by printing how far the
+model is off.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ sys.path.insert(0, str(ROOT))
 
 from docs.pages import write  # noqa: E402
 from traces.library.catalogue import cell  # noqa: E402
-from traces.loader_model import BatchCost, loaded  # noqa: E402
-from traces.storage_model import CachePolicy, Disk, steady_hit_share  # noqa: E402
+from traces.stalls.loader_model import BatchCost, loaded  # noqa: E402
+from traces.stalls.storage_model import CachePolicy, Disk, steady_hit_share  # noqa: E402
 
 GPU, BATCH = "v100", 128
 NETWORKS = ("shufflenet_v2_x1_0", "alexnet", "resnet18", "squeezenet1_0", "mobilenet_v2", "resnet50", "vgg11")

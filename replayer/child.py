@@ -1,7 +1,7 @@
 """The replayer's side of the child process: starts the virtual GPU behind torch and writes what it did when the script ends.
 
 `start(session)` is called by the bootstrap when torch has been imported, in the script's process and in all its
-descendants, with the JSON of a `ReplaySession` (traces/configuration.py). Where a process is forked into ranks,
+descendants, with the JSON of a `ReplaySession` (traces/script/configuration.py). Where a process is forked into ranks,
 `share(session)` comes before it.
 """
 
@@ -29,13 +29,13 @@ from replayer.surfaces.time import PatchedTime
 from replayer.tensor.node_numbers import node_numbers
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.timing.timeline.timeline_writer import TimelineWriter
-from traces.configuration import ReplayConfig, ReplaySession
-from traces.deferred_signals import at_exit
-from traces.file import TraceStream, load
-from traces.model import Shape, Trace, TraceError, shapes_text
-from traces.run import REPLAY, MissingOp, ReplayNotes, Run
-from traces.storage_server import StorageClient
-from traces.typed_json import from_json
+from traces.format.trace_file import TraceStream, load
+from traces.model.run import REPLAY, MissingOp, ReplayNotes, Run
+from traces.model.trace import Shape, Trace, TraceError, shapes_text
+from traces.model.typed_json import from_json
+from traces.script.configuration import ReplayConfig, ReplaySession
+from traces.script.deferred_signals import at_exit
+from traces.stalls.storage_server import StorageClient
 
 # How many kinds of unmatched calls a replay lists; the rest are counted.
 _MISSING_LISTED = 50

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from traces.model import Shape
-from traces.phases import ASIDE, op_class
+from traces.model.trace import Shape
+from traces.script.phase_rule import ASIDE, op_class
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class OpSignature:
     outputs: tuple[Shape, ...] = ()
     launches: bool = True  # False: views and other ops that never reach the device
     direction: str = ""  # "h2d", "d2h" or "p2p": a copy into or out of a device, which no copy within one may stand for
-    layout: str = ""  # how images among the arguments lie in memory, see traces/layouts.py
+    layout: str = ""  # how images among the arguments lie in memory, see traces/model/layouts.py
     phase_class: int = field(init=False)
 
     def __post_init__(self) -> None:

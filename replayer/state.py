@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from replayer.memory.pinned.host_memory import HostMemory
 from replayer.memory.pinned.page_locks import PageLocks
 from replayer.recording.rank import Rank
-from traces.steps import Optimizers
+from traces.script.step_rule import Optimizers
 
 if TYPE_CHECKING:
     from replayer.gpu.steps import ScriptSteps

@@ -33,7 +33,7 @@ import torch
 from torch._library import simple_registry
 
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 VARIABLE = "TRACE_WITHOUT_SHORTCUTS"  # names, separated by commas
 

@@ -15,9 +15,9 @@ from replayer.op_signature import OpSignature
 from replayer.timing.host_threads import HostThread
 from tests.replayer.recordings import US, Stage, phase_recording
 from tests.tracer.fakes import Bench
-from traces.file import load
-from traces.model import StepKind
-from traces.steps import Optimizers
+from traces.format.trace_file import load
+from traces.model.trace import StepKind
+from traces.script.step_rule import Optimizers
 
 # One letter per step, T or E, and the names of its phases.
 Cut = list[tuple[str, list[str]]]

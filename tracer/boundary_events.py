@@ -24,7 +24,7 @@ from typing import Any
 
 from tracer.clock import EpochClock
 from tracer.device_access import DeviceAccess
-from traces.model import NONE
+from traces.model.trace import NONE
 
 # How long to sleep between two looks at an event that is not done: short beside what the end of a process takes.
 _LOOK_AGAIN_NS = 500_000

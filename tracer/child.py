@@ -1,7 +1,7 @@
 """The recorder's side of the child process: listens at torch and writes what the script does, beside it.
 
 `start(session)` is called by the bootstrap when torch has been imported, in the script's process and in all its
-descendants, with the JSON of a `RecordSession` (traces/configuration.py); those that train nothing leave no file.
+descendants, with the JSON of a `RecordSession` (traces/script/configuration.py); those that train nothing leave no file.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tracer.recorder import Recorder
 from tracer.schedule import Schedule
 from tracer.surfaces import install_all
 from tracer.surfaces.torch_nn_module import ModuleRanges, as_nested_module
-from traces.configuration import RecordSession
-from traces.deferred_signals import at_exit
-from traces.typed_json import from_json
+from traces.model.typed_json import from_json
+from traces.script.configuration import RecordSession
+from traces.script.deferred_signals import at_exit
 
 
 def start(session: Mapping[str, Any]) -> None:

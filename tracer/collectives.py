@@ -23,7 +23,7 @@ from typing import NamedTuple
 from tracer.boundary_events import BoundaryEvent
 from tracer.output import RecordingFile
 from tracer.provenance import ProcessFacts
-from traces.model import NONE, Ending
+from traces.model.trace import NONE, Ending
 
 # An idle stream passes from one event to the next in less time; the resolution of both clocks is finer.
 _AT_ONCE_NS = 5_000

@@ -17,7 +17,7 @@ from tracer.own_cost import OwnCost, costed
 from tracer.provenance import ProcessFacts
 from tracer.recording_writer import RecordingWriter
 from tracer.taken_events import TakenEvents
-from traces.model import NONE, Ending
+from traces.model.trace import NONE, Ending
 
 
 class CommunicationRecorder:

@@ -30,7 +30,7 @@ import threading
 from collections.abc import Callable, Iterable, Sized
 from typing import Any, TypeVar
 
-from traces.model import Untimed
+from traces.model.trace import Untimed
 
 # How long the recorder waits for a device that makes no progress, when the script ends.
 PATIENCE_NS = 1_000_000_000

@@ -36,9 +36,9 @@ from typing import Any, NamedTuple
 
 from tracer.clock import EpochClock
 from tracer.collectives import CollectiveCall
-from traces.model import NONE
-from traces.op_cost import size_bytes
-from traces.operations import SCALAR_TYPES, function_of
+from traces.model.trace import NONE
+from traces.names.collectives import SCALAR_TYPES, function_of
+from traces.rates.op_cost import size_bytes
 
 _DUMPS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}
 _SHARE = 1_000  # at most one part in so many of the time is spent on reading

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from tracer.clock import EpochClock
-from traces.deferred_signals import deferred_signals
-from traces.file import TraceStream
-from traces.model import TABLES, Strings, Table, Trace, TraceError
+from traces.format.trace_file import TraceStream
+from traces.model.trace import TABLES, Strings, Table, Trace, TraceError
+from traces.script.deferred_signals import deferred_signals
 
 _Row = tuple[Any, ...]  # (names of columns, value, value...)
 

@@ -27,8 +27,8 @@ from statistics import median
 from typing import Any, Protocol, TypeVar
 
 from tracer.clock import EpochClock
-from traces.patching import PhaseScope
-from traces.script_hooks import ModuleCalls
+from traces.script.patching import PhaseScope
+from traces.script.script_hooks import ModuleCalls
 
 T = TypeVar("T", bound=Callable[..., Any])
 

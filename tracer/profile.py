@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracer.clock import EpochClock
 from tracer.device_access import PATIENCE_NS, DeviceAccess
-from traces.run import ProfilerUse
+from traces.model.run import ProfilerUse
 
 if TYPE_CHECKING:
     from tracer.surfaces.torch_nn_module import ModuleRanges

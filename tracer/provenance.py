@@ -26,11 +26,11 @@ from types import ModuleType
 from typing import Any
 
 from tracer.device_access import DeviceAccess
-from traces.configuration import RecordConfig
-from traces.cublas_workspace import keeps_workspaces, workspace_bytes
-from traces.machine import DeviceProperties, Machine, TorchSettings
-from traces.model import NONE, Device
-from traces.run import RECORDER, LoaderSettings, ProfilerUse, RecorderNotes, Run, Script
+from traces.model.machine import DeviceProperties, Machine, TorchSettings
+from traces.model.run import RECORDER, LoaderSettings, ProfilerUse, RecorderNotes, Run, Script
+from traces.model.trace import NONE, Device
+from traces.names.cublas_workspace import keeps_workspaces, workspace_bytes
+from traces.script.configuration import RecordConfig
 
 # What changes how PyTorch uses a GPU.
 _SETTINGS = re.compile(

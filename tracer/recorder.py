@@ -36,12 +36,12 @@ from tracer.schedule import Schedule
 from tracer.step_recorder import StepRecorder
 from tracer.taken_events import TakenEvents
 from tracer.thread_rows import ThreadRows
-from traces.deferred_signals import deferred_signals
-from traces.model import BatchKind, Shape, shapes_text
-from traces.phases import ASIDE, LOSS
-from traces.run import LoaderSettings
-from traces.steps import Optimizers
-from traces.workload_observer import WorkloadObserver
+from traces.model.run import LoaderSettings
+from traces.model.trace import BatchKind, Shape, shapes_text
+from traces.script.deferred_signals import deferred_signals
+from traces.script.phase_rule import ASIDE, LOSS
+from traces.script.step_rule import Optimizers
+from traces.script.workload_observer import WorkloadObserver
 
 # How long the end of the script waits for a thread that is in a call of the recorder's.
 _LOCK_S = 0.5

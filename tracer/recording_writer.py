@@ -25,9 +25,9 @@ from tracer.profile import Profiler
 from tracer.provenance import ProcessFacts
 from tracer.step_writer import EndedStep, Found, Read, StepWriter
 from tracer.thread_rows import ThreadRows
-from traces.deferred_signals import deferred_signals
-from traces.model import NONE, Trace, Untimed
-from traces.workload import WorkloadSignature
+from traces.model.trace import NONE, Trace, Untimed
+from traces.model.workload import WorkloadSignature
+from traces.script.deferred_signals import deferred_signals
 
 # Steps whose events the GPU has not passed yet. A host never runs this far ahead of its GPU.
 _PENDING_STEPS = 1024

@@ -11,7 +11,7 @@ begins to train (after a first validation, or an episode of reinforcement learni
 
 from __future__ import annotations
 
-from traces.model import StepKind
+from traces.model.trace import StepKind
 
 
 class Schedule:

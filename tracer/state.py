@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from traces.steps import Optimizers
+from traces.script.step_rule import Optimizers
 
 if TYPE_CHECKING:
     from tracer.recorder import Recorder

@@ -20,14 +20,14 @@ from tracer.schedule import Schedule
 from tracer.step_writer import EndedStep, Found, PhasePart, Read
 from tracer.taken_events import TakenEvents
 from tracer.thread_rows import ThreadRows
-from traces.model import NONE, StepKind, Untimed
-from traces.phases import PLAIN
-from traces.script_cut import CutStep, ScriptCut
-from traces.steps import Optimizers
+from traces.model.trace import NONE, StepKind, Untimed
+from traces.script.phase_rule import PLAIN
+from traces.script.script_cut import CutStep, ScriptCut
+from traces.script.step_rule import Optimizers
 
 
 class StepRecorder:
-    """What `ScriptCut` reports its events to (traces/script_cut.py). The recorder's lock guards it."""
+    """What `ScriptCut` reports its events to (traces/script/script_cut.py). The recorder's lock guards it."""
 
     def __init__(
         self,

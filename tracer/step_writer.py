@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from tracer.boundary_events import BoundaryEvent
 from tracer.output import RecordingFile
 from tracer.provenance import ProcessFacts
-from traces.model import NONE, StepKind, Untimed
-from traces.phases import Segment
+from traces.model.trace import NONE, StepKind, Untimed
+from traces.script.phase_rule import Segment
 
 _ON_DEVICE = ("device", "device_start_ns", "device_end_ns")
 _NOT_KNOWN = (NONE, NONE, NONE)

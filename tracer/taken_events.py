@@ -10,7 +10,7 @@ from typing import Any
 
 from tracer.boundary_events import BoundaryEvent, BoundaryEvents
 from tracer.device_access import DeviceAccess
-from traces.model import Untimed
+from traces.model.trace import Untimed
 
 
 class TakenEvents:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from traces.model import Thread
+from traces.model.trace import Thread
 
 
 class ThreadRows:

@@ -17,62 +17,62 @@ import importlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # "as" says that this module hands the name on
-    from traces.analyses import Analyses as Analyses
-    from traces.analyses import analyse as analyse
-    from traces.chrome import export_chrome as export_chrome
-    from traces.comparison import Comparison as Comparison
-    from traces.comparison import compare as compare
-    from traces.file import save as save
+    from traces.analyses.analyse import Analyses as Analyses
+    from traces.analyses.analyse import analyse as analyse
+    from traces.chrome.export import export_chrome as export_chrome
+    from traces.comparison.compare import Comparison as Comparison
+    from traces.comparison.compare import compare as compare
+    from traces.figures.pandas_tables import to_pandas as to_pandas
+    from traces.figures.summary import Summary as Summary
+    from traces.figures.summary import summarize as summarize
+    from traces.format.trace_file import save as save
     from traces.kineto import read_kineto as read_kineto
     from traces.library import load as load
-    from traces.model import NONE as NONE
-    from traces.model import PHASES as PHASES
-    from traces.model import Batches as Batches
-    from traces.model import BatchKind as BatchKind
-    from traces.model import Collectives as Collectives
-    from traces.model import Device as Device
-    from traces.model import DeviceKind as DeviceKind
-    from traces.model import DeviceSpans as DeviceSpans
-    from traces.model import Ending as Ending
-    from traces.model import HostKind as HostKind
-    from traces.model import HostSpans as HostSpans
-    from traces.model import MemoryEvents as MemoryEvents
-    from traces.model import Origin as Origin
-    from traces.model import Parts as Parts
-    from traces.model import Phases as Phases
-    from traces.model import PhaseTiming as PhaseTiming
-    from traces.model import Sizes as Sizes
-    from traces.model import StepKind as StepKind
-    from traces.model import Steps as Steps
-    from traces.model import Strings as Strings
-    from traces.model import Table as Table
-    from traces.model import Thread as Thread
-    from traces.model import Trace as Trace
-    from traces.model import TraceError as TraceError
-    from traces.model import TraceFormatError as TraceFormatError
-    from traces.model import TraceImportError as TraceImportError
-    from traces.model import TraceLibraryError as TraceLibraryError
-    from traces.model import TraceWriteError as TraceWriteError
-    from traces.model import Values as Values
-    from traces.pandas_tables import to_pandas as to_pandas
-    from traces.summary import Summary as Summary
-    from traces.summary import summarize as summarize
+    from traces.model.trace import NONE as NONE
+    from traces.model.trace import PHASES as PHASES
+    from traces.model.trace import Batches as Batches
+    from traces.model.trace import BatchKind as BatchKind
+    from traces.model.trace import Collectives as Collectives
+    from traces.model.trace import Device as Device
+    from traces.model.trace import DeviceKind as DeviceKind
+    from traces.model.trace import DeviceSpans as DeviceSpans
+    from traces.model.trace import Ending as Ending
+    from traces.model.trace import HostKind as HostKind
+    from traces.model.trace import HostSpans as HostSpans
+    from traces.model.trace import MemoryEvents as MemoryEvents
+    from traces.model.trace import Origin as Origin
+    from traces.model.trace import Parts as Parts
+    from traces.model.trace import Phases as Phases
+    from traces.model.trace import PhaseTiming as PhaseTiming
+    from traces.model.trace import Sizes as Sizes
+    from traces.model.trace import StepKind as StepKind
+    from traces.model.trace import Steps as Steps
+    from traces.model.trace import Strings as Strings
+    from traces.model.trace import Table as Table
+    from traces.model.trace import Thread as Thread
+    from traces.model.trace import Trace as Trace
+    from traces.model.trace import TraceError as TraceError
+    from traces.model.trace import TraceFormatError as TraceFormatError
+    from traces.model.trace import TraceImportError as TraceImportError
+    from traces.model.trace import TraceLibraryError as TraceLibraryError
+    from traces.model.trace import TraceWriteError as TraceWriteError
+    from traces.model.trace import Values as Values
 
 # By module, the names that are this package's own.
 _NAMES = {
-    "analyses": "Analyses analyse",
-    "chrome": "export_chrome",
-    "comparison": "Comparison compare",
-    "file": "save",
+    "analyses.analyse": "Analyses analyse",
+    "chrome.export": "export_chrome",
+    "comparison.compare": "Comparison compare",
+    "format.trace_file": "save",
     "kineto": "read_kineto",
     "library": "load",
-    "model": (
+    "model.trace": (
         "NONE PHASES BatchKind Batches Collectives Device DeviceKind DeviceSpans Ending HostKind HostSpans MemoryEvents "
         "Origin Parts PhaseTiming Phases Sizes StepKind Steps Strings Table Thread Trace TraceError TraceFormatError "
         "TraceImportError TraceLibraryError TraceWriteError Values"
     ),
-    "pandas_tables": "to_pandas",
-    "summary": "Summary summarize",
+    "figures.pandas_tables": "to_pandas",
+    "figures.summary": "Summary summarize",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULES)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 def line_for(error: Exception) -> str | None:
     """How the error is told, or None for what must be a mistake of ours."""
-    from traces.model import TraceError  # not at the top: it needs numpy, and `trace --help` does not
+    from traces.model.trace import TraceError  # not at the top: it needs numpy, and `trace --help` does not
 
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from traces.equivalents import kernel_text as kernel_text
+from traces.names.equivalent_ops import kernel_text as kernel_text
 
 ABSENT = "-"
 T = TypeVar("T", int, float)

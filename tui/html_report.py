@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from traces.changes import ChangeLists
-from traces.comparison import Both, Comparison, compare
-from traces.measure import MemoryCurve, memory_curve
-from traces.model import NONE, Column, StepKind, Steps, Trace
-from traces.problems import problems_of
-from traces.summary import Summary, summarize
+from traces.comparison.changed_ops import ChangeLists
+from traces.comparison.compare import Both, Comparison, compare
+from traces.figures.measure import MemoryCurve, memory_curve
+from traces.figures.problems import problems_of
+from traces.figures.summary import Summary, summarize
+from traces.model.trace import NONE, Column, StepKind, Steps, Trace
 from tui.figures import ABSENT, count_text, error_text, kernel_text, names_text, printable, share_text, size_text, time_text
 from tui.print_analyses import REASONS, analysis_rows, idle_sentence
 from tui.print_communication import exposure_sentence

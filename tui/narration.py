@@ -23,7 +23,7 @@ from tui.terminal import is_quiet
 SUFFIX = ".msgpack"  # of trace files
 
 if TYPE_CHECKING:
-    from traces.launch import ChildResult
+    from traces.script.launch import ChildResult
 
 
 def say(text: str, *, is_error: bool = False) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from traces.storage_model import CachePolicy
+from traces.stalls.storage_model import CachePolicy
 from tui.completion import trace_names
 
 # Groups of the options of `trace replay`.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traces.comparison import compare
-from traces.model import NONE, StepKind, TraceError
+from traces.comparison.compare import compare
+from traces.model.trace import NONE, StepKind, TraceError
 from tui.figures import fit, size_text
 from tui.html_report import IDLE_COLOURS, NamedTrace, highest_memory, phase_times, step_axis, step_times_ms
 from tui.print_analyses import REASONS

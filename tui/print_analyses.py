@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from traces.comparison import pair_streams
+from traces.comparison.compare import pair_streams
 from tui.figures import ABSENT, count_text, curve_text, share_text, size_text, table, time_text
 
 if TYPE_CHECKING:
-    from traces.achieved import OpRates
-    from traces.analyses import Analyses
-    from traces.comparison import Both
-    from traces.idle import IdleTime
-    from traces.launches import StreamLaunches
-    from traces.modules import ModuleTime
+    from traces.analyses.analyse import Analyses
+    from traces.analyses.idle import IdleTime
+    from traces.analyses.launches import StreamLaunches
+    from traces.analyses.modules import ModuleTime
+    from traces.comparison.compare import Both
+    from traces.rates.achieved_rates import OpRates
 
 Key = TypeVar("Key")
 Row = TypeVar("Row")

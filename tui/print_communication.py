@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from tui.figures import ABSENT, count_text, share_text, size_text, time_text
 
 if TYPE_CHECKING:
-    from traces.communication import Communication, Operation
-    from traces.comparison import Both
+    from traces.analyses.communication import Communication, Operation
+    from traces.comparison.compare import Both
 
 
 def exposure_sentence(of: Communication | None) -> str:

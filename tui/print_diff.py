@@ -11,10 +11,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-from traces.changes import ChangeLists
-from traces.comparison import Comparison
-from traces.run import HostFigures
-from traces.spread import Spread, relative_error
+from traces.comparison.changed_ops import ChangeLists
+from traces.comparison.compare import Comparison
+from traces.figures.spread import Spread, relative_error
+from traces.model.run import HostFigures
 from tui.figures import (
     ABSENT,
     count_text,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from replayer.memory.rerun_requests import Outcome
-from traces.cards import Card
 from traces.library.limits import MeasuredLimit
-from traces.workload import WorkloadSignature
+from traces.model.workload import WorkloadSignature
+from traces.names.cards import Card
 from tui.commands.fit_times import ESTIMATED, StepTime
 from tui.figures import ABSENT, count_text, counted, paint, size_text, table, time_text
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tui.figures import ABSENT, count_text, error_text, share_text, size_text, time_text
 
 if TYPE_CHECKING:
-    from traces.gate import Check, GateResult
+    from traces.comparison.gate import Check, GateResult
 
 
 def gate_line(result: GateResult) -> str:

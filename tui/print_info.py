@@ -10,10 +10,10 @@ from dataclasses import replace
 from textwrap import wrap
 from typing import Any
 
-from traces.measure import WorkSum
-from traces.problems import Severity, problems_of
-from traces.summary import Summary
-from traces.typed_json import to_json
+from traces.figures.measure import WorkSum
+from traces.figures.problems import Severity, problems_of
+from traces.figures.summary import Summary
+from traces.model.typed_json import to_json
 from tui.figures import (
     ABSENT,
     count_text,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from tui.figures import share_text, time_text
 
 if TYPE_CHECKING:
-    from traces.bottleneck import PaceLimit
-    from traces.pace import StepPace
+    from traces.figures.bottleneck import PaceLimit
+    from traces.figures.pace import StepPace
 
 _SUBJECTS = {
     "data": "data (the GPU waits for it)",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tui.figures import count_text, share_text, time_text
 
 if TYPE_CHECKING:
-    from traces.comparison import Comparison
+    from traces.comparison.compare import Comparison
 
 
 _MUCH = 0.1  # of a step: less than that of this machine's own time is in the details alone

@@ -8,9 +8,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from traces.model import NONE, DeviceKind, StepKind, Trace, Untimed
-from traces.problems import Severity, problems_of
-from traces.run import Run
+from traces.figures.problems import Severity, problems_of
+from traces.model.run import Run
+from traces.model.trace import NONE, DeviceKind, StepKind, Trace, Untimed
 from tui.figures import count_text, counted, size_text, time_text
 from tui.kernel_access import why_no_kernels
 

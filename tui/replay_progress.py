@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from traces.follow import StepCount, timeline_of
-from traces.model import Trace, TraceFormatError
+from traces.format.growing_file import StepCount, timeline_of
+from traces.model.trace import Trace, TraceFormatError
 from tui.figures import count_text, counted
 from tui.narration import say
 from tui.terminal import is_quiet

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from traces.model import TraceError
+from traces.model.trace import TraceError
 
 _SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE)
 

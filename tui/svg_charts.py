@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
-from traces.model import Column
+from traces.model.trace import Column
 from tui.figures import printable
 
 _WIDTH, _HEIGHT = 860, 220

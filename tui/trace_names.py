@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traces.file import load
+from traces.figures.measure import work_rows
+from traces.format.trace_file import load
 from traces.library import FORMER_NAMES, SUFFIX, entries, find, is_cell_name
 from traces.library import load as load_cell
-from traces.measure import work_rows
-from traces.model import Trace, TraceError
+from traces.model.trace import Trace, TraceError
 from tui.narration import say
 
 

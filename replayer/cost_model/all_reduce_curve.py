@@ -12,7 +12,7 @@ Note [Another link]
     takes for n bytes what the measured one takes for 2n. So its knees move with its bandwidth, and what a small operation takes
     does not change. The curve's own bandwidth is what its largest operation reached. Cards with links like the A100's (all
     through a switch) take its curves, PCI Express and other point-to-point links the V100's; their bandwidth is that of
-    traces/cards.py.
+    traces/names/cards.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from replayer.cost_model.constants import BASE_LATENCY_NS, SWITCHED_GBPS
-from traces.cards import Card, card_of
-from traces.model import Origin
+from traces.model.trace import Origin
+from traces.names.cards import Card, card_of
 
 TABLE = Path(__file__).with_name("all_reduce.json")
 

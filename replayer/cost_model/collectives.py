@@ -30,10 +30,10 @@ import numpy as np
 
 from replayer.cost_model.all_reduce_curve import AllReduceCurve, wire_share
 from replayer.cost_model.constants import BASE_LATENCY_NS, GLOO_BYTES_PER_S, GLOO_LATENCY_NS, RING_BANDWIDTH_FROM_BYTES
-from traces.cards import card_of
-from traces.communication import communication_kernels
-from traces.measure import step_windows
-from traces.model import NONE, Ending, Origin, Trace
+from traces.analyses.communication import communication_kernels
+from traces.figures.measure import step_windows
+from traces.model.trace import NONE, Ending, Origin, Trace
+from traces.names.cards import card_of
 
 Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the group
 

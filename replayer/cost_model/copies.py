@@ -17,9 +17,9 @@ import numpy as np
 
 from replayer.cost_model.constants import BANDWIDTH_FROM_BYTES, KERNEL_FLOOR_NS, PAGEABLE_GBPS, PINNED_GBPS
 from replayer.cost_model.device_speed import DeviceSpeed
-from traces.cards import card_of
-from traces.device_names import copy_direction
-from traces.model import DeviceKind, Origin, Trace
+from traces.model.trace import DeviceKind, Origin, Trace
+from traces.names.cards import card_of
+from traces.names.device_names import copy_direction
 
 _HOST = ("h2d", "d2h")  # the directions with a host's side
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from replayer.cost_model.constants import BANDWIDTH_REACHED, KERNEL_FLOOR_NS, LONGEST_FLOOR_NS
-from traces.cards import card_of
-from traces.model import Column
+from traces.model.trace import Column
+from traces.names.cards import card_of
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ import numpy as np
 import numpy.typing as npt
 
 from replayer.cost_model.constants import CURVE_LIMITS, MEASURED_TENSORS, SHARED_LANES_REACHED, SLOT_POWERED
-from traces.cards import Card, card_of
-from traces.model import Origin
+from traces.model.trace import Origin
+from traces.names.cards import Card, card_of
 
 Floats = npt.NDArray[np.float64]
 

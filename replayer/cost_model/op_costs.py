@@ -49,9 +49,9 @@ from replayer.cost_model.constants import (
 )
 from replayer.cost_model.efficiency import NETS, ROWS_KINDS, EfficiencyCurves, peaks_of, roofline_ns
 from replayer.cost_model.op_work import OpWork, Shapes, is_part, op_work
-from traces.cards import Card
-from traces.machine import DEFAULT_SETTINGS, TorchSettings
-from traces.model import Origin
+from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
+from traces.model.trace import Origin
+from traces.names.cards import Card
 
 # Of an octave of each size, as octaves.
 _WEIGHTS = {

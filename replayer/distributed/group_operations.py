@@ -16,7 +16,7 @@ from replayer.distributed.work import Called, CommStream, VirtualWork
 from replayer.state import gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
-from traces.model import NONE
+from traces.model.trace import NONE
 
 Tensors = Sequence[TorchAny]
 

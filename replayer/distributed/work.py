@@ -27,7 +27,7 @@ from replayer.distributed.store_exchange import PendingExchange, RankMessage
 from replayer.state import gpu
 from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
-from traces.model import NONE
+from traces.model.trace import NONE
 
 # torch's stubs know one spelling of each method; torch itself calls several.
 _Work: TorchAny = dist.Work

@@ -15,7 +15,7 @@ from replayer.timing.host_threads import Caller, HostThread, HostThreads
 from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.timeline_writer import TimelineWriter
-from traces.model import Thread
+from traces.model.trace import Thread
 
 
 class CurrentStreams:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.timing.stream import VirtualStream
-from traces.machine import DeviceProperties
+from traces.model.machine import DeviceProperties
 
 
 @dataclass(slots=True, eq=False)

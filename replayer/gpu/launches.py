@@ -37,7 +37,7 @@ from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.host_threads import Caller, HostThread
 from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualStream
-from traces.model import NONE, Origin
+from traces.model.trace import NONE, Origin
 
 # Ops noted before they are played: a few milliseconds of a script, less than the host may run ahead anyway.
 _BATCH = 256

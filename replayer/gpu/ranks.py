@@ -8,7 +8,7 @@ from replayer.cost_model.collectives import CollectiveCosts, GroupOperation, Tim
 from replayer.errors import NotEmulated
 from replayer.gpu.launches import ScriptLaunches
 from replayer.timing.stream import VirtualStream
-from traces.model import NONE, DeviceKind
+from traces.model.trace import NONE, DeviceKind
 
 
 class RankOperations:

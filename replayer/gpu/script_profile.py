@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from replayer.gpu.launches import ScriptLaunches
 from replayer.timing.timeline.timeline_writer import LoaderWait
-from traces.model import Column, Trace
+from traces.model.trace import Column, Trace
 
 
 class ScriptProfile:

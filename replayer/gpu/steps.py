@@ -4,12 +4,12 @@
     steps.leave_phase("backward")
     steps.optimizer_stepped(True)       # a training step has ended
 
-`ScriptHooks` (traces/script_hooks.py) calls this as it calls the recorder.
+`ScriptHooks` (traces/script/script_hooks.py) calls this as it calls the recorder.
 
 Note [Numbered steps]
     Which op of the backward pass belongs to which module is known by autograd's numbers. Asking for them takes 0.2 us per op,
     too much for every step, and steps repeat. So they are noted in the first training steps, and steps with the same ops get
-    theirs afterwards (traces/node_numbers.py).
+    theirs afterwards (traces/format/autograd_numbers.py).
 
 Note [The host's time in a cell]
     The library's cells hold times of phases, measured from when the host entered the phase until the device was done. They
@@ -29,10 +29,10 @@ from replayer.gpu.launches import ScriptLaunches
 from replayer.gpu.ranks import RankOperations
 from replayer.timing.host_threads import HostThread
 from replayer.timing.timeline.host_ranges import NAMED
-from traces.model import Shape
-from traces.modules import ModuleNames
-from traces.script_hooks import ModuleMarks
-from traces.workload_observer import WorkloadObserver
+from traces.analyses.modules import ModuleNames
+from traces.model.trace import Shape
+from traces.script.script_hooks import ModuleMarks
+from traces.script.workload_observer import WorkloadObserver
 
 # Phases entered by name whose time a cell of the library holds; see Note [The host's time in a cell].
 _OF_CELLS = frozenset({"zero_grad", "backward", "optimizer"})

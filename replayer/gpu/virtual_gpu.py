@@ -39,9 +39,9 @@ from replayer.recording.workspaces import Workspaces, WorkspaceSequence
 from replayer.timing.clock import Clock
 from replayer.timing.simulator import Simulator
 from replayer.timing.timeline.timeline_writer import TimelineWriter
-from traces.cards import known_properties
-from traces.model import Device, Trace
-from traces.steps import Optimizers
+from traces.model.trace import Device, Trace
+from traces.names.cards import known_properties
+from traces.script.step_rule import Optimizers
 
 
 @dataclass(frozen=True)

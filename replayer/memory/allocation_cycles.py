@@ -24,7 +24,7 @@ import numpy as np
 
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.caching_allocator import DeviceMemory, Layout
-from traces.model import Column
+from traces.model.trace import Column
 
 _MAX_STEPS = 4  # of a cycle
 

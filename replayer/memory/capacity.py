@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from replayer.memory.device.oom import oom_text_of
-from traces.cards import card_of
-from traces.machine import Machine
-from traces.model import Device
+from traces.model.machine import Machine
+from traces.model.trace import Device
+from traces.names.cards import card_of
 
 
 class Capacity(NamedTuple):

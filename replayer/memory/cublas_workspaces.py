@@ -30,8 +30,8 @@ import torch
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.tensor_allocator import TensorAllocator
-from traces.cublas_workspace import keeps_workspaces, workspace_bytes
-from traces.machine import Machine
+from traces.model.machine import Machine
+from traces.names.cublas_workspace import keeps_workspaces, workspace_bytes
 
 _in_backward = torch._C._current_graph_task_id
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traces.model import Column
+from traces.model.trace import Column
 
 _PER_OP = 3  # entries of `ScriptLaunches.pending`
 

@@ -29,7 +29,7 @@ from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.device.request_log import RequestKind
 from replayer.memory.op_places import OpPlaces, PlacedOps
-from traces.model import Column
+from traces.model.trace import Column
 
 USE_CYCLES = True  # False executes every request, as a check or to measure what cycles save
 _MAX_STEP_EVENTS = 30_000  # of a step that is kept for comparison

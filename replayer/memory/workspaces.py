@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.tensor_allocator import TensorAllocator
-from traces.equivalents import canonical_op
+from traces.names.equivalent_ops import canonical_op
 
 
 class ScratchScope:

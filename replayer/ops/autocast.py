@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from replayer import state
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
-from traces.patching import patch_around
+from traces.script.patching import patch_around
 
 LOWER = (
     "_convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input"

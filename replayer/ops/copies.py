@@ -45,8 +45,8 @@ from replayer.tensor.values.known_values import (
 from replayer.tensor.values.script_branches import answer_without_error
 from replayer.tensor.values.value_rules import hold_the_same
 from replayer.torch_types import TorchAny
-from traces.layouts import memory_layout
-from traces.model import READ_LIMIT
+from traces.model.layouts import memory_layout
+from traces.model.trace import READ_LIMIT
 
 aten = torch.ops.aten
 

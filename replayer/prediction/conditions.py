@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from traces.cards import CARDS, UNKNOWN_CARD, card_of
-from traces.model import Origin, TraceError
+from traces.model.trace import Origin, TraceError
+from traces.names.cards import CARDS, UNKNOWN_CARD, card_of
 
 EXPECTED = Path(__file__).parents[1] / "cost_model" / "expected_errors.json"
 

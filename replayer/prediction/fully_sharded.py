@@ -29,8 +29,8 @@ from replayer.prediction.conditions import Conditions
 from replayer.prediction.layers import layers_of
 from replayer.prediction.optimizer_states import states_of
 from replayer.prediction.parallel import Parallel
-from traces.measure import launch_phase_names, launch_steps, launch_time_ns
-from traces.model import Column, Trace, TraceError
+from traces.figures.measure import launch_phase_names, launch_steps, launch_time_ns
+from traces.model.trace import Column, Trace, TraceError
 
 ROOT = ""
 

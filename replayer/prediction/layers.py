@@ -22,11 +22,11 @@ import numpy as np
 
 from replayer.cost_model.constants import BUCKET_BYTES
 from replayer.prediction.batch_shapes import Shapes, weights_of
-from traces.equivalents import canonical_op
-from traces.measure import begin_in_steps, enclosing, phase_names_at, profiled_steps
-from traces.model import HostKind, Trace, parse_shapes
-from traces.modules import called_modules
-from traces.op_cost import itemsize
+from traces.analyses.modules import called_modules
+from traces.figures.measure import begin_in_steps, enclosing, phase_names_at, profiled_steps
+from traces.model.trace import HostKind, Trace, parse_shapes
+from traces.names.equivalent_ops import canonical_op
+from traces.rates.op_cost import itemsize
 
 _PRODUCTS_WITH_WEIGHTS = frozenset({"mm", "matmul"})  # of a layer without bias, where its `linear` was not recorded
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.equivalents import canonical_op
-from traces.measure import launch_phase_names, op_of
-from traces.model import NONE, Trace
-from traces.program import optimizers_of
+from traces.comparison.same_program import optimizers_of
+from traces.figures.measure import launch_phase_names, op_of
+from traces.model.trace import NONE, Trace
+from traces.names.equivalent_ops import canonical_op
 
 _STATES = {
     "Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2, "Lion": 1, "RMSprop": 1, "Adagrad": 1,

@@ -22,8 +22,8 @@ from replayer.cost_model.constants import BUCKET_BYTES, FIRST_BUCKET_BYTES, REPL
 from replayer.cost_model.copies import CopyCosts
 from replayer.cost_model.device_speed import data_sheet_speed
 from replayer.prediction.conditions import Conditions
-from traces.measure import phase_busy_ns, steady_steps
-from traces.model import Trace, TraceError
+from traces.figures.measure import phase_busy_ns, steady_steps
+from traces.model.trace import Trace, TraceError
 
 
 @dataclass(frozen=True)

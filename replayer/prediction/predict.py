@@ -32,12 +32,12 @@ from replayer.prediction.retiming import Retiming
 from replayer.prediction.scaling import ScaledOp, Scaling, calls_of, parameter_bytes, recorded_batch
 from replayer.prediction.tensor_parallel import TensorSplit, tensor_parallel
 from replayer.recording.recorded_run import RecordedRun
-from traces.cards import UNKNOWN_CARD, card_of
-from traces.json_facts import as_json
-from traces.measure import busy_ns, launch_phase_names, launch_steps, memory_peaks, window_ns
-from traces.model import Column, Device, DeviceKind, Origin, Trace, TraceError
-from traces.pace import pace
-from traces.workload import InputTensor
+from traces.figures.measure import busy_ns, launch_phase_names, launch_steps, memory_peaks, window_ns
+from traces.figures.pace import pace
+from traces.model.json_facts import as_json
+from traces.model.trace import Column, Device, DeviceKind, Origin, Trace, TraceError
+from traces.model.workload import InputTensor
+from traces.names.cards import UNKNOWN_CARD, card_of
 
 _KINDS = {
     "matmul": "matrix products", "conv": "convolutions", "conv_weight": "convolutions", "conv3": "convolutions",
@@ -272,7 +272,7 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """The pace of a trace (`traces.pace`); without steps, how long all of it lasts."""
+    """The pace of a trace (`traces.figures.pace`); without steps, how long all of it lasts."""
     found = pace(trace)
     if found is None:
         first_ns, last_ns = window_ns(trace)

@@ -18,8 +18,8 @@ import numpy as np
 from replayer.cost_model.constants import WAIT_CAME_BACK_NS, WAIT_FOLLOWED_NS
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.match_keys import RecordedKeys
-from traces.measure import window_ns
-from traces.model import NONE, Column, Trace
+from traces.figures.measure import window_ns
+from traces.model.trace import NONE, Column, Trace
 
 
 class _HostTime:

@@ -23,13 +23,13 @@ from replayer.cost_model.op_work import is_part
 from replayer.prediction.batch_shapes import BatchShapes, Shapes
 from replayer.prediction.conditions import Conditions
 from replayer.recording.recorded_run import RecordedRun
-from traces.cards import card_of
-from traces.communication import communication_kernels
-from traces.device_names import copy_direction
-from traces.equivalents import canonical_op
-from traces.measure import launch_phase_names, phase_names_at
-from traces.model import NONE, Column, DeviceKind, HostKind, Origin, Trace, TraceError, parse_shapes, shapes_text
-from traces.op_cost import compute_unit
+from traces.analyses.communication import communication_kernels
+from traces.figures.measure import launch_phase_names, phase_names_at
+from traces.model.trace import NONE, Column, DeviceKind, HostKind, Origin, Trace, TraceError, parse_shapes, shapes_text
+from traces.names.cards import card_of
+from traces.names.device_names import copy_direction
+from traces.names.equivalent_ops import canonical_op
+from traces.rates.op_cost import compute_unit
 
 _ARITHMETIC = "gemm conv winograd cudnn cutlass xmma implicit fft attention flash wgrad dgrad".split()  # in kernels' names
 

@@ -36,10 +36,10 @@ from replayer.prediction.layers import layers_of
 from replayer.prediction.optimizer_states import states_of
 from replayer.prediction.parallel import Parallel
 from replayer.prediction.scaling import ScaledOp, call_rows
-from traces.measure import launch_time_ns
-from traces.model import NONE, Column, HostKind, Shape, Trace, TraceError
-from traces.modules import forward_ops
-from traces.op_cost import itemsize
+from traces.analyses.modules import forward_ops
+from traces.figures.measure import launch_time_ns
+from traces.model.trace import NONE, Column, HostKind, Shape, Trace, TraceError
+from traces.rates.op_cost import itemsize
 
 _PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul", "_addmm_activation"})
 _ATTENTION = frozenset({"bmm", "baddbmm", "softmax"})

@@ -39,16 +39,16 @@ import numpy as np
 
 from replayer.cost_model.constants import BANDWIDTH_FROM_BYTES, MOVES_PER_PARAMETER, OPTIMIZER_BANDWIDTH_REACHED
 from replayer.errors import NotInLibrary
-from traces.cards import card_of
-from traces.configuration import CellChoice
 from traces.library.catalogue import twice_text
 from traces.library.cells import Cell, CellTimes, Gpu, NotMeasured, read_cells
 from traces.library.matching import Match, batch_of, compared, nearest
-from traces.model import Column, Origin, Shape
-from traces.run import CellCall, CellSteps
-from traces.steps import Optimizers
-from traces.workload import InputTensor, WorkloadSignature
-from traces.workload_observer import with_modules
+from traces.model.run import CellCall, CellSteps
+from traces.model.trace import Column, Origin, Shape
+from traces.model.workload import InputTensor, WorkloadSignature
+from traces.names.cards import card_of
+from traces.script.configuration import CellChoice
+from traces.script.step_rule import Optimizers
+from traces.script.workload_observer import with_modules
 
 _LOSSES = "torch.nn.modules.loss"  # of these modules, which a cell's "rest" holds
 _MOST_FULL_STEPS = 3  # that the allocator may let pass where the card was full

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traces.communication import data_parallel_kernels
-from traces.model import NONE, DeviceKind, HostKind, Trace
+from traces.analyses.communication import data_parallel_kernels
+from traces.model.trace import NONE, DeviceKind, HostKind, Trace
 
 BROADCAST, REDUCE = "nccl::broadcast", "nccl::reduce"  # what a kernel of NCCL is matched by
 _TRANSFERS = ("Broadcast", "ReduceAddCoalesced")  # ops of nn.DataParallel

@@ -38,12 +38,12 @@ from replayer.cost_model.copies import directions_of
 from replayer.recording.data_parallel_stages import nccl_ops, recorded_stages
 from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_step import Instance, Kernel, MatchKeys, RecordedSegment, RecordedStep
-from traces.communication import communication_kernels
-from traces.device_names import waits_for_device
-from traces.intervals import Intervals
-from traces.model import NONE, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
-from traces.pipeline import batch_arrival_ns
-from traces.profiler_cost import CleanPace
+from traces.analyses.communication import communication_kernels
+from traces.combining.profiler_cost import CleanPace
+from traces.figures.pipeline import batch_arrival_ns
+from traces.model.intervals import Intervals
+from traces.model.trace import NONE, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
+from traces.names.device_names import waits_for_device
 
 
 class RecordingIndexer:

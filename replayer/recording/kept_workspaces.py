@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.model import HostKind, Trace
-from traces.run import KINETO
+from traces.model.run import KINETO
+from traces.model.trace import HostKind, Trace
 
 _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm"))
 

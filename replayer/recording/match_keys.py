@@ -14,9 +14,9 @@ import torch
 from replayer.cost_model.copies import directions_of
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import MatchKeys
-from traces.equivalents import canonical_op, canonical_shapes
-from traces.layouts import CHANNELS_LAST
-from traces.model import HostKind, Shape, Trace, shapes_text
+from traces.model.layouts import CHANNELS_LAST
+from traces.model.trace import HostKind, Shape, Trace, shapes_text
+from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
 class RecordedKeys:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from traces.model import Device, Trace
+from traces.model.trace import Device, Trace
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,9 @@ from replayer.recording.data_parallel_stages import transport_of
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.match_keys import RecordedKeys, takes_tensor_list
 from replayer.recording.recorded_step import Instance, RecordedStep
-from traces.cards import card_of
-from traces.model import NONE, DeviceKind, Shape, StepKind, Trace
-from traces.op_cost import flops, size_bytes
+from traces.model.trace import NONE, DeviceKind, Shape, StepKind, Trace
+from traces.names.cards import card_of
+from traces.rates.op_cost import flops, size_bytes
 
 
 class RecordedRun:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replayer.recording.data_parallel_stages import RecordedStage
-from traces.model import NONE, Column, Origin, Shape, StepKind
+from traces.model.trace import NONE, Column, Origin, Shape, StepKind
 
 
 class MatchKeys(NamedTuple):
@@ -126,7 +126,7 @@ class RecordedStep:
 
     @property
     def begins_on_host(self) -> bool:
-        """Whether it begins with host time that belongs to no phase (`traces.phases.from_begin`)."""
+        """Whether it begins with host time that belongs to no phase (`traces.script.phase_rule.from_begin`)."""
         first = next(iter(self.segments.values()), None)
         return first is not None and first.name == "other" and first.is_host_only
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from replayer.recording.recorded_step import RecordedSegment, RecordedStep
-from traces.model import NONE, Device, TraceError
+from traces.model.trace import NONE, Device, TraceError
 
 if TYPE_CHECKING:
     from replayer.recording.recorded_run import RecordedRun

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from traces.equivalents import canonical_op
-from traces.model import Column, HostKind, MemoryEvents, Trace, parse_shapes
+from traces.model.trace import Column, HostKind, MemoryEvents, Trace, parse_shapes
+from traces.names.equivalent_ops import canonical_op
 
 if TYPE_CHECKING:
     from replayer.recording.recorded_step import MatchKeys

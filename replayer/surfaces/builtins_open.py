@@ -28,8 +28,8 @@ from typing import Any
 
 import torch
 
-from traces.patching import OutermostCalls, patch, patch_around, replaced
-from traces.storage_server import Loading, StorageClient
+from traces.script.patching import OutermostCalls, patch, patch_around, replaced
+from traces.stalls.storage_server import Loading, StorageClient
 
 _open = io.open
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from replayer.state import started
-from traces.patching import patch_around
+from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from replayer.state import gpu, in_bad_fork, started
 from replayer.surfaces import nvidia_smi_command
 from replayer.surfaces.nvml import ASSUMED_DRIVER
-from traces.patching import patch_around
+from traces.script.patching import patch_around
 
 _NAME = "nvidia-smi"
 _MIB = 1 << 20

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from replayer.state import gpu
 from replayer.tensor.device_args import checked_index
-from traces.patching import patch
+from traces.script.patching import patch
 
 NOT_SUPPORTED = 3  # NVML_ERROR_NOT_SUPPORTED
 _INVALID_ARGUMENT = 2

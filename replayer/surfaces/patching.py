@@ -4,7 +4,7 @@ torch's own Python is kept wherever possible; what is replaced are the C functio
 which torch looks up by attribute at each call. So a name that torch copied at import time, and torch's own checks and
 messages, stay right.
 
-    patch(torch._C, _cuda_getDevice=current_device)                      # emulated: traces/patching.py
+    patch(torch._C, _cuda_getDevice=current_device)                      # emulated: traces/script/patching.py
     refuse(torch.cuda, "torch.cuda", {"temperature": "it needs NVML"})   # raises NotEmulated by name
     ignore(torch.cuda.nvtx, {"mark": (None, "nobody listens")})          # answers a constant, with a reason
 """
@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from replayer.errors import NotEmulated
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 
 def refusal(call: str, advice: str) -> Callable[..., NoReturn]:

@@ -18,8 +18,8 @@ from collections.abc import Sized
 from pathlib import Path
 from types import TracebackType
 
-from traces.configuration import FAILURE
-from traces.patching import patch
+from traces.script.configuration import FAILURE
+from traces.script.patching import patch
 
 # What drivers, CUDA's runtime and C++ extensions say where there is no GPU or a tensor is not on one.
 _OF_DRIVER = re.compile(

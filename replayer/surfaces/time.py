@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from replayer.timing.clock import VirtualClock
-from traces.patching import patch
+from traces.script.patching import patch
 
 # Who compares the clock with a wait in the operating system.
 _WAIT_FOR_REAL = frozenset(

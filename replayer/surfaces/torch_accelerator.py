@@ -13,7 +13,7 @@ from replayer.state import gpu, started
 from replayer.surfaces.patching import refuse_construction
 from replayer.tensor.device_args import checked_index
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from replayer.torch_types import TorchAny
-from traces.patching import around, patch
+from traces.script.patching import around, patch
 
 
 def install(torch_module: ModuleType) -> None:

@@ -13,8 +13,8 @@ from replayer.errors import NotEmulated
 from replayer.state import STATE, computing, script_steps
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
-from traces.patching import around, patch, patch_everywhere
-from traces.script_hooks import ScriptHooks
+from traces.script.patching import around, patch, patch_everywhere
+from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:

@@ -15,8 +15,8 @@ from types import ModuleType
 from replayer.state import gpu, in_bad_fork
 from replayer.surfaces.patching import refuse
 from replayer.torch_types import TorchAny
-from traces.machine import Machine
-from traces.patching import patch
+from traces.model.machine import Machine
+from traces.script.patching import patch
 
 # What `torch.backends.cudnn.version()` says where the recording does not: 9.1.0, common with PyTorch 2.4 to 2.6.
 ASSUMED_CUDNN = 90100

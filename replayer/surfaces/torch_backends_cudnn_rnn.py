@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 from replayer.ops.composite.rnn import MODES
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
-from traces.patching import around, patch, patch_everywhere
+from traces.script.patching import around, patch, patch_everywhere
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 

@@ -21,7 +21,7 @@ from types import ModuleType
 
 from replayer.surfaces.patching import refusal, when_imported
 from replayer.torch_types import TorchAny
-from traces.patching import around, patch, patch_around
+from traces.script.patching import around, patch, patch_around
 
 # Of a CUDA build only; torch._inductor.cudagraph_trees imports them where there is a GPU, and `torch.compiler.reset()` it.
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")

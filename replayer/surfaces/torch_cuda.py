@@ -23,7 +23,7 @@ from replayer.surfaces.torch_cuda_cudart import VirtualCudart
 from replayer.surfaces.torch_cuda_device_properties import TorchDeviceProperties
 from replayer.tensor.device_args import checked_index
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 _NVML = "nothing of it is in a recording; guard the call, or use nvidia-smi on the machine that was recorded"
 _KERNELS = "own kernels cannot be timed from a recording; run this part without them"

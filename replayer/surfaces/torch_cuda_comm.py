@@ -28,7 +28,7 @@ from replayer.recording.data_parallel_stages import BROADCAST, REDUCE, Transport
 from replayer.state import computing, gpu
 from replayer.tensor.device_args import checked_index
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 _SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
 

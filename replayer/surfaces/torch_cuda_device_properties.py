@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from replayer.torch_types import TorchAny
-from traces.machine import DeviceProperties
+from traces.model.machine import DeviceProperties
 
 _MIB = 1 << 20
 

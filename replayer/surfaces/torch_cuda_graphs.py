@@ -21,7 +21,7 @@ from replayer.surfaces.patching import refusal, refuse
 from replayer.tensor.device_args import broken_capture, not_permitted_in_capture, unjoined_capture
 from replayer.timing.cuda_graph import CapturedGraph, pool_numbers
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 _NODES = "there are no CUDA nodes behind it; look at the replay's timeline"
 

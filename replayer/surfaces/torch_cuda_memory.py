@@ -26,7 +26,7 @@ from replayer.memory.device.settings import parse_settings
 from replayer.state import gpu
 from replayer.surfaces.patching import refusal, refuse, refuse_construction
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 _POOL = "drop the pool: the allocator's own pools are emulated"
 _CACHE = "leave the cache on, or set its limits in PYTORCH_ALLOC_CONF"

@@ -20,7 +20,7 @@ from replayer.memory.device.settings import VARIABLES
 from replayer.memory.device.snapshot import settings_dict
 from replayer.state import gpu
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 
 def record_history(

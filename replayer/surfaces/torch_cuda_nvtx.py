@@ -15,7 +15,7 @@ from types import ModuleType, SimpleNamespace
 from replayer.state import gpu, started
 from replayer.surfaces.patching import ignore
 from replayer.torch_types import TorchAny
-from traces.patching import patch, patch_around
+from traces.script.patching import patch, patch_around
 
 _NO_TOOL = -2  # NVTX_NO_PUSH_POP_TRACKING: what NVTX returns for a pop without a push, and where no tool is attached
 

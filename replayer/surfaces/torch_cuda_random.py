@@ -19,7 +19,7 @@ import torch
 from replayer.state import gpu
 from replayer.surfaces.patching import generic, refusal
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 BaseGenerator: TorchAny = torch.Generator
 DEFAULT_SEED = 67280421310721  # PyTorch's own

@@ -30,7 +30,7 @@ from replayer.surfaces.patching import generic, refusal
 from replayer.tensor.device_args import checked_index, invalid_resource_handle
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 if TYPE_CHECKING:
     from replayer.gpu.virtual_gpu import VirtualGpu

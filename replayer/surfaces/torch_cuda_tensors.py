@@ -14,7 +14,7 @@ import torch
 
 from replayer.tensor.tensor import TYPES, VirtualTensor
 from replayer.torch_types import TorchAny
-from traces.patching import patch, patch_around
+from traces.script.patching import patch, patch_around
 
 
 class _TensorType(type):

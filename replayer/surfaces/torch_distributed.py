@@ -37,7 +37,7 @@ from replayer.state import STATE, gpu, rank, started
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import known_values
 from replayer.torch_types import TorchAny
-from traces.patching import around, patch, patch_around, patch_everywhere, replaced
+from traces.script.patching import around, patch, patch_around, patch_everywhere, replaced
 
 _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list".split()
 

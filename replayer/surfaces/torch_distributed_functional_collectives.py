@@ -28,7 +28,7 @@ from replayer.surfaces.patching import refusal
 from replayer.tensor.allocation import Allocation
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 _REFUSED = ("isend", "irecv", "batch_p2p_ops")
 _ADVICE = "send and receive by torch.distributed's own functions"

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from replayer.errors import NotEmulated
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
-from traces.patching import around, patch_around, patch_everywhere
+from traces.script.patching import around, patch_around, patch_everywhere
 
 _ADVICE = "send x.cpu(), or let the processes communicate by torch.distributed's operations"
 

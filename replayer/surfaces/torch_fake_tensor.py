@@ -14,7 +14,7 @@ from types import ModuleType
 
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:

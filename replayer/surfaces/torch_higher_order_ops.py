@@ -11,7 +11,7 @@ from types import ModuleType
 
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
-from traces.patching import around, patch_around, patch_everywhere
+from traces.script.patching import around, patch_around, patch_everywhere
 
 
 def install(torch_module: ModuleType) -> None:

@@ -18,7 +18,7 @@ from replayer.errors import NotEmulated
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_types import TorchAny
-from traces.patching import patch, patch_around
+from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:

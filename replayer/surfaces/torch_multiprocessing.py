@@ -28,7 +28,7 @@ from replayer.tensor.device_args import checked_index
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import bytes_of, payload
 from replayer.torch_types import TorchAny
-from traces.patching import patch_around
+from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:

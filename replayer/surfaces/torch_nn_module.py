@@ -2,7 +2,7 @@
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters
-    model(x)        # an outermost module is called, with gradient or without: see traces/script_hooks.py
+    model(x)        # an outermost module is called, with gradient or without: see traces/script/script_hooks.py
 
 A parameter keeps its identity as in CUDA: `parameter.data` is changed in place (tensor/tensor.py, `move_to`).
 """
@@ -14,8 +14,8 @@ from types import ModuleType
 
 from replayer.state import STATE, script_steps, started
 from replayer.torch_types import TorchAny
-from traces.patching import PhaseScope, patch_around
-from traces.script_hooks import ModuleCalls, ScriptHooks
+from traces.script.patching import PhaseScope, patch_around
+from traces.script.script_hooks import ModuleCalls, ScriptHooks
 
 
 def install(torch: ModuleType) -> None:

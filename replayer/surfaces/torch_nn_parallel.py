@@ -22,8 +22,8 @@ from types import ModuleType
 
 from replayer.state import gpu, started
 from replayer.torch_types import TorchAny
-from traces.data_parallel_hooks import DataParallelHooks
-from traces.patching import around, patch, patch_everywhere
+from traces.script.data_parallel_hooks import DataParallelHooks
+from traces.script.patching import around, patch, patch_everywhere
 
 
 def _stage(name: str, device: int | None) -> AbstractContextManager[None] | None:

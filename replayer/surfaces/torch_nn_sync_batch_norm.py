@@ -14,7 +14,7 @@ from types import ModuleType
 
 from replayer.state import STATE
 from replayer.torch_types import TorchAny
-from traces.patching import patch_around, replaced
+from traces.script.patching import patch_around, replaced
 
 
 def install(torch_module: ModuleType) -> None:

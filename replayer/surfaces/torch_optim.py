@@ -15,8 +15,8 @@ from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_shortcuts import without_override_lookup
 from replayer.torch_types import TorchAny
-from traces.patching import patch
-from traces.script_hooks import ScriptHooks
+from traces.script.patching import patch
+from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch_module: ModuleType) -> None:

@@ -18,7 +18,7 @@ import torch
 from replayer.ops.pinned_tensors import is_pinned, pinned_copy, pinned_empty
 from replayer.state import host_memory
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 # Factories that take `pin_memory`, of torch and of torch.Tensor. EMPTY ones are never touched, so they cost nothing.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()

@@ -26,9 +26,9 @@ from replayer.state import gpu, started
 from replayer.timing.clock import machine_unix_ns
 from replayer.timing.timeline.profile_window import OUR_DISPATCH, WindowOp, merged, nested, window_ops
 from replayer.torch_types import TorchAny
-from traces.model import NONE, Column
-from traces.patching import patch, patch_around
-from traces.python_calls import scripts_calls
+from traces.kineto.spans.python_calls import scripts_calls
+from traces.model.trace import NONE, Column
+from traces.script.patching import patch, patch_around
 
 _MEMORY_ADVICE = "torch.cuda.memory._record_memory_history and trace view of the replay show memory over time"
 

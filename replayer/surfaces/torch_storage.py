@@ -16,7 +16,7 @@ from replayer.tensor.allocation import allocate
 from replayer.tensor.device_args import checked_index, index_of
 from replayer.tensor.storage import VirtualStorage
 from replayer.torch_types import TorchAny
-from traces.patching import patch, patch_around
+from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:

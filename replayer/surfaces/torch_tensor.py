@@ -21,7 +21,7 @@ from replayer.tensor.device_args import backend_arguments, backend_device
 from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.tensor import VirtualTensor, move_to
 from replayer.torch_types import TorchAny
-from traces.patching import patch, patch_around
+from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:

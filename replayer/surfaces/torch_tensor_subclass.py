@@ -18,7 +18,7 @@ from replayer.tensor.device_args import backend_device
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_types import TorchAny
-from traces.patching import patch
+from traces.script.patching import patch
 
 _DEVICE = 6  # its position among the arguments of `_make_wrapper_subclass` after the class: jagged tensors give it so
 

@@ -6,7 +6,7 @@
 Both iterators (with and without workers) inherit `__next__`, so one wrapper serves them. Pinning needs nothing here:
 the loader asks torch.accelerator for a device and `Tensor.pin_memory` for the pages, both surfaces of their own.
 
-Asking for a batch is also what ends an evaluation step (traces/steps.py), at the end of the data too.
+Asking for a batch is also what ends an evaluation step (traces/script/step_rule.py), at the end of the data too.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import torch.utils.data.dataloader
 
 from replayer.state import STATE, script_steps
 from replayer.torch_types import TorchAny
-from traces.patching import patch, patch_around
-from traces.script_hooks import ScriptHooks
+from traces.script.patching import patch, patch_around
+from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch_module: ModuleType) -> None:

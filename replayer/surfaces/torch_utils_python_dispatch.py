@@ -17,7 +17,7 @@ import torch
 
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_types import TorchAny
-from traces.patching import patch, patch_around
+from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:

@@ -26,7 +26,7 @@ from replayer.surfaces.patching import when_imported
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import payload_of
 from replayer.torch_types import TorchAny
-from traces.patching import patch_around, replaced
+from traces.script.patching import patch_around, replaced
 
 _LAST = "triton.runtime"  # when this has been executed, all that is patched is there
 

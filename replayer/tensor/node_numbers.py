@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from replayer.torch_types import TorchAny
-from traces.model import NONE
+from traces.model.trace import NONE
 
 _FORWARD_THREAD = 1  # as a profiler counts threads, from 1 on
 _ACCUMULATES = (1 << 64) - 1  # the number of all nodes that add to a parameter's gradient

@@ -36,7 +36,7 @@ from replayer.tensor.subclasses import plain_class, virtual_class
 from replayer.tensor.swap import swap
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.torch_types import TorchAny
-from traces.patching import replaced
+from traces.script.patching import replaced
 
 if TYPE_CHECKING:
     from replayer.tensor.planning.plan_cache import PlanCache

@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass, field
 
 from replayer.timing.stream import VirtualStream
-from traces.model import Thread
+from traces.model.trace import Thread
 
 
 @dataclass(slots=True, eq=False)

@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from replayer.cost_model.constants import AGAIN_SHARE, BORROWED_AHEAD, DIFFERENT_COUNT_SHARE, RENAMED_CALLS, SAME_SHARE
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import Instance, MatchKeys, RecordedSegment, RecordedStep
-from traces.model import Origin
+from traces.model.trace import Origin
 
 if TYPE_CHECKING:
     from replayer.timing.host_threads import HostThread

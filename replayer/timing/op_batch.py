@@ -27,7 +27,7 @@ from replayer.timing.remainder_schedule import WORK, work_rows_of
 from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.timeline_writer import HOST_COLUMNS, DeferredRows, TimelineWriter
-from traces.model import Column, Origin
+from traces.model.trace import Column, Origin
 
 LEAST_CALLS = 8  # fewer are played faster one by one
 

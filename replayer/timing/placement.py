@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.model import Column
+from traces.model.trace import Column
 
 
 def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from replayer.recording.recorded_step import KernelColumns
 from replayer.timing.placement import queue_ends
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.timeline_writer import WORK_COLUMNS, DeferredRows
-from traces.model import NONE, Column, Origin
+from traces.model.trace import NONE, Column, Origin
 
 WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}  # by name, the index of a column of the timeline's device table
 

@@ -22,8 +22,8 @@ from replayer.timing.remainder_schedule import RemainderSchedule
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.stats import ReplayStats
 from replayer.timing.timeline.timeline_writer import TimelineWriter
-from traces.equivalents import canonical_op
-from traces.model import NONE, DeviceKind, Origin, Shape
+from traces.model.trace import NONE, DeviceKind, Origin, Shape
+from traces.names.equivalent_ops import canonical_op
 
 _LEFTOVERS = 256  # remembered; they differ from step to step where a script does
 _SCALES = 50_000  # remembered; the plan cache makes new signatures beyond that, too

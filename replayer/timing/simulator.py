@@ -31,9 +31,9 @@ from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.steps.step_tracker import StepTracker
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.stats import ReplayStats
-from traces.model import NONE, Column, DeviceKind, Origin
-from traces.phases import PLAIN
-from traces.steps import Optimizers
+from traces.model.trace import NONE, Column, DeviceKind, Origin
+from traces.script.phase_rule import PLAIN
+from traces.script.step_rule import Optimizers
 
 if TYPE_CHECKING:
     from replayer.timing.timeline.timeline_writer import TimelineWriter

@@ -12,7 +12,7 @@ from _pytest.mark import ParameterSet
 import traces
 from tests.cuda.running import PROGRAMS, Run, record, replay
 from tests.cuda.truth import DeviceLog, agreement
-from traces.model import NONE, StepKind, Trace
+from traces.model.trace import NONE, StepKind, Trace
 
 pytestmark = pytest.mark.cuda
 

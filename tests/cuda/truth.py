@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traces.model import NONE, HostKind, StepKind, Trace
+from traces.model.trace import NONE, HostKind, StepKind, Trace
 
 CLOSE_NS = 2_000  # between a recorded and a logged time
 

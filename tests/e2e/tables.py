@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traces.file import load, save
+from traces.format.trace_file import load, save
 from traces.library import find
 
 

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from tests.replayer.recordings import Op, make_recording
-from traces.file import load, save
-from traces.machine import DeviceProperties
-from traces.model import Device, Origin, Trace
+from traces.format.trace_file import load, save
+from traces.model.machine import DeviceProperties
+from traces.model.trace import Device, Origin, Trace
 
 SCRIPTS = Path(__file__).parent / "scripts"
 FP16_SCALER_BYTES = 2 * 512  # its scale and its growth tracker, rounded as the caching allocator does

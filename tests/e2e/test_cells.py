@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from traces.file import load
+from traces.format.trace_file import load
 from traces.library.cells import Cell, Gpu, write_cells
-from traces.model import Origin
-from traces.workload import InputTensor, WorkloadSignature
+from traces.model.trace import Origin
+from traces.model.workload import InputTensor, WorkloadSignature
 from tui.cli import run
 
 GPU = Gpu("g9", "Test GPU G9", 8 << 30)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.tables import unsigned
-from traces.file import load
-from traces.model import StepKind
+from traces.format.trace_file import load
+from traces.model.trace import StepKind
 
 pytestmark = pytest.mark.real_time
 

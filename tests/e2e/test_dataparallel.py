@@ -12,10 +12,10 @@ import pytest
 
 from tests.e2e.tables import unsigned
 from tests.replayer.recordings import Op, make_recording
-from traces.comparison import compare
-from traces.file import load, save
+from traces.comparison.compare import compare
+from traces.format.trace_file import load, save
 from traces.library import find
-from traces.model import Origin, StepKind, Trace
+from traces.model.trace import Origin, StepKind, Trace
 
 pytestmark = pytest.mark.real_time
 

@@ -21,8 +21,8 @@ from study_models import MODELS
 from study_parallel import PARTS
 from tests.e2e.tables import unsigned
 from tests.replayer.recordings import Op, make_recording
-from traces.file import load, save
-from traces.measure import launch_steps, work_rows
+from traces.figures.measure import launch_steps, work_rows
+from traces.format.trace_file import load, save
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = ROOT / "examples" / "dataparallel_study.py"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.replayer.recordings import Op, make_recording
-from traces.file import load, save
-from traces.model import StepKind
+from traces.format.trace_file import load, save
+from traces.model.trace import StepKind
 
 pytestmark = pytest.mark.waits
 

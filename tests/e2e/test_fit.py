@@ -15,7 +15,7 @@ import pytest
 from replayer.cost_model.collectives import CollectiveCosts
 from traces.library.cells import Cell, Gpu, write_cells
 from traces.library.recorded_cells import at_batch_one
-from traces.workload import WorkloadSignature
+from traces.model.workload import WorkloadSignature
 
 pytestmark = pytest.mark.waits
 

@@ -148,7 +148,7 @@ def test_our_library_beside_theirs_in_one_process(tmp_path: Path, wheels: dict[s
             "import traces as again; assert again is theirs is sys.modules['traces'] and again.TimeSeries\n"
             "assert trace_replay.traces is traces\n"
         )
-        == "trace_replay.traces.model"
+        == "trace_replay.traces.model.trace"
     )
 
 

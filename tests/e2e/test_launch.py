@@ -1,4 +1,4 @@
-"""A script that is run under `traces.launch` must not be able to tell, and our room must have been started in it.
+"""A script that is run under `traces.script.launch` must not be able to tell, and our room must have been started in it.
 
 Each script runs twice: natively and under a fake room that is started by the import of a tiny module instead of torch.
 """
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from traces.launch import ROOT, ChildResult, run_child
+from traces.script.launch import ROOT, ChildResult, run_child
 
 CHILD = """
     import os, sys
@@ -245,7 +245,7 @@ def test_a_room_that_cannot_start_ends_the_script(place: Place, monkeypatch: pyt
     (place.root / "traces" / "__init__.py").write_text("")
     (place.root / "traces" / "model.py").write_text("from fakeroom.deep import TraceError")
     child = place.root / "fakeroom" / "child.py"
-    child.write_text(child.read_text().replace("import os, sys", "import os, sys, traces.model"))
+    child.write_text(child.read_text().replace("import os, sys", "import os, sys, traces.model.trace"))
     # GIVEN trouble that is told in a line WHEN the room starts THEN that line is all, and the script ends with 2
     launched, result = place.launched("script.py", fail="trouble")
     assert launched == Run(2, "", "trace: no such trace\n")
@@ -274,7 +274,7 @@ PARENT = """
     import sys
     from pathlib import Path
     sys.path.insert(0, {ours!r})
-    from traces.launch import run_child
+    from traces.script.launch import run_child
     result = run_child({{"fakeroom": {{"room": {room!r}}}}}, ["script.py"], trigger="tiny", root=Path({root!r}))
     print("parent", result.returncode)
 """

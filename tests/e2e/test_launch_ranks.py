@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import pytest
 
-from traces.launch import ROOT, ChildResult, run_child
+from traces.script.launch import ROOT, ChildResult, run_child
 
 CHILD = """
     import os
-    from traces.model import TraceError
+    from traces.model.trace import TraceError
 
     def share(config):
         if config["fail"]:
@@ -224,7 +224,7 @@ PARENT = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {ours!r})
-from traces.launch import run_child
+from traces.script.launch import run_child
 result = run_child({{"fakeroom": {{"fail": False}}}}, ["script.py"], ranks=2, trigger="tiny", root=Path({root!r}))
 print("parent", result.returncode)
 """

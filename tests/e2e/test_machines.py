@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.replayer.recordings import Op, make_recording
-from traces.file import load, save
+from traces.format.trace_file import load, save
 
 pytestmark = pytest.mark.waits
 

@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.memory import measure
 from tests.replayer.recordings import Op, make_recording
-from traces.file import save
-from traces.machine import Machine
+from traces.format.trace_file import save
+from traces.model.machine import Machine
 
 pytestmark = pytest.mark.waits
 

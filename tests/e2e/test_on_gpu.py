@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.replayer.recordings import phase_recording
-from traces.file import load, save
+from traces.format.trace_file import load, save
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 

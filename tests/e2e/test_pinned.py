@@ -10,7 +10,7 @@ import pytest
 
 from tests.limits import locks_limited_to
 from tests.replayer.recordings import phase_recording
-from traces.file import save
+from traces.format.trace_file import save
 
 pytestmark = [
     pytest.mark.waits,

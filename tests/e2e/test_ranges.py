@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from tests.zoo.recording import recording_of_something_else
-from traces.file import load
-from traces.model import HostKind
+from traces.format.trace_file import load
+from traces.model.trace import HostKind
 
 
 def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:

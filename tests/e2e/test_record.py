@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from tests.replayer.recordings import phase_recording
-from traces.file import load, save
-from traces.measure import phase_times
-from traces.model import BatchKind, HostKind, StepKind, Trace
-from traces.modules import module_times
-from traces.workload import InputTensor, Likeness, WorkloadSignature, compare_workloads
+from traces.analyses.modules import module_times
+from traces.figures.measure import phase_times
+from traces.format.trace_file import load, save
+from traces.model.trace import BatchKind, HostKind, StepKind, Trace
+from traces.model.workload import InputTensor, Likeness, WorkloadSignature, compare_workloads
 
 pytestmark = pytest.mark.real_time
 

@@ -14,8 +14,8 @@ import torch
 
 from replayer.cost_model.collectives import CollectiveCosts
 from tests.replayer.recordings import Op, make_recording, phase_recording
-from traces.file import load, save
-from traces.model import NONE, Ending, Origin, StepKind, Trace
+from traces.format.trace_file import load, save
+from traces.model.trace import NONE, Ending, Origin, StepKind, Trace
 
 pytestmark = pytest.mark.real_time
 

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from tests.replayer.recordings import Op, make_recording, phase_recording
-from traces.file import load, save
-from traces.measure import phase_times
-from traces.model import StepKind
+from traces.figures.measure import phase_times
+from traces.format.trace_file import load, save
+from traces.model.trace import StepKind
 
 SCRIPT = """
 import time, torch

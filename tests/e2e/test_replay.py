@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from tests.replayer.recordings import Op, make_recording, phase_recording
-from traces.file import load, save
-from traces.model import NONE, HostKind, Origin, StepKind
-from traces.modules import forward_ops, module_times
-from traces.run import REPLAY
+from traces.analyses.modules import forward_ops, module_times
+from traces.format.trace_file import load, save
+from traces.model.run import REPLAY
+from traces.model.trace import NONE, HostKind, Origin, StepKind
 
 pytestmark = pytest.mark.real_time
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from tests.replayer.recordings import phase_recording
-from traces.file import load, save
-from traces.model import NONE, Sizes, Trace
+from traces.format.trace_file import load, save
+from traces.model.trace import NONE, Sizes, Trace
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 3

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.replayer.recordings import Op, make_recording
-from traces.file import load, save
-from traces.merge import merge_ranks
-from traces.model import Origin, Trace
+from traces.combining.merge import merge_ranks
+from traces.format.trace_file import load, save
+from traces.model.trace import Origin, Trace
 
 SCRIPT = """
 import os, sys

@@ -14,8 +14,8 @@ import pytest
 
 from tests.limits import locks_limited_to
 from tests.replayer.recordings import phase_recording
-from traces.file import save
-from traces.model import Trace, TraceError
+from traces.format.trace_file import save
+from traces.model.trace import Trace, TraceError
 from tui.commands import stalls as stalls_command
 from tui.options import StallsOptions
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.replayer.recordings import phase_recording
-from traces.file import save
+from traces.format.trace_file import save
 from traces.library.cell_traces import trace_of
 from traces.library.cells import read_cells
-from traces.model import TraceError
+from traces.model.trace import TraceError
 from tui.commands.record_sweep import Sweep
 
 TRAIN = """

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.replayer.recordings import Op, make_recording
-from traces.file import load, save
-from traces.machine import DeviceProperties
-from traces.model import Device, Values
+from traces.format.trace_file import load, save
+from traces.model.machine import DeviceProperties
+from traces.model.trace import Device, Values
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 8

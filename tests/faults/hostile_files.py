@@ -15,9 +15,9 @@ from typing import Any
 import msgpack
 
 from tests.traces.sound_traces import small_trace
-from traces.contents import end_item
-from traces.frames import DATA, DEFLATED, END, LZMA_PLANES, FrameWriter, compress
-from traces.model import Device, Thread, Trace
+from traces.format.frames import DATA, DEFLATED, END, LZMA_PLANES, FrameWriter, compress
+from traces.format.items import end_item
+from traces.model.trace import Device, Thread, Trace
 
 MAX_ROWS = 1 << 19
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.hostile_recordings import recordings
 from traces.kineto import read_kineto
-from traces.model import TraceImportError
+from traces.model.trace import TraceImportError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,9 +22,9 @@ MEMORY_PER_MB = 64
 IMPORTS = """
 import resource, sys, time
 from pathlib import Path
-from traces.file import save
+from traces.format.trace_file import save
 from traces.kineto import read_kineto
-from traces.model import TraceError
+from traces.model.trace import TraceError
 path = Path(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 start = time.process_time()

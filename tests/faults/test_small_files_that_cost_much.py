@@ -12,16 +12,16 @@ import pytest
 
 from tests.faults.hostile_files import amplified, constant_rows, file_of, header, many_tracks, nested, packed, strings
 from tests.traces.sound_traces import small_trace
-from traces.file import load, save
-from traces.model import Trace, TraceFormatError, TraceWriteError
+from traces.format.trace_file import load, save
+from traces.model.trace import Trace, TraceFormatError, TraceWriteError
 
 ROOT = Path(__file__).resolve().parents[2]
 
 # Reads files named on stdin, and prints the refusal, the seconds it took, and the most memory that the process had by then.
 READS = """
 import resource, sys, time
-from traces.file import load
-from traces.model import TraceFormatError
+from traces.format.trace_file import load
+from traces.model.trace import TraceFormatError
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for path in sys.stdin.read().split():
     start = time.process_time()

@@ -1,6 +1,6 @@
 """What befalls files: cut anywhere, a bit flipped anywhere, a disk that fills up at any write.
 
-The right data, a flagged prefix of it, or a TraceFormatError: nothing else may come of any of it (traces/FORMAT.md).
+The right data, a flagged prefix of it, or a TraceFormatError: nothing else may come of any of it (traces/format/FORMAT.md).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.traces.sound_traces import differences, small_trace
-from traces.checks import fault
-from traces.file import TraceStream, load, save
-from traces.frames import FRAME, HEADER
-from traces.model import NONE, TABLES, Parts, Phases, Trace, TraceFormatError, TraceWriteError
+from traces.format.frames import FRAME, HEADER
+from traces.format.trace_file import TraceStream, load, save
+from traces.model.invariants import fault
+from traces.model.trace import NONE, TABLES, Parts, Phases, Trace, TraceFormatError, TraceWriteError
 
 REFERENCES = {"host.parent", "device.launch", "values.step", "parts.phase"}  # become NONE where they point behind a cut
 

@@ -20,9 +20,9 @@ from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from replayer.timing.timeline.timeline_writer import LoaderWait
 from tests.replayer.fakes import FakeGpu
-from traces.cards import known_properties
-from traces.machine import DeviceProperties, Machine
-from traces.model import Column, Device, Trace
+from traces.model.machine import DeviceProperties, Machine
+from traces.model.trace import Column, Device, Trace
+from traces.names.cards import known_properties
 
 GIB = 1 << 30
 

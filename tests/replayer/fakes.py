@@ -12,9 +12,9 @@ from replayer.recording.values.assumed_values import AssumedValues
 from replayer.recording.workspaces import WorkspaceSequence
 from replayer.timing.host_threads import Caller, HostThread
 from replayer.timing.stream import VirtualStream
-from traces.cards import UNKNOWN_CARD
-from traces.machine import DeviceProperties, Machine
-from traces.workload_observer import WorkloadObserver
+from traces.model.machine import DeviceProperties, Machine
+from traces.names.cards import UNKNOWN_CARD
+from traces.script.workload_observer import WorkloadObserver
 
 
 class FakeDevice:

@@ -25,9 +25,9 @@ from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
 from replayer.timing.clock import Clock, VirtualClock
 from replayer.timing.timeline.timeline_writer import TimelineWriter
 from tests.replayer.recordings import Op, make_recording
-from traces.file import TraceStream, load
-from traces.model import Device, Trace
-from traces.order import in_order
+from traces.format.trace_file import TraceStream, load
+from traces.model.row_order import in_order
+from traces.model.trace import Device, Trace
 
 _CHILD_SECONDS = 40  # a rank that outlives the test would keep its interpreter waiting
 

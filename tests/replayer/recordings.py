@@ -17,7 +17,7 @@ from replayer.timing.host_threads import HostThread
 from replayer.timing.simulator import Simulator
 from replayer.timing.timeline.host_ranges import HostRanges
 from replayer.timing.timeline.timeline_writer import HOST_COLUMNS, WORK_COLUMNS, DeferredRows, LoaderWait, put_together
-from traces.model import (
+from traces.model.trace import (
     NONE,
     Column,
     Device,
@@ -33,7 +33,7 @@ from traces.model import (
     Trace,
     shapes_text,
 )
-from traces.steps import Optimizers
+from traces.script.step_rule import Optimizers
 
 US = 1_000
 

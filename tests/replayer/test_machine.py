@@ -24,9 +24,9 @@ from tests.fake_torch import A6000, OOM_TEXT, OUTSIDE_BYTES, USUAL_WORKSPACE_BYT
 from tests.replayer.recordings import FakeClock, Log, Op, make_recording
 from tracer.device_access import DeviceAccess
 from tracer.provenance import ProcessFacts
-from traces.configuration import RecordConfig
-from traces.file import load, save
-from traces.run import ProfilerUse
+from traces.format.trace_file import load, save
+from traces.model.run import ProfilerUse
+from traces.script.configuration import RecordConfig
 
 pytestmark = pytest.mark.warm
 

@@ -13,10 +13,10 @@ from tracer.flight_recorder import FlightRecord
 from tracer.output import RecordingFile
 from tracer.recorder import Recorder
 from tracer.schedule import Schedule
-from traces.machine import Machine
-from traces.model import Device
-from traces.run import LoaderSettings, ProfilerUse, RecorderNotes, Run
-from traces.steps import Optimizers
+from traces.model.machine import Machine
+from traces.model.run import LoaderSettings, ProfilerUse, RecorderNotes, Run
+from traces.model.trace import Device
+from traces.script.step_rule import Optimizers
 
 
 class FakeClock:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.tracer.fakes import FakeClock, FakeCuda, FakeStream
 from tracer.boundary_events import BoundaryEvent, BoundaryEvents, CurrentStream
 from tracer.device_access import DeviceAccess
-from traces.model import NONE, Untimed
+from traces.model.trace import NONE, Untimed
 
 
 class Events:

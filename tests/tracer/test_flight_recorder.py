@@ -12,7 +12,7 @@ import pytest
 
 from tests.tracer.fakes import FakeClock
 from tracer.flight_recorder import FlightRecord, FlightRecorder
-from traces.model import NONE
+from traces.model.trace import NONE
 
 UNIX_NS = 1_790_000_000_000_000_000
 

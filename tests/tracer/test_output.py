@@ -10,8 +10,8 @@ import pytest
 
 from tests.tracer.fakes import FakeClock
 from tracer.output import RecordingFile
-from traces.file import TraceStream, load
-from traces.model import NONE, Trace, TraceWriteError
+from traces.format.trace_file import TraceStream, load
+from traces.model.trace import NONE, Trace, TraceWriteError
 
 
 def output_at(path: Path) -> RecordingFile:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tracer.fakes import FakeClock
 from tracer.own_cost import OwnCost, costed
-from traces.script_hooks import ModuleCalls
+from traces.script.script_hooks import ModuleCalls
 
 
 class Costly:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from tracer.provenance import ProcessFacts, without_paths
-from traces.configuration import RecordConfig
-from traces.run import ProfilerUse, Run
-from traces.typed_json import from_json, to_json
+from traces.model.run import ProfilerUse, Run
+from traces.model.typed_json import from_json, to_json
+from traces.script.configuration import RecordConfig
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from tracer.flight_recorder import FlightRecord
 from tracer.output import _FLUSH_NS
 from tracer.recording_writer import FIGURES_NS
 from tracer.schedule import Schedule
-from traces.file import TraceStream, load
-from traces.model import NONE, BatchKind, Ending, StepKind, Trace, Untimed
+from traces.format.trace_file import TraceStream, load
+from traces.model.trace import NONE, BatchKind, Ending, StepKind, Trace, Untimed
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracer.schedule import Schedule
-from traces.model import StepKind
+from traces.model.trace import StepKind
 
 
 def kinds(schedule: Schedule, evaluations: list[bool]) -> list[StepKind]:

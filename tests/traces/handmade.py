@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from traces.configuration import ReplayConfig
-from traces.machine import DeviceProperties
-from traces.model import (
+from traces.model.machine import DeviceProperties
+from traces.model.run import RECORDER, REPLAY, HostFigures, LoaderSettings, RecorderNotes, ReplayNotes, Run
+from traces.model.trace import (
     NONE,
     Batches,
     BatchKind,
@@ -32,8 +32,8 @@ from traces.model import (
     Thread,
     Trace,
 )
-from traces.run import RECORDER, REPLAY, HostFigures, LoaderSettings, RecorderNotes, ReplayNotes, Run
-from traces.typed_json import fitting
+from traces.model.typed_json import fitting
+from traces.script.configuration import ReplayConfig
 
 US = 1000
 MS = 1000 * US

@@ -8,10 +8,27 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from traces.checks import limits
-from traces.configuration import ReplayConfig
-from traces.machine import DeviceProperties
-from traces.model import (
+from traces.model.invariants import limits
+from traces.model.machine import DeviceProperties
+from traces.model.run import (
+    REPLAY,
+    CellCall,
+    CellSteps,
+    CleanSteps,
+    Distributed,
+    HostFigures,
+    LoaderSettings,
+    MemoryUse,
+    MissingOp,
+    ProcessGroup,
+    ProfilerCost,
+    ProfilerUse,
+    RecorderNotes,
+    ReplayNotes,
+    Run,
+    Script,
+)
+from traces.model.trace import (
     NONE,
     TABLES,
     Batches,
@@ -31,24 +48,7 @@ from traces.model import (
     Trace,
     Values,
 )
-from traces.run import (
-    REPLAY,
-    CellCall,
-    CellSteps,
-    CleanSteps,
-    Distributed,
-    HostFigures,
-    LoaderSettings,
-    MemoryUse,
-    MissingOp,
-    ProcessGroup,
-    ProfilerCost,
-    ProfilerUse,
-    RecorderNotes,
-    ReplayNotes,
-    Run,
-    Script,
-)
+from traces.script.configuration import ReplayConfig
 
 RUN = Run(
     REPLAY,

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from traces.configuration import ReplaySession
-from traces.file import load, save
-from traces.launch import ROOT, ChildResult
-from traces.model import Device, DeviceKind, DeviceSpans, Origin, Steps, Trace
-from traces.problems import problems_of
+from traces.figures.problems import problems_of
+from traces.format.trace_file import load, save
+from traces.model.trace import Device, DeviceKind, DeviceSpans, Origin, Steps, Trace
+from traces.script.configuration import ReplaySession
+from traces.script.launch import ROOT, ChildResult
 from tui.cli import run
 from tui.commands import replay as replay_command
 from tui.commands.import_ import default_name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.replayer.recordings import make_recording
-from traces.comparison import compare
+from traces.comparison.compare import compare
 from tui.commands.replay_cells import estimated_text
 
 

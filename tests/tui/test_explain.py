@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.traces.handmade import training
-from traces.file import save
-from traces.model import Trace
+from traces.format.trace_file import save
+from traces.model.trace import Trace
 from tui.commands import explain
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from replayer.memory.device.request_log import LogEntry, RequestKind, RequestLog
-from traces.file import save
-from traces.launch import ChildResult
-from traces.model import Trace, TraceError
-from traces.workload import InputTensor, WorkloadSignature
+from traces.format.trace_file import save
+from traces.model.trace import Trace, TraceError
+from traces.model.workload import InputTensor, WorkloadSignature
+from traces.script.launch import ChildResult
 from tui.commands import fit
 from tui.commands.fit import run
 from tui.options import FitOptions

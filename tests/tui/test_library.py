@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.traces.test_library_cells import GPU, NETWORK, a_cell
-from traces.file import save
+from tests.traces.library.test_library_cells import GPU, NETWORK, a_cell
+from traces.format.trace_file import save
 from traces.library import catalogue, find
 from traces.library.cell_traces import trace_of
 from traces.library.cells import CellSource, read_cells, write_cells
 from traces.library.check import check
-from traces.model import StepKind
-from traces.workload import WorkloadSignature
+from traces.model.trace import StepKind
+from traces.model.workload import WorkloadSignature
 from tui.cli import run
 
 SPREAD = {"spread": "1 %", "source": "trace record"}

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.traces.handmade import phase_grained, replay_of, training
-from traces.file import save
+from traces.format.trace_file import save
 from tui.cli import run
 
 

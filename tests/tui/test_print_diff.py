@@ -9,10 +9,10 @@ import pytest
 
 from tests.traces.handmade import US, Call, calls, phase_grained, replay_of, training
 from tests.tui.goldens import assert_golden
-from traces.comparison import Comparison, ValueReads, compare
-from traces.file import load
+from traces.comparison.compare import Comparison, ValueReads, compare
+from traces.format.trace_file import load
 from traces.library import find
-from traces.model import Trace
+from traces.model.trace import Trace
 from tui.print_diff import diff_text
 
 

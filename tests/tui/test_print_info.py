@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tests.traces.handmade import Call, data_parallel, phase_grained, training
 from tests.tui.goldens import assert_golden
-from traces.machine import Machine
-from traces.model import StepKind, Trace
-from traces.run import CleanSteps, Run
-from traces.summary import summarize
+from traces.figures.summary import summarize
+from traces.model.machine import Machine
+from traces.model.run import CleanSteps, Run
+from traces.model.trace import StepKind, Trace
 from tui.print_info import info_text, note_sentences
 
 

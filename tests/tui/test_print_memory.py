@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from traces.comparison import MemoryComparison
+from traces.comparison.compare import MemoryComparison
 from tui.print_memory import memory_sentences, peak_rows
 
 GIB, MIB = 1 << 30, 1 << 20

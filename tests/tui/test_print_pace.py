@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.traces.handmade import replay_of, training
-from traces.comparison import Comparison, compare
+from traces.comparison.compare import Comparison, compare
 from tui.print_pace import event_sentences, loader_note, pace_sentences
 
 

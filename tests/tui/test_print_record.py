@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from traces.model import Device, DeviceKind, DeviceSpans, Phases, Steps, Strings, Trace, Untimed
-from traces.run import ProfilerUse, RecorderNotes, Run
+from traces.model.run import ProfilerUse, RecorderNotes, Run
+from traces.model.trace import Device, DeviceKind, DeviceSpans, Phases, Steps, Strings, Trace, Untimed
 from tui.print_record import lack_lines
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.replayer.recordings import Op, make_recording
-from traces.file import save
+from traces.format.trace_file import save
 from tui.cli import run
 from tui.figures import paint, printable
 from tui.svg_charts import escape

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from traces.file import TraceStream, load, save
-from traces.launch import ChildResult
-from traces.model import Steps, Thread, Trace, TraceWriteError
-from traces.run import Run
+from traces.format.trace_file import TraceStream, load, save
+from traces.model.run import Run
+from traces.model.trace import Steps, Thread, Trace, TraceWriteError
+from traces.script.launch import ChildResult
 from tui.commands import record
 from tui.commands.record import run
 from tui.options import RecordOptions

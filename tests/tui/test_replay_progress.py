@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.traces.handmade import training
-from traces.file import save
-from traces.follow import StepCount
-from traces.run import KINETO, Run, Script
+from traces.format.growing_file import StepCount
+from traces.format.trace_file import save
+from traces.model.run import KINETO, Run, Script
 from tui import replay_progress
 from tui.replay_progress import expected_steps, progress_text, telling_steps
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.traces.handmade import phase_grained, replay_of, training
-from traces.file import save
+from traces.format.trace_file import save
 from traces.kineto import read_kineto
-from traces.model import Trace
+from traces.model.trace import Trace
 from tui.cli import run
 from tui.html_report import NamedTrace, report_html
 

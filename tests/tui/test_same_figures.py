@@ -12,11 +12,11 @@ import pytest
 import traces
 from tests.traces.handmade import phase_grained, replay_of, training
 from tests.tui.view.scenes import whole
-from traces.comparison import compare
-from traces.file import save
+from traces.comparison.compare import compare
+from traces.figures.summary import summarize
+from traces.format.trace_file import save
 from traces.kineto import read_kineto
-from traces.model import Trace
-from traces.summary import summarize
+from traces.model.trace import Trace
 from tui.cli import run
 from tui.figures import share_text, size_text, time_text
 from tui.html_report import NamedTrace, report_html

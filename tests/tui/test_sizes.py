@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traces.model import TraceError
+from traces.model.trace import TraceError
 from tui.sizes import sizes
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.replayer.recordings import Op, make_recording
-from traces.file import save
-from traces.machine import DeviceProperties
-from traces.model import Device
+from traces.format.trace_file import save
+from traces.model.machine import DeviceProperties
+from traces.model.trace import Device
 
 
 def recording_of_something_else(path: Path) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracer.state import recorder
-from traces.patching import around
+from traces.script.patching import around
 
 
 def before(call: Callable[..., Any], report: str) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from tracer.state import started
-from traces.patching import patch_around
+from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:

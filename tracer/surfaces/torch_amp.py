@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from tracer.surfaces.listening import before
-from traces.patching import patch
+from traces.script.patching import patch
 
 
 def install(torch: ModuleType) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tracer.state import captures, recorder, started
 from tracer.surfaces.torch_nn_module import in_module
-from traces.patching import patch_around
+from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:

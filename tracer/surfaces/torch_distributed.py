@@ -31,8 +31,8 @@ from tracer.collectives import CollectiveCall
 from tracer.recorder import Recorder
 from tracer.state import recorder, started
 from tracer.surfaces.torch_distributed_work import Works
-from traces.model import NONE, Ending
-from traces.patching import argument, around, patch, patch_everywhere
+from traces.model.trace import NONE, Ending
+from traces.script.patching import argument, around, patch, patch_everywhere
 
 # By operation, the argument that is this rank's input; "" for none, or for what is made of other operations.
 _INPUTS = {

@@ -21,7 +21,7 @@ from typing import Any
 
 from tracer.collectives import PendingCollective
 from tracer.state import recorder, started
-from traces.patching import patch, patch_around
+from traces.script.patching import patch, patch_around
 
 _WAITS = ("wait", "synchronize", "block_current_stream")
 

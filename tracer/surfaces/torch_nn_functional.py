@@ -2,7 +2,7 @@
 
     loss = F.cross_entropy(output, target)      # also from within nn.CrossEntropyLoss, or from within a model
 
-The names are those that `traces.phases.LOSS_OPS` knows as ops, as far as they are functions here.
+The names are those that `traces.script.phase_rule.LOSS_OPS` knows as ops, as far as they are functions here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from tracer.surfaces.listening import before
-from traces.patching import patch
+from traces.script.patching import patch
 
 _LOSSES = (
     "cross_entropy nll_loss log_softmax mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy"

@@ -15,9 +15,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from tracer.state import optimizers, recorder
-from traces.modules import ModuleNames
-from traces.patching import PhaseScope, patch
-from traces.script_hooks import ModuleCalls, ScriptHooks
+from traces.analyses.modules import ModuleNames
+from traces.script.patching import PhaseScope, patch
+from traces.script.script_hooks import ModuleCalls, ScriptHooks
 
 _CALLS = ModuleCalls()  # torch's modules are global
 

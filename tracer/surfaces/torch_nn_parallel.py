@@ -25,8 +25,8 @@ import torch
 
 from tracer.state import recorder
 from tracer.surfaces.torch_nn_module import in_module
-from traces.data_parallel_hooks import DataParallelHooks
-from traces.patching import OutermostCalls, argument, around, patch_everywhere
+from traces.script.data_parallel_hooks import DataParallelHooks
+from traces.script.patching import OutermostCalls, argument, around, patch_everywhere
 
 
 @contextmanager

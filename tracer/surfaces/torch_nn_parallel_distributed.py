@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from tracer.state import recorder, started
-from traces.patching import argument, around, patch_around, patch_everywhere
+from traces.script.patching import argument, around, patch_around, patch_everywhere
 
 
 def install(torch: ModuleType) -> None:

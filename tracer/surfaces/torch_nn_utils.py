@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from tracer.surfaces.listening import before
-from traces.patching import patch, patch_everywhere
+from traces.script.patching import patch, patch_everywhere
 
 _CLIPPING = "clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_norm_"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from tracer.state import optimizers, recorder
-from traces.script_hooks import ScriptHooks
+from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:

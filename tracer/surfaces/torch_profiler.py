@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from tracer.state import profiles, started
-from traces.patching import patch_around
+from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:

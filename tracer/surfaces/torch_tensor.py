@@ -19,8 +19,8 @@ from typing import Any, Self
 from torch.utils._pytree import tree_leaves
 
 from tracer.state import recorder, started
-from traces.model import READ_LIMIT
-from traces.patching import PhaseScope, around, patch, patch_around
+from traces.model.trace import READ_LIMIT
+from traces.script.patching import PhaseScope, around, patch, patch_around
 
 Call = Callable[..., Any]
 

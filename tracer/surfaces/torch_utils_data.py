@@ -18,10 +18,10 @@ import torch.utils.data.dataloader
 
 from tracer.state import optimizers, recorder
 from tracer.surfaces.torch_tensor import Quiet
-from traces.model import NONE, BatchKind
-from traces.patching import around, patch_around
-from traces.run import LoaderSettings
-from traces.script_hooks import ScriptHooks, tensors_in
+from traces.model.run import LoaderSettings
+from traces.model.trace import NONE, BatchKind
+from traces.script.patching import around, patch_around
+from traces.script.script_hooks import ScriptHooks, tensors_in
 
 
 def install(torch_module: ModuleType) -> None:

@@ -1,6 +1,6 @@
 """What runs first in every interpreter of a traced run: it waits for torch and then starts the rooms that were asked for.
 
-`traces.launch` puts this folder in front on PYTHONPATH and names a session folder in the environment; Python itself
+`traces.script.launch` puts this folder in front on PYTHONPATH and names a session folder in the environment; Python itself
 imports a module called `sitecustomize` before anything of the user's runs. So a script, its subprocesses, its spawned
 workers and torchrun's children are all reached, and argv, `__main__`, `sys.path[0]` and tracebacks are the script's
 own, for it is run by `python script.py` and by nothing else.
@@ -64,7 +64,7 @@ class AfterImport:
 
 
 class Session:
-    """One run of `traces.launch.run_child`, as one of its processes sees it: the folder that TRACE_SESSION names."""
+    """One run of `traces.script.launch.run_child`, as one of its processes sees it: the folder that TRACE_SESSION names."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -108,7 +108,7 @@ class Session:
 
 
 def is_told_in_a_line(error: Exception) -> bool:
-    model = sys.modules.get("traces.model")
+    model = sys.modules.get("traces.model.trace")
     return model is not None and isinstance(error, model.TraceError)
 
 

@@ -6,7 +6,7 @@
 The way through this package: `sources` (files, folders, archives), `text` (bytes to events), `groups` with `rows` (by rank
 and kind), `columns` (to numpy), `spans` with `nesting`, `shapes`, `out_variants` and `roles` (the tables),
 `devices`, `steps` (steps and phases), `comms` and `parts` (collectives, parts of nn.DataParallel), `ranks` (one trace). `eras`
-has what differs by version. Files that `trace export` wrote say what they were made from (traces/export_notes.py).
+has what differs by version. Files that `trace export` wrote say what they were made from (traces/chrome/export_notes.py).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from traces.kineto.ranks import assemble
-from traces.kineto.sources import Source, holds_several, recordings_in
-from traces.model import Trace
+from traces.kineto.reading.sources import Source, holds_several, recordings_in
+from traces.model.trace import Trace
 
 __all__ = ["read_kineto", "read_kineto_bytes"]
 

@@ -2,7 +2,7 @@
 
     trace = assemble([Source("rank0.json", "rank0.json", text0), Source("rank1.json", "rank1.json", text1)], problems)
 
-Each file becomes a trace of its own, and `traces.merge` makes one of them.
+Each file becomes a trace of its own, and `traces.combining.merge` makes one of them.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any
 
 import numpy as np
 
-from traces.cycles import cycles_of, joined_cycles
-from traces.export_notes import HEADER_KEY, PAIR_KEY, ExportNotes
-from traces.kineto.comms import read_collectives
-from traces.kineto.devices import is_of_amd, properties_of, read_devices
-from traces.kineto.eras import DEVICE_CATEGORIES, TORCH_OF_ERA, TsUnit, era
-from traces.kineto.groups import Groups, Piece
-from traces.kineto.impossible import has_dependent_launch
-from traces.kineto.parts import read_parts
-from traces.kineto.rows import QUEUE, CategoryEvents
-from traces.kineto.sources import Source
-from traces.kineto.spans import RankTables, read_tables
-from traces.kineto.steps import read_steps
-from traces.kineto.text import Document, parse_all
-from traces.machine import Machine, hip_version, runtime_version
-from traces.merge import merge_ranks
-from traces.model import NONE, Column, Device, DeviceKind, Ending, HostKind, Strings, Trace, TraceImportError
-from traces.run import KINETO, QUEUES, STREAMS, Run, distributed_of
+from traces.chrome.export_notes import HEADER_KEY, PAIR_KEY, ExportNotes
+from traces.combining.merge import merge_ranks
+from traces.combining.profiler_cycles import cycles_of, joined_cycles
+from traces.kineto.reading.eras import DEVICE_CATEGORIES, TORCH_OF_ERA, TsUnit, era
+from traces.kineto.reading.event_rows import QUEUE, CategoryEvents
+from traces.kineto.reading.groups import Groups, Piece
+from traces.kineto.reading.sources import Source
+from traces.kineto.reading.text import Document, parse_all
+from traces.kineto.spans.impossible import has_dependent_launch
+from traces.kineto.spans.spans import RankTables, read_tables
+from traces.kineto.structure.collectives import read_collectives
+from traces.kineto.structure.devices import is_of_amd, properties_of, read_devices
+from traces.kineto.structure.stages import read_parts
+from traces.kineto.structure.steps import read_steps
+from traces.model.machine import Machine, hip_version, runtime_version
+from traces.model.run import KINETO, QUEUES, STREAMS, Run, distributed_of
+from traces.model.trace import NONE, Column, Device, DeviceKind, Ending, HostKind, Strings, Trace, TraceImportError
 
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)", re.IGNORECASE)
 _PLACES_IN_NAME = re.compile(r"-(?:TP|DP|PP|EP|CP)-(\d{1,6})(?!\d)")

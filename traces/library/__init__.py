@@ -16,10 +16,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from traces.file import load as load_file
+from traces.format.trace_file import load as load_file
 from traces.library.catalogue import find_cell, folders, gpus
 from traces.library.cell_traces import trace_of
-from traces.model import Trace, TraceLibraryError
+from traces.model.trace import Trace, TraceLibraryError
 
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"

@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 
 from traces.library.cells import Cell, Gpu, write_cells
-from traces.model import Column
-from traces.workload import WorkloadSignature
+from traces.model.trace import Column
+from traces.model.workload import WorkloadSignature
 
 FOLDER = Path(__file__).parent
 NETWORKS = FOLDER / "torchvision_networks.json"

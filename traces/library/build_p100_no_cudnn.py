@@ -19,13 +19,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from traces.file import save
+from traces.format.trace_file import save
 from traces.library import entries
 from traces.library.cell_traces import lay_out
-from traces.machine import DeviceProperties
-from traces.model import Device, Origin, PhaseTiming, StepKind, Trace
-from traces.run import Run
-from traces.workload import InputTensor, WorkloadSignature
+from traces.model.machine import DeviceProperties
+from traces.model.run import Run
+from traces.model.trace import Device, Origin, PhaseTiming, StepKind, Trace
+from traces.model.workload import InputTensor, WorkloadSignature
 
 # Medians over batches, in tenths of a millisecond as published. The order is that of the training loop.
 STEADY_PHASES = {"h2d": 65, "forward": 2547, "loss": 3, "backward": 4951, "optimizer": 31}

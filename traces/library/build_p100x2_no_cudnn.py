@@ -23,12 +23,12 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from traces.file import save
+from traces.format.trace_file import save
 from traces.library import build_p100_no_cudnn, entries
 from traces.library.build_p100_no_cudnn import DEVICE, NS, steps_of
 from traces.library.cell_traces import lay_out
-from traces.model import Origin, Parts, PhaseTiming, StepKind, Thread, Trace
-from traces.run import Run
+from traces.model.run import Run
+from traces.model.trace import Origin, Parts, PhaseTiming, StepKind, Thread, Trace
 
 # In tenths of a millisecond. Published: 0.3, 270.1, 0.5, 503.7, 5.5; see Note [Medians that do not add up].
 STEADY_PHASES = {"h2d": 3, "forward": 2687, "loss": 5, "backward": 5010, "optimizer": 55}

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from traces.library.cells import SUFFIX, Cell, CellFile, Gpu, read_cells
 from traces.library.matching import Match, compared, nearest
-from traces.model import TraceError, TraceLibraryError
-from traces.workload import WorkloadSignature
+from traces.model.trace import TraceError, TraceLibraryError
+from traces.model.workload import WorkloadSignature
 
 BUNDLED = Path(__file__).parent
 VARIABLE = "TRACE_LIBRARY"

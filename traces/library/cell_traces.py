@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from traces.library.cells import Cell, CellSource, Gpu
-from traces.machine import Machine
-from traces.model import Device, Origin, Phases, PhaseTiming, StepKind, Steps, Trace
-from traces.typed_json import to_json
-from traces.workload import WorkloadSignature
+from traces.model.machine import Machine
+from traces.model.trace import Device, Origin, Phases, PhaseTiming, StepKind, Steps, Trace
+from traces.model.typed_json import to_json
+from traces.model.workload import WorkloadSignature
 
 # In the order of a training loop.
 _ORDER = ("h2d", "forward", "loss", "zero_grad", "backward", "optimizer")

@@ -33,11 +33,11 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from traces.columns import ABOVE, pack_column, unpack_column
-from traces.frames import Damaged
-from traces.model import Column, TraceFormatError, TraceLibraryError, TraceWriteError
-from traces.typed_json import from_json, to_json
-from traces.workload import InputTensor, WorkloadSignature
+from traces.format.column_encoding import ABOVE, pack_column, unpack_column
+from traces.format.frames import Damaged
+from traces.model.trace import Column, TraceFormatError, TraceLibraryError, TraceWriteError
+from traces.model.typed_json import from_json, to_json
+from traces.model.workload import InputTensor, WorkloadSignature
 
 SUFFIX = ".cells"
 MAGIC = b"trace-replay cells\n\x89"

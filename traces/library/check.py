@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from traces.file import load
+from traces.figures.measure import steady_steps
+from traces.format.trace_file import load
 from traces.library.catalogue import BUNDLED, cell_files
 from traces.library.cells import SUFFIX, Cell, CellSource, read_cells
 from traces.library.matching import compared
-from traces.measure import steady_steps
-from traces.model import Trace, TraceError
-from traces.typed_json import fitting, to_json
-from traces.workload import WorkloadSignature
+from traces.model.trace import Trace, TraceError
+from traces.model.typed_json import fitting, to_json
+from traces.model.workload import WorkloadSignature
 
 ERROR, WARNING = "error", "warning"
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from traces.file import load
-from traces.json_facts import as_json
+from traces.format.trace_file import load
 from traces.library import SUFFIX, entries
 from traces.library.catalogue import cell_files, folders
 from traces.library.recorded_cells import gpu_of
-from traces.model import TraceError
+from traces.model.json_facts import as_json
+from traces.model.trace import TraceError
 
 
 @dataclass(frozen=True)

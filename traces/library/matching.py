@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from traces.library.cells import Cell, CellFile
-from traces.model import TraceLibraryError
-from traces.workload import InputTensor, WorkloadSignature
+from traces.model.trace import TraceLibraryError
+from traces.model.workload import InputTensor, WorkloadSignature
 
 _PARAMETRIC = frozenset(
     "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Linear Bilinear BatchNorm1d BatchNorm2d BatchNorm3d"

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from traces.figures.measure import memory_peaks, phase_times, steady_steps
 from traces.library.cells import PHASES, Cell, CellSource, Gpu
 from traces.library.matching import batch_of
-from traces.measure import memory_peaks, phase_times, steady_steps
-from traces.model import Trace, TraceLibraryError
-from traces.typed_json import to_json
-from traces.workload import InputTensor, WorkloadSignature
+from traces.model.trace import Trace, TraceLibraryError
+from traces.model.typed_json import to_json
+from traces.model.workload import InputTensor, WorkloadSignature
 
 _NAMELESS = {"nvidia", "amd", "tesla", "quadro", "geforce", "instinct", "graphics"}
 # Kept of a recording's provenance: what tells how it was made.

@@ -6,9 +6,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from traces.comparison import compare
-from traces.gate import check, read_budgets
-from traces.json_facts import as_json
+from traces.comparison.compare import compare
+from traces.comparison.gate import check, read_budgets
+from traces.model.json_facts import as_json
 from tui.outputs import to_json
 from tui.print_diff import diff_text
 from tui.print_gate import gate_line

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from traces.functions import FunctionChange, function_changes
-from traces.json_facts import as_json
-from traces.model import TraceError
+from traces.analyses.python_functions import FunctionChange, function_changes
+from traces.model.json_facts import as_json
+from traces.model.trace import TraceError
 from tui.figures import ABSENT, fit, table, time_text
 from tui.outputs import show_text, to_json
 from tui.terminal import look

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from replayer.timing.clock import WallClock, lower_timer_slack
-from traces.json_facts import as_json
+from traces.model.json_facts import as_json
 from tui.figures import paint, size_text
 from tui.kernel_access import why_no_kernels
 from tui.outputs import show_text, to_json

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from traces.comparison import compare
-from traces.explain import explain
-from traces.json_facts import as_json
+from traces.comparison.compare import compare
+from traces.comparison.explain import explain
+from traces.model.json_facts import as_json
 from tui.figures import fit_apart, kernel_texts
 from tui.outputs import show_text, to_json
 from tui.trace_names import load_trace

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traces.chrome import export_chrome
-from traces.chrome_pair import export_pair
-from traces.model import NONE
+from traces.chrome.export import export_chrome
+from traces.chrome.pair import export_pair
+from traces.model.trace import NONE
 from tui.narration import say
 from tui.outputs import require_place_for, require_suffix, to_json
 from tui.progress import working

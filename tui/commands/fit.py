@@ -25,15 +25,15 @@ from replayer.memory.capacity import Capacity
 from replayer.memory.device.oom import DEFAULT_OOM_TEXT
 from replayer.memory.device.request_log import REQUESTS, RequestKind, RequestLog
 from replayer.memory.rerun_requests import MAX_BATCH, ScaledRequests, largest_batch, run_requests
-from traces.cards import CARDS, Card, find_card
-from traces.configuration import ReplayConfig, ReplaySession
-from traces.file import save
-from traces.launch import run_child
+from traces.combining.replayed_ranks import process_of_each_rank, timelines_in
+from traces.format.trace_file import save
 from traces.library.limits import MeasuredLimit
-from traces.machine import Machine
-from traces.model import Device, StepKind, Steps, Trace, TraceError
-from traces.replayed import process_of_each_rank, timelines_in
-from traces.workload import WorkloadSignature
+from traces.model.machine import Machine
+from traces.model.trace import Device, StepKind, Steps, Trace, TraceError
+from traces.model.workload import WorkloadSignature
+from traces.names.cards import CARDS, Card, find_card
+from traces.script.configuration import ReplayConfig, ReplaySession
+from traces.script.launch import run_child
 from tui.commands.fit_times import KnownTimes
 from tui.figures import counted
 from tui.narration import ending_text

@@ -26,13 +26,13 @@ from statistics import median
 
 import numpy as np
 
-from traces.cards import Card, find_card
-from traces.communication import communication_kernels
+from traces.analyses.communication import communication_kernels
 from traces.library import catalogue
 from traces.library.cells import Cell, NotMeasured
 from traces.library.limits import MeasuredLimit
-from traces.model import Column, StepKind, Trace, TraceError, TraceLibraryError
-from traces.workload import WorkloadSignature
+from traces.model.trace import Column, StepKind, Trace, TraceError, TraceLibraryError
+from traces.model.workload import WorkloadSignature
+from traces.names.cards import Card, find_card
 
 ESTIMATED = "estimated"  # what the source of a step begins with that no cell tells
 

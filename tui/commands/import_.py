@@ -11,11 +11,11 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
-from traces.file import save
+from traces.figures.problems import problems_of
+from traces.figures.summary import Summary, summarize
+from traces.format.trace_file import save
 from traces.kineto import read_kineto
-from traces.model import TraceError
-from traces.problems import problems_of
-from traces.summary import Summary, summarize
+from traces.model.trace import TraceError
 from tui.figures import counted
 from tui.narration import say
 from tui.outputs import require_place_for, to_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from traces.summary import summarize
+from traces.figures.summary import summarize
 from tui.outputs import to_json
 from tui.print_info import info_text
 from tui.terminal import look

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from traces.file import load
+from traces.format.trace_file import load
 from traces.library import FORMER_NAMES, find
 from traces.library import SUFFIX as TRACE_SUFFIX
 from traces.library.catalogue import BUNDLED, cell_file, cell_files, faults, find_cell, gpus, models, user_folder
@@ -30,7 +30,7 @@ from traces.library.check import ERROR, Fault, unreadable
 from traces.library.check import check as findings_of
 from traces.library.listing import LibraryEntry, all_entries
 from traces.library.recorded_cells import cell_of, gpu_of, row_of
-from traces.model import Trace, TraceError, TraceLibraryError
+from traces.model.trace import Trace, TraceError, TraceLibraryError
 from tui.figures import counted, size_text, table, time_text
 from tui.narration import say
 from tui.outputs import show_text, to_json

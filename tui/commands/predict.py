@@ -11,8 +11,8 @@ from typing import Any
 
 from replayer.prediction.conditions import Conditions, conditions_of
 from replayer.prediction.predict import Prediction, Predictor, predict
-from traces.file import save
-from traces.model import Trace, TraceError
+from traces.format.trace_file import save
+from traces.model.trace import Trace, TraceError
 from tui.options import PredictOptions
 from tui.outputs import require_place_for, show_text, to_json
 from tui.print_predict import prediction_text, sweep_text

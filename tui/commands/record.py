@@ -19,19 +19,19 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from traces.configuration import RecordConfig, RecordSession, ReplayConfig, ReplaySession
-from traces.cycles import joined_cycles
-from traces.deferred_signals import deferred_signals
-from traces.file import load, save
-from traces.functions import without_folders
+from traces.analyses.python_functions import without_folders
+from traces.combining.merge import merge_ranks, with_profile
+from traces.combining.profiler_cycles import joined_cycles
+from traces.combining.replayed_ranks import process_of_each_rank
+from traces.format.trace_file import load, save
 from traces.kineto import read_kineto
-from traces.launch import ChildResult, run_child
-from traces.merge import merge_ranks, with_profile
-from traces.model import Trace, TraceError
-from traces.order import in_order
-from traces.python_calls import folded
-from traces.replayed import process_of_each_rank
-from traces.run import RecorderNotes, Run
+from traces.kineto.spans.python_calls import folded
+from traces.model.row_order import in_order
+from traces.model.run import RecorderNotes, Run
+from traces.model.trace import Trace, TraceError
+from traces.script.configuration import RecordConfig, RecordSession, ReplayConfig, ReplaySession
+from traces.script.deferred_signals import deferred_signals
+from traces.script.launch import ChildResult, run_child
 from tui.errors import line_for
 from tui.narration import explain_empty_run, hint_misplaced_option, say
 from tui.options import RecordOptions

@@ -22,11 +22,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from traces.file import load
+from traces.format.trace_file import load
 from traces.library.catalogue import gpus
 from traces.library.cells import SUFFIX, write_cells
 from traces.library.recorded_cells import RunOfCell, cell_of, gpu_of, row_of
-from traces.model import Trace, TraceError
+from traces.model.trace import Trace, TraceError
 from tui.commands.record import default_name, run
 from tui.figures import counted, size_text, time_text
 from tui.narration import ending_text, say

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from replayer.prediction.conditions import Conditions, short
 from replayer.recording.replicas import require_kernels_of_one
-from traces.comparison import Comparison, compare
-from traces.configuration import ReplayConfig, ReplaySession
-from traces.file import save
-from traces.launch import ChildResult, run_child
+from traces.combining.replayed_ranks import one_replay, timelines_in
+from traces.comparison.compare import Comparison, compare
+from traces.figures.measure import work_rows
+from traces.format.trace_file import save
 from traces.library.cells import Gpu
-from traces.measure import work_rows
-from traces.model import HostKind, Origin, Trace, TraceError
-from traces.replayed import one_replay, timelines_in
+from traces.model.trace import HostKind, Origin, Trace, TraceError
+from traces.script.configuration import ReplayConfig, ReplaySession
+from traces.script.launch import ChildResult, run_child
 from tui.commands.replay_cells import (
     card_alone,
     card_of,

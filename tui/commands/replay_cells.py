@@ -5,8 +5,8 @@
     recorded = driven_by(replayed, blank)
 
 Note [A card that the library lacks]
-    A card of the table of GPUs (traces/cards.py) of which the library has nothing, or nothing of what the script trains, can be
-    estimated op by op. There is nothing to compare such a replay with: its own figures are told, as an estimate.
+    A card of the table of GPUs (traces/names/cards.py) of which the library has nothing, or nothing of what the script trains,
+    can be estimated op by op. There is nothing to compare such a replay with: its own figures are told, as an estimate.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from traces.cards import find_card
-from traces.comparison import Comparison
-from traces.configuration import CellChoice
+from traces.comparison.compare import Comparison
 from traces.library import is_cell_name
 from traces.library.catalogue import cell_file, files_of, gpus
 from traces.library.catalogue import gpu as gpu_of
 from traces.library.cell_traces import blank_trace, driven_trace
 from traces.library.cells import Gpu, read_cells
-from traces.model import Trace, TraceError, TraceLibraryError
-from traces.run import CellSteps
+from traces.model.run import CellSteps
+from traces.model.trace import Trace, TraceError, TraceLibraryError
+from traces.names.cards import find_card
+from traces.script.configuration import CellChoice
 from tui.figures import time_text
 from tui.print_diff import estimate_sentences
 from tui.print_memory import memory_sentences

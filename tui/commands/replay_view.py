@@ -14,8 +14,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from traces.launch import ChildResult, run_child
-from traces.model import Trace
+from traces.model.trace import Trace
+from traces.script.launch import ChildResult, run_child
 from tui.view.app import ViewApp
 from tui.view.live import Live
 from tui.view.output import ScriptOutput, no_input

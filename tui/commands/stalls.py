@@ -3,7 +3,7 @@
     run(StallsOptions(script=["train.py"], gpu="v100", disk="ssd", cached="35%"))
 
 The script runs three times on the virtual GPU, in real time, with its own loader: on one batch that is ready in memory, on data
-that is cached, and behind a disk that is modelled. `traces.stalls` compares the runs.
+that is cached, and behind a disk that is modelled. `traces.stalls.data_stalls` compares the runs.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from traces.configuration import FAILURE, CellChoice, ReplayConfig, ReplaySession
-from traces.file import save
-from traces.json_facts import as_json
-from traces.launch import run_child
-from traces.model import Trace, TraceError
-from traces.replayed import one_replay, timelines_in
-from traces.stalls import MOST_WORKERS, Pace, Stalls, stalls_of
-from traces.storage_model import CacheShare, Disk
-from traces.storage_server import Loading, StorageServer
+from traces.combining.replayed_ranks import one_replay, timelines_in
+from traces.format.trace_file import save
+from traces.model.json_facts import as_json
+from traces.model.trace import Trace, TraceError
+from traces.script.configuration import FAILURE, CellChoice, ReplayConfig, ReplaySession
+from traces.script.launch import run_child
+from traces.stalls.data_stalls import MOST_WORKERS, Pace, Stalls, stalls_of
+from traces.stalls.storage_model import CacheShare, Disk
+from traces.stalls.storage_server import Loading, StorageServer
 from tui.commands.replay_cells import card_alone, card_of, choice_of, saved_in
 from tui.figures import ABSENT, count_text, share_text, size_text, table, time_text
 from tui.narration import ending_text, hint_misplaced_option, say

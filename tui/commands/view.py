@@ -7,9 +7,9 @@ from pathlib import Path
 
 import typer
 
-from traces.comparison import compare
+from traces.comparison.compare import compare
+from traces.figures.summary import summarize
 from traces.library import load
-from traces.summary import summarize
 from tui.outputs import require_place_for, require_suffix, write_text
 from tui.print_diff import diff_text
 from tui.print_info import info_text

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.equivalents import canonical_op
-from traces.measure import launch_steps, op_of, work_rows
-from traces.model import Column, Trace
+from traces.figures.measure import launch_steps, op_of, work_rows
+from traces.model.trace import Column, Trace
+from traces.names.equivalent_ops import canonical_op
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from enum import Enum
 
 import numpy as np
 
-from traces.counterparts import Counterparts, paired_steps, same_order, steps_in_order
-from traces.measure import window_ns
-from traces.model import NONE, Column, Trace
+from traces.comparison.counterparts import Counterparts, paired_steps, same_order, steps_in_order
+from traces.figures.measure import window_ns
+from traces.model.trace import NONE, Column, Trace
 from tui.view.axis import Axis, SlotTimes
 
 ANCHOR_NS = 5_000  # by so much counterparts may lie apart: each gap makes the axis longer

@@ -1,5 +1,5 @@
-"""The tables of what is worked out of a trace beyond plain figures (traces/analyses.py): idle time by reason, launches, copies,
-communication, rates by op and shape, modules, the critical path, ranks that came late; and what fills memory.
+"""The tables of what is worked out of a trace beyond plain figures (traces/analyses/analyse.py): idle time by reason,
+launches, copies, communication, rates by op and shape, modules, the critical path, ranks that came late; and what fills memory.
 
     analysis_table(scene, "idle").rows[0].values     # ("waiting for data", -12_000, 58_700_000, 58_688_000)
 """
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from traces.achieved import OpRates
-from traces.analyses import Analyses
-from traces.communication import Communication
-from traces.launches import StreamLaunches
-from traces.peak_memory import held_at_peak
+from traces.analyses.analyse import Analyses
+from traces.analyses.communication import Communication
+from traces.analyses.launches import StreamLaunches
+from traces.analyses.peak_memory import held_at_peak
+from traces.rates.achieved_rates import OpRates
 from tui.figures import curve_text
 from tui.print_analyses import idle_per_step, op_label, paired_launches
 from tui.view.scene import Scene

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from traces.model import Column
+from traces.model.trace import Column
 
 
 class Pieces(NamedTuple):

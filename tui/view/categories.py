@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from traces.model import BatchKind, Column, DeviceKind, HostKind, Trace
+from traces.model.trace import BatchKind, Column, DeviceKind, HostKind, Trace
 
 
 class Category(IntEnum):

@@ -23,7 +23,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from traces.model import NONE, Column
+from traces.model.trace import NONE, Column
 from tui.view.axis import SlotTimes
 from tui.view.categories import Category
 from tui.view.lanes import Curve, Lane

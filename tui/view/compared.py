@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.counterparts import Counterparts, KernelChange
-from traces.model import Column, Trace
+from traces.comparison.counterparts import Counterparts, KernelChange
+from traces.model.trace import Column, Trace
 from tui.view.axis import SlotTimes
 from tui.view.cells import SAME_SHARE, SIGNS, Busy, CellRow, Sign, anything, change_cells
 from tui.view.lanes import Lane

@@ -6,11 +6,11 @@ details(scene, span, Alignment.STEP, at_ns)
 
 from __future__ import annotations
 
-from traces.achieved import compared_text
-from traces.equivalents import canonical_op
-from traces.launch_configs import config_args
-from traces.measure import op_of
-from traces.model import NONE, DeviceKind, Ending, HostKind, Origin, Trace
+from traces.figures.measure import op_of
+from traces.model.trace import NONE, DeviceKind, Ending, HostKind, Origin, Trace
+from traces.names.equivalent_ops import canonical_op
+from traces.names.launch_configs import config_args
+from traces.rates.achieved_rates import compared_text
 from tui.figures import count_text, error_text, fit, share_text, size_text, time_text
 from tui.view.alignment import Alignment
 from tui.view.cells import plain

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.counterparts import SAME_SHARE, Counterparts, KernelChange, same_order
-from traces.intervals import Intervals
-from traces.measure import launch_phases, op_of, work_rows
-from traces.model import NONE, Column, StepKind, Trace
+from traces.comparison.counterparts import SAME_SHARE, Counterparts, KernelChange, same_order
+from traces.figures.measure import launch_phases, op_of, work_rows
+from traces.model.intervals import Intervals
+from traces.model.trace import NONE, Column, StepKind, Trace
 from tui.view.alignment import ANCHOR_NS, phase_rows
 from tui.view.difference import Difference
 from tui.view.scene import TABLE_ROWS, Scene

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from traces.model import Column
+from traces.model.trace import Column
 from tui.figures import size_text
 from tui.view.alignment import Alignment
 from tui.view.categories import Category

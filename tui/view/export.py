@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traces.chrome import export_chrome
-from traces.excerpt import between
+from traces.chrome.export import export_chrome
+from traces.combining.excerpt import between
 from tui.view.window import Window
 
 

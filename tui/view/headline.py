@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
-from traces.comparison import Comparison
-from traces.problems import Severity, problems_of
-from traces.spread import Spread
-from traces.summary import Summary
+from traces.comparison.compare import Comparison
+from traces.figures.problems import Severity, problems_of
+from traces.figures.spread import Spread
+from traces.figures.summary import Summary
 from tui.figures import ABSENT, count_text, counted, error_text, fit, of_devices, printable, share_text, size_text, time_text
 from tui.print_diff import verdict_sentences
 from tui.view.scene import Scene

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from traces.intervals import Intervals
-from traces.model import NONE, Column
+from traces.model.intervals import Intervals
+from traces.model.trace import NONE, Column
 
 
 class Lane:

@@ -4,8 +4,8 @@
     for stage in live.stages(): ...          # one after each step, or after several where looking takes longer than a step
     live.finish(0)                           # the script has ended with this exit code: the last stage is whole
 
-The replay writes its timeline step by step into a file (traces/follow.py). Looking costs this machine time that the replay
-may need, so between two looks at least three times as long is waited as the last one took.
+The replay writes its timeline step by step into a file (traces/format/growing_file.py). Looking costs this machine time that
+the replay may need, so between two looks at least three times as long is waited as the last one took.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from traces.follow import Follower, timeline_of
-from traces.model import Trace
+from traces.format.growing_file import Follower, timeline_of
+from traces.model.trace import Trace
 from tui.view.differences import differences
 from tui.view.loading import Stage
 from tui.view.scene import Scene

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from traces.library import load
-from traces.model import Trace
+from traces.model.trace import Trace
 from tui.view.differences import differences
 from tui.view.scene import Scene
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from traces.measure import op_of
-from traces.model import NONE, Column, HostKind, HostSpans, Trace
-from traces.modules import PREFIX
+from traces.analyses.modules import PREFIX
+from traces.figures.measure import op_of
+from traces.model.trace import NONE, Column, HostKind, HostSpans, Trace
 from tui.view.scene import Scene
 from tui.view.spans import Span, find_span
 from tui.view.window import Window

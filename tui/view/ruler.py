@@ -14,7 +14,7 @@ from bisect import bisect_right
 
 import numpy as np
 
-from traces.model import NONE
+from traces.model.trace import NONE
 from tui.figures import time_text
 from tui.view.alignment import Alignment
 from tui.view.scene import Scene

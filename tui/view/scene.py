@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from traces.achieved import OpRates, achieved
-from traces.comparison import Comparison, compare, pair_streams
-from traces.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
-from traces.idle import IdleSpans, idle_spans
-from traces.model import NONE, Column, Trace
-from traces.summary import Summary, summarize
+from traces.analyses.idle import IdleSpans, idle_spans
+from traces.comparison.compare import Comparison, compare, pair_streams
+from traces.comparison.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
+from traces.figures.summary import Summary, summarize
+from traces.model.trace import NONE, Column, Trace
+from traces.rates.achieved_rates import OpRates, achieved
 from tui.view import alignment
 from tui.view.alignment import Alignment, extent_ns
 from tui.view.axis import Axis

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from traces.modules import PREFIX
+from traces.analyses.modules import PREFIX
 from tui.figures import kernel_text
 from tui.view.cells import plain
 

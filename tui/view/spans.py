@@ -3,9 +3,9 @@
     span = under(window)                      # Span(side=0, row=1, place=812, table="device", number=812)
     counterpart(scene, span, by, at_ns)       # the same call in the other trace, or None
 
-The counterpart of a kernel is that of traces/counterparts.py. Of anything else it is the span of the same 0-based index among
-those of its name in the step that lies over this one. Ops go by their canonical names, and one within another of the same
-(aten::cudnn_convolution in aten::conv2d) is not counted: its counterpart is that of the outer one.
+The counterpart of a kernel is that of traces/comparison/counterparts.py. Of anything else it is the span of the same 0-based
+index among those of its name in the step that lies over this one. Ops go by their canonical names, and one within another of
+the same (aten::cudnn_convolution in aten::conv2d) is not counted: its counterpart is that of the outer one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.counterparts import Counterparts
-from traces.equivalents import canonical_op
-from traces.measure import launch_steps, step_windows
-from traces.model import NONE, Column, Trace
+from traces.comparison.counterparts import Counterparts
+from traces.figures.measure import launch_steps, step_windows
+from traces.model.trace import NONE, Column, Trace
+from traces.names.equivalent_ops import canonical_op
 from tui.view.alignment import Alignment
 from tui.view.lanes import Lane
 from tui.view.scene import Scene

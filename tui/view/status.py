@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from traces.model import NONE
+from traces.model.trace import NONE
 from tui.figures import share_text, size_text, time_text
 from tui.view.categories import Category
 from tui.view.cells import SIGN_WORDS, SIGNS, Sign, curve_values

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.idle import IdleReason, IdleSpans
-from traces.intervals import Intervals
-from traces.measure import work_rows
-from traces.model import Trace
+from traces.analyses.idle import IdleReason, IdleSpans
+from traces.figures.measure import work_rows
+from traces.model.intervals import Intervals
+from traces.model.trace import Trace
 from tui.view.aggregates import Totals, by_name, by_op
 from tui.view.axis import Axis, SlotTimes
 from tui.view.categories import Category, of_device
@@ -30,7 +30,7 @@ class StretchSums:
     kernels: dict[str, Totals]
     ops: dict[str, Totals]
     phases: dict[str, Totals]  # the host's time in them, over all ranks
-    idle_by_reason: dict[str, int]  # where a step is known: see traces/idle.py
+    idle_by_reason: dict[str, int]  # where a step is known: see traces/analyses/idle.py
 
     @property
     def idle_ns(self) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from traces.model import NONE
+from traces.model.trace import NONE
 from tui.figures import ABSENT, count_text, share_text, size_text, time_text
 from tui.view.difference import Difference
 

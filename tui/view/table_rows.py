@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from traces.model import NONE, Column, Trace
-from traces.pace import pace_intervals
+from traces.figures.pace import pace_intervals
+from traces.model.trace import NONE, Column, Trace
 from tui.print_analyses import REASONS
 from tui.view.aggregates import Totals, kernel_totals, op_totals, step_weights
 from tui.view.analysis_rows import ANALYSES, analysis_table

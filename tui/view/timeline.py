@@ -20,7 +20,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from traces.model import Column
+from traces.model.trace import Column
 from tui.view.axis import Axis
 from tui.view.cells import LIT, NAMED, CellRow, Sign
 from tui.view.drawing import Drawing, label_of

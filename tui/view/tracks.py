@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traces.measure import memory_curve, work_rows
-from traces.model import NONE, BatchKind, Column, DeviceKind, Thread, Trace
+from traces.figures.measure import memory_curve, work_rows
+from traces.model.trace import NONE, BatchKind, Column, DeviceKind, Thread, Trace
 from tui.view import categories
 from tui.view.categories import Category
 from tui.view.lanes import Curve, Lane

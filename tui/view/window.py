@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from traces.model import Column
+from traces.model.trace import Column
 from tui.view.alignment import Alignment
 from tui.view.axis import Axis
 from tui.view.scene import Scene, SceneRow

@@ -13,7 +13,7 @@ from typing import Any
 from replayer.memory.device.segments import Segments
 from replayer.memory.device.settings import UNLIMITED
 from replayer.memory.device.stats import MemoryStats
-from traces.run import MemoryUse
+from traces.model.run import MemoryUse
 
 
 class DeviceUsage:

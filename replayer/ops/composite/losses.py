@@ -3,8 +3,8 @@
 
     F.l1_loss(output, target)       # aten::l1_loss, made of aten::sub, aten::abs and aten::mean
 
-PyTorch takes a composite op apart before the device hears of it. A recording knows its name (traces/phases.py, LOSS_OPS); so
-each is registered for AutogradLazy, says so, and is then taken apart as before.
+PyTorch takes a composite op apart before the device hears of it. A recording knows its name (traces/script/phase_rule.py,
+LOSS_OPS); so each is registered for AutogradLazy, says so, and is then taken apart as before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from replayer import state
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.torch_types import TorchAny
-from traces.phases import LOSS_OPS
+from traces.script.phase_rule import LOSS_OPS
 
 aten = torch.ops.aten
 

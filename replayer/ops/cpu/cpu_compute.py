@@ -41,7 +41,7 @@ from replayer.tensor.tensor_meta import TensorMeta
 from replayer.tensor.values.known_values import bytes_of, payload_of
 from replayer.timing.cuda_graph import GraphCapture
 from replayer.torch_types import TorchAny
-from traces.layouts import memory_layout
+from traces.model.layouts import memory_layout
 
 aten = torch.ops.aten
 

@@ -25,7 +25,7 @@ import math
 
 import numpy as np
 
-from traces.model import NONE, HostKind, Shape, Trace, parse_shapes
+from traces.model.trace import NONE, HostKind, Shape, Trace, parse_shapes
 
 Key = tuple[str, Shape]  # the op and the shape of the tensor whose values tell
 NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"

@@ -9,7 +9,7 @@ all its steps, but kernels perhaps of few. See `StepTracker.row_of_values`.
 
 from __future__ import annotations
 
-from traces.model import NONE, Trace
+from traces.model.trace import NONE, Trace
 
 _AFTER = NONE - 1  # reads after the last recorded step
 

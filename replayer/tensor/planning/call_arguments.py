@@ -17,8 +17,8 @@ from replayer.op_signature import OpSignature
 from replayer.tensor.plan import Where
 from replayer.tensor.tensor_meta import OURS, TensorMeta
 from replayer.torch_types import TorchAny
-from traces.layouts import memory_layout
-from traces.model import Shape
+from traces.model.layouts import memory_layout
+from traces.model.trace import Shape
 
 
 class CallArguments:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from replayer.recording.cell_pace import COUNTED_ELSEWHERE_NS, CellPace, ModelCall
 from replayer.recording.recorded_step import RecordedSegment
-from traces.model import Origin
+from traces.model.trace import Origin
 
 
 class CellPhases:

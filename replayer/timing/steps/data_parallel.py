@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from replayer.recording.data_parallel_stages import RecordedStage
-from traces.model import Origin
+from traces.model.trace import Origin
 
 if TYPE_CHECKING:
     from replayer.timing.host_threads import HostThread

@@ -7,7 +7,7 @@ matched, in launch order, and the rest of the recorded host time.
     tracker.leave(thread, "backward")
     tracker.optimizer_stepped(thread, is_first=True)    # a training step has ended
 
-The script is cut into segments and steps by `traces/script_cut.py`, as in the recorder.
+The script is cut into segments and steps by `traces/script/script_cut.py`, as in the recorder.
 
 Note [What drives an evaluation step]
     Training steps are driven by recorded training steps, evaluation steps by recorded evaluation steps. Which kind the current
@@ -44,10 +44,10 @@ from replayer.timing.steps.data_parallel import DataParallelStages, OpenStage
 from replayer.timing.steps.phase_remainder import PhaseRemainder
 from replayer.timing.steps.workload_check import WorkloadCheck
 from replayer.timing.timeline.timeline_writer import LoaderWait
-from traces.model import NONE, Origin, StepKind
-from traces.phases import LOSS, PLAIN
-from traces.script_cut import CutStep, ScriptCut
-from traces.steps import Optimizers
+from traces.model.trace import NONE, Origin, StepKind
+from traces.script.phase_rule import LOSS, PLAIN
+from traces.script.script_cut import CutStep, ScriptCut
+from traces.script.step_rule import Optimizers
 
 
 class StepTracker:
@@ -156,7 +156,7 @@ class StepTracker:
         self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
         self.turns = self.script.turns
 
-    # --- what ScriptCut reports (traces/script_cut.py)
+    # --- what ScriptCut reports (traces/script/script_cut.py)
 
     def segment_begins(self, thread: HostThread, name: str, now_ns: int) -> None:
         """One segment ends and another begins."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traces.workload import Likeness, WorkloadSignature, compare_workloads
-from traces.workload_observer import WorkloadObserver
+from traces.model.workload import Likeness, WorkloadSignature, compare_workloads
+from traces.script.workload_observer import WorkloadObserver
 
 
 class WorkloadCheck:

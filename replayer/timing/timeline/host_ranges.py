@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.model import NONE, Column, HostKind
+from traces.model.trace import NONE, Column, HostKind
 
 NAMED = 1 << 16  # beyond all that may be pending, some hundred ops of each thread; small numbers are added fastest
 

@@ -29,10 +29,10 @@ import numpy as np
 
 from replayer.timing.placement import queue_ends
 from replayer.timing.timeline.timeline_writer import LoaderWait
-from traces.chrome_events import RankEvents
-from traces.kineto.nesting import nesting_order, parents
-from traces.model import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Trace
-from traces.python_calls import holding, scripts_calls
+from traces.chrome.events import RankEvents
+from traces.kineto.spans.nesting import nesting_order, parents
+from traces.kineto.spans.python_calls import holding, scripts_calls
+from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Trace
 
 Event = dict[str, Any]
 

@@ -6,8 +6,8 @@ from array import array
 from dataclasses import dataclass, field
 from statistics import median
 
-from traces.model import Origin, Shape
-from traces.run import HostFigures
+from traces.model.run import HostFigures
+from traces.model.trace import Origin, Shape
 
 
 @dataclass(slots=True)

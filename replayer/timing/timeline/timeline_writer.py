@@ -25,8 +25,8 @@ import numpy as np
 from replayer.memory.op_places import PlacedOps, host_rows
 from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.timing.timeline.host_ranges import HostRanges, TakenRanges
-from traces.file import TraceStream
-from traces.model import (
+from traces.format.trace_file import TraceStream
+from traces.model.trace import (
     NONE,
     Collectives,
     Column,

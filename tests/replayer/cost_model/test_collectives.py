@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replayer.cost_model.all_reduce_curve import AllReduceCurve
 from replayer.cost_model.collectives import CollectiveCosts, kernel_label, wire_bytes
-from traces.model import NONE, Collectives, Device, Ending, Origin, Steps, Trace
+from traces.model.trace import NONE, Collectives, Device, Ending, Origin, Steps, Trace
 
 
 def test_bytes_on_the_wire_are_those_of_a_ring() -> None:

@@ -8,7 +8,7 @@ from replayer.cost_model.constants import KERNEL_FLOOR_NS, PAGEABLE_GBPS, PINNED
 from replayer.cost_model.copies import CopyCosts, directions_of
 from replayer.cost_model.device_speed import DeviceSpeed
 from tests.replayer.recordings import Op, make_recording
-from traces.model import DeviceKind, DeviceSpans, Origin, Trace
+from traces.model.trace import DeviceKind, DeviceSpans, Origin, Trace
 
 SPEED = DeviceSpeed(bytes_per_ns=500.0)
 PINNED, PAGEABLE = "Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pageable -> Device)"

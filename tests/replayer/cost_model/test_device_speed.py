@@ -12,7 +12,7 @@ from replayer.cost_model.device_speed import (
     fitted_speed,
     shortest_kernel_ns,
 )
-from traces.op_cost import flops, size_bytes
+from traces.rates.op_cost import flops, size_bytes
 
 SPEED = DeviceSpeed(bytes_per_ns=500.0)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from replayer.cost_model.efficiency import EfficiencyCurves, features, peaks_of
 from replayer.cost_model.op_costs import OpCosts
 from replayer.cost_model.op_work import OpWork, OutputPlaces, op_work
-from traces.cards import card_of
-from traces.machine import TorchSettings
-from traces.model import Origin
+from traces.model.machine import TorchSettings
+from traces.model.trace import Origin
+from traces.names.cards import card_of
 
 V100, A100, H100 = (card_of(name) for name in ("Tesla V100-PCIE-32GB", "NVIDIA A100-PCIE-40GB", "NVIDIA H100 PCIe"))
 PRODUCT = ((4096,), (4096, 4096), (4096, 4096))

@@ -13,7 +13,7 @@ from replayer.op_signature import OpSignature
 from replayer.timing.clock import ScaledClock
 from replayer.timing.stream import VirtualEvent
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
-from traces.model import Device, DeviceKind, Trace, Values
+from traces.model.trace import Device, DeviceKind, Trace, Values
 
 MM = OpSignature("aten::mm", ((4, 4),), ("float32",))
 COPY = OpSignature("aten::copy_", ((1024, 1024), (1024, 1024)), ("float32", "float32"))

@@ -13,7 +13,7 @@ from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.op_places import PlacedOps, host_rows
 from replayer.memory.tensor_allocator import TensorAllocator
-from traces.model import Column
+from traces.model.trace import Column
 
 MIB = 1 << 20
 CAPACITY_BYTES = 8 << 30

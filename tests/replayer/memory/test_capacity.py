@@ -6,8 +6,8 @@ import pytest
 
 from replayer.memory.capacity import capacity_of
 from replayer.memory.device.oom import DEFAULT_OOM_TEXT
-from traces.machine import Machine
-from traces.model import Device
+from traces.model.machine import Machine
+from traces.model.trace import Device
 
 GIB = 1 << 30
 

@@ -13,7 +13,7 @@ import torch
 
 from replayer.memory.cublas_workspaces import BlasWorkspaces
 from tests.replayer.fake_gpu import SurfaceGpu, use
-from traces.machine import Machine
+from traces.model.machine import Machine
 
 pytestmark = pytest.mark.warm
 

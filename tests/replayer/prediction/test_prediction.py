@@ -20,9 +20,9 @@ from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import RecordedStep
 from tests.replayer.recordings import Op, make_recording
 from tests.traces.handmade import phase_grained, training
-from traces.cards import card_of
-from traces.file import load, save
-from traces.model import NONE, Collectives, DeviceKind, Origin, TraceError
+from traces.format.trace_file import load, save
+from traces.model.trace import NONE, Collectives, DeviceKind, Origin, TraceError
+from traces.names.cards import card_of
 from tui.cli import run
 
 LAYERS = [

@@ -21,8 +21,8 @@ from replayer.prediction.predict import Prediction, predict
 from replayer.prediction.tensor_parallel import Product, pairs_of, part_of
 from tests.replayer.recordings import Op, make_recording
 from tests.traces.handmade import training
-from traces.file import save
-from traces.model import NONE, Trace, TraceError
+from traces.format.trace_file import save
+from traces.model.trace import NONE, Trace, TraceError
 from tui.cli import run
 
 US = 1_000

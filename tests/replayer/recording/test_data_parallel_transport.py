@@ -8,7 +8,7 @@ import pytest
 
 from replayer.recording.data_parallel_stages import BROADCAST, REDUCE, Transport, nccl_ops, transport_of
 from replayer.recording.recorded_run import RecordedRun
-from traces.model import Collectives, Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Phases, Steps, Thread, Trace
+from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Phases, Steps, Thread, Trace
 
 _BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 

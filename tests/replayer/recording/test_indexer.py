@@ -5,7 +5,7 @@ from __future__ import annotations
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import Kernel
 from tests.replayer.recordings import US, Op, Stage, make_recording
-from traces.model import Collectives, HostSpans, Trace
+from traces.model.trace import Collectives, HostSpans, Trace
 
 
 def _with_all_reduce(*, synchronizes: bool) -> Trace:

@@ -9,9 +9,9 @@ import pytest
 from replayer.recording.kept_workspaces import keeps_workspaces
 from tests.replayer.recordings import US, Op, make_recording
 from traces.kineto import read_kineto
-from traces.machine import Machine
-from traces.model import MemoryEvents, Trace
-from traces.run import KINETO, Run
+from traces.model.machine import Machine
+from traces.model.run import KINETO, Run
+from traces.model.trace import MemoryEvents, Trace
 
 USUAL = 8_519_680
 

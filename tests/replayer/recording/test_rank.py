@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replayer.recording.rank import Rank
-from traces.model import Device, Trace
+from traces.model.trace import Device, Trace
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from replayer.recording.recorded_step import Instance, RecordedSegment
 from tests.replayer.recordings import Stage
 from tests.traces.handmade import training
 from traces.kineto import read_kineto
-from traces.model import Origin, Trace
-from traces.phases import PLAIN
+from traces.model.trace import Origin, Trace
+from traces.script.phase_rule import PLAIN
 
 EXPLICIT = ("loader", "h2d", "backward", "zero_grad", "optimizer")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replayer.recording.recorded_run import RecordedRun
 from tests.replayer.recordings import Op, RecordedPhases, recording_of
-from traces.model import StepKind, Trace
+from traces.model.trace import StepKind, Trace
 
 ONE: RecordedPhases = [("forward", 0, 20), ("backward", 20, 40), ("optimizer", 40, 50)]
 TWO: RecordedPhases = [*ONE, ("forward", 50, 70), ("backward", 70, 90), ("optimizer", 90, 100)]

@@ -6,8 +6,8 @@ import numpy as np
 
 from replayer.recording.recorded_run import RecordedRun
 from tests.replayer.recordings import Op, Stage, make_recording
-from traces.model import NONE, HostSpans, Trace
-from traces.program import Sameness, same_program
+from traces.comparison.same_program import Sameness, same_program
+from traces.model.trace import NONE, HostSpans, Trace
 
 
 def kernels_alone() -> Trace:

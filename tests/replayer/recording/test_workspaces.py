@@ -11,7 +11,7 @@ from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.workspaces import Workspaces, WorkspaceSequence
 from tests.replayer.recordings import US, Op, make_recording
 from traces.kineto import read_kineto
-from traces.model import MemoryEvents, Trace
+from traces.model.trace import MemoryEvents, Trace
 
 MIB = 1 << 20
 SHAPES = ((2, 3, 8, 8), (4, 3, 3, 3))

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from replayer.surfaces import builtins_open
 from replayer.surfaces.torch_utils_data import repeat_first_batch
 from tests.replayer.fake_gpu import use
-from traces.storage_server import Loading
+from traces.stalls.storage_server import Loading
 
 
 class Storage:
@@ -146,7 +146,7 @@ def test_pinning_is_timed_once_per_batch() -> None:
 
 def test_workers_tell_what_they_load() -> None:
     folder = tmp_path = data_folder()
-    from traces.storage_server import StorageClient, StorageServer
+    from traces.stalls.storage_server import StorageClient, StorageServer
 
     with StorageServer(tmp_path / "s") as server:
         client = StorageClient(tmp_path / "s")
@@ -160,7 +160,7 @@ def test_workers_tell_what_they_load() -> None:
 
 def test_loaders_that_a_script_evaluates_with_are_told_apart() -> None:
     folder = data_folder()
-    from traces.storage_server import StorageClient, StorageServer
+    from traces.stalls.storage_server import StorageClient, StorageServer
 
     with StorageServer(folder / "s") as server:
         client = StorageClient(folder / "s")

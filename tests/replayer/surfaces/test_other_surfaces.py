@@ -16,7 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from tests.replayer.fake_gpu import GIB, use
-from traces.machine import Machine
+from traces.model.machine import Machine
 
 CUDA_OF_BUILD = runpy.run_path(str(torch.version.__file__))["cuda"]  # what the patched module no longer says
 cuda: Any = torch.cuda  # torch has no types for much of this

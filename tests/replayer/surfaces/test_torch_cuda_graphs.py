@@ -12,7 +12,7 @@ from torch import nn
 from replayer import state
 from replayer.gpu.virtual_gpu import VirtualGpu
 from tests.replayer.recordings import FakeClock, Log, Op, make_recording
-from traces.model import Origin
+from traces.model.trace import Origin
 
 MS = 1_000_000
 

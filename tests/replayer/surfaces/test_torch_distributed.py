@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from replayer import state
 from replayer.timing.clock import RecordedClock
 from tests.replayer.ranks import run_ranks, small_recording
-from traces.communication import communication
-from traces.merge import merge_ranks
-from traces.model import Collectives, DeviceKind, DeviceSpans, Origin, Trace
+from traces.analyses.communication import communication
+from traces.combining.merge import merge_ranks
+from traces.model.trace import Collectives, DeviceKind, DeviceSpans, Origin, Trace
 
 
 def ints(*values: int) -> torch.Tensor:

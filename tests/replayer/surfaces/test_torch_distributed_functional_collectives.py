@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from replayer.errors import NotEmulated
 from tests.replayer.ranks import run_ranks
-from traces.model import Trace
+from traces.model.trace import Trace
 
 OPS = torch.ops._c10d_functional
 

@@ -19,9 +19,9 @@ from replayer import state
 from replayer.cost_model.constants import KERNEL_FLOOR_NS
 from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
-from traces.file import load
+from traces.format.trace_file import load
 from traces.library import find
-from traces.model import DeviceKind, Origin, Strings, Trace, TraceError
+from traces.model.trace import DeviceKind, Origin, Strings, Trace, TraceError
 
 MS = 1_000 * US
 HIDDEN = 1024

@@ -18,8 +18,8 @@ from replayer.errors import NotEmulated
 from replayer.timing.timeline.profile_window import with_launches
 from tests.replayer.ranks import run_ranks
 from traces import read_kineto
-from traces.measure import op_of
-from traces.model import NONE, DeviceKind, DeviceSpans, HostSpans, Trace
+from traces.figures.measure import op_of
+from traces.model.trace import NONE, DeviceKind, DeviceSpans, HostSpans, Trace
 
 
 def test_a_scripts_own_profile_holds_the_kernels_of_the_replay() -> None:

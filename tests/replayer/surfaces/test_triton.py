@@ -10,7 +10,7 @@ import torch
 
 from replayer.surfaces import triton
 from tests.replayer.fake_gpu import use
-from traces.model import Trace
+from traces.model.trace import Trace
 
 
 class JITFunction:

@@ -8,7 +8,7 @@ import pytest
 from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.op_signature import OpSignature
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
-from traces.model import Column, DeviceKind, HostKind, HostSpans, Origin, Trace
+from traces.model.trace import Column, DeviceKind, HostKind, HostSpans, Origin, Trace
 
 SHAPE = (32, 3, 224, 224)
 SIZE_BYTES = 32 * 3 * 224 * 224 * 4

@@ -13,8 +13,8 @@ from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.values.recorded_values import RecordedValues
 from replayer.timing.matcher import Histories, Match, StepMatcher
 from tests.replayer.recordings import Op, make_recording
-from traces.equivalents import canonical_op, canonical_shapes
-from traces.model import HostKind, Origin, Trace, Values
+from traces.model.trace import HostKind, Origin, Trace, Values
+from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
 def signature(op: str, *shapes: tuple[int, ...]) -> OpSignature:

@@ -13,7 +13,7 @@ from replayer.timing.op_batch import OpBatchSchedule
 from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualStream
 from tests.replayer.recordings import US, Op, Stage, make_recording
-from traces.model import Origin, Trace
+from traces.model.trace import Origin, Trace
 
 names = st.sampled_from(["aten::mm", "aten::relu", "aten::relu_", "aten::add", "aten::nothing"])
 # A call: the op, whether at another shape than recorded, and by how much the script's clock goes on before it, in us.

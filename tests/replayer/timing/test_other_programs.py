@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.replayer.recordings import US, Op, Stage, make_recording
-from traces.model import NONE, Origin
-from traces.program import Sameness, same_program
+from traces.comparison.same_program import Sameness, same_program
+from traces.model.trace import NONE, Origin
 
 PHASES = [("forward", 0, 400), ("backward", 400, 800), ("optimizer", 800, 1_000)]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from replayer.errors import NotExact
 from replayer.timing.matcher import StepMatcher
 from tests.replayer.recordings import US, Op, Stage, make_recording, phase_recording
-from traces.model import Origin, StepKind, Trace
+from traces.model.trace import Origin, StepKind, Trace
 
 MS = 1_000 * US
 PHASES = [("loader", 0, 100), ("forward", 100, 200), ("backward", 200, 400), ("optimizer", 400, 450)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from replayer.cost_model.constants import LAUNCH_QUEUE_DEPTH
 from replayer.timing.stream import VirtualStream
 from traces.kineto import read_kineto
-from traces.model import DeviceKind
+from traces.model.trace import DeviceKind
 
 works = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20), st.integers(0, 5), st.integers(1, 100)), max_size=40)
 

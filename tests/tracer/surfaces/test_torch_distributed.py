@@ -17,7 +17,7 @@ from tracer.clock import EpochClock
 from tracer.collectives import CollectiveCall
 from tracer.flight_recorder import FlightRecorder
 from tracer.surfaces import torch_distributed, torch_nn_parallel_distributed
-from traces.model import NONE, Ending
+from traces.model.trace import NONE, Ending
 
 
 class Notes:

@@ -15,7 +15,7 @@ from torch.nn import parallel
 
 from tracer import state
 from tracer.surfaces import torch_nn_parallel
-from traces.data_parallel_hooks import DataParallelHooks
+from traces.script.data_parallel_hooks import DataParallelHooks
 
 
 class Notes:

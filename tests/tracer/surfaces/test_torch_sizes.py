@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tracer.surfaces.torch_sizes import NONZERO, Found, _getitem, _masks, _where
-from traces.model import NONE
+from traces.model.trace import NONE
 
 X = (torch.arange(5 * 4 * 3 * 2).view(5, 4, 3, 2) * 7) % 11
 FIVE, FOUR, THREE = torch.tensor([1, 0, 1, 1, 0]).bool(), torch.tensor([0, 1, 1, 1]).bool(), torch.tensor([0, 0, 1]).bool()

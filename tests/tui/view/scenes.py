@@ -12,7 +12,7 @@ import numpy as np
 from textual.pilot import Pilot
 
 from tests.traces.handmade import MS, US, replay_of, training
-from traces.model import (
+from traces.model.trace import (
     Batches,
     BatchKind,
     Collectives,

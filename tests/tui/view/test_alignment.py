@@ -6,8 +6,8 @@ import pytest
 
 from tests.traces.handmade import MS, US, replay_of, training
 from tests.tui.view.scenes import one_event, whole
-from traces.counterparts import counterparts, paired_steps
-from traces.model import NONE, Trace
+from traces.comparison.counterparts import counterparts, paired_steps
+from traces.model.trace import NONE, Trace
 from tui.view.alignment import ANCHOR_NS, Alignment, by_counterpart, by_step, by_wall, extent_ns
 from tui.view.axis import Axis
 

@@ -16,8 +16,8 @@ from textual.widgets._footer import FooterKey
 
 from tests.traces.handmade import US, phase_grained, replay_of, training
 from tests.tui.view.scenes import app_on, crowd, lone_scene, pair_scene, piloted, ready, screen_text, whole
-from traces.file import load
-from traces.model import Trace, TraceFormatError
+from traces.format.trace_file import load
+from traces.model.trace import Trace, TraceFormatError
 from tui.view.alignment import Alignment
 from tui.view.app import ViewApp
 from tui.view.keys import KEYS

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.traces.handmade import replay_of, training
-from traces.comparison import compare
-from traces.file import save
-from traces.launch import ROOT
-from traces.summary import summarize
+from traces.comparison.compare import compare
+from traces.figures.summary import summarize
+from traces.format.trace_file import save
+from traces.script.launch import ROOT
 from tui.cli import run
 from tui.print_diff import diff_text
 from tui.print_info import info_text

@@ -7,7 +7,7 @@ import pytest
 from tests.traces.handmade import MS, US, phase_grained, training
 from tests.tui.goldens import assert_golden
 from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, stack, text_of, whole
-from traces.model import DeviceSpans, Trace
+from traces.model.trace import DeviceSpans, Trace
 from tui.view.alignment import Alignment
 from tui.view.window import Window, fold
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.model import NONE
+from traces.model.trace import NONE
 from tui.view.lanes import Curve, Lane
 
 END_NS = 60  # brute force counts nanoseconds one by one

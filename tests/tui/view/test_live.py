@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from tests.traces.handmade import replay_of, training
-from traces.file import TraceStream, load, save
-from traces.launch import ROOT
-from traces.model import Trace
+from traces.format.trace_file import TraceStream, load, save
+from traces.model.trace import Trace
+from traces.script.launch import ROOT
 from tui.view.live import Live
 from tui.view.loading import Stage, stages
 from tui.view.scene import Scene

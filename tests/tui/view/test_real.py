@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.tui.view.scenes import text_of, whole
+from traces.figures.measure import busy_by_stream
 from traces.kineto import read_kineto
-from traces.measure import busy_by_stream
 from tui.view.alignment import Alignment
 from tui.view.details import details
 from tui.view.differences import differences

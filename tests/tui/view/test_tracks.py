@@ -7,7 +7,7 @@ import pytest
 
 from tests.traces.handmade import MS, phase_grained, training
 from tests.tui.view.scenes import crowd, one_event, side_tables, stack, whole
-from traces.model import DeviceKind, HostKind, HostSpans, Thread, Trace
+from traces.model.trace import DeviceKind, HostKind, HostSpans, Thread, Trace
 from tui.view.categories import Category, of_device, of_host, of_kernel
 from tui.view.lanes import Lane
 from tui.view.scene import Scene

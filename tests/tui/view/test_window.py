@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.traces.handmade import US, training
 from tests.tui.view.scenes import lone_scene, one_event, pair_scene, whole
-from traces.model import DeviceSpans, Trace
+from traces.model.trace import DeviceSpans, Trace
 from tui.view.alignment import Alignment
 from tui.view.scene import Scene
 from tui.view.shown_rows import LinePart, ShownRows

@@ -9,10 +9,10 @@ import pytest
 
 from tests.traces.handmade import MS, US, phase_grained, replay_of, training
 from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, whole
-from traces.communication import communication
-from traces.comparison import compare
-from traces.equivalents import canonical_op
-from traces.model import NONE, Collectives, Ending, Origin, StepKind, Trace
+from traces.analyses.communication import communication
+from traces.comparison.compare import compare
+from traces.model.trace import NONE, Collectives, Ending, Origin, StepKind, Trace
+from traces.names.equivalent_ops import canonical_op
 from tui.view.alignment import Alignment
 from tui.view.details import details
 from tui.view.differences import differences

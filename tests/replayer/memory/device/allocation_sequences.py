@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traces.model import HostKind, StepKind, Trace
+from traces.model.trace import HostKind, StepKind, Trace
 
 TAIL_BYTES = 1 << 20
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from replayer import state
 from replayer.gpu.virtual_gpu import VirtualGpu
 from tests.replayer.recordings import FakeClock, Log, phase_recording
-from traces.phases import LOSS, op_class
+from traces.script.phase_rule import LOSS, op_class
 
 # On predictions, targets and signs.
 LOSSES: dict[str, Callable[[Any, Any, Any], Any]] = {

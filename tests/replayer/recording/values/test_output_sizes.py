@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from replayer.recording.values.output_sizes import NONZERO, REPEAT_INTERLEAVE, RecordedOutputSizes
 from tests.replayer.recordings import Op, make_recording
-from traces.model import NONE, HostKind, Sizes, Trace
+from traces.model.trace import NONE, HostKind, Sizes, Trace
 
 FORWARD = [("forward", 0, 1_000)]
 

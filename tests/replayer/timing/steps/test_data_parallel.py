@@ -5,9 +5,9 @@ from __future__ import annotations
 from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import SegmentMatcher
 from tests.replayer.recordings import US, Op, Stage, make_recording
-from traces.file import load
+from traces.format.trace_file import load
 from traces.library import find
-from traces.model import NONE, Origin, Parts, Trace
+from traces.model.trace import NONE, Origin, Parts, Trace
 
 MS = 1_000 * US
 

@@ -17,10 +17,10 @@ from tests.replayer.recordings import (
     phase_recording,
     recording_of,
 )
-from traces.model import NONE, Batches, BatchKind, Origin, StepKind, Trace, Values
-from traces.run import Run
-from traces.steps import Optimizers
-from traces.workload import InputTensor, WorkloadSignature
+from traces.model.run import Run
+from traces.model.trace import NONE, Batches, BatchKind, Origin, StepKind, Trace, Values
+from traces.model.workload import InputTensor, WorkloadSignature
+from traces.script.step_rule import Optimizers
 
 TRAIN_PHASES = [("loader", 0, 100), ("h2d", 100, 120), ("forward", 120, 200), ("backward", 200, 400), ("optimizer", 400, 450)]
 TRAIN_OPS = [

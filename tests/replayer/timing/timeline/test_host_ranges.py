@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.timing.timeline.host_ranges import NAMED, HostRanges
-from traces.model import NONE, HostKind
+from traces.model.trace import NONE, HostKind
 
 # What the script does: calls a module of some name, returns from one, calls an op; and when ops are played, directly or from
 # the pending ones, and rows handed over.

@@ -7,7 +7,7 @@ from typing import Any
 
 from replayer.timing.timeline.profile_window import merged
 from replayer.timing.timeline.timeline_writer import LoaderWait
-from traces.model import Device, DeviceSpans, HostKind, HostSpans, Thread, Trace
+from traces.model.trace import Device, DeviceSpans, HostKind, HostSpans, Thread, Trace
 
 
 def test_ops_that_kineto_has_not_seen_lie_in_the_calls_around_them_or_in_a_thread_of_their_own() -> None:

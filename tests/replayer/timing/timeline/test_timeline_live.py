@@ -10,9 +10,9 @@ import pytest
 import replayer.timing.timeline.timeline_writer
 from replayer.timing.timeline.timeline_writer import TimelineWriter
 from tests.traces.handmade import training
-from traces.file import TraceStream
-from traces.follow import Follower
-from traces.model import Trace
+from traces.format.growing_file import Follower
+from traces.format.trace_file import TraceStream
+from traces.model.trace import Trace
 
 
 class Watched:

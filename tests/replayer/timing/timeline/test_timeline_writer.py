@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.timing.timeline.timeline_writer import BufferedRows, DeferredRows, put_together
-from traces.model import Column
+from traces.model.trace import Column
 
 # What is done to the rows: a single one (True), a table of that many (to be made later, if negative), or all are taken (None).
 _DONE = st.lists(st.one_of(st.just(True), st.integers(-4, 4), st.none()))

@@ -1,0 +1,277 @@
+"""What is worked out of a trace: idle time by reason, launches, rates, modules, stragglers, the critical path."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.traces.handmade import MS, US, phase_grained, training
+from traces.analyses.analyse import analyse
+from traces.analyses.critical_path import critical_path
+from traces.analyses.idle import IdleReason, idle_spans, idle_times
+from traces.analyses.launches import launch_delay_ns, launch_figures, launched_rows, queue_length
+from traces.analyses.modules import module_times
+from traces.analyses.stragglers import stragglers
+from traces.analyses.transfers import transfers
+from traces.figures.measure import window_ns
+from traces.format.trace_file import load
+from traces.kineto import read_kineto
+from traces.library import find
+from traces.model.trace import (
+    NONE,
+    Collectives,
+    Device,
+    DeviceKind,
+    DeviceSpans,
+    Ending,
+    HostKind,
+    HostSpans,
+    Steps,
+    Thread,
+    Trace,
+)
+from traces.names.equivalent_ops import shapes_of_canonical
+from traces.rates.achieved_rates import achieved
+
+
+@pytest.fixture(scope="module")
+def real(shared_traces: Path) -> Trace:
+    return read_kineto(shared_traces / "v100_resnet50_workers0.json.gz")
+
+
+# --- idle time ---
+
+
+def test_idle_time_is_data_host_and_launch() -> None:
+    """Per step, in us: data until 20; kernels from 27 to 47, 57 to 77 and 87 to 97, each stretch launched 4 before."""
+    of = idle_times(training(steps=4))["cuda:0"]
+    # From the first step's begin to the last one's completion: its last kernel ends 3 before the step.
+    assert of.steps == 4 and of.window_ns == 397 * US
+    assert of.busy_ns == 4 * 50 * US and of.busy_ns + of.idle_ns == of.window_ns
+    assert of.by_reason["data"] == 4 * 20 * US
+    assert of.by_reason["launch"] == 4 * 3 * 4 * US
+    assert of.by_reason["host"] == (397 - 200 - 80 - 48) * US
+    assert not of.by_reason["stream"] and not of.by_reason["unknown"]
+
+
+def _two_streams(name: str, begins_us: int, launched_us: int = 1) -> Trace:
+    """On stream 7 a kernel from 10 to 20 and one more from `begins_us`; on stream 8 a kernel of that name from 10 to 40."""
+    trace = Trace(devices=[Device(0, 0, "Tesla V100-DGXS-32GB")], threads=[Thread(0, 1, "main", "main")])
+    names = [trace.strings.add(text) for text in ("gemm", name, "gemm")]
+    call = trace.strings.add("cudaLaunchKernel")
+    trace.host = HostSpans.of(
+        thread=[0] * 3, kind=[HostKind.RUNTIME] * 3, name=[call] * 3, start_ns=[0, US, launched_us * US], duration_ns=[US] * 3
+    )
+    starts = [10 * US, 10 * US, begins_us * US]
+    trace.device = DeviceSpans.of(
+        device=[0] * 3, stream=[7, 8, 7], kind=[0] * 3, name=names, start_ns=starts, duration_ns=[10 * US, 30 * US, US],
+        launch=[0, 1, 2],
+    )  # fmt: skip
+    if name.startswith("nccl"):
+        all_reduce = trace.strings.add("all_reduce")
+        trace.collectives = Collectives.of(rank=[0], name=[all_reduce], start_ns=[10 * US], duration_ns=[30 * US], device=[0])
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("trace", "reason"),
+    [
+        (_two_streams("gemm", 41), IdleReason.STREAM),
+        (_two_streams("ncclKernel_AllReduce", 41), IdleReason.COLLECTIVE),
+        (_two_streams("gemm", 60), IdleReason.LAUNCH),  # too long after the other stream's end
+        (_two_streams("gemm", 41, launched_us=40), IdleReason.HOST),
+    ],
+)
+def test_a_stream_waits_for_what_ended_just_before_on_another(trace: Trace, reason: IdleReason) -> None:
+    spans = idle_spans(trace, by_stream=True)
+    mine = spans.take(spans.stream == 7)
+    lasted = {IdleReason(kind): int((mine.end_ns - mine.start_ns)[mine.reason == kind].sum()) for kind in mine.reason.tolist()}
+    assert max(lasted, key=lambda kind: lasted[kind]) is reason
+    assert sum(lasted.values()) == int(trace.device.start_ns[2]) - 20 * US
+    assert not len(idle_spans(trace).take(idle_spans(trace).start_ns < 40 * US))  # the device itself was busy
+
+
+def test_every_idle_nanosecond_has_one_reason(real: Trace) -> None:
+    of = idle_times(real)["cuda:0"]
+    assert of.busy_ns + of.idle_ns == of.window_ns
+    spans = idle_spans(real)
+    assert (spans.start_ns[1:] >= spans.end_ns[:-1]).all()
+    # The step's wait for data, less what the device still works off meanwhile.
+    assert of.by_reason["data"] / of.steps == pytest.approx(58.7 * MS, rel=0.01)
+
+
+# --- launches and copies ---
+
+
+def test_a_queue_grows_by_launches_and_shrinks_by_starts(real: Trace) -> None:
+    trace = _two_streams("gemm", 41)
+    queue = queue_length(trace, 0, 7)
+    assert (queue.time_ns // US).tolist() == [0, 1, 10, 41] and queue.length.tolist() == [1, 2, 1, 0]
+    assert (launch_delay_ns(trace, launched_rows(trace)) // US).tolist() == [9, 8, 39]
+    (stream,) = launch_figures(real)
+    assert (stream.count, stream.queue_most) == (9096, 569) and queue_length(real, 0, 7).length[-1] == 0
+
+
+def test_what_copies_move_is_the_same_in_all_and_over_time(real: Trace) -> None:
+    rows = {row.kind: row for row in transfers(real)}
+    assert sum(row.bytes for row in rows.values()) == int(real.device.bytes[real.device.bytes > 0].sum())
+    start_ns, end_ns = window_ns(real)
+    for row in transfers(real, parts=50):
+        assert sum(row.over_time) * (end_ns - start_ns) / 50 == pytest.approx(rows[row.kind].bytes, rel=1e-6)
+
+
+# --- rates ---
+
+
+def test_the_flops_of_resnet50_are_those_of_its_layers(real: Trace) -> None:
+    """4.09 G multiply-adds an image (He et al. have 3.8 without the projections); twice that backward, but for the first
+    layer's gradient of the image."""
+    rows = {row.op: row for row in achieved(real)}
+    images, forward = 6 * 32, rows["convolution"]
+    assert forward.flops == pytest.approx(2 * 4.087e9 * images, rel=0.002) and not forward.flops_bounded
+    first_layer = 2 * 112 * 112 * 64 * 3 * 49 * images
+    backward = rows["convolution_backward"]
+    assert forward.flops is not None and backward.flops == pytest.approx(2 * forward.flops - first_layer, rel=0.03)
+    # Some of its layers run by Winograd's algorithm, which needs fewer multiplications.
+    assert forward.winograd and 0.5 < (forward.flops_share or 0) < (forward.tflops or 0) / 15.7
+    assert 0.8 < (rows["relu"].bytes_share or 0) < 1
+
+
+def test_per_shape_rows_add_up_to_their_kind(real: Trace) -> None:
+    whole = {row.op: row for row in achieved(real)}
+    for op in ("convolution", "batch_norm", "relu"):
+        parts = [row for row in achieved(real, by_shape=True) if row.op == op]
+        assert sum(row.device_ns for row in parts) == whole[op].device_ns
+        assert sum(row.calls for row in parts) == whole[op].calls and len(parts) > 3
+
+
+# --- modules ---
+
+
+def test_modules_by_frames_of_an_old_profiler(real: Trace) -> None:
+    modules = {row.path: row for row in module_times(real)}
+    whole = modules["resnet.py:249"]
+    layers = [modules[f"resnet.py:249/resnet.py:{line}"] for line in range(237, 241)]
+    assert whole.forward_ns == pytest.approx(32.7 * MS, rel=0.01) and whole.backward_ns == pytest.approx(61.3 * MS, rel=0.01)
+    assert 0.8 < sum(row.forward_ns for row in layers) / whole.forward_ns < 1
+    assert max(layers, key=lambda row: row.forward_ns) is layers[2]
+
+
+def test_modules_by_ranges(shared_traces: Path) -> None:
+    trace = read_kineto(shared_traces / "h100_qwen05b_inference.json.gz")
+    modules = {row.path: row for row in module_times(trace)}
+    layers = [row for path, row in modules.items() if path.count("/") == 1 and "DecoderLayer" in path]
+    assert len(layers) == 24 and all(row.calls == 1 for row in layers)
+    inner = [row for path, row in modules.items() if path.count("/") == 1]
+    whole = modules["Qwen2Model_0"]
+    assert sum(row.forward_ns for row in inner) + whole.own_ns == pytest.approx(whole.forward_ns, abs=len(inner))
+
+
+# --- ranks ---
+
+
+def test_the_shortest_kernel_of_a_collective_is_the_last_ranks() -> None:
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(3)])
+    name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
+    took_us = [[10, 30, 20], [10, 40, 50], [30, 10, 10]]  # of three collectives, by rank
+    rows = [(rank, at * 100 * US, us * US) for at, of in enumerate(took_us) for rank, us in enumerate(of)]
+    rank, start_ns, duration_ns = zip(*sorted(rows), strict=True)
+    trace.collectives = Collectives.of(
+        rank=rank, name=[name] * 9, group=[group] * 9, start_ns=start_ns, duration_ns=duration_ns, ending=[Ending.SEEN] * 9
+    )
+    found = {of.rank: of for of in stragglers(trace)}
+    assert (found[0].last, found[0].caused_ns, found[0].waited_ns) == (2, 100 * US, 20 * US)
+    assert (found[1].last, found[1].caused_ns) == (1, 20 * US) and next(iter(found)) == 0
+
+
+def test_stragglers_of_eight_ranks(shared_traces: Path) -> None:
+    found = stragglers(read_kineto(shared_traces / "a100_megatron_tp8"))
+    assert {of.rank for of in found[:2]} == {0, 6} and sum(of.last for of in found) == 84
+
+
+# --- the critical path ---
+
+
+def test_paths_follow_each_other_without_gaps(real: Trace, shared_traces: Path) -> None:
+    for trace in (real, training(), read_kineto(shared_traces / "h100_qwen05b_inference.json.gz")):
+        end_ns = int(trace.steps.start_ns[0])
+        for step in range(len(trace.steps)):
+            path = critical_path(trace, step)
+            assert path is not None and sum(path.sums.by_kind.values()) == path.sums.duration_ns
+            assert path.segments[0].start_ns == end_ns
+            assert all(a.end_ns == b.start_ns for a, b in pairwise(path.segments))
+            end_ns = path.segments[-1].end_ns
+            assert end_ns >= trace.steps.end_ns[step]
+
+
+def test_a_host_that_waits_for_its_kernel_has_it_on_the_path() -> None:
+    """A gemm launched at 0 runs from 10 to 41, another to 45; the host synchronizes from 5 to 46, then goes on alone to 50."""
+    trace = _two_streams("gemm", 41)
+    trace.device = trace.device.take([0, 2])
+    trace.device.duration_ns[:] = [31 * US, 4 * US]
+    trace.strings.add("cudaStreamSynchronize")
+    sync = HostSpans.of(
+        thread=[0], kind=[HostKind.RUNTIME], name=[len(trace.strings) - 1], start_ns=[5 * US], duration_ns=[41 * US]
+    )
+    trace.host = HostSpans.concatenated([trace.host, sync])
+    trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[50 * US])
+    path = critical_path(trace)
+    assert path is not None
+    told = [(segment.kind, (segment.end_ns - segment.start_ns) // US) for segment in path.segments]
+    # The call that launched the first gemm returned at 1.
+    assert told == [("host", 1), ("launch", 9), ("kernel", 31), ("kernel", 4), ("host", 5)]
+    assert path.sums.by_name == {"gemm": 35 * US}
+
+
+# --- all of it ---
+
+
+def test_traces_without_kernels_have_none() -> None:
+    for trace in (Trace(), phase_grained(), load(find("p100x2-no-cudnn"))):
+        of = analyse(trace)
+        assert not of.idle and not of.launches and not of.achieved and of.critical_path is None
+
+
+def test_a_million_spans_take_seconds() -> None:
+    steps = 200
+    trace = training(steps=steps)
+    count = 1_000_000 // len(trace.device)
+    length_ns = int(trace.steps.end_ns.max() - trace.steps.start_ns.min())
+    host, device = trace.host, trace.device
+    shift = np.repeat(np.arange(count), len(device)) * length_ns
+    trace.device = DeviceSpans.concatenated([device] * count)
+    trace.device.start_ns = trace.device.start_ns + shift
+    trace.device.launch = trace.device.launch + np.repeat(np.arange(count), len(device)).astype("i4") * len(host)
+    trace.host = HostSpans.concatenated([host] * count)
+    trace.host.start_ns = trace.host.start_ns + np.repeat(np.arange(count), len(host)) * length_ns
+    trace.host.parent = np.where(
+        trace.host.parent >= 0, trace.host.parent + np.repeat(np.arange(count), len(host)) * len(host), -1
+    ).astype("i4")
+    of = analyse(trace)
+    assert sum(row.calls for row in of.achieved) == len(trace.device) > 900_000
+    assert sum(row.count for row in of.launches) == 5 * steps  # the others lie outside of the steps
+    assert of.idle["cuda:0"].window_ns == (steps * 100 - 3) * US
+    assert (trace.device.kind == DeviceKind.KERNEL).any()
+
+
+def test_a_critical_path_through_work_of_no_length_ends() -> None:
+    # GIVEN kernels that take no time and begin together, as recordings of whole microseconds have them, none with a launch
+    trace = training(steps=1)
+    trace.device.duration_ns[:] = 0
+    trace.device.launch[:] = NONE
+    trace.device.start_ns[1:] = trace.device.start_ns[1]
+    path = critical_path(trace)
+    assert path is not None
+    assert sum(of.end_ns - of.start_ns for of in path.segments) == int(trace.steps.duration_ns[0])
+
+
+def test_shapes_of_ops_that_releases_name_and_call_otherwise_are_written_alike() -> None:
+    image, weight, gradient = (32, 64, 56, 56), (256, 64, 1, 1), (32, 256, 56, 56)
+    old = shapes_of_canonical("convolution_backward", (image, gradient, weight))
+    assert old == shapes_of_canonical("convolution_backward", (gradient, image, weight)) == (gradient, image, weight)
+    assert shapes_of_canonical("batch_norm", (image, (64,), (64,))) == (image,)
+    # of others the order is the same everywhere, and says which is which
+    assert shapes_of_canonical("mm", ((2, 8), (8, 4))) == ((2, 8), (8, 4))

@@ -1,0 +1,92 @@
+"""Exposed and hidden communication, bytes by operation and phase; what the processes of a replay left as one trace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.replayer.recordings import US, Op, make_recording
+from traces.analyses.communication import communication, communication_kernels
+from traces.combining.replayed_ranks import one_replay, process_of_each_rank
+from traces.comparison.compare import Both
+from traces.figures.summary import summarize
+from traces.model.run import Run
+from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, StepKind, Trace
+from tui.print_communication import communication_rows, exposure_sentence
+
+
+def rank_trace(kernels_us: list[tuple[str, int, int, int]], calls_us: list[int]) -> Trace:
+    """A step of forward (0 to 100 us) and backward (to 300 us) with these kernels (name, stream, start, duration)."""
+    trace = make_recording([("forward", 0, 100), ("backward", 100, 300)], [])
+    base_ns = int(trace.steps.start_ns[0])
+    add = trace.strings.add
+    trace.device = DeviceSpans.of(
+        device=[0] * len(kernels_us),
+        stream=[stream for _, stream, _, _ in kernels_us],
+        kind=[DeviceKind.KERNEL] * len(kernels_us),
+        name=[add(name) for name, _, _, _ in kernels_us],
+        start_ns=[base_ns + start * US for _, _, start, _ in kernels_us],
+        duration_ns=[duration * US for _, _, _, duration in kernels_us],
+    )
+    trace.collectives = Collectives.of(
+        rank=[0] * len(calls_us),
+        name=[add("all_reduce")] * len(calls_us),
+        bytes=[1_000] * len(calls_us),
+        start_ns=[base_ns + at * US for at in calls_us],
+        duration_ns=[40 * US] * len(calls_us),
+    )
+    return trace
+
+
+def test_time_in_which_the_device_only_communicates_is_exposed() -> None:
+    """GIVEN computation at 100-200 and 250-260 us WHEN NCCL runs at 180-220 and 240-280 THEN 30 of its 80 us are hidden."""
+    kernels = [("gemm", 7, 100, 60), ("gemm", 8, 150, 50), ("gemm", 7, 250, 10)]
+    nccl = [("ncclDevKernel_AllReduce", 20, 180, 40), ("ncclDevKernel_AllReduce", 20, 240, 40)]
+    facts = communication(rank_trace([*kernels, *nccl], [90, 150, 200]))
+    assert (facts.exposed_ns, facts.hidden_ns, facts.steps) == (50 * US, 30 * US, 1)
+    assert [(row.phase, row.count, row.bytes) for row in facts.operations] == [
+        ("backward", 2, 2_000),
+        ("forward", 1, 1_000),
+    ]
+    assert exposure_sentence(facts) == "exposed 50.0 µs, hidden behind computation 30.0 µs (37.5 %)"
+    rows = communication_rows(Both(None, facts))
+    assert rows[0][1:] == ["-", "50.0 µs"] and rows[1][1:] == ["-", "30.0 µs"]
+    assert rows[2] == ["all_reduce in backward", "-", "2x 2.0 KiB"]
+
+
+def test_nccl_kernels_without_collectives_belong_to_the_ops_that_launched_them() -> None:
+    trace = rank_trace([("ncclKernel_Broadcast", 7, 10, 5)], [])
+    assert not communication_kernels(trace).any() and summarize(trace).communication is None
+    trace = rank_trace([("ncclKernel_Broadcast", 7, 10, 5)], [5])
+    assert communication_kernels(trace).tolist() == [True]
+
+
+def as_rank(rank: int, device: int, steps: int = 1) -> Trace:
+    trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 5, 20, kernel=(10, 50))], steps=steps)
+    trace.device.device = trace.device.device + device
+    trace.phases.device = trace.phases.device * 0 + device
+    devices = [Device(0, i, "GPU") for i in range(2)]
+    return replace(trace, devices=devices, runs={rank: Run()})
+
+
+def test_ranks_become_one_trace_each_with_the_device_it_used() -> None:
+    asked = Trace(devices=[Device(0, 0, "GPU"), Device(0, 1, "GPU")])  # torchrun's own process
+    trace, notes = one_replay({1: asked, 2: as_rank(1, 1), 3: as_rank(0, 0)}, main=1)
+    assert trace.ranks == [0, 1] and notes == []
+    assert [(device.rank, device.index) for device in trace.devices] == [(0, 0), (1, 1)]
+    assert sorted(trace.device.device.tolist()) == [0, 1]
+
+
+def test_of_processes_with_the_same_rank_the_main_one_or_the_longest_counts() -> None:
+    trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0)}, main=3)
+    assert len(trace.steps) == 1 and notes == ["2 processes used the GPU; the figures are those of process 3"]
+    trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0), 4: as_rank(1, 1)}, main=9)
+    assert (trace.steps.rank == 0).sum() == 3 and notes[0].startswith("3 processes used the GPU as 2 ranks")
+
+
+def test_a_worker_that_only_evaluated_does_not_stand_for_the_rank_that_trained() -> None:
+    # GIVEN a DataLoader's worker that inherited the recorder: many evaluation steps, of which the main process has none
+    worker, main, child = as_rank(0, 0, steps=9), as_rank(0, 0), as_rank(0, 0, steps=2)
+    worker.steps.kind[:] = StepKind.EVALUATION
+    assert process_of_each_rank({5: worker, 7: main}, main=7) == {0: 7}
+    # AND a launcher that trained nothing itself does not stand for its children
+    assert process_of_each_rank({5: worker, 7: child}, main=5) == {0: 7}

@@ -1,0 +1,95 @@
+"""The critical path of a step leads from the end of the step before to its own end. Times are in microseconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.traces.analyses.test_waits import Call, Work, recorded
+from tests.traces.handmade import US, training
+from traces.analyses.critical_path import critical_path
+from traces.kineto import read_kineto
+from traces.model.trace import Phases, Steps
+
+
+def test_work_that_took_no_time_is_passed_once(shared_traces: Path) -> None:
+    # GIVEN a recording of whole microseconds, whose copies show as 0 us
+    trace = read_kineto(shared_traces / "gp100_gpu_user_annotation.json.gz")
+    assert (trace.device.duration_ns == 0).any()
+    path = critical_path(trace)
+    assert path is not None
+    assert sum(segment.end_ns - segment.start_ns for segment in path.segments) == path.sums.duration_ns
+
+
+def test_the_device_is_the_path_where_the_host_runs_ahead() -> None:
+    """Three steps of 4 us on the host launch a kernel of 100 us each: the first kernel runs from 10 to 110, the next follow."""
+    calls: list[Call] = [("cudaLaunchKernel", 4 * step + 1, 4 * step + 2) for step in range(3)]
+    work: list[Work] = [(0, 7, "gemm", 10 + 100 * step, 110 + 100 * step, step) for step in range(3)]
+    trace = recorded(calls, work)
+    trace.steps = Steps.of(rank=[0] * 3, number=[0, 1, 2], start_ns=[0, 4 * US, 8 * US], duration_ns=[4 * US] * 3)
+    first, second = critical_path(trace, 0), critical_path(trace, 1)
+    assert first is not None and second is not None
+    # The first step's path begins on the host, and ends with its kernel.
+    assert first.sums.by_kind == {"kernel": 100 * US, "launch": 8 * US, "host": 2 * US}
+    # The second one lasts from completion to completion: 110 to 210.
+    assert second.sums.by_kind == {"kernel": 100 * US} and second.segments[0].start_ns == 110 * US
+
+
+def test_a_pageable_copy_leads_to_the_kernels_before_it() -> None:
+    """A kernel runs from 10 to 5000; the copy's call lasts from 20 to 5018, the copy until 5008; then Python until 5100."""
+    copy = (0, 7, "Memcpy DtoH (Device -> Pageable)", 5005, 5008, 1)
+    trace = recorded([("cudaLaunchKernel", 0, 5), ("cudaMemcpyAsync", 20, 5018)], [(0, 7, "gemm", 10, 5000, 0), copy])
+    trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[5100 * US])
+    path = critical_path(trace)
+    assert path is not None
+    told = [(segment.kind, (segment.end_ns - segment.start_ns) // US) for segment in path.segments]
+    assert told == [("host", 5), ("launch", 5), ("kernel", 4990), ("launch", 5), ("copy", 3), ("host", 92)]
+    # WHEN the host comes with its launches only after the device has finished THEN the host is the path
+    late = recorded(
+        [("cudaLaunchKernel", 0, 5), ("cudaLaunchKernel", 300, 305)], [(0, 7, "a", 10, 50, 0), (0, 7, "b", 310, 350, 1)]
+    )
+    late.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[350 * US])
+    path = critical_path(late)
+    assert path is not None and path.sums.by_kind == {"host": 305 * US, "kernel": 40 * US, "launch": 5 * US}
+
+
+def test_work_on_another_stream_that_ended_last_comes_before() -> None:
+    """On stream 8 a kernel from 10 to 400; on stream 7 one from 5 to 50 and, behind an event, one from 405 to 450."""
+    calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in range(3)]
+    trace = recorded(calls, [(0, 7, "a", 5, 50, 0), (0, 8, "b", 10, 400, 1), (0, 7, "c", 405, 450, 2)])
+    trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[20 * US])
+    path = critical_path(trace)
+    assert path is not None
+    told = [(segment.kind, (segment.end_ns - segment.start_ns) // US, segment.name) for segment in path.segments]
+    assert told == [("host", 2, ""), ("launch", 8, ""), ("kernel", 390, "b"), ("launch", 5, ""), ("kernel", 45, "c")]
+
+
+def test_the_host_by_phase() -> None:
+    """The second of three steps from 100 to 200, in which the host never waits; phases of another rank change nothing."""
+    trace = training(steps=3)
+    steps, phases = trace.steps.take(np.arange(3)), trace.phases.take(np.arange(len(trace.phases)))
+    steps.rank[:], phases.step[:] = 1, phases.step + 3
+    phases.name[:] = trace.strings.add("other")
+    trace.steps, trace.phases = Steps.concatenated([trace.steps, steps]), Phases.concatenated([phases, trace.phases])
+    path = critical_path(trace, 1)
+    assert path is not None
+    told = [(segment.kind, segment.name, (segment.end_ns - segment.start_ns) // US) for segment in path.segments]
+    assert told == [
+        ("data", "loader", 20), ("host", "h2d", 10), ("host", "forward", 20), ("host", "loss", 10), ("host", "backward", 20),
+        ("host", "optimizer", 20),
+    ]  # fmt: skip
+    assert path.sums.by_name == {} and path.sums.step == int(trace.steps.number[1])
+
+
+def test_work_of_other_steps_that_does_not_reach_into_the_path_is_left_out() -> None:
+    calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in (0, 100, 200)]
+    trace = recorded(calls, [(0, 7, "a", 5, 50, 0), (0, 7, "b", 110, 150, 1), (0, 7, "c", 210, 250, 2)])
+    trace.steps = Steps.of(rank=[0] * 3, number=[0, 1, 2], start_ns=[0, 100 * US, 200 * US], duration_ns=[100 * US] * 3)
+    path = critical_path(trace, 1)
+    assert path is not None and path.sums.by_kind == {"host": 100 * US}
+    trace.steps.duration_ns[1] = 20 * US
+    path = critical_path(trace, 1)
+    # The host ends at 120, the kernel at 150.
+    assert path is not None and path.sums.by_name == {"b": 40 * US}
+    assert path.sums.by_kind == {"kernel": 40 * US, "launch": 9 * US, "host": US}

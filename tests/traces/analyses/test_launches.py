@@ -1,0 +1,100 @@
+"""When work had been launched, and why some launches take long. Times are in microseconds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.traces.analyses.test_waits import Call, Work, recorded
+from tests.traces.handmade import US
+from traces.analyses.idle import idle_times
+from traces.analyses.launches import (
+    FULL,
+    LOADED,
+    NOT_VISIBLE,
+    WAITED,
+    launch_delay_ns,
+    launch_figures,
+    launched_ns,
+    long_launches,
+    queue_length,
+)
+from traces.model.trace import Steps
+
+COPY = "Memcpy DtoH (Device -> Pageable)"
+
+
+def test_work_is_launched_when_its_call_returns_or_when_it_begins() -> None:
+    calls: list[Call] = [("cudaLaunchKernel", 0, 5), ("cudaLaunchKernel", 10, 900), ("cudaMemcpyAsync", 1000, 1220)]
+    work: list[Work] = [(0, 7, "a", 3, 8, 0), (0, 7, "b", 930, 1200, 1), (0, 7, COPY, 1202, 1210, 2)]
+    found = launched_ns(recorded(calls, work), np.arange(3)) // US
+    # The first began before its call returned, the second after; the copy was launched, and then waited for.
+    assert found.tolist() == [3, 900, 1000]
+    # A launch's delay counts from the end of the call; 0 if the work began before.
+    assert (launch_delay_ns(recorded(calls, work), np.arange(3)) // US).tolist() == [0, 30, 0]
+
+
+def test_a_long_launch_call_is_host_time() -> None:
+    """A call of 404 ms loads kernels; its kernel begins 20 us after its return."""
+    trace = recorded([("cudaLaunchKernel", 0, 404_000)], [(0, 7, "gemm", 404_020, 405_000, 0)])
+    trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[405_000 * US])
+    of = idle_times(trace)["cuda:0"]
+    assert of.by_reason["host"] == 404_000 * US and of.by_reason["launch"] == 20 * US
+
+
+def test_why_launches_take_long() -> None:
+    def reasons(calls: list[Call], work: list[Work]) -> list[tuple[str, str, int, int]]:
+        return [(of.call, of.reason, of.count, of.host_ns // US) for of in long_launches(recorded(calls, work))]
+
+    # GIVEN the first launch of a kernel, then a second one THEN only the first can have loaded it
+    calls: list[Call] = [("cudaLaunchKernel", 0, 500), ("cudaLaunchKernel", 600, 800)]
+    assert reasons(calls, [(0, 7, "a", 510, 520, 0), (0, 7, "a", 810, 820, 1)]) == [
+        ("cudaLaunchKernel", LOADED, 1, 500),
+        ("cudaLaunchKernel", NOT_VISIBLE, 1, 200),
+    ]
+    # GIVEN a copy that waited for 1190 us
+    waited: list[Work] = [(0, 7, "a", 10, 1200, 0), (0, 7, COPY, 1202, 1210, 1)]
+    assert reasons([("cudaLaunchKernel", 0, 5), ("cudaMemcpyAsync", 20, 1220)], waited) == [
+        ("cudaMemcpyAsync", WAITED, 1, 1200)
+    ]
+    # GIVEN 1000 launches of 1 us each, while the first kernel still runs, and then one of 400 us
+    many: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in range(1000)]
+    queued: list[Work] = [(0, 7, "a", 2000 + 10 * at, 2010 + 10 * at, at) for at in range(1001)]
+    assert reasons([*many, ("cudaLaunchKernel", 1000, 1400)], queued) == [("cudaLaunchKernel", FULL, 1, 400)]
+    assert reasons([*many[1:], ("cudaLaunchKernel", 1000, 1400)], queued[:1000]) == [("cudaLaunchKernel", NOT_VISIBLE, 1, 400)]
+
+
+def test_work_that_an_op_launches_by_itself() -> None:
+    """In a replay there are no launching calls: the first op ends before its kernel begins, the second one after."""
+    calls: list[Call] = [("aten::mm", 0, 50), ("aten::mm", 60, 300)]
+    found = launched_ns(recorded(calls, [(0, 7, "a", 80, 90, 0), (0, 7, "b", 200, 400, 1)]), np.arange(2)) // US
+    assert found.tolist() == [50, 200]
+
+
+def test_the_queue_of_each_stream() -> None:
+    # GIVEN on one stream launches at 0 and 10 whose work begins at 20 and 40, on another stream and another device one each
+    calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in (0, 10, 12, 14)]
+    work: list[Work] = [(0, 7, "a", 20, 40, 0), (0, 7, "b", 40, 50, 1), (0, 8, "c", 15, 20, 2), (1, 7, "d", 16, 20, 3)]
+    trace = recorded(calls, [*work, (0, 7, "earlier", 1, 2, -1)])
+    queue = queue_length(trace, 0, 7)
+    assert (queue.time_ns // US).tolist() == [0, 10, 20, 40] and queue.length.tolist() == [1, 2, 1, 0]
+    assert queue.mean == (1 * 10 + 2 * 10 + 1 * 20) / 40
+    found = {(of.device, of.stream): (of.count, of.delay_median_ns // US, of.queue_most) for of in launch_figures(trace)}
+    # The delays on the first stream are 19 and 29.
+    assert found == {("cuda:0", 7): (2, 24, 2), ("cuda:0", 8): (1, 2, 1), ("cuda:1", 7): (1, 1, 1)}
+
+
+def test_a_call_that_holds_the_loading_of_a_module() -> None:
+    # GIVEN a second launch of the same kernel, 200 us long, with a call within that loads a module
+    calls: list[Call] = [("cudaLaunchKernel", 0, 5), ("cudaLaunchKernel", 10, 210), ("cuModuleLoadData", 20, 200)]
+    trace = recorded(calls, [(0, 7, "a", 6, 8, 0), (0, 7, "a", 220, 230, 1)])
+    trace.host.parent[2] = 1
+    assert [(of.call, of.reason) for of in long_launches(trace)] == [("cudaLaunchKernel", LOADED)]
+
+
+def test_launches_that_have_ended_do_not_fill_the_queue() -> None:
+    # GIVEN 1500 launches of which 600 have ended when a call of exactly 100 us begins, and 1000 on another stream
+    calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in range(2500)]
+    work: list[Work] = [(0, 7, "a", at + 1, at + 2 if at < 600 else 9000 + at, at) for at in range(1500)]
+    work += [(0, 8, "a", 9000 + at, 9001 + at, at) for at in range(1500, 2500)]
+    trace = recorded([*calls, ("cudaLaunchKernel", 3000, 3100)], [*work, (0, 7, "a", 20000, 20001, 2500)])
+    assert [(of.reason, of.count) for of in long_launches(trace)] == [(NOT_VISIBLE, 1)]

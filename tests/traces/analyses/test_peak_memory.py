@@ -1,0 +1,55 @@
+"""What is held when memory is fullest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.traces.handmade import training
+from traces.analyses.peak_memory import held_at_peak
+from traces.model.trace import NONE, MemoryEvents, Trace
+
+
+def with_memory(sizes: list[int], addresses: list[int]) -> Trace:
+    """A training of which the main thread allocates and frees these, 10 µs apart from the beginning of the first step."""
+    trace = training(steps=1)
+    begin = int(trace.steps.start_ns[0])
+    trace.memory = MemoryEvents.of(
+        thread=[0] * len(sizes), device=[0] * len(sizes), time_ns=begin + np.arange(len(sizes)) * 10_000, bytes=sizes,
+        address=addresses,
+    )  # fmt: skip
+    return trace
+
+
+@pytest.mark.parametrize("has_addresses", [True, False])
+def test_what_is_freed_before_the_peak_is_not_held(has_addresses: bool) -> None:
+    # GIVEN 8 and 8 bytes, of which the first is freed; then 4, 2 and again 4 bytes; then all but one are freed
+    sizes = [8, -8, 8, 4, 2, -2, 4, -4, -8]
+    addresses = [1, 1, 1, 2, 3, 3, 4, 4, 1]
+    peak = held_at_peak(with_memory(sizes, addresses if has_addresses else [0] * len(sizes)), 0)
+    assert peak is not None and peak.by_size != has_addresses
+    assert sum(one.bytes for one in peak.held) == 16 and sum(one.count for one in peak.held) == 3
+
+
+def test_requests_without_a_thread_go_by_the_rank() -> None:
+    # GIVEN what a replay notes: requests at the time at which their op begins, on no thread
+    trace = with_memory([64], [1])
+    op = int(np.flatnonzero(trace.host.name == trace.strings.find("aten::copy_"))[0])
+    trace.memory.time_ns[0], trace.memory.thread[0] = trace.host.start_ns[op], NONE
+    peak = held_at_peak(trace, 0)
+    assert peak is not None and [one.op for one in peak.held] == ["copy"]
+
+
+def test_ops_and_phases_that_allocated() -> None:
+    trace = with_memory([64, 32, 32, 32], [1, 2, 3, 4])
+    peak = held_at_peak(trace, 0)
+    assert peak is not None and {one.phase for one in peak.held} >= {"loader", "h2d"}
+    op = next(row for row in range(len(trace.host)) if trace.strings[int(trace.host.name[row])].startswith("aten::"))
+    trace.memory.time_ns[0] = trace.host.start_ns[op]
+    trace.memory.time_ns.sort()
+    found = held_at_peak(trace, 0)
+    assert found is not None and any(one.op for one in found.held)
+
+
+def test_nothing_is_known_without_events() -> None:
+    assert held_at_peak(Trace(devices=training().devices), 0) is None

@@ -1,0 +1,70 @@
+"""Figures that AMD's TraceLens computes too: on recordings of its own tests, beside what its repository holds as their reports.
+
+The tool itself is not on PyPI (the distribution of that name is another project), so its figures are taken over with their
+source: AMD-AGI/TraceLens (MIT), tests/traces/h100/Qwen_Qwen1.5-0.5B-Chat__1016005_perf_report_csvs/ops_summary.csv at cbd5d26
+and GEMM.csv at 932e742, tests/traces/mi300/resnet_act_checkpoint_recompute_perf_report_csvs/ops_summary.csv at 3e0812b.
+
+Definitions: time of an op is the sum of the kernels that it launched itself, in both. FLOPs of a product are 2 for each
+multiply-add, in both; TraceLens adds one for each bias. What ROCm's memsets take counts for the op here, and not there.
+Bytes are inputs and output, in both. Its rate is the mean of the calls' rates, ours is all FLOPs by all time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from traces.kineto import read_kineto
+from traces.model.trace import DeviceKind, Trace
+from traces.rates.achieved_rates import OpRates, achieved
+
+# Calls and microseconds by op.
+_QWEN = {
+    "mul": (220, 6752.89990234375), "mm": (96, 6668.681640625), "copy": (197, 5101.934814453125),
+    "attention": (24, 2722.704345703125), "add": (145, 2607.51513671875), "addmm": (72, 2329.075927734375),
+    "cat": (49, 2017.782958984375), "pow": (49, 1300.794921875), "silu": (24, 925.11474609375), "mean": (49, 743.327392578125),
+    "neg": (48, 587.3271484375), "rsqrt": (49, 79.076416015625), "index_select": (1, 51.77587890625),
+}  # fmt: skip
+# Those of the recomputed forward pass are rows of their own there, here they are with the others.
+_RESNET = {
+    "convolution_backward": (60, 5312.84423828125), "batch_norm_backward": (60, 2951.205078125),
+    "convolution": (117, 2515.88037109375 + 2228.34521484375), "batch_norm": (117, 2145.6875 + 1368.7841796875),
+    "copy": (366, 1633.43310546875), "threshold_backward": (51, 239.38916015625), "mm": (6, 44.474609375),
+}  # fmt: skip
+# By shape: calls, GFLOP and MiB of one call, and TFLOP/s, the mean of the calls.
+_PRODUCTS = {
+    ("mm", "8944,1024;1024,2816"): (48, 51.581550592, 71.0078125, 610.6657102342793),
+    ("mm", "8944,2816;2816,1024"): (24, 51.581550592, 71.0078125, 674.5509897222395),
+    ("mm", "8944,1024;1024,1024"): (24, 18.756927488, 36.9375, 578.5261168808248),
+    ("addmm", "1024;8944,1024;1024,1024"): (72, 18.766086144 - 8944 * 1024 / 1e9, 36.939453125, 580.1844380894671),
+}
+
+
+@pytest.fixture(scope="module")
+def qwen(shared_traces: Path) -> Trace:
+    return read_kineto(shared_traces / "h100_qwen05b_inference.json.gz")
+
+
+def _told(rows: list[OpRates]) -> dict[str, tuple[int, int]]:
+    return {row.op: (row.calls, row.device_ns) for row in rows}
+
+
+def test_time_by_op(qwen: Trace, shared_traces: Path) -> None:
+    ours = _told(achieved(qwen))
+    resnet = read_kineto(shared_traces / "mi300x_resnet_act_checkpoint_rank0of8.json.gz")
+    resnet.device = resnet.device.take(resnet.device.kind != DeviceKind.MEMSET)
+    for found, theirs in ((ours, _QWEN), (_told(achieved(resnet)), _RESNET)):
+        for op, (calls, time_us) in theirs.items():
+            # It adds up microseconds as floats of 32 bits.
+            assert found[op][0] == calls and found[op][1] == pytest.approx(1000 * time_us, rel=1e-4), op
+
+
+def test_products(qwen: Trace) -> None:
+    rows = {(row.op, row.shapes): row for row in achieved(qwen, by_shape=True)}
+    for key, (calls, gflop, size_mib, tflops) in _PRODUCTS.items():
+        row = rows[key]
+        assert row.calls == calls and row.flops is not None and row.bytes is not None
+        assert row.flops == pytest.approx(gflop * 1e9 * calls, rel=1e-9)
+        assert row.bytes == size_mib * 2**20 * calls
+        assert row.tflops == pytest.approx(tflops, rel=1e-3)

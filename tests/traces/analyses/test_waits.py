@@ -1,0 +1,202 @@
+"""A wait is recognized by what happened. Times are in microseconds; the usual kernel runs from 10 to 5000."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.traces.handmade import US
+from traces.analyses.waits import HostWaits, host_waits
+from traces.model.trace import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Thread, Trace
+
+KERNEL = (0, 7, "gemm", 10, 5000, 0)  # device, stream, name, start, end, launched by call
+
+Call = tuple[str, float, float]
+Work = tuple[int, int, str, float, float, int]
+
+
+def recorded(calls: list[Call], work: list[Work]) -> Trace:
+    """One thread with these calls, by (name, start, end); an op's name begins with "aten"."""
+    trace = Trace(devices=[Device(0, 0, "GPU"), Device(0, 1, "GPU")], threads=[Thread(0, 1, "main", "main")])
+    add = trace.strings.add
+    starts, ends = [round(start * US) for _, start, _ in calls], [round(end * US) for _, _, end in calls]
+    trace.host = HostSpans.of(
+        thread=[0] * len(calls),
+        kind=[HostKind.OP if name.startswith("aten") else HostKind.RUNTIME for name, _, _ in calls],
+        name=[add(name) for name, _, _ in calls],
+        start_ns=starts,
+        duration_ns=[end - start for start, end in zip(starts, ends, strict=True)],
+    )
+    trace.device = DeviceSpans.of(
+        device=[of[0] for of in work],
+        stream=[of[1] for of in work],
+        kind=[DeviceKind.MEMCPY if of[2].startswith("Memcpy") else DeviceKind.KERNEL for of in work],
+        name=[add(of[2]) for of in work],
+        start_ns=[round(of[3] * US) for of in work],
+        duration_ns=[round((of[4] - of[3]) * US) for of in work],
+        launch=[of[5] for of in work],
+    )
+    return trace
+
+
+def told(waits: HostWaits) -> list[tuple[float, float, int, int]]:
+    """Start, end, call and work of each."""
+    times = zip((waits.start_ns / US).tolist(), (waits.end_ns / US).tolist(), strict=True)
+    return [(*of, call, work) for of, call, work in zip(times, waits.call.tolist(), waits.work.tolist(), strict=True)]
+
+
+LAUNCH = ("cudaLaunchKernel", 0, 5)
+
+
+@pytest.mark.parametrize(
+    "name", ["cudaDeviceSynchronize", "cudaMalloc", "hipFree", "someCallNobodyKnows", "cudaLaunchKernel", "cuModuleLoadData"]
+)
+def test_a_call_that_returns_when_the_work_ended_was_a_wait_whatever_its_name(name: str) -> None:
+    trace = recorded([LAUNCH, (name, 20, 5010)], [KERNEL])
+    assert told(host_waits(trace, 0)) == [(20, 5000, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("cudaMalloc", 20, 5600),  # returned long after the work had ended
+        ("cudaMalloc", 20, 4000),  # returned while the work ran
+        ("cudaMalloc", 5001, 5400),  # the work had ended before
+        ("cudaLaunchKernel", 4980, 5002),  # short: any call may return just after a kernel
+        ("cudaDeviceSynchronize", 5001, 5004),
+    ],
+)
+def test_a_call_that_does_not_return_with_the_work_was_no_wait(call: Call) -> None:
+    assert not len(host_waits(recorded([LAUNCH, call], [KERNEL]), 0))
+
+
+def test_a_documented_wait_may_return_late() -> None:
+    trace = recorded([LAUNCH, ("cudaStreamSynchronize", 20, 5600)], [KERNEL])
+    assert told(host_waits(trace, 0)) == [(20, 5000, 1, 0)]
+
+
+def test_a_wait_for_an_event_may_leave_later_work_running() -> None:
+    trace = recorded(
+        [LAUNCH, ("cudaLaunchKernel", 6, 8), ("cudaEventSynchronize", 20, 5010)], [KERNEL, (0, 7, "b", 5001, 9000, 1)]
+    )
+    assert told(host_waits(trace, 0)) == [(20, 5000, 2, 0)]
+
+
+@pytest.mark.parametrize("call", ["cudaMemcpyAsync", "hipMemcpyWithStream", "cudaMemcpy", "cuMemcpyDtoHAsync_v2"])
+def test_a_pageable_copy_to_the_host_waits_for_its_stream_and_itself(call: str) -> None:
+    copy = (0, 7, "Memcpy DtoH (Device -> Pageable)", 5005, 5008, 1)
+    assert told(host_waits(recorded([LAUNCH, (call, 20, 5018)], [KERNEL, copy]), 0)) == [(20, 5008, 1, 1)]
+    # WHEN nothing was queued before THEN it waits for the copy alone
+    alone = recorded([(call, 20, 60)], [(0, 7, "Memcpy DtoH (Device -> Pageable)", 40, 55, 0)])
+    assert told(host_waits(alone, 0)) == [(40, 55, 0, 0)]
+
+
+def test_a_pageable_copy_to_the_device_waits_until_the_last_piece_is_staged() -> None:
+    copy = (0, 7, "Memcpy HtoD (Pageable -> Device)", 30, 2080, 0)
+    assert told(host_waits(recorded([("cudaMemcpyAsync", 20, 2000)], [copy]), 0)) == [(30, 2000, 0, 0)]
+    # WHEN it is small, it is staged at once and runs behind what the stream has to do
+    behind = recorded(
+        [LAUNCH, ("cudaMemcpyAsync", 20, 30)], [KERNEL, (0, 7, "Memcpy HtoD (Pageable -> Device)", 5001, 5003, 1)]
+    )
+    assert not len(host_waits(behind, 0))
+
+
+def test_a_copy_of_pinned_memory_does_not_wait() -> None:
+    copy = (0, 7, "Memcpy DtoH (Device -> Pinned)", 5005, 5008, 1)
+    assert not len(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 20, 30)], [KERNEL, copy]), 0))
+
+
+def test_queries_in_a_loop_are_one_wait() -> None:
+    queries: list[Call] = [("cudaEventQuery", at, at + 2) for at in range(100, 5100, 100)]
+    trace = recorded([LAUNCH, *queries], [KERNEL])
+    # The query at 4900 saw the work running, the one at 5000 its end.
+    assert told(host_waits(trace, 0)) == [(100, 5000, 50, 0)]
+    # WHEN the loop goes on after the work has ended THEN it did not wait for it
+    later: list[Call] = [*queries, ("cudaEventQuery", 5100, 5102)]
+    assert not len(host_waits(recorded([LAUNCH, *later], [KERNEL]), 0))
+    # AND ops between two queries break the loop
+    broken: list[Call] = [*queries[:-1], ("aten::add", 4950, 4960), queries[-1]]
+    assert not len(host_waits(recorded([LAUNCH, *broken], [KERNEL]), 0))
+
+
+def test_a_thread_that_only_polls_is_not_the_script() -> None:
+    """NCCL's watchdog queries events and launches nothing."""
+    queries: list[Call] = [("cudaEventQuery", at, at + 2) for at in range(100, 5100, 100)]
+    trace = recorded([LAUNCH, *queries], [KERNEL])
+    trace.threads.append(Thread(0, 2, "watchdog", "other"))
+    trace.host.thread[1:] = 1
+    assert not len(host_waits(trace, 0))
+
+
+def test_a_wait_for_one_of_two_streams() -> None:
+    other = (0, 8, "long", 10, 9000, 0)
+    assert told(host_waits(recorded([LAUNCH, ("cudaMalloc", 20, 5010)], [KERNEL, other]), 0)) == [(20, 5000, 1, 0)]
+
+
+def test_clocks_that_differ_by_microseconds() -> None:
+    trace = recorded([LAUNCH, ("hipDeviceSynchronize", 20, 4992)], [KERNEL])
+    assert told(host_waits(trace, 0)) == [(20, 4992, 1, 0)]
+
+
+def test_a_copy_does_not_wait_for_another_stream() -> None:
+    # GIVEN a copy within the device by a call that is named as one that waits, while a kernel on another stream ends
+    copy = (0, 8, "Memcpy DtoD (Device -> Device)", 30, 40, 1)
+    assert not len(host_waits(recorded([LAUNCH, ("cudaMemcpy", 4990, 5004)], [KERNEL, copy]), 0))
+    # AND a small copy of pageable memory, which waits for itself
+    own = (0, 8, "Memcpy DtoH (Device -> Pageable)", 4996, 4999, 1)
+    assert told(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 4990, 5004)], [KERNEL, own]), 0)) == [(4996, 4999, 1, 1)]
+
+
+def test_calls_between_queries_that_launch_nothing_do_not_break_the_loop() -> None:
+    calls: list[Call] = [LAUNCH]
+    for at in range(100, 5100, 100):
+        calls += [("cudaEventQuery", at, at + 2), ("cudaPeekAtLastError", at + 3, at + 4)]
+    assert told(host_waits(recorded(calls, [KERNEL]), 0)) == [(100, 5000, 99, 0)]
+
+
+@pytest.mark.parametrize(
+    ("call", "copy", "waits"),
+    [
+        # by times: the copy's name does not tell whether the memory was pageable
+        (("hipMemcpyAsync", 20, 2018), ("Memcpy DtoH (Device -> Host)", 100, 2008), [(100, 2008)]),
+        (("hipMemcpyAsync", 20, 2018), ("Memcpy DtoH (Device -> Host)", 100, 1500), []),
+        # documented: however early the copy ended, and if it seems to end after the call
+        (("cudaMemcpy", 20, 80), ("Memcpy HtoD (Pinned -> Device)", 30, 40), [(30, 40)]),
+        (("cudaMemcpy", 20, 60), ("Memcpy HtoD (Pinned -> Device)", 30, 65), [(30, 60)]),
+        # a launch that ended with its own short kernel did not wait for it
+        (("cudaLaunchKernel", 20, 620), ("gemm", 610, 618), []),
+        (("cudaMalloc", 20, 70), ("gemm", 1, 65), []),  # 45 us are too few to tell
+    ],
+)  # fmt: skip
+def test_what_a_call_did_itself(call: Call, copy: tuple[str, float, float], waits: list[tuple[float, float]]) -> None:
+    trace = recorded([call], [(0, 7, *copy, 0)])
+    assert [(start, end) for start, end, _, _ in told(host_waits(trace, 0))] == waits
+
+
+def test_a_copy_behind_other_work_waits_from_the_call_on() -> None:
+    # GIVEN a kernel until 3000 and behind it a copy until 5008 THEN the wait began with the call
+    work: list[Work] = [(0, 7, "gemm", 10, 3000, 0), (0, 7, "Memcpy DtoH (Device -> Pageable)", 3001, 5008, 1)]
+    assert told(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 20, 5018)], work), 0)) == [(20, 5008, 1, 1)]
+    by_times = (0, 7, "Memcpy DtoH (Device -> Host)", 3001, 5008, 1)
+    assert told(host_waits(recorded([LAUNCH, ("hipMemcpyAsync", 20, 5018)], [work[0], by_times]), 0)) == [(20, 5008, 1, 1)]
+    # WHEN the kernel runs on another stream, or on another device THEN it began with the copy
+    for elsewhere in ((0, 8), (1, 7)):
+        other = (*elsewhere, "gemm", 10, 3000, 0)
+        copy = (0, 7, "Memcpy DtoH (Device -> Pageable)", 40, 5008, 1)
+        found = told(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 20, 5018)], [other, copy]), 0))
+        assert [(start, end) for start, end, _, _ in found] == [(40, 5008)]
+
+
+def test_work_without_a_launch_changes_nothing() -> None:
+    unknown = (0, 7, "earlier", 1, 9, -1)
+    queries: list[Call] = [("cudaEventQuery", at, at + 2) for at in range(100, 5100, 100)]
+    trace = recorded([LAUNCH, *queries], [unknown, KERNEL])
+    assert told(host_waits(trace, 0)) == [(100, 5000, 50, 1)]
+    trace.threads.append(Thread(0, 2, "watchdog", "other"))
+    trace.host.thread[1:] = 1
+    assert not len(host_waits(trace, 0))
+
+
+def test_the_last_of_several_streams() -> None:
+    # GIVEN a wait for the whole device, whose second stream ends 1 us after the first
+    work: list[Work] = [KERNEL, (0, 8, "b", 10, 5001, 0)]
+    assert told(host_waits(recorded([LAUNCH, ("cudaMalloc", 20, 5010)], work), 0)) == [(20, 5001, 1, 1)]

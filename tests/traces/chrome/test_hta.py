@@ -1,0 +1,144 @@
+"""Holistic Trace Analysis reads an export as it reads the original: the same events on the GPU, the same busy time.
+
+It takes whatever has `stream` among its arguments for GPU work and rounds to microseconds in its own way, so both files
+go through it. Originals from before 1.12 name no rank; both files are therefore handed over as rank 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import SHARED_TRACES
+from traces.analyses.communication import communication
+from traces.analyses.idle import gaps
+from traces.analyses.launches import launch_delay_ns, launched_rows, queue_length
+from traces.analyses.transfers import transfers
+from traces.chrome.export import export_chrome
+from traces.kineto import read_kineto
+from traces.model.trace import DeviceKind, Trace
+
+hta = pytest.importorskip("hta.trace_analysis")
+_SAME_KIND = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}  # names of before 1.12
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """It warns of pandas' plans and logs every file; neither is about the export."""
+    logging.disable(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logging.disable(logging.NOTSET)
+
+
+def _as_read(path: Path) -> tuple[dict[str, int], dict[str, float]]:
+    """Events on the GPU by category, and the breakdown of the GPU's time in microseconds."""
+    analysis: Any = hta.TraceAnalysis(trace_files={0: str(path)}, include_last_profiler_step=True)
+    events, names = analysis.t.traces[0], analysis.t.symbol_table.sym_table
+    counts = events.loc[events.stream >= 0, "cat"].map(lambda index: names[index]).value_counts().to_dict()
+    times: dict[str, float] = analysis.get_temporal_breakdown(visualize=False).iloc[0].to_dict()
+    return {_SAME_KIND.get(kind, kind): int(count) for kind, count in counts.items()}, times
+
+
+@pytest.mark.parametrize("name", ["v100_resnet50_workers0", "a100_nccl_args_rank0of2", "mi250_minitoy"])
+def test_an_export_reads_as_the_original(shared_traces: Path, tmp_path: Path, name: str) -> None:
+    original = shared_traces / f"{name}.json.gz"
+    (export,) = export_chrome(read_kineto(original), tmp_path / "export.json.gz")
+    assert _as_read(export) == _as_read(original)
+
+
+def test_the_rank_is_found_in_the_file(shared_traces: Path, tmp_path: Path) -> None:
+    # GIVEN eight ranks exported into a folder WHEN it is only told of the folder
+    export_chrome(read_kineto(shared_traces / "a100_megatron_tp8"), tmp_path)
+    from hta.common.trace_file import get_trace_files
+
+    # THEN it finds each rank in its own file
+    found = get_trace_files(str(tmp_path))
+    assert {rank: Path(file).name for rank, file in found.items()} == {n: f"rank{n}.json.gz" for n in range(8)}
+
+
+# --- figures that both compute ---
+
+_ALIKE = ["v100_resnet50_workers0", "a100_nccl_args_rank0of2"]  # stamps of whole microseconds, and of nanoseconds
+
+
+@pytest.fixture(scope="module", params=_ALIKE)
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Any]:
+    """A recording as we read it, and as Holistic Trace Analysis reads what it exports."""
+    folder = SHARED_TRACES
+    if not (folder / "INDEX.md").exists():
+        pytest.skip("the real recordings are not beside this checkout")
+    trace = read_kineto(folder / f"{request.param}.json.gz")
+    (export,) = export_chrome(trace, tmp_path_factory.mktemp("hta") / "export.json.gz")
+    logging.disable(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        analysis = hta.TraceAnalysis(trace_files={0: str(export)}, include_last_profiler_step=True)
+    logging.disable(logging.NOTSET)
+    return trace, analysis
+
+
+def test_idle_time_of_each_stream_by_whether_the_host_was_late(both: tuple[Trace, Any]) -> None:
+    """Its "host_wait" is a stream's gaps whose ending kernel was launched after the gap began; ours are cut at the launch."""
+    trace, analysis = both
+    theirs = analysis.get_idle_time_breakdown(ranks=[0], visualize=False)[0]
+    for of in gaps(trace, by_stream=True):
+        if not len(of.start_ns):
+            continue
+        rows = theirs[theirs.stream == of.stream].set_index("idle_category").idle_time
+        late = of.called_ns > of.start_ns
+        lasted_us = (of.end_ns - of.start_ns) / 1000
+        assert float(rows.get("host_wait", 0)) == pytest.approx(lasted_us[late].sum(), abs=len(late))
+        assert float(rows.sum()) == pytest.approx(lasted_us.sum(), abs=2 * len(late))  # it rounds to microseconds
+
+
+def test_launch_delays(both: tuple[Trace, Any]) -> None:
+    trace, analysis = both
+    theirs = analysis.get_cuda_kernel_launch_stats(ranks=[0], visualize=False)[0]
+    rows = launched_rows(trace)
+    calls = [trace.strings[name] for name in trace.host.name[trace.device.launch[rows]].tolist()]
+    rows = rows[["Launch" in call or call in ("cudaMemcpyAsync", "cudaMemsetAsync") for call in calls]]
+    ours = launch_delay_ns(trace, rows) / 1000
+    assert len(ours) == len(theirs)
+    assert float(theirs.launch_delay.median()) == pytest.approx(float(np.median(ours)), abs=2)
+    assert float(theirs.launch_delay.quantile(0.95)) == pytest.approx(float(np.percentile(ours, 95)), rel=0.01)
+
+
+def test_queue_length(both: tuple[Trace, Any]) -> None:
+    trace, analysis = both
+    series = analysis.get_queue_length_time_series(ranks=[0])[0]
+    for stream in np.unique(trace.device.stream[launched_rows(trace)]).tolist():
+        theirs = series[series.stream == stream]
+        assert int(theirs.queue_length.max()) == pytest.approx(int(queue_length(trace, 0, stream).length.max()), abs=1)
+
+
+def test_overlap_of_communication_and_computation(both: tuple[Trace, Any]) -> None:
+    """Its computation is kernels alone; in ours copies and memsets cover communication too."""
+    trace, analysis = both
+    if not len(trace.collectives):
+        return
+    theirs = float(analysis.get_comm_comp_overlap(visualize=False).comp_comm_overlap_pctg.iloc[0])
+    copies_left_out = replace(trace, device=trace.device.take(trace.device.kind == DeviceKind.KERNEL))
+    kernels, all_work = communication(copies_left_out), communication(trace)
+    share = kernels.hidden_ns / (kernels.hidden_ns + kernels.exposed_ns)
+    assert 100 * share == pytest.approx(theirs, abs=0.5)  # it rounds stamps
+    assert all_work.hidden_ns >= kernels.hidden_ns
+
+
+def test_bandwidth_of_copies(both: tuple[Trace, Any]) -> None:
+    """It has the spread of single copies' rates, whose mean by time is ours."""
+    trace, analysis = both
+    theirs = analysis.get_memory_bw_summary(ranks=[0]).droplevel(0).memory_bw_gbps
+    for name, kind in (("Memset", "Memset (Device)"), ("Memcpy HtoD", "Memcpy HtoD (Pageable -> Device)")):
+        ours = [row for row in transfers(trace) if row.kind == kind]
+        if name in theirs.index and ours:
+            assert 0 < (ours[0].gbps or 0) <= theirs.loc[name]["max"] * 1.01
+            assert ours[0].count == pytest.approx(theirs.loc[name]["count"], abs=1)

@@ -1,0 +1,96 @@
+"""Two traces in one Chrome trace: every event of both, apart, and arrows that begin and end within what they bind to."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.traces.handmade import replay_of, training
+from traces.chrome.export import export_chrome
+from traces.chrome.pair import export_pair
+from traces.format.trace_file import save
+from traces.kineto import read_kineto
+from traces.model.trace import Trace, TraceImportError
+from tui.cli import run
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path) as file:
+        found: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    return found
+
+
+def written(first: Trace, second: Trace, folder: Path) -> list[dict[str, Any]]:
+    return events_of(export_pair(first, second, folder / "both.json.gz", ("recorded", "replayed")))
+
+
+def test_both_are_there_side_by_side(tmp_path: Path) -> None:
+    recorded = training(steps=3)
+    replayed = replay_of(recorded, 1.2)
+    events = written(recorded, replayed, tmp_path)
+    alone = [len(events_of(export_chrome(trace, tmp_path / "one.json.gz")[0])) for trace in (recorded, replayed)]
+    arrows = [event for event in events if event.get("cat") == "counterpart"]
+    assert len(events) == sum(alone) + len(arrows)
+    names = {event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "process_name"}
+    assert {name.partition(":")[0] for name in names} == {"recorded", "replayed"}
+    # No track of one is a track of the other, and no flow joins them but the arrows.
+    flows = Counter((event["cat"], event["id"], event["ph"]) for event in events if event["ph"] in "sf")
+    assert set(flows.values()) == {1}
+    for trace, pids in ((recorded, range(1_000_000)), (replayed, range(1_000_000, 2_000_000))):
+        kernels = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy") and e["pid"] in pids]
+        assert len(kernels) == len(trace.device)
+
+
+def test_each_kernel_has_an_arrow_to_its_counterpart(tmp_path: Path) -> None:
+    recorded = training(steps=3)
+    events = written(recorded, replay_of(recorded, 1.2), tmp_path)
+    slices: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for event in events:
+        if event.get("cat") in ("kernel", "gpu_memcpy"):
+            slices.setdefault((event["pid"], event["tid"]), []).append(event)
+
+    def bound(arrow: dict[str, Any]) -> str:
+        (found,) = [
+            str(event["name"])
+            for event in slices[arrow["pid"], arrow["tid"]]
+            if event["ts"] <= arrow["ts"] <= event["ts"] + event["dur"]
+        ]
+        return found
+
+    begins = {event["id"]: event for event in events if event.get("cat") == "counterpart" and event["ph"] == "s"}
+    ends = {event["id"]: event for event in events if event.get("cat") == "counterpart" and event["ph"] == "f"}
+    assert begins.keys() == ends.keys() and len(begins) >= 10
+    for number, begin in begins.items():
+        assert bound(begin) == bound(ends[number]) and begin["pid"] < 1_000_000 <= ends[number]["pid"]
+    first = min(begins.values(), key=lambda event: event["ts"])
+    assert abs(first["ts"] - ends[first["id"]]["ts"]) < 100  # us: the first steps begin together
+
+
+def test_an_export_has_counters_that_an_import_passes_over(shared_traces: Path, tmp_path: Path) -> None:
+    trace = read_kineto(shared_traces / "h100_qwen05b_inference.json.gz")
+    (path,) = export_chrome(trace, tmp_path / "x.json.gz")
+    curves = Counter(event["name"] for event in events_of(path) if event["ph"] == "C")
+    assert curves["memory allocated"] > 100 and curves["launch queue, stream 7"] > 100
+    assert read_kineto(path).problems == trace.problems
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(training(), "a.msgpack")
+    save(training(kernel_us=12), "b.msgpack")
+    assert run("export a.msgpack b.msgpack -o both.json.gz --json".split()) == 0
+    assert json.loads(capfd.readouterr().out)["files"] == ["both.json.gz"]
+    for words in ("export a.msgpack -o x.svg", "view a.msgpack --screenshot x.png"):
+        assert run(words.split()) == 2
+        assert "this writes" in capfd.readouterr().err
+
+
+def test_an_import_refuses_it_by_name(tmp_path: Path) -> None:
+    path = export_pair(training(steps=2), training(steps=2), tmp_path / "both.json.gz", ("v100", "this replay"))
+    with pytest.raises(TraceImportError, match=r"both\.json\.gz: two traces side by side, v100 and this replay, .* by itself"):
+        read_kineto(path)

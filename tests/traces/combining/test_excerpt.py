@@ -1,0 +1,61 @@
+"""A stretch of a trace: what touches it is there, whole, and points where it pointed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.traces.handmade import MS, US, training
+from traces.chrome.export import export_chrome
+from traces.combining.excerpt import between
+from traces.kineto import read_kineto
+from traces.model import invariants as checks
+from traces.model.trace import Trace
+
+WHOLE = training(steps=4)
+BEGIN = int(WHOLE.steps.start_ns[0])
+
+
+def names(trace: Trace, table: str) -> list[str]:
+    return [trace.strings[int(name)] for name in getattr(trace, table).name]
+
+
+def test_one_step_of_four() -> None:
+    found = between(WHOLE, int(WHOLE.steps.start_ns[1]), int(WHOLE.steps.end_ns[1]))
+    assert found.steps.number.tolist() == [6]
+    assert names(found, "phases") == names(WHOLE, "phases")[:6] and set(found.phases.step.tolist()) == {0}
+    assert names(found, "device") == names(WHOLE, "device")[5:10]
+    assert len(found.memory) == 0
+    # kernels still point at the calls that launched them
+    assert [names(found, "host")[row] for row in found.device.launch] == ["cudaLaunchKernel"] * 5
+
+
+def test_the_call_that_launched_what_is_seen_comes_along() -> None:
+    # GIVEN a stretch in which the first kernel runs, but not the call that launched it
+    begin = int(WHOLE.device.start_ns[0]) + US
+    found = between(WHOLE, begin, begin + US)
+    assert names(found, "device") == names(WHOLE, "device")[:1]
+    assert names(found, "host")[int(found.device.launch[0])] == "cudaLaunchKernel"
+
+
+@given(st.integers(-50, 450), st.integers(0, 500))
+def test_any_stretch_is_sound_and_holds_what_touches_it(begin_us: int, length_us: int) -> None:
+    begin, end = BEGIN + begin_us * US, BEGIN + (begin_us + length_us) * US
+    found = between(WHOLE, begin, end)
+    assert not checks.fault(found)
+    touching = (WHOLE.device.start_ns < end) & (WHOLE.device.end_ns > begin)
+    assert found.device.start_ns.tolist() == WHOLE.device.start_ns[touching].tolist()
+
+
+def test_everything_and_nothing() -> None:
+    everything = between(WHOLE, BEGIN - MS, BEGIN + MS)
+    assert [len(everything.host), len(everything.memory)] == [len(WHOLE.host), len(WHOLE.memory)]
+    assert not len(between(WHOLE, 0, 1).host)
+
+
+def test_it_can_be_exported_and_imported(tmp_path: Path) -> None:
+    found = between(WHOLE, int(WHOLE.steps.start_ns[2]), int(WHOLE.steps.end_ns[2]))
+    (file,) = export_chrome(found, tmp_path / "x.json")
+    assert sorted(names(read_kineto(file), "device")) == sorted(names(found, "device"))

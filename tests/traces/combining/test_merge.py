@@ -1,0 +1,412 @@
+"""Ranks made one trace, and a profile set into a recording."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.traces.handmade import START_NS, US, data_parallel, training
+from tests.traces.sound_traces import differences, small_trace, traces
+from traces.combining.merge import NO_KERNELS, merge_ranks, with_profile
+from traces.figures.measure import busy_ns, launch_phases, phase_times, work_rows
+from traces.figures.summary import summarize
+from traces.format.trace_file import load, save
+from traces.kineto import read_kineto
+from traces.model.invariants import REFERENCES, column_at, fault
+from traces.model.machine import DeviceProperties
+from traces.model.run import RECORDER, LoaderSettings, Run
+from traces.model.trace import (
+    NONE,
+    TABLES,
+    Batches,
+    Collectives,
+    Device,
+    DeviceSpans,
+    Origin,
+    Parts,
+    Phases,
+    StepKind,
+    Steps,
+    Thread,
+    Trace,
+    Values,
+)
+
+
+def said(trace: Trace, table: str, row: int) -> dict[str, Any]:
+    """A row with everything that it points at in place of the numbers, so that rows of two traces can be compared."""
+    told: dict[str, Any] = {}
+    for column in TABLES[table].DTYPES:
+        where, value = f"{table}.{column}", getattr(getattr(trace, table), column)[row]
+        target = REFERENCES.get(where)
+        if target is None:
+            told[column] = repr(value)
+        elif value == NONE:
+            told[column] = None
+        elif target == "strings":
+            told[column] = trace.strings[int(value)]
+        elif target in ("threads", "devices"):
+            told[column] = getattr(trace, target)[int(value)]
+        elif target != "host" or table != "host":  # a parent may be any row, also one further on
+            told[column] = said(trace, target, int(value))
+    return told
+
+
+@settings(max_examples=40, deadline=None)
+@given(recordings=st.lists(traces(), min_size=1, max_size=3))
+def test_every_row_of_every_rank_is_there_and_says_the_same(recordings: list[Trace]) -> None:
+    ranks = list(range(3, 3 + len(recordings)))
+    merged = merge_ranks(recordings, ranks)
+    assert fault(merged) is None and {device.rank for device in merged.devices} == set(ranks)
+    for table in TABLES:
+        expected = []
+        for rank, recording in zip(ranks, recordings, strict=True):
+            alone = merge_ranks([recording], [rank])
+            expected += [said(alone, table, row) for row in range(len(getattr(alone, table)))]
+        found = [said(merged, table, row) for row in range(len(getattr(merged, table)))]
+        for rows in (expected, found):
+            for row in rows:
+                row.pop("read", None)  # numbered through all ranks
+        assert sorted(map(repr, found)) == sorted(map(repr, expected)), table
+
+
+def test_ranks_share_provenance_and_say_what_differs(tmp_path: Path) -> None:
+    # GIVEN the recordings of two processes, in any order, each with its own strings, threads and reads
+    first, second = small_trace(), small_trace()
+    second.strings = type(second.strings)(["x", *second.strings.texts])
+    for where, target in REFERENCES.items():
+        if target == "strings":
+            column = column_at(second, where)
+            column[column != NONE] += 1
+    first.runs = {0: Run(loaders=(LoaderSettings(workers=2),))}
+    second.runs = {1: Run(loaders=(LoaderSettings(workers=4),), host_scale={"forward": 0.5})}
+    first.provenance["launch"] = "python"
+    second.provenance |= {"launch": "torchrun", "master": True}
+    second.lacks = ["values"]
+
+    merged = merge_ranks([second, first])
+
+    assert merged.ranks == [0, 1] and merged.steps.rank.tolist() == [0, 1, 0, 1]
+    assert merged.provenance["ranks"] == {
+        "0": {},
+        "1": {"launch": "torchrun", "master": True},
+    }
+    assert merged.runs == first.runs | second.runs
+    assert merged.problems == {"clipped-spans": 4} and merged.lacks == ["memory addresses", "values"]
+    assert merged.strings.texts == [*first.strings.texts, "x"] and len(set(merged.values.read.tolist())) == 2
+    assert [merged.strings[i] for i in merged.phases.name] == ["forward"] * 4
+    assert (np.diff(merged.steps.start_ns) >= 0).all() and (np.diff(merged.phases.step) >= 0).all()
+    save(merged, tmp_path / "t.msgpack")
+    assert differences(load(tmp_path / "t.msgpack"), merged) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "numbers", "twice"),
+    [([1, 0], [0, 1], 0), ([None, None], [0, 1], 0), ([0, 0], [0, 1], 1), ([1, None], [0, 1], 0), ([7, 1 << 40], [0, 7], 0)],
+)
+def test_a_rank_is_what_the_process_said_else_a_free_number(told: list[Any], numbers: list[int], twice: int) -> None:
+    recordings = [replace(small_trace(), runs={} if rank is None else {rank: Run()}) for rank in told]
+    merged = merge_ranks(recordings)
+    assert merged.ranks == numbers and merged.problems.get("rank-told-twice", 0) == twice
+    assert len(merged.steps) == 4
+
+
+def test_no_recordings_are_no_trace() -> None:
+    with pytest.raises(ValueError, match="no recordings to merge"):
+        merge_ranks([])
+
+
+def made(starts_ns: list[int], durations_ns: list[int], kinds: list[StepKind], first: int = 0, **shares: float) -> Trace:
+    """As the recorder makes it without a profiler: each step half forward and half backward, unless `shares` say otherwise."""
+    shares = shares or {"forward": 0.5, "backward": 0.5}
+    trace = Trace(
+        grain="phase",
+        devices=[Device(0, 0, "", 32 << 30, DeviceProperties(major=7))],
+        threads=[Thread(0, 1, "python", "main")],
+        runs={0: Run(RECORDER, "unix")},
+        provenance={"argv": ["train.py"]},
+        lacks=["kernels", "host ops"],
+    )
+    rows = range(len(starts_ns))
+    trace.steps = Steps.of(
+        rank=[0] * len(rows), number=[first + row for row in rows], start_ns=starts_ns, duration_ns=durations_ns, kind=kinds
+    )
+    table: dict[str, list[int]] = {"step": [], "name": [], "start_ns": [], "duration_ns": []}
+    for row in rows:
+        at_ns = starts_ns[row]
+        for name, share in shares.items():
+            told = (row, trace.strings.add(name), at_ns, round(durations_ns[row] * share))
+            for column, value in zip(table, told, strict=True):
+                table[column].append(value)
+            at_ns += table["duration_ns"][-1]
+    trace.phases = Phases.of(**table, origin=[Origin.MEASURED] * len(table["step"]))
+    op, dtype = trace.strings.add("aten::item"), trace.strings.add("float32")
+    trace.values = Values.of(
+        rank=[0] * len(rows), step=rows, read=rows, op=[op] * len(rows), dtype=[dtype] * len(rows), value=list(rows)
+    )
+    return trace
+
+
+def profile_of(recording: Trace, rows: list[int]) -> Trace:
+    """A profile of these steps, with the recorder's phases."""
+    phases = recording.phases.take(np.isin(recording.phases.step, rows))
+    phases.step = np.searchsorted(rows, phases.step).astype("i4")
+    return Trace(steps=recording.steps.take(rows), phases=phases, strings=recording.strings, runs={0: Run(clock="recording")})
+
+
+def around(profile: Trace, before: int = 3, after: int = 2, slower: float = 1.25) -> tuple[Trace, list[int]]:
+    """A recording of which `profile` covers some steps in the middle; the other steps are faster by the factor."""
+    theirs = profile.steps
+    usual = round(float(np.median(theirs.duration_ns)) / slower)
+    starts = [int(theirs.start_ns[0]) - usual * (before - row) for row in range(before)] + theirs.start_ns.tolist()
+    starts += [int(theirs.end_ns[-1]) + usual * row for row in range(after)]
+    durations = [usual] * before + theirs.duration_ns.tolist() + [usual] * after
+    kinds = [StepKind.WARMUP] + [StepKind.STEADY] * (before - 1) + [StepKind.PROFILED] * len(theirs) + [StepKind.STEADY] * after
+    recording = made(starts, durations, kinds, first=100)
+    return recording, list(range(100 + before, 100 + before + len(theirs)))
+
+
+def test_a_real_profile_takes_the_place_of_its_steps(shared_traces: Path, tmp_path: Path) -> None:
+    profile = read_kineto(shared_traces / "v100_resnet50_workers0.json.gz")
+    recording, numbers = around(profile)
+
+    trace = with_profile(recording, profile, numbers)
+
+    assert fault(trace) is None and trace.grain == "kernel" and trace.problems == profile.problems
+    assert trace.steps.number.tolist() == list(range(100, 111))
+    assert trace.steps.kind.tolist() == recording.steps.kind.tolist()
+    rows = np.flatnonzero(trace.steps.kind == StepKind.PROFILED)
+    assert trace.steps.start_ns[rows].tolist() == profile.steps.start_ns.tolist()
+    assert [value for value in trace.values.value] == [float(row) for row in trace.values.step]
+    # the work, its launches and its phases are the profile's
+    assert busy_ns(trace) == busy_ns(profile) and len(trace.memory) == len(profile.memory)
+    assert summarize(trace).ops == summarize(profile).ops
+    assert summarize(trace).kernels == summarize(profile).kernels
+    for name, times in phase_times(profile).items():
+        assert phase_times(trace)[name].host_ns[rows].tolist() == times.host_ns.tolist()
+    theirs, ours = launch_phases(profile), launch_phases(trace)
+    work = work_rows(profile)
+    assert [profile.strings[profile.phases.name[i]] for i in theirs[work]] == [
+        trace.strings[trace.phases.name[i]] for i in ours[work]
+    ]
+    # the device is one, of both; so is the main thread
+    assert [device.name for device in trace.devices][:1] == ["Tesla V100-DGXS-32GB"]
+    assert trace.devices[0].properties.major == 7 and trace.devices[0].properties.multi_processor_count == 80
+    assert [thread.role for thread in trace.threads].count("main") == 1 and len(trace.threads) == len(profile.threads)
+    assert trace.provenance["argv"] == ["train.py"] and trace.provenance["profile"]["era"] == "E1"
+    clean = trace.run_of(0).clean
+    assert clean is not None and clean.steps == 4 and clean.slowdown == pytest.approx(1.25)
+    # recorder and profile name different phases here, so one factor makes the steps as long as the clean ones
+    scale = trace.run_of(0).host_scale
+    assert set(scale) == set(phase_times(profile)) - {"loader"} and len(set(scale.values())) == 1
+    assert "kernels" not in trace.lacks and "values" not in trace.lacks and "call stacks" not in trace.lacks
+    save(trace, tmp_path / "t.msgpack")
+    assert differences(load(tmp_path / "t.msgpack"), trace) == []
+
+
+def test_a_profile_with_another_clock_is_aligned_by_the_starts_of_its_steps() -> None:
+    profile = training(steps=3)
+    recording, numbers = around(profile)
+    for name, kind in TABLES.items():
+        for column in {"start_ns", "time_ns", "device_start_ns", "device_end_ns"} & kind.DTYPES.keys():
+            times = getattr(getattr(profile, name), column)
+            times[times != NONE] -= START_NS - 7
+    profile.runs = {0: Run(clock="recording")}
+
+    trace = with_profile(recording, profile, numbers)
+
+    expected = with_profile(recording, training(steps=3), numbers)
+    for table in ("steps", "phases", "host", "device", "memory"):
+        assert getattr(trace, table).columns().keys() == getattr(expected, table).columns().keys()
+        for column, values in getattr(trace, table).columns().items():
+            assert values.tolist() == getattr(getattr(expected, table), column).tolist(), (table, column)
+
+
+def test_steps_that_the_profile_lost_keep_the_recorders_times() -> None:
+    whole = training(steps=4)
+    recording, numbers = around(whole)
+    cut = training(steps=4)
+    cut.steps = cut.steps.take([1, 2, 3])
+    cut.phases = cut.phases.take(cut.phases.step > 0)
+    cut.phases.step -= 1
+
+    trace = with_profile(recording, cut, numbers)
+
+    assert fault(trace) is None and trace.problems["profile-steps-missing-or-extra"] == 1
+    per_step = [int((trace.phases.step == row).sum()) for row in range(len(trace.steps))]
+    assert per_step == [2, 2, 2, 2, 6, 6, 6, 2, 2]
+
+
+def test_a_profile_without_device_work_leaves_the_grain_and_says_so() -> None:
+    profile = training(steps=2)
+    profile.device = DeviceSpans.empty()
+    profile.lacks = ["GPU work", "values", "device properties"]
+    recording, numbers = around(profile)
+
+    trace = with_profile(recording, profile, numbers)
+
+    assert trace.grain == "phase" and trace.lacks == [NO_KERNELS] and len(trace.host) == len(profile.host)
+
+
+@pytest.mark.parametrize("numbers", [[103, 104], [900], []])
+def test_a_profile_that_holds_none_of_the_steps_changes_nothing_and_is_counted(numbers: list[int]) -> None:
+    recording, _ = around(training(steps=2))
+    empty = Trace() if numbers != [900] else training(steps=2)
+
+    trace = with_profile(recording, empty, numbers)
+
+    assert trace.problems == {"profile-without-steps": 1} and recording.problems == {}
+    assert differences(replace(trace, problems={}), recording) == []
+
+
+def test_a_profile_cut_anywhere_is_no_trouble(shared_traces: Path) -> None:
+    for path in sorted((shared_traces / "broken").iterdir()):
+        try:
+            profile = read_kineto(path)
+        except Exception as error:
+            assert type(error).__name__ == "TraceImportError"
+            continue
+        kinds = [StepKind.STEADY, StepKind.PROFILED, StepKind.PROFILED, StepKind.STEADY]
+        recording = made([0, 100, 200, 300], [100] * 4, kinds)
+        trace = with_profile(recording, profile, [1, 2])
+        assert fault(trace) is None and sorted(trace.steps.number.tolist()) == [0, 1, 2, 3]
+        assert sorted(trace.values.value) == [0, 1, 2, 3]
+
+
+def test_parts_and_collectives_of_profiled_steps_are_not_told_twice() -> None:
+    # GIVEN a recording with parts and collectives in every step
+    recording = data_parallel(steps=6)
+    numbers = recording.steps.number[[2, 5]].tolist()
+    profile = training(steps=6)
+    profile.steps, kept = profile.steps.take([2, 5]), np.isin(profile.phases.step, [2, 5])
+    profile.phases = profile.phases.take(kept)
+    profile.phases.step = np.where(profile.phases.step == 2, 0, 1).astype("i4")
+    before = with_profile(recording, profile, numbers)
+
+    # THEN without any in the profile they are all there, each in the phase around it
+    assert len(before.parts) == len(recording.parts) and len(before.collectives) == 6
+    assert {before.strings[before.phases.name[phase]] for phase in before.parts.phase} == {"forward"}
+    of_step = before.phases.step[before.parts.phase]
+    assert of_step.tolist() == [step for step in range(6) for _ in range(5)]
+
+    # WHEN the profile has parts in its second step, and collectives
+    name = profile.strings.add("gather")
+    start_ns = int(profile.steps.start_ns[1]) + 47 * US
+    row = int(np.flatnonzero((profile.phases.step == 1) & (profile.phases.start_ns <= start_ns))[-1])
+    profile.parts = Parts.of(phase=[min(row, 8)], name=[name], start_ns=[start_ns], duration_ns=[US], device=[0])
+    profile.collectives = Collectives.of(rank=[0], name=[name], bytes=[64], start_ns=[start_ns], duration_ns=[3 * US])
+
+    after = with_profile(recording, profile, numbers)
+
+    # THEN those of that step are the profile's, and collectives of both profiled steps
+    assert np.bincount(after.phases.step[after.parts.phase]).tolist() == [5, 5, 5, 5, 5, 1]
+    assert len(after.collectives) == 5 and fault(after) is None
+
+    # AND where the profiler saw a call of the recorder's without its bytes, the recorder's own row stays
+    start_ns = int(recording.collectives.start_ns[5])
+    profile.collectives = Collectives.of(rank=[0, 0], name=[name] * 2, start_ns=[start_ns, 1], duration_ns=[3 * US] * 2)
+    again = with_profile(recording, profile, numbers)
+    assert len(again.collectives) == 6 + 1 and start_ns in again.collectives.start_ns[again.collectives.bytes > 0].tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 10**9), min_size=1, max_size=6),
+    st.lists(st.integers(1, 10**9), min_size=1, max_size=6),
+)
+def test_host_scale_is_the_ratio_of_medians(clean: list[int], slow: list[int]) -> None:
+    durations = [2 * d for d in clean + slow]
+    starts = [int(t) for t in np.cumsum([0, *durations[:-1]])]
+    kinds = [StepKind.STEADY] * len(clean) + [StepKind.PROFILED] * len(slow)
+    recording = made(starts, durations, kinds)
+    profiled = list(range(len(clean), len(durations)))
+    trace = with_profile(recording, profile_of(recording, profiled), profiled)
+    ratio = float(np.median(clean) / np.median(slow))
+    compared = trace.run_of(0).clean
+    assert trace.run_of(0).host_scale["forward"] == pytest.approx(ratio, rel=1e-6)
+    assert compared is not None and compared.slowdown == pytest.approx(1 / ratio)
+
+
+def test_steps_with_as_many_passes_are_compared_for_the_slowdown() -> None:
+    """GIVEN steps of two trainers in turns, of which the profiler saw more long ones THEN nothing has slowed the host."""
+    long = [1, 0, 1, 0, 1]
+    recording = made([0, 300, 400, 700, 800], [300, 100, 300, 100, 300], [StepKind.STEADY] * 2 + [StepKind.PROFILED] * 3)
+    steps, backward = recording.phases.step, recording.phases.name == recording.strings.find("backward")
+    recording.phases.name[~backward & np.isin(steps, np.flatnonzero(long))] = recording.strings.find("backward")
+    run = with_profile(recording, profile_of(recording, [2, 3, 4]), [2, 3, 4]).run_of(0)
+    assert run.host_scale == {"backward": 1.0} and run.clean is not None
+    assert (run.clean.steps, run.clean.step_median_ns, run.clean.slowdown) == (2, 300, 1.0)
+
+
+def test_only_host_phases_are_scaled() -> None:
+    names = ("loader", *(name for name in ("h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")))
+    shares = {name: 1 / len(names) for name in names}
+    recording = made([0, 1000], [800, 1600], [StepKind.STEADY, StepKind.PROFILED], 0, **shares)
+    scale = with_profile(recording, profile_of(recording, [1]), [1]).run_of(0).host_scale
+    assert scale == pytest.approx(dict.fromkeys(names[1:], 0.5))
+
+
+def test_a_profiled_evaluation_step_stays_one() -> None:
+    """Inference that was profiled drives the evaluation of a replay, not its training."""
+    recording = made([0, 1000], [800, 900], [StepKind.EVALUATION, StepKind.EVALUATION], 0)
+    profile = made([1000], [900], [StepKind.STEADY], 0)
+    merged = with_profile(recording, profile, [1])
+    assert merged.steps.kind.tolist() == [StepKind.EVALUATION] * 2
+
+
+def test_a_profiled_warm_up_step_stays_one() -> None:
+    """A profile of evaluation ends with the first step that trains, which is slow."""
+    recording = made([0, 1000], [800, 900], [StepKind.EVALUATION, StepKind.WARMUP], 0)
+    profile = made([0, 1000], [800, 900], [StepKind.STEADY] * 2, 0)
+    merged = with_profile(recording, profile, [0, 1])
+    assert merged.steps.kind.tolist() == [StepKind.EVALUATION, StepKind.WARMUP]
+
+
+def test_the_slowdown_is_that_of_training_steps_or_of_inference_where_nothing_trains() -> None:
+    evaluated, trained, clean = StepKind.EVALUATION, StepKind.PROFILED, StepKind.STEADY
+    recording = made([0, 100, 300, 600, 1600], [100, 200, 300, 1000, 2000], [evaluated, evaluated, evaluated, clean, trained])
+    both = with_profile(recording, profile_of(recording, [2, 4]), [2, 4]).run_of(0).clean
+    assert both is not None and (both.steps, both.step_median_ns, both.profiled_step_median_ns) == (1, 1000, 2000)
+    inference = with_profile(recording, profile_of(recording, [2]), [2]).run_of(0)
+    assert inference.clean is not None and inference.host_scale["forward"] == 0.5
+    assert (inference.clean.steps, inference.clean.step_median_ns, inference.clean.profiled_step_median_ns) == (2, 150, 300)
+
+
+def test_ops_before_the_wait_for_a_batch_are_no_loading_in_clean_steps_either() -> None:
+    """GIVEN a profile whose steps begin with ops before the loader, as an average of the weights WHEN clean steps, which the
+    recorder took for beginning in the loader, waited for their batch later THEN they began with those phases, until then."""
+    kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.PROFILED, StepKind.STEADY, StepKind.EVALUATION]
+    recording = made([0, 1000, 2000, 3000, 4000], [1000] * 5, kinds, 0, loader=0.5, backward=0.5)
+    recording.phases.device_start_ns = recording.phases.start_ns + 10
+    recording.phases.device_end_ns = recording.phases.end_ns + 10
+    starts_ns = [100, 1000, 2200, 3999, 4100]  # in the fourth step in another phase
+    zeros = [0] * len(starts_ns)
+    recording.batches = Batches.of(rank=zeros, loader=zeros, kind=zeros, start_ns=starts_ns, duration_ns=[50] * len(starts_ns))
+    profile = made([2000], [1000], [StepKind.STEADY], 0, forward=0.15, other=0.05, loader=0.3, backward=0.5)
+    profile.phases.device_end_ns = profile.phases.end_ns + 20
+    profile.phases.device_end_ns[1] = NONE
+
+    trace = with_profile(recording, profile, [2])
+
+    told = [
+        [
+            (trace.strings[name], start_ns, took_ns)
+            for name, start_ns, took_ns in np.stack([of.name, of.start_ns, of.duration_ns], axis=1).tolist()
+        ]
+        for of in (trace.phases.take(trace.phases.step == step) for step in range(5))
+    ]
+    assert told[0] == [("forward", 0, 75), ("other", 75, 25), ("loader", 100, 400), ("backward", 500, 500)]
+    assert told[1] == [("loader", 1000, 500), ("backward", 1500, 500)]
+    assert [name for name, *_ in told[2]] == ["forward", "other", "loader", "backward"]
+    assert [[name for name, *_ in of] for of in told[3:]] == [["loader", "backward"]] * 2
+    assert trace.phases.device_start_ns[:4].tolist() == [10, 95, NONE, 510]
+    assert trace.phases.device_end_ns[:4].tolist() == [95, NONE, 510, 1010]
+    assert fault(trace) is None and phase_times(trace)["loader"].host_ns.tolist() == [400, 500, 300, 500, 500]
+    for step in range(5):
+        assert sum(took_ns for *_, took_ns in told[step]) == 1000

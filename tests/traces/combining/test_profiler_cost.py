@@ -1,0 +1,237 @@
+"""What the profiler took of the host: found from clean and profiled steps, and taken out again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from traces.combining.profiler_cost import CleanPace, HostEvents, device_waits, with_clean_pace
+from traces.model.intervals import Intervals
+from traces.model.run import ProfilerCost, Run
+from traces.model.trace import (
+    NONE,
+    Device,
+    DeviceKind,
+    DeviceSpans,
+    HostKind,
+    HostSpans,
+    MemoryEvents,
+    Phases,
+    StepKind,
+    Steps,
+    Thread,
+    Trace,
+)
+
+UNIX_NS = 1_700_000_000 * 10**9
+NO_WAITS = Intervals([], [])
+
+Step = tuple[StepKind, list[tuple[str, int]]]  # phases in order, each with its time in ns
+
+
+def recorded(steps: list[Step], start_ns: int = UNIX_NS) -> Trace:
+    """Steps one after another on one rank with one GPU, without host spans."""
+    trace = Trace(devices=[Device(0, 0, "GPU")], threads=[Thread(0, 1, "python", "main")], runs={0: Run(clock="unix")})
+    phases: dict[str, list[int]] = {"step": [], "name": [], "start_ns": [], "duration_ns": []}
+    begins, at_ns = [], start_ns
+    for row, (_, parts) in enumerate(steps):
+        begins.append(at_ns)
+        for name, took_ns in parts:
+            for column, value in zip(phases, (row, trace.strings.add(name), at_ns, took_ns), strict=True):
+                phases[column].append(value)
+            at_ns += took_ns
+    durations = np.diff([*begins, at_ns])
+    numbers = range(len(steps))
+    kinds = [kind for kind, _ in steps]
+    trace.steps = Steps.of(rank=[0] * len(steps), number=numbers, start_ns=begins, duration_ns=durations, kind=kinds)
+    trace.phases = Phases.of(**phases)
+    return trace
+
+
+def add_ops(trace: Trace, spans: list[tuple[int, int]], kind: HostKind = HostKind.OP, name: str = "aten::add") -> None:
+    """Host spans with shapes on the main thread, each (start, duration) in ns since the trace's first step."""
+    zero_ns = int(trace.steps.start_ns[0])
+    shapes = trace.strings.add("2,2") if kind == HostKind.OP else NONE
+    rows = HostSpans.of(
+        thread=[0] * len(spans),
+        kind=[kind] * len(spans),
+        name=[trace.strings.add(name)] * len(spans),
+        start_ns=[zero_ns + start for start, _ in spans],
+        duration_ns=[took for _, took in spans],
+        shapes=[shapes] * len(spans),
+    )
+    trace.host = HostSpans.concatenated([trace.host, rows])
+
+
+def clean_phases(trace: Trace, step: int, waits: Intervals = NO_WAITS) -> dict[str, float]:
+    """By phase of a step, its host time without waits and without the profiler."""
+    pace, phases = CleanPace(trace, 0, waits), trace.phases
+    rows = np.flatnonzero(phases.step == step)
+    own_ns = (pace.own_ns(phases.end_ns[rows]) - pace.own_ns(phases.start_ns[rows])) * pace.scale[rows]
+    return dict(zip([trace.strings[name] for name in phases.name[rows].tolist()], own_ns.tolist(), strict=True))
+
+
+def test_the_cost_of_an_op_is_taken_off_before_it_and_what_does_not_fit_off_the_next_gap() -> None:
+    """GIVEN a phase of 10 us with ops at 1000..3000, 3200..4000 and 9000..9500, and a cost of 500 ns per op
+    THEN the first op begins at 500; the second follows its neighbour at the least gap of 100, so 400 of its 500 are owed,
+    and are taken off its own 800."""
+    trace = recorded([(StepKind.STEADY, [("forward", 8_500)]), (StepKind.PROFILED, [("forward", 10_000)])])
+    zero_ns = 8_500
+    add_ops(trace, [(zero_ns + 1000, 2000), (zero_ns + 3200, 800), (zero_ns + 9000, 500)])
+    trace.runs[0] = replace(trace.runs[0], profiler_cost=ProfilerCost(op_ns=500))
+    pace = CleanPace(trace, 0, NO_WAITS)
+    start_ns = int(trace.steps.start_ns[1])
+    moments = np.array([0, 1000, 3000, 3200, 4000, 9000, 9500, 10_000]) + start_ns
+    assert (pace.own_ns(moments) - start_ns).tolist() == [0, 500, 2500, 2600, 3000, 7500, 8000, 8500]
+    assert pace.scale.tolist() == [1.0, 1.0]
+    assert pace.own_ns(np.array([start_ns - 70]))[0] == start_ns - 70
+
+
+def test_kinds_of_events_are_told_apart() -> None:
+    trace = recorded([(StepKind.PROFILED, [("forward", 100), ("backward", 100)])])
+    add_ops(trace, [(10, 50), (130, 5)])
+    trace.host.shapes[1] = NONE
+    add_ops(trace, [(12, 40)], HostKind.OP, "nn.Module: Linear_0")
+    add_ops(trace, [(0, 200)], HostKind.ANNOTATION, "ProfilerStep#0")
+    add_ops(trace, [(20, 5), (30, 5)], HostKind.RUNTIME, "cudaLaunchKernel")
+    trace.device = DeviceSpans.of(device=[0], stream=[7], name=[0], start_ns=[UNIX_NS + 30], duration_ns=[5], launch=[4])
+    trace.memory = MemoryEvents.of(thread=[0, 0, 1], time_ns=[UNIX_NS + 40, UNIX_NS + 150, UNIX_NS + 60], bytes=[1, -1, 1])
+    trace.threads.append(Thread(0, 2, "pin_memory"))  # which neither trains nor launches
+    counts = HostEvents.of(trace, 0).counts(trace.phases.start_ns, trace.phases.end_ns)
+    # op, op without shapes, range, module, runtime call, launch, memory event
+    assert counts.tolist() == [[1, 0, 1, 1, 1, 1, 1], [0, 1, 0, 0, 0, 0, 1]]
+
+
+def slowed(op_ns: int, ops: dict[str, int], clean: dict[str, int], steps: int = 4) -> Trace:
+    """Clean steps, and profiled ones whose phases have so many ops of 2 us, each `op_ns` later than in the clean steps."""
+    profiled = [(name, took_ns + op_ns * ops[name]) for name, took_ns in clean.items()]
+    trace = recorded([(StepKind.STEADY, list(clean.items()))] * steps + [(StepKind.PROFILED, profiled)] * steps)
+    spans = []
+    for step in range(steps, 2 * steps):
+        for phase in np.flatnonzero(trace.phases.step == step).tolist():
+            begin_ns = int(trace.phases.start_ns[phase]) - UNIX_NS
+            count = ops[trace.strings[int(trace.phases.name[phase])]]
+            spans += [(begin_ns + (2_500 + op_ns) * n + op_ns + 500, 2_000) for n in range(count)]
+    add_ops(trace, spans)
+    return trace
+
+
+def test_the_cost_per_op_is_found_and_taken_out_op_by_op() -> None:
+    """GIVEN a forward pass of 100 ops in 300 us and a backward pass of 200 ops in 600 us WHEN the profiler took 600 ns per op
+    THEN that is found, nothing is left for a factor, and the last op of the forward pass begins 100 x 600 ns earlier."""
+    trace = slowed(600, {"forward": 100, "backward": 200}, {"forward": 300_000, "backward": 600_000})
+    run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.profiler_cost is not None and run.profiler_cost.op_ns == pytest.approx(600, abs=1)
+    assert run.host_scale == pytest.approx({"forward": 1.0, "backward": 1.0}, abs=1e-3)
+    assert clean_phases(trace, 5) == pytest.approx({"forward": 300_000, "backward": 600_000}, rel=1e-5)
+    assert clean_phases(trace, 1) == {"forward": 300_000, "backward": 600_000}
+    begin_ns = int(trace.steps.start_ns[4])
+    last_ns = begin_ns + (2_500 + 600) * 99 + 600 + 500
+    own_ns = CleanPace(trace, 0, NO_WAITS).own_ns(np.array([begin_ns, last_ns]))
+    assert own_ns[1] - own_ns[0] == pytest.approx(2_500 * 99 + 500, abs=200)
+
+
+def test_what_remains_is_scaled_in_both_directions() -> None:
+    """GIVEN a phase that was longer in clean steps, and one that was shorter THEN both become as long as in clean steps."""
+    clean = [("forward", 300), ("optimizer", 100)]
+    trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, [("forward", 200), ("optimizer", 200)])] * 3)
+    run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.host_scale == pytest.approx({"forward": 1.5, "optimizer": 0.5})
+    assert clean_phases(trace, 4) == pytest.approx(dict(clean))
+
+
+def test_the_phases_add_up_to_the_median_step() -> None:
+    """GIVEN three clean steps, each with one slow phase: medians of 100, 100 and 100 in steps of 350 THEN they are 350 / 3."""
+    slow = [
+        [("forward", a), ("backward", b), ("optimizer", c)] for a, b, c in ((150, 100, 100), (100, 150, 100), (100, 100, 150))
+    ]
+    profiled = (StepKind.PROFILED, [("forward", 200), ("backward", 200), ("optimizer", 200)])
+    trace = recorded([*((StepKind.STEADY, phases) for phases in slow), profiled])
+    trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert clean_phases(trace, 3) == pytest.approx(dict.fromkeys(("forward", "backward", "optimizer"), 350 / 3))
+
+
+def test_a_wait_for_the_gpu_stays_within_what_is_possible() -> None:
+    """GIVEN a phase that takes 1000 in clean steps and, while it waits for 100 of them, 600 in profiled steps
+    WHEN the other phase was not slowed THEN its own time stays 500; and not less than what the GPU's work leaves of 1000."""
+    trace = recorded(
+        [(StepKind.STEADY, [("forward", 2000), ("other", 1000)])] * 2
+        + [(StepKind.PROFILED, [("forward", 2000), ("other", 600)])] * 2
+    )
+    for step in (2, 3):
+        begin_ns = int(trace.steps.end_ns[step]) - 600 - UNIX_NS
+        add_ops(trace, [(begin_ns + 200, 150)], HostKind.RUNTIME, "cudaStreamSynchronize")
+    launches = len(trace.host)
+    add_ops(
+        trace, [(int(trace.steps.start_ns[step]) - UNIX_NS + 1950, 10) for step in (2, 3)], HostKind.RUNTIME, "cudaLaunchKernel"
+    )
+    ends_ns = [int(trace.steps.end_ns[step]) - 600 + 300 for step in (2, 3)]
+    trace.device = DeviceSpans.of(
+        device=[0, 0], stream=[7, 7], kind=[DeviceKind.KERNEL] * 2, name=[0, 0], start_ns=[end - 340 for end in ends_ns],
+        duration_ns=[340] * 2, launch=[launches, launches + 1],
+    )  # fmt: skip
+    waits = device_waits(trace, 0)
+    assert (waits.start_ns - trace.steps.end_ns[2:]).tolist() == [-400, -400] and waits.total_ns == 200
+
+    # the GPU lagged behind by at most 600 when the phase of a clean step began: its own time may be 400 to 900
+    of_other = np.flatnonzero((trace.phases.name == trace.strings.find("other")) & (trace.phases.step < 2))
+    trace.phases.device_start_ns[of_other] = trace.phases.start_ns[of_other] + 600
+    trace.runs[0] = with_clean_pace(Run(), trace, 0)
+    assert clean_phases(trace, 2, waits) == pytest.approx({"forward": 2000, "other": 500})
+
+    # by at most 300: at least 700 are its own
+    trace.phases.device_start_ns[of_other] = trace.phases.start_ns[of_other] + 300
+    trace.runs[0] = with_clean_pace(Run(), trace, 0)
+    assert clean_phases(trace, 2, waits) == pytest.approx({"forward": 2000, "other": 700})
+
+
+def test_steps_with_the_same_ops_get_their_median_and_others_keep_their_share() -> None:
+    clean = (StepKind.STEADY, [("forward", 1000)])
+    trace = recorded([clean, *((StepKind.PROFILED, [("forward", took_ns)]) for took_ns in (2000, 1500, 2500, 4000))])
+    begins = (trace.steps.start_ns - UNIX_NS).tolist()
+    # ops of the same start and end as the phase, whose cost is nothing here
+    add_ops(trace, [(begins[step], 1000) for step in (1, 2, 3, 4, 4)])
+    trace.runs[0] = Run(profiler_cost=ProfilerCost(), host_scale={"forward": 0.5})
+    assert [clean_phases(trace, step)["forward"] for step in range(1, 5)] == pytest.approx([1000, 1000, 1000, 2000])
+
+
+def test_profiled_steps_wait_for_their_batches_as_clean_ones_did() -> None:
+    """GIVEN clean waits of 100, 300 and 500 WHEN two profiled steps waited 20 and 10 THEN the first, the longer one, gets the
+    upper quartile, 400, and the second the lower one, 200. The loader takes no part in the factors of other phases."""
+    steps: list[Step] = [(StepKind.STEADY, [("loader", ns), ("forward", 100)]) for ns in (300, 100, 500)]
+    steps += [(StepKind.PROFILED, [("loader", ns), ("forward", 200)]) for ns in (20, 10)]
+    trace = recorded(steps)
+    run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.host_scale == pytest.approx({"forward": 0.5})
+    assert clean_phases(trace, 3) == pytest.approx({"loader": 400, "forward": 100})
+    assert clean_phases(trace, 4) == pytest.approx({"loader": 200, "forward": 100})
+
+
+def test_waits_for_batches_and_the_rest_add_up_to_the_median_step() -> None:
+    """GIVEN clean steps of 200, 400 and 400, with medians of 100 waiting and 100 of the rest THEN a profiled step waits 300."""
+    clean = [(100, 100), (100, 300), (300, 100)]
+    steps: list[Step] = [(StepKind.STEADY, [("loader", wait), ("forward", rest)]) for wait, rest in clean]
+    trace = recorded([*steps, (StepKind.PROFILED, [("loader", 50), ("forward", 500)])])
+    trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert clean_phases(trace, 3) == pytest.approx({"loader": 300, "forward": 100})
+
+
+def test_where_recorder_and_profile_name_other_phases_whole_steps_are_compared() -> None:
+    clean = (StepKind.STEADY, [("forward", 300), ("backward", 300)])
+    profiled = (StepKind.PROFILED, [("forward", 300), ("other", 200), ("backward", 700)])
+    trace = recorded([clean, clean, profiled])
+    run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.host_scale == pytest.approx({"forward": 0.5, "other": 0.5, "backward": 0.5})
+
+
+def test_a_recording_with_factors_alone_is_scaled_by_them() -> None:
+    trace = recorded([(StepKind.STEADY, [("forward", 100)]), (StepKind.PROFILED, [("forward", 200), ("loss", 50)])])
+    trace.runs[0] = Run(host_scale={"forward": 0.5, "loss": float("nan")})
+    assert clean_phases(trace, 1) == {"forward": 100, "loss": 50}
+
+
+def test_without_clean_steps_nothing_is_known() -> None:
+    trace = recorded([(StepKind.PROFILED, [("forward", 100)])] * 2)
+    assert with_clean_pace(trace.runs[0], trace, 0) == trace.runs[0]

@@ -1,0 +1,212 @@
+"""Two traces compared op by op, and kernel by kernel within ops: what was renamed, fused or split is not new or gone."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.traces.handmade import training
+from traces.comparison.changed_ops import ChangeLists, Changes, Replacement, called_in, changes, fused_ops, kernel_key
+from traces.kineto import read_kineto, read_kineto_bytes
+from traces.model.run import MissingOp
+from traces.model.trace import Trace
+from traces.rates.achieved_rates import achieved
+
+Op = tuple[Any, ...]  # a name, then the ops and kernels (text) within it
+
+
+def recording(*ops: Op, graph: tuple[str, ...] = ()) -> Trace:
+    """One step of these ops. Every kernel takes 10 µs; `graph` are kernels that one graph launch runs at the end."""
+    events: list[dict[str, Any]] = []
+    ids = count(1)
+
+    def host(category: str, name: str, start: int, end: int, **args: Any) -> None:
+        events.append(
+            {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": end - start, "args": args}
+        )
+
+    def launch(call: str, start: int, kernels: tuple[str, ...]) -> None:
+        number = next(ids)
+        host("cuda_runtime", call, start, start + 1, correlation=number)
+        for place, kernel in enumerate(kernels):
+            args = {"device": 0, "stream": 7, "correlation": number}
+            at = {"ts": 20 * (start + place), "dur": 10}
+            events.append({"ph": "X", "cat": "kernel", "name": kernel, "pid": 0, "tid": 7, **at, "args": args})
+
+    def add(op: Op, start: int) -> int:
+        at = start + 1
+        for inside in op[1:]:
+            if isinstance(inside, str):
+                launch("cudaLaunchKernel", at, (inside,))
+                at += 2
+            else:
+                at = add(inside, at)
+        is_range = op[0].startswith("Optimizer.step#")
+        host("user_annotation" if is_range else "cpu_op", op[0], start, at, **{"External id": next(ids)})
+        return at + 1
+
+    at = 1
+    for op in ops:
+        at = add(op, at)
+    if graph:
+        launch("cudaGraphLaunch", at, graph)
+    host("user_annotation", "ProfilerStep#1", 0, at + 10)
+    return read_kineto_bytes(json.dumps({"traceEvents": events}).encode())
+
+
+def between(first: Trace, second: Trace) -> Changes:
+    return changes(first, second, np.arange(1), np.arange(1))
+
+
+def nothing_is_new_or_gone(found: Changes) -> bool:
+    return not any((found.ops.added, found.ops.gone, found.kernels.added, found.kernels.gone))
+
+
+def test_two_ops_that_became_one_are_one_call() -> None:
+    # GIVEN the backward pass of a convolution of PyTorch 1.9, of two ops, and that of today
+    halves: Op = ("aten::cudnn_convolution_backward_input", "dgrad"), ("aten::cudnn_convolution_backward_weight", "wgrad")
+    before = recording(("aten::cudnn_convolution_backward", *halves), ("aten::relu", "relu"))
+    now = recording(("aten::convolution_backward", "dgrad", "wgrad", "reduce"), ("aten::relu", "relu"))
+    # THEN one call is compared with one call, 20 µs with 30 µs
+    found = between(before, now)
+    (longer,) = found.ops.longer
+    assert (longer.recorded_count, longer.replayed_count) == (1, 1)
+    assert (longer.recorded_ns, longer.replayed_ns) == (20_000, 30_000)
+    assert not found.ops.added and not found.ops.gone
+    assert [row.name for row in found.kernels.added] == ["reduce"]  # a kernel that took nothing's place is new
+
+
+def test_rates_count_the_calls_of_both_releases_alike() -> None:
+    halves: Op = ("aten::cudnn_convolution_backward_input", "dgrad"), ("aten::cudnn_convolution_backward_weight", "wgrad")
+    for whole in (("aten::cudnn_convolution_backward", *halves), ("aten::convolution_backward", "dgrad", "wgrad")):
+        (row,) = achieved(recording(whole, whole))
+        assert (row.op, row.calls, row.device_ns) == ("convolution_backward", 2, 40_000)
+
+
+def test_one_op_that_became_two_within_the_same_op() -> None:
+    before = recording(("aten::linear", ("aten::addmm", "sgemm_bias")), ("aten::relu", "relu"))
+    now = recording(("aten::linear", ("aten::mm", "sgemm"), ("aten::add_", "add")), ("aten::relu", "relu"))
+    found = between(before, now)
+    assert nothing_is_new_or_gone(found)
+    assert found.ops.replaced == [Replacement(("aten::addmm",), ("aten::add_", "aten::mm"), 1, 2, 10_000, 20_000)]
+    (kernels,) = found.kernels.replaced
+    assert (kernels.recorded_names, kernels.replayed_names) == (("sgemm_bias",), ("add", "sgemm"))
+
+
+def test_a_renamed_kernel_is_neither_new_nor_gone() -> None:
+    before = recording(("aten::mm", "volta_sgemm_128x64_nn"), ("aten::relu", "relu"))
+    now = recording(("aten::mm", "Cijk_Ailk_Bljk_S_B"), ("aten::relu", "relu"))
+    found = between(before, now)
+    assert nothing_is_new_or_gone(found) and not found.ops.replaced
+    assert found.kernels.replaced == [
+        Replacement(("volta_sgemm_128x64_nn",), ("Cijk_Ailk_Bljk_S_B",), 1, 1, 10_000, 10_000, "mm")
+    ]
+
+
+def test_a_kernel_of_an_op_that_only_one_trace_has_is_new() -> None:
+    found = between(recording(("aten::relu", "relu")), recording(("aten::relu", "relu"), ("aten::tanh", "tanh")))
+    assert [row.name for row in found.ops.added] == ["aten::tanh"]
+    assert [(row.name, row.op) for row in found.kernels.added] == [("tanh", "tanh")]
+
+
+def test_fused_kernels_take_the_place_of_the_ops_that_they_name() -> None:
+    eager = recording(("aten::add", "add"), ("aten::relu", "relu"), ("aten::native_layer_norm", "norm"), ("aten::mm", "sgemm"))
+    fused = [(name, name) for name in ("triton_poi_fused_add_relu_0", "triton_per_fused_native_layer_norm_view_1")]
+    found = between(eager, recording(*fused, ("aten::mm", "sgemm")))
+    assert nothing_is_new_or_gone(found)
+    # One kernel for add and relu, and one for the layer norm.
+    assert sorted(found.ops.replaced, key=lambda row: row.recorded_count) == [
+        Replacement(("aten::native_layer_norm",), ("triton_per_fused_native_layer_norm_view_1",), 1, 1, 10_000, 10_000),
+        Replacement(("aten::add", "aten::relu"), ("triton_poi_fused_add_relu_0",), 2, 1, 20_000, 10_000),
+    ]
+    assert between(eager, eager) == between(recording(*fused), recording(*fused))
+
+
+def test_a_fused_backward_does_not_take_the_place_of_the_forward_op() -> None:
+    eager = recording(("aten::gelu", "gelu"), ("aten::gelu_backward", "gelu_backward"))
+    found = between(eager, recording(("aten::gelu", "gelu"), ("t", "triton_poi_fused_gelu_backward_3")))
+    (row,) = found.ops.replaced
+    assert (row.recorded_names, row.replayed_names) == (("aten::gelu_backward",), ("triton_poi_fused_gelu_backward_3",))
+
+
+def test_numbers_and_kinds_of_fused_kernels_do_not_count() -> None:
+    """Inductor numbers kernels anew in each version of a program, and reduces at once or in a loop, by the size."""
+    first = recording(("a", "triton_per_fused_add_sum_0"), ("b", "triton_poi_fused_mul_1"))
+    second = recording(("b", "triton_poi_fused_mul_0"), ("a", "triton_red_fused_add_sum_1"))
+    found = between(first, second)
+    assert nothing_is_new_or_gone(found) and not found.ops.replaced
+    assert [row.recorded_names for row in found.kernels.replaced] == [("triton_per_fused_add_sum_0",)]
+
+
+def test_foreach_and_fused_optimizers_take_the_place_of_loops() -> None:
+    loop = [("aten::mul_", "mul"), ("aten::add_", "add")] * 3
+    name = "Optimizer.step#SGD.step"
+    loops = recording(("aten::relu", "relu"), (name, *loop))
+    foreach = recording(
+        ("aten::relu", "relu"), (name, ("aten::_foreach_mul_", "multi_mul"), ("aten::_foreach_add_", "multi_add"))
+    )
+    fused = recording(("aten::relu", "relu"), (name, ("aten::_fused_sgd_", "fused_sgd")))
+    for now, names in ((foreach, {"aten::_foreach_add_", "aten::_foreach_mul_"}), (fused, {"aten::_fused_sgd_"})):
+        found = between(loops, now)
+        assert nothing_is_new_or_gone(found)
+        (row,) = found.ops.replaced
+        assert set(row.recorded_names) == {"aten::mul_", "aten::add_"} and set(row.replayed_names) == names
+        assert (row.recorded_count, row.recorded_ns) == (6, 60_000)
+
+
+def test_kernels_of_a_graph_take_the_place_of_ops_that_ran_the_same_kind() -> None:
+    eager = recording(("aten::addmm", "ampere_sgemm_nn"), ("aten::_scaled_dot_product_flash_attention", "flash_fwd"))
+    graph = recording(("aten::relu", "relu"), graph=("cutlass_gemm_64x64", "flash_fwd", "triton_poi_fused_relu_0"))
+    found = between(eager, graph)
+    products = [row for row in found.ops.replaced if row.recorded_names == ("aten::addmm",)]
+    assert [row.replayed_names for row in products] == [("matrix product kernels",)]
+    assert not found.ops.gone  # the kernel of the attention has the same name in both
+    assert {row.recorded_names[0]: row.replayed_names[0] for row in found.kernels.replaced} == {
+        "ampere_sgemm_nn": "cutlass_gemm_64x64"
+    }
+
+
+def test_copies_are_compared_by_direction() -> None:
+    assert kernel_key("Memcpy HtoD (Pageable -> Device)") == kernel_key("Memcpy HtoD (Host -> Device)")
+    assert kernel_key("Memcpy HtoD (Pageable -> Device)") != kernel_key("Memcpy DtoH (Device -> Pageable)")
+    assert fused_ops("triton_poi_fused_add_relu_0") == "add_relu" and fused_ops("volta_sgemm") == ""
+
+
+def test_work_without_an_op_counts_to_the_op_that_runs_it_in_the_other_trace() -> None:
+    """As a replay runs what is left of a phase."""
+    whole = recording(("aten::mul", "mul"), ("aten::mul", "mul"), ("aten::add", "add"))
+    rest = recording(("aten::mul", "mul"), ("aten::mul", "mul"), ("aten::add", "add"))
+    rest.device.launch[1:] = -1  # of one mul, and of add
+    everything = np.zeros(0, dtype=np.int64)
+    assert changes(whole, rest, everything, everything) == Changes(ChangeLists(), ChangeLists())
+
+
+def test_ops_of_the_first_step_alone_are_not_missing_in_the_compared_steps() -> None:
+    trace = training(steps=2)
+    first = int(np.flatnonzero(trace.host.start_ns < trace.steps.start_ns[1])[0])
+    trace.host.name[first], trace.host.shapes[first] = trace.strings.add("aten::clone"), trace.strings.add("256")
+    missing = [MissingOp("aten::clone", "256", 1), MissingOp("aten::add_", "4,3,3,3;4,3,3,3", 2), MissingOp("not found", "", 1)]
+    assert called_in(trace, np.array([1]), missing) == missing[1:]
+    assert called_in(trace, np.array([0]), missing) == missing
+
+
+def test_cuda_against_hip(shared_traces: Path) -> None:
+    cuda, hip = (read_kineto(shared_traces / f"{card}_qwen05b_inference.json.gz") for card in ("h100", "mi300x"))
+    found = changes(cuda, hip, np.arange(1), np.arange(1))
+    # One op is new, and its kernel: the attention of ROCm fills its seed. Products have other names.
+    assert [row.name for row in found.ops.added] == ["aten::fill_"] and not found.ops.gone and not found.kernels.gone
+    assert {row.op for row in found.kernels.added} == {"fill"}
+    assert {"mm", "attention"} <= {row.op for row in found.kernels.replaced}
+    assert all(row.recorded_count == row.replayed_count for row in [*found.ops.longer, *found.ops.shorter])
+
+
+@pytest.mark.parametrize("other", ["v100_resnet50_workers0_rerun", "v100_resnet50_workers4"])
+def test_the_same_program_has_the_same_ops(shared_traces: Path, other: str) -> None:
+    first, second = (read_kineto(shared_traces / f"{name}.json.gz") for name in ("v100_resnet50_workers0", other))
+    found = changes(first, second, np.arange(6), np.arange(6))
+    assert not found.ops.added and not found.ops.gone and not found.ops.replaced

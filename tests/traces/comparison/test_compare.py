@@ -1,0 +1,625 @@
+"""Comparing traces: which steps, how far apart, the same program or not, and the JSON that scripts rely on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
+from traces.comparison.changed_ops import ChangeLists, Changes, changes
+from traces.comparison.compare import Both, compare
+from traces.comparison.same_program import Evidence, Sameness, Verdict, same_program
+from traces.figures.measure import step_windows
+from traces.figures.spread import Spread
+from traces.kineto import read_kineto
+from traces.model.run import REPLAY, ReplayNotes, Run
+from traces.model.trace import (
+    NONE,
+    Collectives,
+    Device,
+    DeviceKind,
+    HostKind,
+    MemoryEvents,
+    Origin,
+    Phases,
+    PhaseTiming,
+    StepKind,
+    Trace,
+)
+from traces.model.workload import InputTensor, WorkloadSignature
+from traces.names.equivalent_ops import canonical_op
+from traces.script.configuration import ReplayConfig
+
+
+def test_a_trace_compared_with_itself_has_no_error() -> None:
+    trace = training(jitter_us=(0, 3, 1, 2))
+    same = compare(trace, trace)
+    assert (same.verdict.same, same.steps.error, same.compute_side.error, same.gpu_busy.error) == (True, 0.0, 0.0, 0.0)
+    assert {phase.error for phase in same.phases.values()} == {0.0}
+    assert same.changes == Changes(ChangeLists(), ChangeLists())
+    assert not same.replay and same.coverage is None and same.within_tolerance
+
+
+def test_the_keys_that_scripts_rely_on() -> None:
+    # GIVEN a replay with the notes that the replayer leaves
+    missing = [{"op": "aten::foo", "shapes": "2,2", "count": 3}]
+    notes: dict[str, Any] = {
+        "lag_ns_per_step": 7,
+        "lag_ns_of_worst_step": 900,
+        "us_per_op": 12.5,
+        "ops_per_step": 5,
+        "uncharged_ns": 100 * US,
+        "missing": missing,
+    }
+    recorded = training(steps=2)
+    report = json.loads(json.dumps(compare(recorded, replay_of(recorded, **notes)).to_json()))
+    # THEN the report has every promised key, and shares that add up
+    spread = {"recorded_median_ns", "replayed_median_ns", "error", "noise_floor"}
+    assert report["version"] == 1 and report["same_program"] is True and report["reason"]
+    assert spread <= report["steps"].keys() and spread <= report["compute_side"].keys()
+    assert all({"recorded_median_ns", "replayed_median_ns", "error"} <= p.keys() for p in report["phases"].values())
+    # 20 spans of 10 us, 4 of them scaled copies; 100 us were not charged
+    assert report["coverage"] == pytest.approx(
+        {"exact": 16 / 30, "equivalent": 0, "scaled": 4 / 30, "phase": 0, "roofline": 0, "published": 0, "unmatched": 10 / 30}
+    )
+    host = {"lag_ns_per_step": 7, "lag_ns_of_worst_step": 900, "us_per_op": 12.5, "ops_per_step": 5}
+    assert report["host"] == host
+    memory = report["memory"]["cuda:0"]
+    assert (memory["recorded_peak_bytes"], memory["replayed_peak_bytes"]) == (3 << 20, 3 << 20)
+    assert report["missing"] == missing
+
+
+def test_a_measured_trace_has_no_coverage_and_no_host_figures() -> None:
+    report = compare(training(), training()).to_json()
+    assert report["coverage"] is None and report["missing"] == []
+    assert set(report["host"]) >= {"lag_ns_per_step", "us_per_op", "ops_per_step"} and not any(report["host"].values())
+
+
+def test_a_replay_is_compared_with_the_steps_that_drove_it() -> None:
+    # GIVEN a recording of which every other step is slow, and a replay of only slow steps, the first a warm-up
+    recorded = training(steps=4, jitter_us=(0, 50))
+    replay = training(steps=4, jitter_us=(500, 50, 50, 50))
+    replay.steps.recorded_step[:] = [0, 1, 3, 3]
+    replay.steps.kind[0] = StepKind.WARMUP
+    result = compare(recorded, replay)
+    # THEN it is compared with slow steps, and the warm-up with nothing
+    assert result.steps_compared == Both(3, 3)
+    assert result.steps.error == 0.0 and result.phases["optimizer"].error == 0.0
+    # WHEN all replayed steps are warm-up THEN they are all there is
+    replay.steps.kind[:] = StepKind.WARMUP
+    assert compare(recorded, replay).steps_compared == Both(4, 4)
+    # WHEN a row is not the recording's THEN it is not looked up
+    replay.steps.recorded_step[:] = [99, 1, NONE, 1]
+    assert compare(recorded, replay).steps_compared == Both(2, 2)
+
+
+def test_a_recording_with_clean_and_profiled_steps_is_timed_by_the_clean_ones_and_judged_by_the_kernels_of_the_others() -> None:
+    # GIVEN a recording whose clean steps are 30 us shorter than its profiled ones, and a replay driven by a profiled one
+    recorded = training(steps=6, jitter_us=(0, 0, 0, 30, 30, 30))
+    recorded.steps.kind[3:] = StepKind.PROFILED
+    clean = recorded.device.start_ns < recorded.steps.start_ns[3]
+    recorded.device.kind[clean] = DeviceKind.ANNOTATION  # of clean steps no kernels are known
+    replay = training(steps=3)
+    replay.steps.recorded_step[:] = [3, 4, 3]
+    result = compare(recorded, replay)
+    # THEN its times are compared with the clean steps, and what it ran with the profiled ones
+    assert result.steps_compared == Both(3, 3)
+    assert (result.steps.recorded_median_ns, result.steps.error) == (100 * US, 0.0)
+    assert result.phases["optimizer"].error == 0.0
+    assert result.gpu_busy.error == 0.0 and result.gpu_busy.recorded_median_ns == 50 * US
+    assert result.verdict.same is True
+    assert not result.changes.kernels.added
+    # AND so are two recordings
+    assert compare(recorded, training(steps=2)).steps.error == 0.0
+    # WHEN there are no clean steps THEN profiled ones are all there is
+    recorded.steps.kind[:3] = StepKind.WARMUP
+    assert compare(recorded, replay).steps.recorded_median_ns == 130 * US
+
+
+def test_a_replay_is_judged_by_its_steps_with_the_numbers_of_the_profiled_ones() -> None:
+    # GIVEN a recording whose profile holds its steps 4 and 5, and a replay in which all steps but those have other ops
+    recorded, replay = training(steps=6), training(steps=8)
+    recorded.steps.kind[:4], recorded.steps.kind[4:] = StepKind.STEADY, StepKind.PROFILED
+    replay.steps.recorded_step[:] = [4, 5] * 4
+    replay.runs = {0: Run(REPLAY)}
+    others = ~np.isin(replay.steps.number, recorded.steps.number[4:])
+    inside = np.isin(step_windows(replay).holding(replay.host.start_ns, np.zeros(len(replay.host))), np.flatnonzero(others))
+    replay.host.name[inside & (replay.host.kind == HostKind.OP)] = replay.strings.add("aten::metric")
+    # THEN it is the same program, and not where the two numbers are of other steps
+    assert compare(recorded, replay).verdict.sameness is Sameness.SAME_PROGRAM
+    replay.steps.number += 2
+    assert compare(recorded, replay).verdict.sameness is Sameness.OTHER_PROGRAM
+
+
+def _in_turns(steps: int, first: int = 0) -> Trace:
+    """Steps of one backward pass in turns with longer ones of two, where the optimizer's time would be."""
+    trace = training(steps=steps, jitter_us=(0, 200) if not first else (200, 0))
+    optimizer = trace.phases.name == trace.strings.find("optimizer")
+    trace.phases.name[optimizer & (trace.phases.step % 2 != first)] = trace.strings.find("backward")
+    return trace
+
+
+def test_steps_of_several_kinds_are_compared_with_their_own() -> None:
+    # GIVEN two recordings of the same two trainers, which begin and end with another one of them
+    one, other = _in_turns(5), _in_turns(6, first=1)
+    result = compare(one, other)
+    # THEN as many steps of each kind are compared: the medians are the same
+    assert result.verdict.same and result.steps.error == 0.0 and result.gpu_busy.error == 0.0
+    # GIVEN clean steps beside profiled ones WHEN a replay was driven by two profiled long steps and one short one
+    recorded = _in_turns(8)
+    recorded.steps.kind[5:] = StepKind.PROFILED
+    replay = _in_turns(3, first=1)
+    replay.steps.recorded_step[:] = [5, 6, 7]
+    result = compare(recorded, replay)
+    assert result.steps.error == 0.0 and result.steps_compared == Both(3, 3)
+
+
+def test_evaluation_steps_are_compared_apart_and_only_where_there_are_any() -> None:
+    recorded = training(steps=5, jitter_us=(0, 0, 10, 20, 0))
+    assert "evaluation" not in compare(recorded, recorded).to_json()
+    recorded.steps.kind[2:4] = StepKind.EVALUATION
+    replay = training(steps=4, jitter_us=(0, 0, 20, 40))
+    replay.steps.recorded_step[:] = [0, 1, 3, 3]
+    replay.steps.kind[2:] = StepKind.EVALUATION
+    result = compare(recorded, replay)
+    assert result.steps_compared == Both(2, 2) and result.steps.error == 0.0
+    facts = json.loads(json.dumps(result.to_json()))["evaluation"]
+    assert facts["steps_compared"] == {"recorded": 2, "replayed": 2}
+    assert (facts["steps"]["recorded_median_ns"], facts["steps"]["replayed_median_ns"]) == (120 * US, 130 * US)
+    assert facts["compute_side"]["error"] == pytest.approx(110 / 100 - 1)
+    # WHEN the recording has no evaluation THEN a training step stood in, and there is nothing to compare with
+    alone = training(steps=2)
+    replay.steps.recorded_step[:] = [0, 1, 1, 1]
+    told = compare(alone, replay).evaluation
+    assert told is not None and told.steps_compared == Both(0, 2)
+    assert (told.steps.recorded_median_ns, told.steps.replayed_median_ns, told.steps.error) == (None, 130 * US, None)
+    # WHEN a script only evaluates THEN evaluation steps are its steps, but a training step is none
+    recorded.steps.kind[:] = replay.steps.kind[:] = StepKind.EVALUATION
+    assert compare(recorded, replay).steps_compared == Both(4, 4)
+    assert compare(alone, replay).steps == Spread(*[None] * 8)
+
+
+def test_a_replay_is_judged_without_loading_unless_loading_was_padded() -> None:
+    recorded = training()
+    replay = replay_of(recorded)
+    assert (compare(recorded, replay).judged, compare(recorded, replay).within_tolerance) == ("compute_side", True)
+    replay.runs = {0: Run(REPLAY, replay=ReplayNotes(config=ReplayConfig(loader="recorded")))}
+    judged = compare(recorded, replay)
+    assert judged.judged == "steps" and not judged.within_tolerance
+    assert judged.steps.error == pytest.approx(83 / 100 - 1)
+    assert compare(recorded, replay, tolerance=0.2).within_tolerance
+
+
+def test_the_noise_floor_is_half_the_interquartile_range_over_the_median() -> None:
+    trace = training(steps=5, jitter_us=(0, 10, 20, 30, 40))
+    assert compare(trace, trace).steps.noise_floor == pytest.approx((30 - 10) / 2 / 120)
+    assert compare(training(steps=3), trace).steps.noise_floor is None
+
+
+def test_an_error_needs_a_recorded_figure() -> None:
+    # GIVEN a recording that never waited for data
+    result = compare(training(loader_us=0), training(loader_us=20))
+    assert result.phases["loader"].recorded_median_ns == 0
+    assert result.phases["loader"].error is None
+
+
+def test_phases_compare_on_the_host_and_between_events() -> None:
+    recorded, other = training(), training(stretch=2)
+    forward = compare(recorded, other).phases["forward"]
+    assert (forward.recorded_median_ns, forward.replayed_median_ns, forward.error) == (20 * US, 40 * US, 1.0)
+    assert (forward.device_recorded_median_ns, forward.device_replayed_median_ns) == (27 * US, 47 * US)
+    assert compare(recorded, other).phases["loader"].device_error is None
+    # AND the GPU is busy with what was launched, not with waiting
+    assert (forward.busy_recorded_median_ns, forward.busy_replayed_median_ns, forward.busy_error) == (10 * US, 20 * US, 1.0)
+    assert compare(recorded, phase_grained()).phases["forward"].busy_replayed_median_ns is None
+
+
+def test_host_phases_of_different_kinds_are_not_compared() -> None:
+    # GIVEN a published table, whose phases were taken with the device synchronized at each boundary
+    published, replay = phase_grained(), training(stretch=2)
+    published.phase_timing = PhaseTiming.SYNCHRONIZED
+    result = compare(published, replay)
+    # THEN what the host took is told and not compared, and what elapsed between events is
+    assert not result.host_phases_comparable
+    assert (result.phases["forward"].recorded_median_ns, result.phases["forward"].error) == (20 * US, None)
+    assert result.phases["forward"].device_error == pytest.approx(47 / 27 - 1)
+    assert compare(published, published).host_phases_comparable
+
+
+def test_traces_without_steps_are_compared_as_wholes() -> None:
+    recorded, other = training(), training(kernel_us=11)
+    for trace in (recorded, other):
+        trace.steps, trace.phases = Trace().steps, Trace().phases
+    result = compare(recorded, other, tolerance=0.2)
+    assert (result.judged, result.within_tolerance, result.verdict.same) == ("gpu_busy", True, True)
+    assert result.gpu_busy.error == pytest.approx(0.06) and result.steps.recorded_median_ns is None
+    assert not compare(recorded, Trace()).within_tolerance
+
+
+def test_streams_pair_by_number_else_by_business() -> None:
+    recorded, other = training(), training()
+    recorded.device.stream[::5] = 20
+    other.device.stream[:] = np.where(np.arange(len(other.device)) % 5 == 0, 9, 1)
+    pairs = [(s.recorded_stream, s.replayed_stream) for s in compare(recorded, other).streams]
+    assert pairs == [(7, 1), (20, 9)]
+    other.device.stream[:] = 7
+    rows = compare(recorded, other).streams
+    assert [(s.recorded_stream, s.replayed_stream) for s in rows] == [(7, 7), (20, None)]
+    # The window lasts from the first step's start to the end of the last step's last kernel, 97 us into it.
+    assert rows[0].replayed_busy == pytest.approx(4 * 50 / 397, abs=1e-6) and rows[1].replayed_busy is None
+
+
+def test_memory_of_several_ranks_is_told_apart() -> None:
+    trace = training()
+    trace.devices = [*trace.devices, Device(1, 0, "GPU")]
+    trace.memory = MemoryEvents.of(device=[0, 1], time_ns=[0, 0], bytes=[5, 6])
+    assert [m.recorded_peak_bytes for m in compare(trace, trace).memory.values()] == [5, 6]
+    assert list(compare(trace, trace).memory) == ["rank 0 cuda:0", "rank 1 cuda:0"]
+
+
+# --- what changed
+
+
+def test_changes_are_per_step_so_that_lengths_do_not_matter() -> None:
+    found = changes(training(steps=3), training(steps=7), np.arange(3), np.arange(7))
+    assert found == Changes(ChangeLists(), ChangeLists())
+
+
+def test_kernels_and_ops_added_gone_longer_and_shorter() -> None:
+    recorded = training(steps=2, made=[c for c in calls(32) if c.kernel != "softmax"])
+    other = training(steps=4, made=[*calls(32)[1:], Call("aten::mul", "2,2", 91, "mul_kernel")])
+    other.device.duration_ns[0::5] = 30 * US  # the convolution
+    other.device.duration_ns[2::5] = 4 * US  # the backward
+    found = changes(recorded, other, np.arange(2), np.arange(4)).kernels
+    assert [c.name for c in found.added] == ["mul_kernel", "softmax"]
+    assert [c.name for c in found.gone] == ["Memcpy HtoD (Pageable -> Device)"]
+    assert [dataclasses.astuple(c) for c in found.longer] == [("volta_sgemm_nn", 1.0, 1.0, 10 * US, 30 * US, "convolution")]
+    assert [c.name for c in found.shorter] == ["volta_sgemm_tn"]
+    assert [c.name for c in changes(recorded, other, np.arange(2), np.arange(4)).ops.longer] == ["aten::cudnn_convolution"]
+    assert not changes(recorded, other, np.arange(2), np.arange(4), tolerance=2.5).kernels.longer
+
+
+def test_a_step_replayed_twice_counts_twice() -> None:
+    recorded = training(steps=2)
+    recorded.device.duration_ns[:5] = 40 * US
+    (longer, *_) = changes(recorded, training(steps=1, kernel_us=60), np.array([0, 0, 1]), np.array([0])).kernels.longer
+    assert longer.recorded_ns == 30 * US
+
+
+def test_names_of_one_op_in_two_releases_are_one() -> None:
+    recorded = training()
+    found = changes(recorded, replay_of(recorded), np.arange(4), np.arange(8)).ops
+    assert not found.added and not found.gone
+
+
+# --- the same program?
+
+
+def _verdict(recorded: Trace, other: Trace) -> tuple[bool | None, str]:
+    verdict = same_program(recorded, other, np.arange(len(recorded.steps)), np.arange(len(other.steps)))
+    return verdict.same, verdict.reason
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 5), st.floats(0.2, 5))
+def test_a_program_is_itself_at_any_length_and_pace(ours: int, theirs: int, pace: float) -> None:
+    assert _verdict(training(ours), training(theirs, stretch=pace))[0] is True
+
+
+def test_a_replay_names_ops_otherwise_and_is_the_same_program() -> None:
+    recorded = training()
+    same, reason = _verdict(recorded, replay_of(recorded))
+    told = "100 % of the ops with GPU work in forward and loss have the same shapes, 100 % the same names"
+    assert same and reason == f"{told}; not compared, for not both tell them: memory layouts"
+
+
+def test_an_op_that_is_several_in_the_other_trace_is_one_in_both() -> None:
+    """GIVEN a recorded op that launched its kernels through ops of its own WHEN the other trace knows that op alone."""
+
+    def traced(*, with_inner: bool) -> Trace:
+        trace = training(steps=1)
+        host, name = trace.host, trace.strings.add("aten::_native_multi_head_attention")
+        ops = np.flatnonzero(host.kind == HostKind.OP)
+        top = ops[host.parent[ops] == NONE]
+        host.name[top] = name
+        if not with_inner:
+            host.name[ops] = name
+            for launch in np.flatnonzero(host.kind != HostKind.OP).tolist():
+                while host.parent[launch] not in (NONE, *top):
+                    host.parent[launch] = host.parent[host.parent[launch]]
+        return trace
+
+    assert _verdict(traced(with_inner=True), traced(with_inner=False))[0] is True
+    assert _verdict(training(steps=1), traced(with_inner=False))[0] is False
+
+
+def test_casts_that_autocast_makes_within_an_op_are_no_more_calls_of_that_op() -> None:
+    """GIVEN recorded convolutions with a cast inside WHEN a replay has both side by side THEN none of them comes more often."""
+
+    operands = "32,3,8,8;4,3,3,3"
+    made = [
+        Call("aten::conv2d", operands, 31, "cast", inner="aten::copy_"),
+        Call("aten::conv2d", operands, 40, "volta_sgemm", inner="aten::cudnn_convolution"),
+    ]
+    recorded, replayed = training(made=made), training(made=made)
+    strings, host = recorded.strings, recorded.host
+    outer = np.flatnonzero(host.name == strings.find("aten::conv2d"))
+    for first, second in zip(outer[::2].tolist(), outer[1::2].tolist(), strict=True):
+        host.duration_ns[first] = host.end_ns[second] - host.start_ns[first]
+        inner = host.parent == second
+        host.parent[inner] = first
+    replayed.host.name[replayed.host.name == replayed.strings.find("aten::conv2d")] = replayed.strings.add("aten::to")
+    assert _verdict(recorded, replayed)[0] is True
+
+
+def test_another_batch_size_is_named() -> None:
+    same, reason = _verdict(training(batch=32), training(batch=64))
+    assert same is False
+    assert reason == "same ops, other shapes: e.g. aten::cudnn_convolution 32x3x8x8 recorded, 64x3x8x8 here"
+    assert not compare(training(batch=32), training(batch=64)).within_tolerance
+
+
+def test_other_ops_are_another_program() -> None:
+    others = [Call(f"aten::op{i}", f"{i + 2},7", 31 + i, f"kernel {i}") for i in range(4)]
+    same, reason = _verdict(training(), training(made=others))
+    assert same is False and reason.startswith("other ops: only 0 %")
+
+
+def test_another_optimizer_is_another_program() -> None:
+    def stepping(name: str) -> Trace:
+        return training(made=[*calls(32), Call(f"Optimizer.step#{name}.step", "", 92, "step")])
+
+    for hide_shapes in (False, True):
+        ours, same, other = stepping("SGD"), stepping("SGD"), stepping("AdamW")
+        for trace in (ours, same, other) if hide_shapes else ():
+            trace.host.shapes[:] = NONE
+        assert _verdict(ours, same)[0] is True
+        assert _verdict(ours, other) == (False, "the same forward pass, but another optimizer: SGD recorded, AdamW here")
+    # WHEN one of them does not tell its optimizer THEN that is no difference
+    assert _verdict(training(), stepping("SGD"))[0] is True
+
+
+def test_frozen_parameters_are_another_program_where_signatures_tell() -> None:
+    whole, frozen, unknown = training(4), training(5), training(6)
+    whole.workload = WorkloadSignature(100, 400, {"Linear": 2}, optimizer="SGD", trainable_parameters=100)
+    frozen.workload = replace(whole.workload, trainable_parameters=40)
+    unknown.workload = replace(whole.workload, trainable_parameters=None)
+    reason = "the same forward pass, but 100 trainable parameters recorded, 40 here"
+    assert _verdict(whole, frozen) == (False, reason)
+    assert _verdict(whole, unknown)[0] is True
+    # WHEN the optimizers have no ranges THEN signatures tell them
+    frozen.workload = replace(whole.workload, optimizer="Adam")
+    assert _verdict(whole, frozen) == (False, "the same forward pass, but another optimizer: SGD recorded, Adam here")
+
+
+def test_without_shapes_the_names_decide() -> None:
+    recorded, bare, alien = training(), training(), training(made=[Call("aten::tanh", "3,3", 31, "tanh")])
+    for trace in (bare, alien):
+        trace.host.shapes[:] = NONE
+    assert _verdict(recorded, bare) == (
+        True,
+        "100 % of the ops with GPU work have the same names; not compared, for not both tell them: shapes, memory layouts",
+    )
+    assert _verdict(recorded, alien)[0] is False
+
+
+def test_without_shapes_numbers_of_ops_sizes_of_copies_and_names_of_kernels_tell_programs_apart() -> None:
+    """GIVEN a recording without shapes and dtypes WHEN a script does the same ops THEN what else there is to see decides."""
+
+    def seen(made: list[Call], dtype: str = "") -> Trace:
+        trace = training(made=made)
+        if dtype:
+            trace.host.dtypes[:] = trace.strings.add(dtype)
+        else:
+            trace.host.shapes[:] = trace.host.dtypes[:] = NONE
+        return trace
+
+    def judged(other: Trace) -> Sameness:
+        return same_program(recorded, other, np.arange(4), np.arange(4)).sameness
+
+    made = calls(32)
+    recorded = seen(made)
+    assert judged(seen(made, "float32")) is Sameness.SAME_PROGRAM
+    # WHEN one convolution more THEN another program
+    assert judged(seen([*made, replace(made[1], start_us=40)], "float32")) is Sameness.OTHER_PROGRAM
+    # WHEN its batch has another size THEN other shapes
+    larger = seen(made, "float32")
+    larger.device.bytes[larger.device.kind == DeviceKind.MEMCPY] = 5_000
+    assert judged(larger) is Sameness.OTHER_SHAPES
+    # WHEN it computes in half precision, and the recorded kernels are called by single THEN other dtypes
+    assert judged(seen(made, "float16")) is Sameness.OTHER_DTYPES
+    recorded = seen([replace(call, kernel=call.kernel.replace("sgemm", "h884gemm")) for call in made])
+    assert judged(seen(made, "float16")) is Sameness.SAME_PROGRAM and judged(seen(made, "float32")) is Sameness.OTHER_DTYPES
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_another_order_and_ops_that_only_one_has_are_another_program(shapes: bool) -> None:
+    """GIVEN layers of three ops WHEN two change places, or an op more follows each THEN it is another program."""
+
+    def layers(*names: str) -> Trace:
+        ops = [name for _ in range(3) for name in names]
+        made = [Call(f"aten::{name}", "4,4", 31 + place, name) for place, name in enumerate([*ops, "mean", "sum"])]
+        trace = training(made=made)
+        trace.host.duration_ns[:] = np.minimum(trace.host.duration_ns, 100)
+        if not shapes:
+            trace.host.shapes[:] = NONE
+        return trace
+
+    recorded = layers("conv", "norm", "relu")
+    assert _verdict(recorded, layers("conv", "norm", "relu"))[0] is True
+    assert "another order" in _verdict(recorded, layers("norm", "conv", "relu"))[1]
+    assert _verdict(recorded, layers("conv", "norm", "relu", "dropout"))[0] is False
+    # WHEN the op more comes in the first of several steps alone, as what makes a program's inputs does THEN it is the same
+    made = layers("conv", "norm", "relu", "dropout")
+    more = made.device.name == made.strings.find("dropout")
+    made.device.launch[more & (made.device.start_ns >= made.steps.start_ns[1])] = NONE
+    assert (made.device.launch[more] >= 0).sum() == 3 and _verdict(recorded, made)[0] is True
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_two_layers_that_change_places_are_another_program(shapes: bool) -> None:
+    """GIVEN a deep network of layers of one shape WHEN two of them change places THEN that is another program; arithmetic and
+    copies between layers are not judged by their order."""
+
+    def network(*names: str) -> Trace:
+        made = [Call(f"aten::{name}", "4,4", 31 + place, name) for place, name in enumerate(names)]
+        trace = training(made=made)
+        trace.host.duration_ns[:] = np.minimum(trace.host.duration_ns, 100)
+        if not shapes:
+            trace.host.shapes[:] = NONE
+        return trace
+
+    block = ["addmm", "relu", "mul", "addmm", "gelu", "copy_"]
+    recorded = network(*block * 2)
+    swapped, arithmetic = block * 2, block * 2
+    swapped[7], swapped[10] = swapped[10], swapped[7]
+    arithmetic[8], arithmetic[9] = arithmetic[9], arithmetic[8]
+    same, reason = _verdict(recorded, network(*swapped))
+    assert same is False and "another order" in reason and "e.g. relu" in reason
+    assert _verdict(recorded, network(*arithmetic))[0] is True
+
+
+def test_channels_last_is_another_program_where_strides_tell_and_named_where_they_do_not() -> None:
+    def laid_out(layout: str) -> Trace:
+        trace = training()
+        if layout:
+            trace.host.layout[trace.host.shapes != NONE] = trace.strings.add(layout)
+        return trace
+
+    def judged(recorded: str, other: str) -> Verdict:
+        return same_program(laid_out(recorded), laid_out(other), np.arange(4), np.arange(4))
+
+    assert judged("contiguous", "contiguous").not_compared == ()
+    twin = judged("contiguous", "channels_last")
+    assert twin.sameness is Sameness.OTHER_LAYOUTS
+    assert "0 % of the ops on images are channels_last recorded, 100 % here" in twin.reason
+    unknown = judged("", "channels_last")
+    assert unknown.same and unknown.not_compared == ("memory layouts",) and unknown.reason.endswith("memory layouts")
+    assert compare(laid_out(""), laid_out("contiguous")).to_json()["not_compared"] == ["memory layouts"]
+
+
+def test_collectives_in_a_forward_pass_are_no_ops_that_a_replay_lacks() -> None:
+    """GIVEN a sharded model, whose recording has an op for each all-gather WHEN its replay has collectives instead."""
+    own = [Call("aten::mm", "4,4", 31 + 3 * place, "gemm") for place in range(3)]
+    gathers = [Call("record_param_comms", "4", 32 + 3 * place, "ncclDevKernel_AllGather_RING_LL") for place in range(3)]
+    recorded, replayed = training(made=sorted([*own, *gathers], key=lambda call: call.start_us)), training(made=own)
+    assert _verdict(recorded, replayed)[0] is False
+    recorded.collectives = Collectives.of(rank=[0], name=[recorded.strings.add("all_gather")], start_ns=[0], duration_ns=[1])
+    assert _verdict(recorded, replayed)[0] is True
+
+
+def test_phases_and_times_that_agree_are_no_evidence() -> None:
+    # GIVEN phase-grained traces, whose phases and times agree WHEN compared THEN that says nothing of the program
+    verdict = same_program(phase_grained(), training(), np.arange(3), np.arange(4))
+    assert (verdict.sameness, verdict.evidence, verdict.same) == (Sameness.CANNOT_BE_TOLD, Evidence.NONE, None)
+    assert verdict.reason == "there are no ops to compare without kernels, and neither trace has a workload signature"
+    judged = compare(phase_grained(), training())
+    assert judged.steps.error == 0.0 and judged.within_tolerance is None
+    # WHEN one trace lacks a phase THEN that is another program
+    inference = training(made=calls(32)[:2])
+    inference.phases = inference.phases.take(inference.phases.name == inference.strings.find("forward"))
+    assert _verdict(phase_grained(), inference) == (False, "only one of them has the phase backward")
+    assert _verdict(phase_grained(), Trace())[0] is None
+
+
+def test_workload_signatures_decide_where_there_are_no_kernels() -> None:
+    published, replay, smaller, other = phase_grained(), phase_grained(5), phase_grained(5), phase_grained(5)
+    published.workload = WorkloadSignature(100, 400, {"Linear": 2}, (InputTensor((32, 8), "float32"),), optimizer="SGD")
+    replay.workload = replace(published.workload, batch_bytes=1024)
+    smaller.workload = replace(published.workload, inputs=(InputTensor((8, 8), "float32"),))
+    other.workload = replace(published.workload, parameters=60, parameter_bytes=240)
+    same, batch, model = (compare(published, trace) for trace in (replay, smaller, other))
+    assert {c.verdict.evidence for c in (same, batch, model)} == {Evidence.WORKLOAD_SIGNATURE}
+    assert same.within_tolerance and same.verdict.not_compared == ("the order of modules", "training mode")
+    assert same.verdict.reason.startswith("the same parameters, parameter bytes, modules, inputs, optimizer; not compared")
+    assert batch.verdict.sameness is Sameness.OTHER_BATCH_SIZE and batch.within_tolerance is False
+    assert batch.verdict.reason == "same model, another batch size, inputs 32x8 float32 recorded, 8x8 float32 here"
+    assert model.verdict.sameness is Sameness.OTHER_PROGRAM
+    assert model.verdict.reason == "parameters 100 recorded, 60 here; parameter bytes 400 recorded, 240 here"
+    # WHEN the same model goes backward twice a step THEN that is another program
+    twice = phase_grained(5)
+    again = twice.phases.take(twice.phases.name == twice.strings.find("backward"))
+    twice.phases = Phases.concatenated([twice.phases, again])
+    twice.workload = published.workload
+    reason = "the same model and batch, but 1 backward pass a step recorded, 2 here"
+    assert _verdict(published, twice) == (False, reason)
+    # WHEN only one trace has a signature THEN it cannot be told
+    assert compare(published, phase_grained(5)).verdict.reason.endswith("only one trace has a workload signature")
+
+
+def test_the_same_ops_and_shapes_in_another_dtype_are_another_program() -> None:
+    half = training(3)
+    half.host.dtypes[:] = half.strings.add("float16")
+    result = compare(training(), half)
+    assert result.verdict.sameness is Sameness.OTHER_DTYPES and result.within_tolerance is False
+    assert result.verdict.reason.endswith("mostly float32 recorded, float16 here")
+    # WHEN one trace has no dtypes THEN they are no difference
+    half.host.dtypes[:] = NONE
+    assert compare(training(), half).verdict.sameness is Sameness.SAME_PROGRAM
+
+
+def test_a_trace_is_alike_itself_even_without_steps_and_gpu_work() -> None:
+    bare = training()
+    bare.steps, bare.phases, bare.device = Trace().steps, Trace().phases, Trace().device
+    alike = compare(bare, bare)
+    assert (alike.verdict.evidence, alike.judged_error, alike.within_tolerance) == (Evidence.IDENTICAL, None, True)
+    facts = alike.to_json()
+    assert (facts["verdict"], facts["evidence"], facts["same_program"]) == ("same program", "identical traces", True)
+    # BUT two traces with nothing in them show nothing
+    assert compare(Trace(), Trace()).within_tolerance is None
+
+
+def test_a_trace_without_gpu_work_is_not_that_program() -> None:
+    idle = training()
+    idle.device = idle.device.take(slice(0, 0))
+    assert _verdict(training(), idle) == (False, "the second trace has no op with GPU work, the other has 8")
+
+
+def test_canonical_names() -> None:
+    assert canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
+    assert canonical_op("aten::add_") == canonical_op("aten::add.Tensor") == "add"
+    assert canonical_op("aten::_log_softmax") == "log_softmax"
+
+
+def test_coverage_of_a_phase_grained_replay() -> None:
+    recorded = phase_grained()
+    replay = training(steps=3)
+    replay.steps.recorded_step[:] = [0, 1, 2]
+    replay.device.origin[:] = Origin.PHASE
+    coverage = compare(recorded, replay).coverage
+    assert coverage is not None and coverage["phase"] == 1.0
+
+
+# --- real recordings
+
+
+def test_real_against_real(shared_traces: Path) -> None:
+    first, again, workers = (
+        read_kineto(shared_traces / f"v100_resnet50_{name}.json.gz") for name in ("workers0", "workers0_rerun", "workers4")
+    )
+    rerun = compare(first, again)
+    assert rerun.verdict.same
+    # The device has 13 ms of queued work when the host begins to wait for data, which is no time that data costs.
+    assert rerun.compute_side.error == pytest.approx(-0.0073, abs=0.0005)
+    assert rerun.host_pace.recorded_median_ns == pytest.approx(176.3 * MS, rel=1e-3)
+    assert rerun.steps.recorded_median_ns == pytest.approx(177.4 * MS, rel=1e-3)
+    assert rerun.gpu_busy.error == pytest.approx(-0.0024, abs=0.0005)
+    assert not rerun.changes.kernels.added and not rerun.changes.kernels.gone
+    loading = compare(first, workers)
+    assert loading.verdict.same and loading.phases["loader"].error == pytest.approx(-0.98, abs=0.01)
+    assert {change.name for change in loading.changes.kernels.gone}
+
+
+def test_real_batch_sizes_are_told_apart(shared_traces: Path) -> None:
+    small, large = (read_kineto(shared_traces / f"a100_particle_fwd_bs{size}.json.gz") for size in (2, 32))
+    result = compare(small, large)
+    assert result.verdict.same is False
+    assert result.verdict.reason.startswith("same ops, other shapes: e.g. aten::") and result.verdict.reason.endswith("here")

@@ -1,0 +1,102 @@
+"""Which kernel of one trace is which of another."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.traces.handmade import US, replay_of, training
+from traces.comparison.counterparts import Counterparts, KernelChange, counterparts, paired_steps, same_order
+from traces.model.trace import NONE, DeviceSpans, Trace
+
+
+def found_in(first: Trace, second: Trace) -> Counterparts:
+    return counterparts(first, second, paired_steps(first, second))
+
+
+def without(trace: Trace, row: int) -> Trace:
+    trace.device = trace.device.take(np.delete(np.arange(len(trace.device)), row))
+    return trace
+
+
+def test_a_trace_is_its_own_counterpart() -> None:
+    found = found_in(training(steps=3), training(steps=3))
+    assert (found.first == found.second).all() and len(found) == len(training(steps=3).device)
+    assert (found.change == KernelChange.SAME).all() and not found.change_ns.any()
+
+
+def test_a_recorded_kernel_has_a_counterpart_in_each_step_that_it_drove() -> None:
+    recorded = training(steps=2)
+    found = found_in(recorded, replay_of(recorded))
+    for row in range(len(recorded.device)):
+        places = found.of(0, row)
+        assert len(places) == 2 and len(set(found.second[places].tolist())) == 2
+        assert all(found.of(1, int(found.second[place])).tolist() == [place] for place in places)
+
+
+def test_longer_shorter_and_within_tolerance() -> None:
+    first, second = training(steps=1), training(steps=1)
+    second.device.duration_ns[1] += 3 * US
+    second.device.duration_ns[2] -= 1 * US  # profilers write whole microseconds
+    second.device.duration_ns[3] -= 3 * US
+    found = found_in(first, second)
+    rows = zip(found.first, found.change, found.change_ns, strict=True)
+    changes = {int(row): (KernelChange(int(kind)), int(ns)) for row, kind, ns in rows}
+    assert changes[1] == (KernelChange.LONGER, 3 * US)
+    assert (changes[2], changes[3]) == ((KernelChange.SAME, -US), (KernelChange.SHORTER, -3 * US))
+
+
+def test_another_kernel_of_the_same_call() -> None:
+    first, second = training(steps=2), training(steps=2)
+    row = 1
+    second.device.name[row] = second.strings.add("another_sgemm")
+    found = found_in(first, second)
+    (place,) = found.of(0, row)
+    assert (found.second[place], found.change[place]) == (row, KernelChange.OTHER_KERNEL)
+    assert (np.delete(found.change, place) == KernelChange.SAME).all()
+
+
+def test_a_kernel_that_inductor_numbered_anew_is_the_same() -> None:
+    first, second = training(steps=1), training(steps=1)
+    for trace, number in ((first, 3), (second, 7)):
+        name = f"triton_poi_fused_add_relu_{number}"
+        trace.device.name[1] = trace.strings.add(name)
+        op = trace.host.parent[trace.device.launch[1]]
+        trace.host.name[op] = trace.strings.add(name)
+    found = found_in(first, second)
+    (place,) = found.of(0, 1)
+    assert (found.second[place], found.change[place]) == (1, KernelChange.SAME)
+
+
+def test_what_only_one_has_is_gone_or_new() -> None:
+    whole, less = training(steps=2), without(training(steps=2), 1)
+    gone, new = found_in(whole, less), found_in(less, whole)
+    assert [(int(k), int(r)) for k, r in zip(gone.change, gone.first, strict=True) if k] == [(KernelChange.GONE, 1)]
+    assert [(int(k), int(r)) for k, r in zip(new.change, new.second, strict=True) if k] == [(KernelChange.NEW, 1)]
+    assert gone.change_ns[gone.second == NONE] == -whole.device.duration_ns[1]
+
+
+def test_without_steps_everything_is_compared() -> None:
+    def lone(*names: str) -> Trace:
+        trace = training(steps=1)
+        strings = [trace.strings.add(name) for name in names]
+        bare = Trace(strings=trace.strings, devices=trace.devices)
+        bare.device = DeviceSpans.of(
+            device=[0] * len(names), name=strings, start_ns=np.arange(len(names)) * 10, duration_ns=[5] * len(names)
+        )
+        return bare
+
+    found = found_in(lone("a", "b", "a"), lone("a", "a", "a"))
+    kinds = sorted((int(a), int(b)) for a, b in zip(found.first, found.second, strict=True))
+    assert kinds == [(NONE, 2), (0, 0), (1, NONE), (2, 1)]  # the third is the second of its name
+    assert found_in(Trace(), Trace()).step.tolist() == []
+
+
+def test_kernels_that_changed_places_are_not_in_the_same_order() -> None:
+    first, second = training(steps=2), training(steps=2)
+    begin = second.device.start_ns
+    begin[1], begin[2] = int(begin[2]), int(begin[1])
+    found = found_in(first, second)
+    kept = same_order(found, first, second)
+    starts = [trace.device.start_ns[rows[kept]] for trace, rows in ((first, found.first), (second, found.second))]
+    assert all((np.diff(times) > 0).all() for times in starts)
+    assert len(kept) == len(first.device) - 1

@@ -1,0 +1,118 @@
+"""Sentences on why one trace is slower than another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.traces.handmade import training
+from traces.comparison.compare import compare
+from traces.comparison.explain import Explanation, explain
+from traces.format.trace_file import load
+from traces.library import find
+from traces.model.trace import PHASES, Trace
+
+
+def explained(one: Trace, other: Trace) -> Explanation:
+    return explain(compare(one, other))
+
+
+def test_two_gpus_under_dataparallel_are_slower_by_what_the_study_found() -> None:
+    told = explained(load(find("p100-no-cudnn")), load(find("p100x2-no-cudnn")))
+    assert told.headline == "A step of B takes 16.3 ms longer than one of A: 759.7 ms -> 776.0 ms."
+    assert told.delta_ns == 16_300_000
+    texts = [(reason.phase, reason.text.partition(";")[0]) for reason in told.reasons]
+    assert texts == [
+        ("", "forward takes 14.0 ms more: 254.7 ms -> 268.7 ms"),
+        ("forward", "gather is new: 8.5 ms of a step"),
+        ("forward", "scatter is new: 6.7 ms of a step"),
+        ("forward", "replicate is new: 6.2 ms of a step"),
+        ("", "h2d takes 6.2 ms less: 6.5 ms -> 300.0 µs"),
+        ("", "backward takes 5.9 ms more: 495.1 ms -> 501.0 ms"),
+        ("backward", "broadcast_backward is new: 5.7 ms of a step"),
+        ("backward", "gather_backward is new: 2.2 ms of a step"),
+        ("", "optimizer takes 2.4 ms more: 3.1 ms -> 5.5 ms"),
+    ]
+    phases = [reason for reason in told.reasons if not reason.phase]
+    assert abs(sum(reason.delta_ns for reason in phases) - told.delta_ns) <= 0.002 * 776_000_000 * 5
+
+
+def test_slow_loading_is_waiting_for_data_and_idle_gpus() -> None:
+    told = explained(training(), training(loader_us=220))
+    assert told.reasons[0].text.startswith("waiting for data (loader) takes 200.0 µs more: 20.0 µs -> 220.0 µs")
+    assert any(reason.what.startswith("idle: ") and reason.delta_ns > 0 for reason in told.reasons)
+
+
+def test_slower_kernels_are_named_with_their_counts() -> None:
+    told = explained(training(), training(kernel_us=14))
+    kernels = [reason for reason in told.reasons if reason.text.startswith("kernel ")]
+    assert kernels and all(reason.delta_ns == 4000 for reason in kernels)
+    assert "1 -> 1 a step, on the GPU" in kernels[0].text
+
+
+def test_ops_come_first_and_their_renamed_kernels_are_neither_new_nor_gone() -> None:
+    """GIVEN a convolution of 10 µs by cuDNN, and one of 30 µs by MIOpen under other names of op and kernel."""
+    other = training()
+    other.device.duration_ns[1::5] = 30_000
+    names = {"volta_sgemm_nn": "Cijk_Ailk_Bljk_S_B", "aten::cudnn_convolution": "aten::miopen_convolution"}
+    other.strings.texts[:] = [names.get(text, text) for text in other.strings.texts]
+    told = explained(training(), other)
+    place = next(at for at, reason in enumerate(told.reasons) if reason.what == "op aten::cudnn_convolution")
+    op, kernel = told.reasons[place : place + 2]
+    assert op.text == "op aten::cudnn_convolution takes 20.0 µs more: 10.0 µs -> 30.0 µs; 1 -> 1 a step, on the GPU"
+    assert kernel.text.startswith("kernel volta_sgemm_nn (in B: Cijk_Ailk_Bljk_S_B) takes 20.0 µs more: 10.0 µs -> 30.0 µs")
+    assert kernel.phase == op.what and kernel.names == ("volta_sgemm_nn", "Cijk_Ailk_Bljk_S_B")
+    assert not any(" is new" in reason.text or " is gone" in reason.text for reason in told.reasons)
+
+
+def test_other_programs_and_differences_within_the_noise_are_said() -> None:
+    other = training()
+    other.strings.texts[:] = [text.replace("aten::", "aten::other_") for text in other.strings.texts]
+    told = explained(training(), other)
+    assert told.caution.startswith("These are not the same program (")
+    assert explained(training(), training(kernel_us=14)).caution == ""
+
+
+def test_a_rank_on_another_device_and_kernels_with_other_parameters_are_compared() -> None:
+    """GIVEN one rank's trace, whose GPU is cuda:1, and whose kernels' parameters another release has renamed."""
+    other = training(kernel_us=14)
+    other.devices[:] = [replace(device, index=1) for device in other.devices]
+    other.strings.texts[:] = [f"{text}(New*)" if "kernel" in text else text for text in other.strings.texts]
+    told = explained(training(), other)
+    assert not any(" is new" in reason.text or " is gone" in reason.text for reason in told.reasons)
+
+
+def test_nothing_differs() -> None:
+    told = explained(training(), training())
+    assert told.delta_ns == 0 and told.reasons == [] and told.headline.startswith("Both steps take")
+
+
+def test_without_steps_there_is_nothing_to_explain() -> None:
+    told = explained(Trace(), training())
+    assert told.delta_ns is None and "no steps" in told.headline
+
+
+def test_a_prediction_is_said_to_be_one() -> None:
+    """GIVEN a trace that `trace predict` made WHEN it is explained or opened THEN it is marked as an estimate."""
+    predicted = training()
+    for rank in predicted.ranks:
+        predicted.runs[rank] = replace(predicted.run_of(rank), predicted=True)
+    assert explained(training(), predicted).caution.startswith("B is an ESTIMATE")
+    assert "ESTIMATE" not in explained(training(), training()).caution
+
+
+def running_ahead(kernel_us: int) -> Trace:
+    """Five kernels per step of 100 us on the host, one after the other from the first launch on."""
+    trace = training(kernel_us=kernel_us)
+    lasts_ns = trace.device.duration_ns
+    trace.device.start_ns = trace.device.start_ns[0] + lasts_ns.cumsum() - lasts_ns
+    return trace
+
+
+def test_where_the_host_runs_ahead_the_gpu_work_of_phases_explains_and_not_the_hosts_time() -> None:
+    told = explained(running_ahead(200), running_ahead(400))
+    assert told.headline == "A step of B takes 1.0 ms longer than one of A: 1.0 ms -> 2.0 ms."
+    phases = {reason.what: reason.text for reason in told.reasons if reason.what in PHASES}
+    assert phases == {
+        name: f"GPU work of {name} takes 200.0 \N{MICRO SIGN}s more: 200.0 \N{MICRO SIGN}s -> 400.0 \N{MICRO SIGN}s"
+        for name in ("h2d", "forward", "loss", "backward", "optimizer")
+    }

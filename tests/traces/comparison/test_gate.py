@@ -1,0 +1,96 @@
+"""Budgets: what they may say, what a comparison makes of them, and what a build reads in the end."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.traces.handmade import phase_grained, replay_of, training
+from traces.comparison.compare import compare
+from traces.comparison.gate import KEYS, GateError, check, read_budgets
+from traces.format.trace_file import save
+from tui.cli import run
+from tui.print_gate import gate_line
+
+
+def written(folder: Path, *lines: str) -> Path:
+    path = folder / "budgets.toml"
+    path.write_text("\n".join(["[budget]", *lines]), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "passed"),
+    [
+        ('step_time = "1 ms"', True),
+        ('step_time = "80 us"', False),
+        ('step_time_change = "5%"', True),  # whole steps became shorter: the replay does not load
+        ('compute_time_change = "5 %"', False),
+        ('compute_time_change = "12 %"', True),
+        ('gpu_busy = "56 us"', True),
+        ('memory_peak = "3 MiB"', True),
+        ('memory_peak = "1 KiB"', False),
+        ('memory_peak_change = "0 %"', True),
+        ("missing_ops = 0", False),
+        ("missing_ops = 1", True),
+        ('matched = "80 %"', True),
+        ('matched = "81 %"', False),
+        ("same_program = true", True),
+    ],
+)
+def test_a_replay_against_one_budget(tmp_path: Path, line: str, passed: bool) -> None:
+    recorded = training()
+    replay = replay_of(recorded, 1.1, missing=[{"op": "aten::foo", "shapes": "2,2", "count": 3}])
+    result = check(read_budgets(written(tmp_path, line)), compare(recorded, replay))
+    assert result.passed is passed and gate_line(result).startswith("gate passed: " if passed else "gate FAILED: ")
+
+
+def test_what_is_not_known_fails(tmp_path: Path) -> None:
+    budgets = read_budgets(written(tmp_path, 'memory_peak = "1 GiB"', 'matched = "90 %"', "same_program = true"))
+    result = check(budgets, compare(phase_grained(), phase_grained()))
+    assert gate_line(result) == "gate FAILED: memory_peak is not known, matched is not known; passed: same_program yes"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[budget", "not TOML"),
+        ("", "wants one table"),
+        ("[budget]\nstep_tme = '1 ms'", "did you mean step_time?"),
+        ("[budget]\nstep_time = 180", 'write step_time = "180 ms"'),
+        ("[budget]\nmemory_peak = '14'", 'write memory_peak = "14 GiB"'),
+        ("[budget]\nstep_time_change = '0.05'", 'write step_time_change = "5 %"'),
+        ("[budget]\nmissing_ops = -1", "write missing_ops = a whole number"),
+        ("[budget]\nsame_program = 'yes'", "write same_program = true"),
+    ],
+)
+def test_what_is_no_budget_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "b.toml").write_text(text)
+    with pytest.raises(GateError, match=re.escape(said)):
+        read_budgets(tmp_path / "b.toml")
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    recorded = training()
+    save(recorded, "a.msgpack")
+    save(replay_of(recorded, 1.5), "b.msgpack")
+    written(tmp_path, 'compute_time_change = "5 %"', 'gpu_busy = "1 ms"')
+    assert run("diff -q a.msgpack b.msgpack --gate budgets.toml".split()) == 1
+    said = "gate FAILED: compute_time_change +50.0 % over +5.0 %; passed: gpu_busy 75.0 µs of 1.0 ms\n"
+    assert capfd.readouterr().out == said
+    written(tmp_path, 'compute_time_change = "60 %"')
+    assert run("diff a.msgpack b.msgpack --json --gate budgets.toml".split()) == 0
+    assert json.loads(capfd.readouterr().out)["gate"]["passed"] is True
+    assert run("diff a.msgpack b.msgpack --gate none.toml".split()) == 2
+
+
+def test_the_budgets_of_the_documentation_are_some(tmp_path: Path) -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "ci.md").read_text(encoding="utf-8")
+    block = text.partition("```toml\n")[2].partition("```")[0]
+    (tmp_path / "b.toml").write_text(block, encoding="utf-8")
+    assert read_budgets(tmp_path / "b.toml").keys() == tomllib.loads(block)["budget"].keys() < set(KEYS)

@@ -1,0 +1,60 @@
+"""What limits the pace, on figures worked out by hand (ms)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from traces.analyses.communication import Communication
+from traces.analyses.idle import IdleTime
+from traces.figures.bottleneck import PaceLimit, bottleneck
+from traces.figures.pace import StepPace
+
+MS = 1_000_000
+# A step takes 100 ms, of which the GPU is busy for 40 and waits 35 for data.
+OF_DATA = StepPace(
+    pace_ns=100 * MS,
+    limit="host",
+    host_runs_ahead=False,
+    host_ns=100 * MS,
+    device_ns=100 * MS,
+    device=0,
+    gpu_time_ns=40 * MS,
+    busy_share=0.4,
+    without_data_ns=65 * MS,
+    noise=0.01,
+    falls_behind_ns=0,
+)
+
+
+def idle(data_ms: float, host_ms: float, collective_ms: float = 0) -> dict[str, IdleTime]:
+    reasons = {"data": round(data_ms * MS), "host": round(host_ms * MS), "collective": round(collective_ms * MS)}
+    return {"cuda:0": IdleTime(100 * MS, 40 * MS, reasons, 1)}
+
+
+def test_the_largest_part_of_the_idle_time_is_the_limit() -> None:
+    assert bottleneck(OF_DATA, idle(35, 25), None) == PaceLimit("data", 35 * MS, 0.35)
+    short = replace(OF_DATA, without_data_ns=90 * MS)
+    assert bottleneck(short, idle(10, 50), None) == PaceLimit("host", 50 * MS, 0.5)
+    assert bottleneck(short, idle(10, 10, 40), None) == PaceLimit("other ranks", 40 * MS, 0.4)
+
+
+def test_what_a_profiler_adds_to_the_hosts_time_is_not_gained() -> None:
+    """The profiled steps idle 500 ms for the host, but the clean step's idle time without data is 25 ms."""
+    assert bottleneck(replace(OF_DATA, without_data_ns=95 * MS), idle(5, 500), None) == PaceLimit("host", 55 * MS, 0.55)
+
+
+def test_a_busy_device_is_the_limit_unless_it_communicates() -> None:
+    full = replace(OF_DATA, limit="device", busy_share=0.95, without_data_ns=100 * MS)
+    assert bottleneck(full, idle(0, 5), None) == PaceLimit("device", 5 * MS, 0.05)
+    half = Communication((), exposed_ns=600 * MS, hidden_ns=0, steps=10)
+    assert bottleneck(full, idle(0, 5), half) == PaceLimit("other ranks", 60 * MS, 0.6)
+
+
+def test_without_kernels_only_what_the_times_show_is_said() -> None:
+    bare = replace(OF_DATA, gpu_time_ns=None, busy_share=None)
+    assert bottleneck(bare, {}, None) == PaceLimit("data", 35 * MS, 0.35)
+    assert bottleneck(replace(bare, without_data_ns=99 * MS), {}, None) == PaceLimit("unknown", None, None)
+    assert bottleneck(replace(bare, host_runs_ahead=True), {}, None) == PaceLimit("device", None, None)
+    no_device = replace(bare, device_ns=None, device=-1, without_data_ns=100 * MS)
+    assert bottleneck(no_device, {}, None) == PaceLimit("host", None, None)
+    assert bottleneck(None, {}, None) is None

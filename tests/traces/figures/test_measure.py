@@ -1,0 +1,234 @@
+"""What is measured, against brute force and against hand-made runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.traces.handmade import START_NS, US, phase_grained, training
+from traces.figures.measure import (
+    WorkSum,
+    busy_by_device,
+    busy_by_stream,
+    busy_ns,
+    device_time_by_origin,
+    evaluation_steps,
+    kernel_table,
+    launch_phases,
+    launch_steps,
+    memory_curve,
+    memory_peaks,
+    op_of,
+    op_table,
+    phase_times,
+    profiled_steps,
+    steady_steps,
+    window_ns,
+)
+from traces.figures.phase_medians import phase_medians
+from traces.kineto import read_kineto
+from traces.model.intervals import Intervals
+from traces.model.trace import NONE, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
+
+spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=12)
+
+
+@given(spans, spans)
+def test_busy_is_the_number_of_covered_nanoseconds(intervals: list[tuple[int, int]], windows: list[tuple[int, int]]) -> None:
+    # GIVEN intervals in any order, overlapping, touching or empty
+    busy = Intervals([s for s, _ in intervals], [s + d for s, d in intervals])
+    # WHEN compared with the set of nanoseconds that they cover
+    covered = {ns for start, duration in intervals for ns in range(start, start + duration)}
+    # THEN the whole and every window agree, and what is merged is apart
+    assert busy.total_ns == len(covered)
+    expected = [len(covered & set(range(s, s + d))) for s, d in windows]
+    assert busy.within([s for s, _ in windows], [s + d for s, d in windows]).tolist() == expected
+    assert (busy.start_ns[1:] > busy.end_ns[:-1]).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 30), st.integers(0, 9), st.integers(0, 4))))
+def test_busy_counts_each_device_and_only_work(rows: list[tuple[int, int, int, int, int]]) -> None:
+    names = ("device", "stream", "start_ns", "duration_ns", "kind")
+    trace = Trace(device=DeviceSpans.of(**{name: [row[i] for row in rows] for i, name in enumerate(names)}))
+    covered = {
+        (d, ns) for d, _, start, length, kind in rows if kind <= DeviceKind.MEMSET for ns in range(start, start + length)
+    }
+    assert busy_ns(trace) == len(covered)
+    by_stream = {(d, s, ns) for d, s, start, n, kind in rows if kind <= DeviceKind.MEMSET for ns in range(start, start + n)}
+    assert sum(busy.total_ns for busy in busy_by_stream(trace).values()) == len(by_stream)
+
+
+def test_an_empty_trace_measures_as_nothing() -> None:
+    trace = Trace()
+    assert busy_ns(trace) == 0
+    assert window_ns(trace) == (0, 0)
+    assert not phase_times(trace) and not kernel_table(trace) and not op_table(trace) and not memory_peaks(trace)
+    assert not len(op_of(trace)) and not len(launch_steps(trace))
+
+
+def test_phases_tile_the_step() -> None:
+    trace = training(steps=3, loader_us=50, jitter_us=(0, 4, 8))
+    times = phase_times(trace)
+    assert list(times) == ["loader", "h2d", "forward", "loss", "backward", "optimizer"]
+    assert np.array_equal(sum(t.host_ns for t in times.values()), trace.steps.duration_ns)
+    assert times["loader"].device_ns is None
+    forward = times["forward"].device_ns
+    assert forward is not None and forward.tolist() == [27 * US] * 3
+
+
+def test_a_phase_whose_events_are_missing_is_unknown_in_that_step_and_not_zero() -> None:
+    """GIVEN four steps of which two changed the device within the forward pass THEN the median is that of the other two."""
+    trace = training(steps=4)
+    rows = np.flatnonzero(trace.phases.name == trace.strings.find("forward"))
+    trace.phases.device_end_ns[rows[2:]] += 4 * US
+    trace.phases.device_start_ns[rows[:2]] = trace.phases.device_end_ns[rows[:2]] = NONE
+    steps = np.arange(4)
+    assert phase_medians(trace, steps, steps)["forward"].device_median_ns == 31 * US
+    assert phase_medians(trace, steps[:2], steps)["forward"].device_median_ns is None
+    assert phase_medians(trace, steps[:2], steps)["backward"].device_median_ns is not None
+
+
+def test_phases_of_one_name_are_summed_and_a_step_without_counts_zero() -> None:
+    # GIVEN two steps, of which the first goes through the loss twice and the second not at all
+    trace = training(steps=2)
+    loss, forward = trace.strings.find("loss"), trace.strings.find("forward")
+    rows = np.flatnonzero(trace.phases.name == loss)
+    trace.phases.name[rows[1]] = forward
+    trace.phases.name[rows[0] - 1] = loss
+    assert phase_times(trace)["loss"].host_ns.tolist() == [30 * US, 0]
+    assert phase_times(trace)["forward"].host_ns.tolist() == [0, 30 * US]
+
+
+def test_work_belongs_to_the_step_and_phase_that_launched_it() -> None:
+    # GIVEN kernels that all start a whole step late
+    trace = training(steps=3)
+    trace.device.start_ns += 100 * US
+    # THEN they stay with their launch; without a launch they go by their start
+    # AND what comes on its stream before all work with a known launch is the backlog of the time before: of no step
+    assert launch_steps(trace).tolist() == [s for s in range(3) for _ in range(5)]
+    names = [trace.strings[int(trace.phases.name[row])] for row in launch_phases(trace)[:5]]
+    assert names == ["h2d", "forward", "loss", "backward", "optimizer"]
+    trace.device.launch[[0, 2, 14]] = NONE
+    assert launch_steps(trace)[[0, 2, 14]].tolist() == [NONE, 1, NONE]
+    assert launch_phases(trace)[0] == NONE
+
+
+def test_the_ops_around_a_launch() -> None:
+    trace = training(steps=2)
+    inner = [trace.strings[int(trace.host.name[row])] for row in op_of(trace)[:5]]
+    outer = [trace.strings[int(trace.host.name[row])] for row in op_of(trace, outermost=True)[:5]]
+    assert inner == [
+        "aten::copy_",
+        "aten::cudnn_convolution",
+        "aten::_log_softmax",
+        "ConvolutionBackward0",
+        "aten::add_",
+    ]
+    assert outer == ["aten::to", "aten::conv2d", "aten::cross_entropy_loss", "ConvolutionBackward0", "aten::add_"]
+    # WHEN a damaged table has a span that is its own ancestor THEN the walk ends
+    trace.host.parent[:] = np.arange(len(trace.host))
+    assert (op_of(trace) == NONE).all()
+
+
+def test_tables_count_kernels_and_ops() -> None:
+    trace = training(steps=3)
+    trace.device.duration_ns[1::5] = 50 * US
+    assert kernel_table(trace)[0] == WorkSum("volta_sgemm_nn", 3, 150 * US)
+    # GIVEN a second kernel of the same convolution
+    trace.device.launch[2] = trace.device.launch[1]
+    conv = {w.name: w for w in op_table(trace, outermost=True)}["aten::conv2d"]
+    assert (conv.count, conv.device_ns) == (3, 160 * US)
+
+
+def test_memory_peaks_are_recorded_totals_or_sums() -> None:
+    assert memory_peaks(training())[0].peak_allocated_bytes == 3 << 20
+    assert memory_peaks(training())[0].source == "recorded"
+    # GIVEN events without totals: 300 bytes held from before are freed, then 100 + 200 are allocated
+    bare = Trace(memory=MemoryEvents.of(device=[0] * 4, time_ns=[4, 1, 2, 3], bytes=[200, -300, 100, -50]))
+    peak = memory_peaks(bare)[0]
+    assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes, peak.source) == (300, None, "summed")
+
+
+def test_origins_are_weighed_by_time_and_phases_stand_in_for_kernels() -> None:
+    trace = training(steps=2)
+    trace.device.origin[:5] = Origin.EXACT
+    trace.device.launch[9] = NONE
+    trace.device.start_ns[9] = START_NS - 5
+    assert device_time_by_origin(trace) == {Origin.EXACT: 50 * US, Origin.MEASURED: 40 * US}
+    assert device_time_by_origin(phase_grained(1)) == {Origin.PUBLISHED: (17 + 27 + 17 + 27 + 27) * US}
+
+
+def test_warm_up_is_left_out_unless_there_is_nothing_else() -> None:
+    trace = training(steps=3)
+    trace.steps.kind[0] = StepKind.WARMUP
+    assert steady_steps(trace).tolist() == [1, 2]
+    trace.steps.kind[:] = StepKind.WARMUP
+    assert steady_steps(trace).tolist() == [0, 1, 2]
+
+
+def test_clean_steps_count_before_profiled_ones_and_training_before_evaluation() -> None:
+    trace = training(steps=4)
+    kinds = StepKind.EVALUATION, StepKind.WARMUP, StepKind.PROFILED, StepKind.STEADY
+    expected = {0: ([0], [0]), 1: ([1], [1]), 2: ([2], [2]), 3: ([3], [2])}
+    for last, rows in expected.items():
+        trace.steps.kind[:] = [*kinds[: last + 1], *[StepKind.EVALUATION] * (3 - last)]
+        found = steady_steps(trace).tolist(), profiled_steps(trace).tolist()
+        assert found == (rows if last else ([0, 1, 2, 3], [0, 1, 2, 3]))
+    assert evaluation_steps(trace).tolist() == [0]
+    assert len(steady_steps(Trace())) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "busy_ms", "loading_ms"),
+    [
+        ("v100_resnet50_workers0", [89.4, 99.5, 97.8, 107.3, 94.9, 98.8], [68.7, 68.8, 73.4, 71.4, 70.8, 62.6]),
+        ("v100_resnet50_workers4", [102.8, 100.4, 101.8, 104.7, 102.5, 94.5], [4.3, 0.1, 0.1, 1.3, 1.4, 1.4]),
+    ],
+)
+def test_the_main_case_measures_as_the_index_says(
+    shared_traces: Path, name: str, busy_ms: list[float], loading_ms: list[float]
+) -> None:
+    trace = read_kineto(shared_traces / f"{name}.json.gz")
+    (busy,) = busy_by_device(trace).values()
+    assert (busy.within(trace.steps.start_ns, trace.steps.end_ns) / 1e6).tolist() == pytest.approx(busy_ms, abs=0.051)
+    assert (phase_times(trace)["loader"].host_ns / 1e6).tolist() == pytest.approx(loading_ms, abs=0.15)
+
+
+def test_a_memory_curve_is_what_was_held_after_each_event() -> None:
+    trace = training()
+    trace.memory = MemoryEvents.of(device=[0, 0, NONE, 0], time_ns=[20, 10, 15, 30], bytes=[-4, 4, 99, -6])
+    # GIVEN frees of more than was allocated: that much was held before
+    curve = memory_curve(trace, 0)
+    assert (curve.time_ns.tolist(), curve.allocated_bytes.tolist()) == ([10, 20, 30], [10, 6, 0])
+    assert (curve.before_bytes, curve.source) == (6, "summed")
+    # and where totals were recorded, these are it
+    trace.memory.allocated_bytes[:] = [7, 3, NONE, 1]
+    assert memory_curve(trace, 0).allocated_bytes.tolist() == [3, 7, 1]
+    assert memory_peaks(trace)[0].peak_allocated_bytes == 7
+
+
+@pytest.mark.parametrize("outermost", [False, True])
+def test_ops_around_launches_are_found_as_by_walking_up(outermost: bool) -> None:
+    """`op_of` doubles its stride; the plain rule is to go from parent to parent."""
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        rows = int(random.integers(0, 30))
+        trace = Trace()
+        parents = [int(random.integers(NONE, max(row + (random.random() < 0.1), 0))) for row in range(rows)]
+        trace.host = HostSpans.of(kind=random.integers(0, 4, rows), parent=parents)
+        trace.device = DeviceSpans.of(launch=random.integers(NONE, rows + 2, 20))
+        walked = []
+        for launch in trace.device.launch.tolist():
+            row, found = launch if launch < rows else NONE, NONE
+            while row >= 0:
+                if trace.host.kind[row] == HostKind.OP:
+                    found = row
+                    if not outermost:
+                        break
+                row = trace.host.parent[row] if trace.host.parent[row] < row else NONE
+            walked.append(found)
+        assert op_of(trace, outermost=outermost).tolist() == walked

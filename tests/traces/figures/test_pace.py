@@ -1,0 +1,306 @@
+"""The definition of a step's time, rule by rule, on small traces with values worked out by hand (times in ms unless said)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces.figures.pace import device_windows, pace, step_times, union_by_group
+from traces.model.intervals import Intervals
+from traces.model.trace import (
+    NONE,
+    Device,
+    DeviceKind,
+    DeviceSpans,
+    HostKind,
+    HostSpans,
+    Phases,
+    StepKind,
+    Steps,
+    Thread,
+    Trace,
+)
+
+MS = 1_000_000
+START_NS = 1_700_000_000 * 10**9
+
+
+class Work(NamedTuple):
+    """A kernel: when its launching call began (None: not recorded), when it started and ended, and where."""
+
+    launched: float | None
+    start: float
+    end: float
+    stream: int = 7
+    device: int = 0
+
+
+def at(time_ms: float) -> int:
+    return START_NS + round(time_ms * MS)
+
+
+def a_trace(
+    steps: Sequence[tuple[float, float]],
+    work: Sequence[Work] = (),
+    *,
+    numbers: Sequence[int] | None = None,
+    kinds: Sequence[StepKind] | None = None,
+    ranks: Sequence[int] | None = None,
+    devices: Sequence[int] = (0,),
+    loader: Sequence[tuple[int, float, float]] = (),
+    grain: str = "kernel",
+) -> Trace:
+    """`loader`: (step, start, end) of waits for data. `devices`: the rank of each device."""
+    trace = Trace(
+        grain=grain,
+        devices=[Device(rank, index, "a GPU") for index, rank in enumerate(devices)],
+        threads=[Thread(rank, 100 + rank, "main", "main") for rank in sorted(set(devices))],
+    )
+    trace.steps = Steps.of(
+        rank=list(ranks or [0] * len(steps)),
+        number=list(numbers if numbers is not None else range(len(steps))),
+        start_ns=[at(start) for start, _ in steps],
+        duration_ns=[at(end) - at(start) for start, end in steps],
+        kind=list(kinds or [StepKind.STEADY] * len(steps)),
+    )
+    launch = trace.strings.add("cudaLaunchKernel")
+    launched = [one for one in work if one.launched is not None]
+    trace.host = HostSpans.of(
+        thread=[0] * len(launched),
+        kind=[HostKind.RUNTIME] * len(launched),
+        name=[launch] * len(launched),
+        start_ns=[at(one.launched or 0) for one in launched],
+        duration_ns=[5_000] * len(launched),
+    )
+    row_of = {one: row for row, one in enumerate(launched)}
+    trace.device = DeviceSpans.of(
+        device=[one.device for one in work],
+        stream=[one.stream for one in work],
+        kind=[DeviceKind.KERNEL] * len(work),
+        name=[trace.strings.add("a kernel")] * len(work),
+        start_ns=[at(one.start) for one in work],
+        duration_ns=[at(one.end) - at(one.start) for one in work],
+        launch=[row_of.get(one, NONE) for one in work],
+    )
+    trace.phases = Phases.of(
+        step=[step for step, _, _ in loader],
+        name=[trace.strings.add("loader")] * len(loader),
+        start_ns=[at(start) for _, start, _ in loader],
+        duration_ns=[at(end) - at(start) for _, start, end in loader],
+    )
+    return trace
+
+
+def running_ahead(kernel_ms: float, steps: int = 4) -> Trace:
+    """The host takes 2 ms per step and waits for nothing; each step launches four kernels, which run one after the other."""
+    work = []
+    done = 3.0
+    for step in range(steps):
+        for place in range(4):
+            work.append(Work(2 * step + 0.1 * (place + 1), done, done + kernel_ms))
+            done += kernel_ms
+    return a_trace([(2 * step, 2 * step + 1.99) for step in range(steps)], work)
+
+
+def ms(values: np.ndarray) -> list[float]:
+    return [value / MS for value in values.tolist()]
+
+
+@pytest.mark.parametrize(("kernel_ms", "expected_ms"), [(5, 20), (50, 200)])
+def test_a_host_that_runs_ahead_does_not_decide(kernel_ms: float, expected_ms: float) -> None:
+    of = pace(running_ahead(kernel_ms))
+    assert of is not None
+    assert of.host_ns == 2 * MS
+    assert of.device_ns == of.pace_ns == of.gpu_time_ns == expected_ms * MS
+    assert of.limit == "device"
+    assert of.falls_behind_ns == (expected_ms - 2) * MS
+
+
+def test_work_that_ends_after_the_last_step_is_not_lost_and_a_mark_cuts_nothing() -> None:
+    times = step_times(running_ahead(5))
+    assert ms(times.completion_ns[0] - START_NS) == [23, 43, 63, 83]
+    assert ms(times.device_interval_ns[0]) == [23, 20, 20, 20]  # the first step: from its own start on the host
+    assert ms(times.gpu_time_ns) == [20, 20, 20, 20]
+
+
+def test_the_host_interval_holds_the_time_between_two_marks() -> None:
+    times = step_times(a_trace([(0, 8), (10, 18), (20, 29)]))
+    assert ms(times.host_interval_ns) == [8, 10, 11]  # the first: its own span; 18 - 8; 29 - 18
+
+
+def test_the_completion_of_a_step_is_not_before_that_of_the_step_before() -> None:
+    """A side stream works on what step 0 launched while step 1's own work is done already."""
+    times = step_times(a_trace([(0, 10), (10, 20), (20, 30)], [Work(1, 2, 25, 20), Work(11, 12, 14), Work(21, 26, 29)]))
+    assert ms(times.completion_ns[0] - START_NS) == [25, 25, 29]
+    assert ms(times.device_interval_ns[0]) == [25, 0, 4]
+    assert ms(times.gpu_time_ns) == [23, 2, 3]
+
+
+def test_without_a_predecessor_the_device_interval_begins_where_earlier_work_ended() -> None:
+    backlog = Work(None, 0, 6)  # before the first work with a known launch: launched before the recording began
+    times = step_times(a_trace([(0, 10), (10, 20)], [backlog, Work(1, 6, 9), Work(11, 12, 19)]))
+    assert ms(times.device_interval_ns[0]) == [3, 10]
+    assert ms(times.gpu_time_ns) == [3, 7]
+
+
+def test_work_without_a_known_launch_belongs_to_the_step_in_which_it_starts() -> None:
+    later = Work(None, 13, 15)  # after work of the same stream whose launch is known: not the backlog
+    lost = [Work(None, 14, 17, stream=20), Work(None, 24, 25, stream=20)]  # a stream without any known launch
+    times = step_times(a_trace([(0, 10), (10, 20), (20, 30)], [Work(1, 2, 3), later, *lost]))
+    assert ms(times.gpu_time_ns) == [1, 4, 1]  # 13..17 in step 1
+
+
+def test_a_step_whose_number_does_not_follow_has_no_predecessor() -> None:
+    """Two cycles of a profiler: what passed between them belongs to no step."""
+    work = [Work(1, 2, 9), Work(11, 12, 19), Work(1001, 1002, 1008), Work(1011, 1012, 1018)]
+    times = step_times(a_trace([(0, 10), (10, 20), (1000, 1010), (1010, 1020)], work, numbers=[5, 6, 105, 106]))
+    assert ms(times.host_interval_ns) == [10, 10, 10, 10]
+    assert ms(times.device_interval_ns[0]) == [9, 10, 8, 10]
+
+
+def test_a_profiler_that_starts_or_stops_between_two_steps_is_not_a_part_of_the_next() -> None:
+    kinds = [StepKind.STEADY, StepKind.PROFILED, StepKind.PROFILED, StepKind.STEADY]
+    times = step_times(a_trace([(0, 10), (50, 62), (62, 74), (200, 210)], kinds=kinds))
+    assert ms(times.host_interval_ns) == [10, 12, 12, 10]
+
+
+def test_the_pace_is_that_of_the_slowest_device_that_works_in_each_step() -> None:
+    steps = [(10 * step, 10 * step + 10) for step in range(3)]
+    work = [Work(10 * step + 1, 10 * step + 2, 10 * step + 4, device=0) for step in range(3)]
+    work += [Work(10 * step + 1, 2 + 12 * step, 2 + 12 * step + 12, device=1) for step in range(3)]
+    work += [Work(1, 2, 3, device=2), Work(21, 22, 90, device=2)]  # in two of three steps only
+    of = pace(a_trace(steps, sorted(work, key=lambda one: one.device), devices=(0, 0, 0)))
+    assert of is not None
+    assert (of.device, of.device_ns, of.host_ns, of.limit) == (1, 12 * MS, 10 * MS, "device")
+
+
+def test_of_several_ranks_the_slowest_one_counts() -> None:
+    steps = [(0, 10), (0, 11), (10, 20), (11, 23), (20, 30), (23, 36)]
+    of = pace(a_trace(steps, ranks=[0, 1] * 3, numbers=[0, 0, 1, 1, 2, 2]))
+    assert of is not None
+    assert (of.pace_ns, of.host_ns, of.device_ns) == (12 * MS, 12 * MS, None)
+
+
+def test_a_host_that_waits_for_a_busy_device_is_limited_by_it() -> None:
+    """Both intervals are 10 ms; the GPU is busy for 9.5 of them in one trace and for 3 in the other."""
+    busy = a_trace([(0, 10), (10, 20), (20, 30)], [Work(t + 0.1, t + 0.2, t + 9.7) for t in (0, 10, 20)])
+    idle = a_trace([(0, 10), (10, 20), (20, 30)], [Work(t + 6.6, t + 6.7, t + 9.7) for t in (0, 10, 20)])
+    found = [pace(trace) for trace in (busy, idle)]
+    assert [(of.pace_ns, of.limit) for of in found if of] == [(10 * MS, "device"), (10 * MS, "host")]
+    assert [round(of.busy_share or 0, 3) for of in found if of] == [0.95, 0.3]
+
+
+def test_only_waits_for_data_that_no_queued_work_covers_are_left_out() -> None:
+    """Each step waits 4 ms for data. The device has no work by then; in the second trace its queue lasts for 3 of them."""
+    steps = [(0, 10), (10, 20), (20, 30)]
+    waits = [(step, 10 * step, 10 * step + 4) for step in range(3)]
+    done = a_trace(steps, [Work(t + 5, t + 5, t + 9) for t in (0, 10, 20)], loader=waits)
+    queued = a_trace(steps, [Work(t + 5, t + 6, t + 13) for t in (0, 10, 20)], loader=waits)
+    assert ms(step_times(done).data_wait_ns) == [4, 4, 4]
+    assert ms(step_times(queued).data_wait_ns) == [4, 1, 1]
+    found = [pace(trace) for trace in (done, queued)]
+    assert [(of.pace_ns / MS, of.without_data_ns / MS) for of in found if of] == [(10, 6), (10, 9)]
+
+
+def test_work_that_is_launched_but_waits_in_its_queue_covers_a_wait_for_data_too() -> None:
+    trace = a_trace([(0, 10), (10, 20)], [Work(1, 13, 18)], loader=[(1, 10, 14)])
+    assert ms(step_times(trace).data_wait_ns) == [0, 0]
+
+
+def test_steps_without_kernels_end_on_the_device_when_their_cuda_events_say() -> None:
+    """Clean steps of `trace record`: 2 ms per step on the host, 5 ms on the device, which its phases' events tell."""
+    trace = a_trace([(0, 2), (2, 4), (4, 6)], grain="phase")
+    trace.phases = Phases.of(
+        step=[0, 1, 2],
+        name=[trace.strings.add("forward")] * 3,
+        start_ns=[at(t) for t in (0, 2, 4)],
+        duration_ns=[2 * MS] * 3,
+        device=[0, 0, 0],
+        device_start_ns=[at(t) for t in (0, 6, 11)],
+        device_end_ns=[at(t) for t in (6, 11, 16)],
+    )
+    of = pace(trace)
+    assert of is not None
+    assert (of.host_ns, of.device_ns, of.gpu_time_ns, of.limit) == (2 * MS, 5 * MS, None, "device")
+    assert of.falls_behind_ns == 3 * MS
+
+
+def test_steps_without_host_time_take_as_long_as_on_the_device() -> None:
+    """An estimate without host time: all three steps are at 0 on the host, and the device needs 5 ms for each."""
+    trace = a_trace([(0, 0)] * 3, [Work(0, 5 * step, 5 * step + 5) for step in range(3)])
+    trace.phases = Phases.of(
+        step=[0, 1, 2],
+        name=[trace.strings.add("forward")] * 3,
+        start_ns=[at(0)] * 3,
+        duration_ns=[0] * 3,
+        device=[0, 0, 0],
+        device_start_ns=[at(t) for t in (0, 5, 10)],
+        device_end_ns=[at(t) for t in (5, 10, 15)],
+    )
+    of = pace(trace)
+    assert of is not None and (of.host_ns, of.pace_ns, of.limit) == (0, 5 * MS, "device")
+
+
+def test_events_tell_how_much_of_a_wait_for_data_the_queue_covers() -> None:
+    """The loader phase of step 1 lasts from 10 to 14; all work launched before it has ended at 13."""
+    trace = a_trace([(0, 10), (10, 20)], grain="phase")
+    loader, forward = trace.strings.add("loader"), trace.strings.add("forward")
+    trace.phases = Phases.of(
+        step=[0, 1, 1],
+        name=[forward, loader, forward],
+        start_ns=[at(0), at(10), at(14)],
+        duration_ns=[10 * MS, 4 * MS, 6 * MS],
+        device=[0, NONE, 0],
+        device_start_ns=[at(0), NONE, at(14)],
+        device_end_ns=[at(13), NONE, at(21)],
+    )
+    assert ms(step_times(trace).data_wait_ns) == [0, 1]
+
+
+def test_clean_steps_give_the_times_and_profiled_steps_the_gpu_time() -> None:
+    kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.PROFILED]
+    trace = a_trace([(0, 10), (10, 20), (20, 50)], [Work(21, 22, 29), Work(30, 31, 33)], kinds=kinds)
+    of = pace(trace)
+    assert of is not None
+    assert (of.pace_ns, of.gpu_time_ns, of.busy_share) == (10 * MS, 9 * MS, 0.9)
+
+
+def test_busy_and_idle_are_taken_from_the_completion_before_the_first_step_to_the_last_one() -> None:
+    kinds = [StepKind.WARMUP, StepKind.STEADY, StepKind.STEADY]
+    trace = a_trace([(0, 10), (10, 20), (20, 30)], [Work(1, 2, 12), Work(11, 13, 23), Work(21, 24, 34)], kinds=kinds)
+    window = device_windows(trace)[0]
+    assert (ms(window.start_ns - START_NS), ms(window.end_ns - START_NS)) == ([12], [34])
+
+
+def test_steps_that_are_not_consecutive_have_a_window_for_each_run() -> None:
+    work = [Work(1, 2, 9), Work(11, 12, 19), Work(1001, 1002, 1008)]
+    window = device_windows(a_trace([(0, 10), (10, 20), (1000, 1010)], work, numbers=[5, 6, 105]))[0]
+    assert ms(window.start_ns - START_NS) == [0, 1000]
+    assert ms(window.end_ns - START_NS) == [19, 1008]
+
+
+def test_a_lag_that_does_not_grow_is_not_falling_behind() -> None:
+    steps = [(10 * step, 10 * step + 10) for step in range(5)]
+    of = pace(a_trace(steps, [Work(10 * step + 1, 10 * step + 5, 10 * step + 15) for step in range(5)]))
+    assert of is not None
+    assert (of.limit, of.falls_behind_ns) == ("device", 0)
+
+
+def test_a_trace_without_steps_has_no_pace() -> None:
+    assert pace(a_trace([])) is None
+    assert device_windows(a_trace([], [Work(1, 2, 3), Work(1, 8, 9)]))[0].total_ns == 7 * MS
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(0, 20)), max_size=30)
+
+
+@given(SPANS)
+def test_the_union_by_group_is_that_of_each_group_alone(spans: list[tuple[int, int, int]]) -> None:
+    group, start, length = (np.array([span[place] for span in spans], np.int64) for place in range(3))
+    expected = [Intervals(start[group == one], (start + length)[group == one]).total_ns for one in range(4)]
+    assert union_by_group(group, start, start + length, 4).tolist() == expected

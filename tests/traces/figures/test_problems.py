@@ -1,0 +1,65 @@
+"""Sentences about what is wrong with a recording: severity, effect, singular and plural."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from traces.figures.problems import Severity, problems_of
+
+
+@pytest.mark.parametrize(
+    ("count", "kernels", "severity", "text"),
+    [
+        (4, 2, Severity.SERIOUS, "4 of 6 kernels are missing: idle time is not reliable."),
+        (1, 2, Severity.SERIOUS, "1 of 3 kernels is missing: idle time is not reliable."),
+        (10, 990, Severity.SERIOUS, "10 of 1,000 kernels are missing: idle time is not reliable."),
+        (9, 991, Severity.WARNING, "9 of 1,000 kernels are missing: idle time is not reliable."),
+    ],
+)
+def test_missing_kernels_are_serious_from_one_percent_on(count: int, kernels: int, severity: Severity, text: str) -> None:
+    (found,) = problems_of({"lost-kernel": count}, kernels)
+    assert (found.severity, found.text, found.count) == (severity, text, count)
+
+
+def test_the_most_serious_come_first_and_counts_of_zero_are_none() -> None:
+    counts = {"backlog-at-start": 998, "zero-timestamp": 1, "truncated-json": 1, "unescaped-quote": 0}
+    assert [(p.kind, p.severity) for p in problems_of(counts, 10)] == [
+        ("truncated-json", Severity.SERIOUS),
+        ("zero-timestamp", Severity.WARNING),
+        ("backlog-at-start", Severity.INFORMATION),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "many"),
+    [
+        ("zero-timestamp", "1 event has no time stamp and is left out.", "2 events have no time stamp and are left out."),
+        (
+            "unknown-category mtia_x",
+            "1 event of the unknown category mtia_x is kept as host activity of no op.",
+            "2 events of the unknown category mtia_x are kept as host activities of no op.",
+        ),
+        (
+            "a-new-kind",
+            "1 problem of the kind a-new-kind was counted while reading.",
+            "2 problems of the kind a-new-kind were counted while reading.",
+        ),
+    ],
+)
+def test_words_agree_with_the_count(kind: str, one: str, many: str) -> None:
+    assert [problems_of({kind: count}, 0)[0].text for count in (1, 2)] == [one, many]
+
+
+def test_every_kind_that_the_product_counts_has_a_sentence() -> None:
+    product = Path(__file__).resolve().parents[3]
+    files = [file for room in ("traces", "tui") for file in (product / room).rglob("*.py")]
+    counted = {kind for file in files for kind in re.findall(r'problems\["([a-z0-9-]+)"\]', file.read_text())}
+    counted |= {kind for file in files for kind in re.findall(r'_count\(problems, "([a-z0-9-]+)"', file.read_text())}
+    assert len(counted) > 15 and {"truncated-json", "lost-kernel"} & counted
+    for kind in sorted(counted):
+        for count in (1, 2):
+            text = problems_of({kind: count}, 1)[0].text
+            assert "of the kind" not in text and not re.search(r"[\[\]{}|]", text), kind

@@ -1,0 +1,42 @@
+"""How far a step's memory rises above its beginning."""
+
+from __future__ import annotations
+
+from tests.replayer.recordings import US, make_recording
+from traces.figures.step_memory import step_rises
+from traces.model.trace import Device, MemoryEvents, StepKind, Trace
+
+
+def trace_of(*events: tuple[int, int, int], steps: int = 1) -> Trace:
+    """Steps of 100 us from 10 000 us on; `events` are (us from the first step's begin, device, bytes)."""
+    trace = make_recording([("forward", 0, 100)], [], steps=steps)
+    trace.devices.append(Device(0, 1, "second", 1 << 30))
+    start_ns = int(trace.steps.start_ns[0])
+    trace.memory = MemoryEvents.of(
+        thread=[0] * len(events),
+        device=[device for _, device, _ in events],
+        time_ns=[start_ns + at * US for at, _, _ in events],
+        bytes=[size for _, _, size in events],
+        address=[0] * len(events),
+    )
+    return trace
+
+
+def test_the_rise_is_counted_from_the_steps_begin() -> None:
+    """GIVEN memory held before WHEN some of it is freed first THEN the rise is above what there was, not above the lowest."""
+    assert step_rises(trace_of((-5, 0, 1000), (10, 0, -600), (20, 0, 900), (30, 0, -100))) == {0: 300}
+    assert step_rises(trace_of((10, 0, -600), (20, 0, 500))) == {0: 0}
+
+
+def test_each_device_has_its_own_and_the_host_none() -> None:
+    assert step_rises(trace_of((10, 0, 5), (20, 1, 700), (30, -1, 9000))) == {0: 5, 1: 700}
+
+
+def test_of_several_steps_the_median_counts_and_only_of_steady_ones() -> None:
+    trace = trace_of((10, 0, 9), (90, 0, -9), (110, 0, 5), (190, 0, -5), (210, 0, 7), (290, 0, -7), steps=3)
+    assert step_rises(trace) == {0: 7}
+    trace.steps.kind[0] = StepKind.WARMUP
+    trace.steps.kind[2] = StepKind.WARMUP
+    assert step_rises(trace) == {0: 5}
+    trace.steps.kind[1] = StepKind.WARMUP
+    assert step_rises(trace) == {}

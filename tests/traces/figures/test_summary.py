@@ -1,0 +1,138 @@
+"""What `trace info` prints, as figures and as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.traces.handmade import START_NS, US, data_parallel, phase_grained, training
+from traces.figures.phase_medians import PhaseMedians
+from traces.figures.summary import summarize
+from traces.kineto import read_kineto
+from traces.model.trace import Ending, StepKind, Trace
+from tui.print_info import info_text
+
+
+def test_the_keys_that_scripts_rely_on() -> None:
+    trace = training(steps=2)
+    trace.problems = {"kernel-without-launch": 3}
+    trace.lacks = ["call stacks"]
+    trace.steps.kind[0] = StepKind.WARMUP
+    summary = json.loads(json.dumps(summarize(trace).to_json()))
+    assert (summary["version"], summary["grain"], summary["ranks"]) == (1, "kernel", [0])
+    assert summary["devices"][0]["name"] == "Tesla V100-DGXS-32GB"
+    assert summary["devices"][0]["total_memory_bytes"] == 32 << 30
+    assert summary["counts"] == {"kernels": 8, "copies": 2, "host_ops": 16, "memory_events": 3, "steps": 2}
+    assert summary["gpu_busy_ns"] == 100 * US
+    assert summary["steps"][0]["start_ns"] == START_NS and summary["steps"][0]["duration_ns"] == 100 * US
+    assert [step["kind"] for step in summary["steps"]] == ["warmup", "steady"]
+    assert summary["problems"] == {"kernel-without-launch": 3} and summary["lacks"] == ["call stacks"]
+    assert (summary["run"]["source"], summary["run"]["clock"], summary["provenance"]) == ("hand", "unix", {})
+
+
+def test_what_people_want_beside() -> None:
+    summary = summarize(training(steps=2))
+    assert summary.compute_side_median_ns == 80 * US
+    assert summary.pace is not None and (summary.pace.pace_ns, summary.pace.gpu_time_ns) == (100 * US, 50 * US)
+    assert summary.bottleneck is not None and summary.bottleneck.limit == "host"
+    assert [step.device_interval_ns for step in summary.steps] == [97 * US, 100 * US]
+    assert summary.phases["forward"] == PhaseMedians(median_ns=20 * US, device_median_ns=27 * US, busy_median_ns=10 * US)
+    assert summary.kernels[0].count == 2
+    assert {row.name for row in summary.calls} >= {"aten::conv2d"}
+    assert {row.name for row in summary.ops} >= {"aten::cudnn_convolution"}
+    assert summary.memory["cuda:0"].peak_allocated_bytes == 3 << 20
+    # 100 us of work from the first step's start to 97 us into the second
+    assert summary.gpus["cuda:0"].idle_share == pytest.approx(1 - 100 / 197)
+    assert summary.gpus["cuda:0"].idle_share == pytest.approx(1 - summary.busy_shares["cuda:0"])
+    assert summary.gpus["cuda:0"].streams == {7: 100 * US}
+
+
+def test_empty_and_phase_grained_traces_sum_up_too() -> None:
+    empty = summarize(Trace())
+    assert empty.gpu_busy_ns == 0 and empty.step_median_ns is None and empty.steps == []
+    phases = summarize(phase_grained())
+    assert phases.grain == "phase" and phases.counts.kernels == 0
+    assert phases.phases["backward"].device_median_ns == 27 * US
+
+
+def test_what_the_recorder_tells_beside_the_times_of_the_gpu() -> None:
+    trace = data_parallel(steps=6)
+    trace.batches.duration_ns[2] = 8 * US  # the wait of the third step, which does not move the medians
+    summary = json.loads(json.dumps(summarize(trace).to_json()))
+    assert {kind: told["count"] for kind, told in summary["step_kinds"].items()} == {
+        "warmup": 1,
+        "steady": 3,
+        "evaluation": 1,
+        "profiled": 1,
+    }
+    assert summary["step_kinds"]["steady"]["median_ns"] == 100 * US
+    pipeline = summary["input_pipeline"]
+    assert (pipeline["waits"], pipeline["wait_median_ns"], pipeline["wait_per_step_ns"]) == (6, 2 * US, 2 * US)
+    assert (pipeline["wait_total_ns"], pipeline["batch_bytes"]) == (18 * US, 50_000)
+    assert (pipeline["pins"], pipeline["pin_median_ns"], pipeline["pin_bytes_per_s"]) == (6, 5 * US, 10_000_000_000)
+    assert pipeline["loaders"][0]["workers"] == 4
+    assert summary["collectives"] == [
+        {
+            "name": "all_reduce",
+            "backend": "nccl",
+            "count": 6,
+            "bytes": 6 * 4096,
+            "timed": 6,
+            "bounded": 0,
+            "duration_ns": 60 * US,
+            "median_ns": 10 * US,
+        }
+    ]
+    parts = [(part["name"], part["device"], part["median_ns"], part["device_median_ns"]) for part in summary["parts"]]
+    assert parts == [
+        ("scatter", "cuda:0", 2 * US, 3 * US),
+        ("replicate", "cuda:0", 2 * US, 3 * US),
+        ("parallel_apply", "cuda:0", 11 * US, 12 * US),
+        ("parallel_apply", "cuda:1", 12 * US, 14 * US),
+        ("gather", "cuda:0", 2 * US, 3 * US),
+    ]
+    assert summary["recorder"]["overhead_share"] == 0.015 and summary["clean"] is None
+    empty = summarize(training())
+    assert empty.input_pipeline is None and (empty.parts, empty.collectives) == ([], [])
+
+
+def test_times_of_collectives_are_of_those_whose_end_was_seen() -> None:
+    trace = data_parallel(steps=6)
+    calls = trace.collectives
+    calls.duration_ns[:] = [10 * US, 20 * US, 30 * US, 400 * US, 7 * US, 0]
+    calls.ending[:] = [Ending.SEEN] * 3 + [Ending.BY] + [Ending.UNSEEN] * 2
+    [row] = summarize(trace).collectives
+    assert (row.count, row.timed, row.bounded) == (6, 3, 1)
+    assert (row.duration_ns, row.median_ns) == (460 * US, 20 * US)
+    communication = summarize(trace).communication
+    assert communication is not None
+    assert sum(row.duration_ns for row in communication.operations) == 460 * US
+    assert "≤ 460.0 µs  20.0 µs      3" in info_text(summarize(trace), "t")
+    calls.ending[:3] = Ending.UNSEEN
+    [row] = summarize(trace).collectives
+    assert (row.timed, row.duration_ns, row.median_ns) == (0, 400 * US, 400 * US)
+    assert "≤ 400.0 µs  ≤ 400.0 µs      0" in info_text(summarize(trace), "t")
+    calls.ending[:] = Ending.UNSEEN
+    assert summarize(trace).collectives[0].median_ns is None
+    assert "-       -      0" in info_text(summarize(trace), "t")
+
+
+def _indexed(shared_traces: Path) -> dict[str, tuple[int, int, int, float]]:
+    """Kernels, copies and sets, memory events and busy ms of each single-file recording, as its index says."""
+    rows = {}
+    for line in (shared_traces / "INDEX.md").read_text().splitlines():
+        if (named := re.match(r"\| `(\w+)` ", line)) and len(cells := line.split("|")) > 11:
+            rows[named[1]] = (int(cells[6]), int(cells[7]), int(cells[8]), float(cells[10]))
+    return rows
+
+
+@pytest.mark.parametrize("name", ["v100_resnet50_workers0", "mi300x_resnet18_no_pool", "gpu_graph_vllm_decode"])
+def test_counts_and_busy_time_agree_with_the_index(shared_traces: Path, name: str) -> None:
+    kernels, copies, memory_events, busy_ms = _indexed(shared_traces)[name]
+    summary = summarize(read_kineto(shared_traces / f"{name}.json.gz"))
+    counts = summary.counts
+    assert (counts.kernels, counts.copies, counts.memory_events) == (kernels, copies, memory_events)
+    assert round(summary.gpu_busy_ns / 1e6, 3) == busy_ms

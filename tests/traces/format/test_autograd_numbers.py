@@ -1,0 +1,47 @@
+"""Steps with the ops of a numbered step get its numbers; others stay without."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traces.analyses.modules import forward_ops
+from traces.format.autograd_numbers import with_node_numbers
+from traces.model.trace import NONE, HostKind, HostSpans, Steps, Strings, Thread, Trace
+
+FORWARD, BACKWARD = ("conv", "relu"), ("relu_backward", "conv_backward")
+
+
+def _trace(*steps: tuple[str, ...]) -> Trace:
+    """Steps of these ops, 10 ns each; the first one is numbered, in both directions."""
+    strings, names = Strings(), [name for ops in steps for name in ops]
+    count = len(names)
+    sequence, forward = np.full(count, NONE), np.full(count, NONE)
+    sequence[:4], forward[2:4] = [7, 8, 8, 7], 1
+    bounds = 10 * np.cumsum([0, *(len(ops) for ops in steps)])
+    return Trace(
+        strings=strings,
+        threads=[Thread(0, 0, "main", "main")],
+        steps=Steps.of(number=np.arange(len(steps)), start_ns=bounds[:-1], duration_ns=np.diff(bounds)),
+        host=HostSpans.of(
+            thread=np.zeros(count, np.int64),
+            kind=np.full(count, int(HostKind.OP)),
+            name=[strings.add(name) for name in names],
+            start_ns=10 * np.arange(count),
+            duration_ns=np.full(count, 10),
+            sequence=sequence,
+            forward_thread=forward,
+        ),
+    )
+
+
+def test_a_step_with_the_same_ops_gets_numbers_of_its_own() -> None:
+    alike = FORWARD + BACKWARD
+    trace = with_node_numbers(_trace(alike, alike, (*FORWARD, "item", *BACKWARD), alike))
+    # THEN each op of backward belongs to the forward op of its own step; of another program's step nothing is said
+    assert forward_ops(trace).tolist() == [NONE, NONE, 1, 0, NONE, NONE, 5, 4, *[NONE] * 5, NONE, NONE, 14, 13]
+
+
+def test_a_trace_without_any_numbers_stays_as_it_is() -> None:
+    trace = _trace(("conv",) * 4)
+    trace.host.forward_thread[:] = NONE
+    assert with_node_numbers(trace) is trace

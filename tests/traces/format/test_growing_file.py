@@ -1,0 +1,98 @@
+"""Following a trace file that grows: at every byte what is read is what was whole by then, and in the end it is all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.traces.handmade import replay_of, training
+from traces.format.growing_file import Follower
+from traces.format.trace_file import TraceStream, load
+from traces.model.trace import TABLES, Thread, Trace, TraceFormatError
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> bytes:
+    """A file as a replay writes it: two steps at a time, the header with all threads at the end."""
+    whole = replay_of(training(steps=2))
+    stream = TraceStream(tmp_path / "whole")
+    stream.header(Trace(devices=whole.devices, threads=whole.threads[:1]))
+    stream.add_strings(whole.strings.texts)
+    half = len(whole.host) // 2
+    for rows in (slice(0, half), slice(half, None)):
+        stream.add("host", whole.host.take(rows))
+    stream.add("phases", whole.phases)  # before the steps that they point to
+    for name in ("steps", "device", "memory"):
+        stream.add(name, getattr(whole, name))
+    stream.header(whole)
+    stream.close()
+    return (tmp_path / "whole").read_bytes()
+
+
+def same(one: Trace, other: Trace) -> bool:
+    tables = all(
+        (getattr(one, name).columns()[column] == values).all()
+        for name in TABLES
+        for column, values in getattr(other, name).columns().items()
+    )
+    return tables and one.strings.texts == other.strings.texts and one.threads == other.threads
+
+
+def test_a_growing_file_is_read_piece_by_piece(tmp_path: Path, written: bytes) -> None:
+    # GIVEN a file that grows by one byte at a time
+    path = tmp_path / "t.part"
+    path.touch()
+    follower = Follower(path)
+    seen: list[Trace] = []
+    with path.open("ab", buffering=0) as file:
+        for byte in written:
+            file.write(bytes([byte]))
+            # WHEN it is looked at after each
+            if follower.more():
+                seen.append(follower.trace())
+    # THEN every view is sound, none loses what an earlier one had, and the last is what `load` reads
+    assert len(seen) >= 6 and follower.ended and not follower.more()
+    rows = [sum(len(getattr(trace, name)) for name in TABLES) for trace in seen]
+    assert rows == sorted(rows)
+    path.write_bytes(written)
+    assert same(seen[-1], load(path))
+
+
+def test_threads_that_are_not_told_yet_stand_in_for_themselves(tmp_path: Path) -> None:
+    stream = TraceStream(tmp_path / "t")
+    trace = training(steps=1)
+    stream.header(Trace(devices=trace.devices, threads=[Thread(0, 1, "MainThread", "main")]))
+    stream.add_strings(trace.strings.texts)
+    stream.add("host", trace.host)
+    follower = Follower(tmp_path / "t")
+    assert follower.more()
+    assert [thread.role for thread in follower.trace().threads] == ["main", "other"]
+    stream.close()
+
+
+def test_what_points_at_rows_to_come_points_there_once_they_have_come(tmp_path: Path) -> None:
+    # GIVEN device work that was written before the calls that launched it
+    trace = training(steps=1)
+    stream = TraceStream(tmp_path / "t")
+    stream.header(trace)
+    stream.add_strings(trace.strings.texts)
+    stream.add("device", trace.device)
+    follower = Follower(tmp_path / "t")
+    follower.more()
+    assert (follower.trace().device.launch == -1).all()
+    # WHEN the calls are written too
+    stream.add("host", trace.host)
+    assert follower.more()
+    # THEN the launches are known
+    assert (follower.trace().device.launch == trace.device.launch).all()
+    stream.close()
+
+
+def test_damage_is_told(tmp_path: Path, written: bytes) -> None:
+    path = tmp_path / "t"
+    path.write_bytes(written[:-40] + b"\xff" + written[-39:])
+    with pytest.raises(TraceFormatError, match="wrong checksum"):
+        Follower(path).more()
+    with pytest.raises(TraceFormatError, match="No such file"):
+        Follower(tmp_path / "nope").more()

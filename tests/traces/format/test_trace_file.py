@@ -1,0 +1,339 @@
+"""The trace file: what is saved is loaded, whole or streamed, and what cannot be a trace is refused in one line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.traces.sound_traces import differences, small_trace, traces
+from traces.format.column_encoding import MAX_ROWS, pack_table, unpack_table
+from traces.format.frames import Damaged
+from traces.format.trace_file import TraceStream, load, save
+from traces.kineto import read_kineto
+from traces.model.invariants import fault
+from traces.model.trace import (
+    NONE,
+    TABLES,
+    HostSpans,
+    MemoryEvents,
+    Phases,
+    Steps,
+    Strings,
+    Table,
+    Thread,
+    Trace,
+    TraceFormatError,
+    TraceWriteError,
+    Values,
+)
+
+SAME_FOLDER = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@SAME_FOLDER
+@given(trace=traces())
+def test_what_is_saved_is_loaded(tmp_path: Path, trace: Trace) -> None:
+    assert fault(trace) is None
+
+    save(trace, tmp_path / "t.msgpack")
+
+    assert differences(load(tmp_path / "t.msgpack"), trace) == []
+    assert os.listdir(tmp_path) == ["t.msgpack"]
+
+
+@SAME_FOLDER
+@given(trace=traces(), cuts=st.integers(1, 5), at_once=st.booleans())
+def test_a_stream_of_chunks_is_loaded_as_one_trace(tmp_path: Path, trace: Trace, cuts: int, at_once: bool) -> None:
+    path = tmp_path / "t.part"
+
+    write_in_chunks(trace, path, cuts, at_once)
+
+    streamed = load(path)
+    assert differences(streamed, trace) == []
+    save(streamed, tmp_path / "t.msgpack")
+    assert differences(load(tmp_path / "t.msgpack"), trace) == []
+
+
+def write_in_chunks(trace: Trace, path: Path, rows_per_chunk: int, at_once: bool) -> None:
+    """As a recorder does: some texts and rows of every table, again and again, and the header again at the end."""
+    stream = TraceStream(path)
+    stream.header(Trace(devices=trace.devices, threads=trace.threads))
+    stream.add_strings(trace.strings.texts)
+    for first in range(0, 12, rows_per_chunk):
+        tables: dict[str, Table] = {name: getattr(trace, name).take(slice(first, first + rows_per_chunk)) for name in TABLES}
+        if at_once:
+            stream.add_tables(tables)
+            continue
+        for name, table in tables.items():
+            stream.add(name, table)
+    stream.header(trace)
+    stream.close()
+    stream.close()
+
+
+def test_several_tables_at_once_may_be_empty_and_have_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traces.format.items.MAX_ROWS", 10)
+    stream = TraceStream(tmp_path / "t")
+    stream.header(Trace())
+    stream.add_tables({"phases": Phases.empty(), "steps": Steps.empty()})
+    stream.add_tables({"steps": Steps.of(number=list(range(-5, 20)), duration_ns=[7] * 25)})
+    stream.add_tables({"steps": Steps.of(duration_ns=[9])})
+    stream.close()
+    steps = load(tmp_path / "t").steps
+    assert steps.number.tolist() == [*range(-5, 20), 0]
+    assert steps.duration_ns.tolist() == [*[7] * 25, 9]
+    assert set(steps.recorded_step.tolist()) == {NONE}
+    assert os.path.getsize(tmp_path / "t") < 500
+
+
+def test_too_many_rows_for_one_packed_table_are_refused() -> None:
+    with pytest.raises(ValueError, match="rows in one packed table"):
+        pack_table(Steps.of(number=range(MAX_ROWS + 1)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(spans=st.integers(0, 2**32 - 1))
+def test_parents_that_nest_are_stored_as_a_nest_and_others_as_they_are(spans: int) -> None:
+    random = np.random.default_rng(spans)
+    rows = 200
+    depth = [0]
+    for _ in range(rows - 1):
+        depth.append(int(random.integers(0, depth[-1] + 2)))
+    latest: dict[int, int] = {}
+    parent = []
+    for row, level in enumerate(depth):
+        latest[level] = row
+        parent.append(latest[level - 1] if level else NONE)
+    table = HostSpans.of(
+        parent=parent,
+        name=random.integers(0, 70_000, rows),  # more names than a 16-bit key tells apart
+        start_ns=random.integers(-(2**62), 2**62, rows),
+        duration_ns=random.integers(-5, 2**40, rows),
+    )
+    shuffled = table.take(np.arange(rows)[::-1])
+
+    assert "nested" in pack_table(table) and "nested" not in pack_table(table, compact=False)
+    assert "nested" not in pack_table(shuffled)
+    for spans_of_it in (table, shuffled):
+        for compact in (True, False):
+            back = unpack_table(HostSpans, pack_table(spans_of_it, compact=compact))
+            assert all((back.columns()[name] == column).all() for name, column in spans_of_it.columns().items())
+
+
+def test_a_nest_in_the_midst_of_a_table_points_to_rows_of_the_whole() -> None:
+    table = HostSpans.of(parent=[NONE, 1000, 1001, 1000], start_ns=[0, 1, 2, 5], duration_ns=[9, 3, 1, 1], name=[0] * 4)
+
+    packed = pack_table(table, first_row=1000)
+
+    assert "nested" in packed
+    assert unpack_table(HostSpans, packed, first_row=1000).parent.tolist() == [NONE, 1000, 1001, 1000]
+
+
+def test_a_table_larger_than_a_frame_may_be_is_cut_and_joined(tmp_path: Path) -> None:
+    rows = MAX_ROWS + 3
+    trace = Trace(threads=[Thread(0, 1)], strings=Strings(["a"]))
+    trace.host = HostSpans.of(
+        start_ns=np.arange(rows) // 2, duration_ns=np.arange(rows) % 2, parent=np.tile([NONE, 0], rows)[:rows]
+    )
+    trace.host.parent[1::2] = np.arange(0, rows - 1, 2)  # the last pair lies across the cut
+
+    save(trace, tmp_path / "t.msgpack")
+
+    assert differences(load(tmp_path / "t.msgpack"), trace) == []
+
+
+def test_extreme_values_survive(tmp_path: Path) -> None:
+    trace = Trace(strings=Strings(["", "\ud800 lone surrogate", "\0"]))
+    ends = [1 - 2**62, 2**62 - 1, 0, -1, 2**61, -(2**62) + 1]
+    trace.steps = Steps.of(start_ns=ends, duration_ns=[2**56 - 1, 0, 7, -(2**56) + 1, 0, 0], number=ends)
+    trace.memory = MemoryEvents.of(address=[2**64 - 1, 0, 2**63], time_ns=ends[:3], bytes=[1 - 2**56] * 3)
+    trace.values = Values.of(
+        op=[0] * 4, dtype=[0] * 4, value=[float("nan"), float("-inf"), -0.0, 5e-324], read=[0, 0, 1, 2], rank=[0] * 4
+    )
+
+    save(trace, tmp_path / "t.msgpack")
+
+    assert differences(load(tmp_path / "t.msgpack"), trace) == []
+
+
+def test_what_json_has_no_number_for_comes_back_as_none(tmp_path: Path) -> None:
+    save(Trace(provenance={"loss": [float("nan"), np.float32("inf"), 0.5]}), tmp_path / "t.msgpack")
+
+    assert load(tmp_path / "t.msgpack").provenance == {"loss": [None, None, 0.5]}
+
+
+def test_numbers_of_numpy_in_the_header_come_back_as_numbers(tmp_path: Path) -> None:
+    save(Trace(provenance={"steps": np.int64(3), "lr": np.float64(0.5)}), tmp_path / "t.msgpack")
+
+    assert load(tmp_path / "t.msgpack").provenance == {"steps": 3, "lr": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value", "says"),
+    [
+        ("host", "name", 99, "host.name holds 99, outside 0..5"),
+        ("steps", "start_ns", 2**62, f"steps.start_ns holds {2**62}, outside {1 - 2**62}..{2**62 - 1}"),
+        ("steps", "start_ns", 2**62 - 100, r"steps.start_ns and steps.duration_ns end beyond 2\*\*62"),
+        ("device", "duration_ns", 2**56, f"device.duration_ns holds {2**56}, outside"),
+        ("memory", "bytes", -(2**56), f"memory.bytes holds {-(2**56)}, outside"),
+        ("memory", "allocated_bytes", 2**62, "memory.allocated_bytes holds"),
+        ("steps", "rank", -1, "steps.rank holds -1, outside 0..2147483647"),
+        ("values", "read", 2**62, "values.read holds"),
+        ("host", "parent", 4, "host.parent holds 4, outside -1..3"),
+        ("host", "parent", 1, "host.parent holds a cycle"),
+        ("device", "launch", -2, "device.launch holds -2, outside -1..3"),
+        ("device", "device", 1, "device.device holds 1, outside 0..0"),
+        ("phases", "step", 2, "phases.step holds 2, outside 0..1"),
+        ("steps", "kind", 5, "steps.kind holds 5, outside 0..4"),
+        ("parts", "phase", 2, "parts.phase holds 2, outside -1..1"),
+        ("batches", "kind", 2, "batches.kind holds 2, outside 0..1"),
+    ],
+)
+def test_a_trace_that_is_not_sound_is_not_written(tmp_path: Path, table: str, column: str, value: int, says: str) -> None:
+    trace = small_trace()
+    values = getattr(getattr(trace, table), column)
+    values[min(1, len(values) - 1)] = value
+
+    with pytest.raises(TraceWriteError, match=f"not written: the trace is not sound: {says}"):
+        save(trace, tmp_path / "t.msgpack")
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_cycle_of_parents_behind_their_children_is_found() -> None:
+    trace = small_trace()
+    trace.host.parent[:] = [1, 2, 3, NONE]
+    assert fault(trace) is None
+
+    trace.host.parent[3] = 0
+
+    assert fault(trace) == "host.parent holds a cycle"
+
+
+def test_columns_of_the_wrong_length_or_type_and_doubled_texts_are_faults() -> None:
+    short, narrow, doubled = small_trace(), small_trace(), small_trace()
+    short.host.shapes = short.host.shapes[:-1]
+    narrow.host.start_ns = narrow.host.start_ns.astype(np.int32)
+    doubled.strings.texts[1] = doubled.strings.texts[0]
+
+    assert fault(short) == "host.shapes is int32(3,), not int32(4,)"
+    assert fault(narrow) == "host.start_ns is int32(4,), not int64(4,)"
+    assert fault(doubled) == "a text is twice in the string table"
+
+
+NO_TRACE = "; a profiler's recording is imported first: trace import FILE -o NEW.msgpack"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "at byte 0: the file is empty"),
+        (b'{"traceEvents": []}', f"at byte 0: it looks like JSON{NO_TRACE}"),
+        (b"\xef\xbb\xbf \n[{", f"at byte 0: it looks like JSON{NO_TRACE}"),
+        (b"\x1f\x8b\x08\x00", f"at byte 0: it is gzip{NO_TRACE}"),
+        (b"import torch\n", f"at byte 0: it is no trace{NO_TRACE}"),
+        (b"\x92\xa3", f"at byte 0: it is no trace{NO_TRACE}"),
+    ],
+)
+def test_what_is_no_trace_is_refused_with_what_to_do(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(content)
+
+    with pytest.raises(TraceFormatError) as error:
+        load(path)
+
+    assert str(error.value) == f"{path}: not a readable trace {says}"
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    for name, says in (("none", "No such file or directory"), (".", "is a directory"), ("pipe", "not a regular file")):
+        with pytest.raises(TraceFormatError, match=f"{name}: not a readable trace at byte 0: .*{says}"):
+            load(f"{tmp_path}/{name}")
+
+
+def test_saving_replaces_the_file_as_a_whole_and_follows_links(tmp_path: Path) -> None:
+    path, link = tmp_path / "t.msgpack", tmp_path / "link"
+    path.write_bytes(b"old")
+    link.symlink_to(path)
+
+    save(small_trace(), link)
+
+    assert link.is_symlink() and differences(load(path), small_trace()) == []
+    assert sorted(os.listdir(tmp_path)) == ["link", "t.msgpack"]
+
+
+def test_saving_does_not_touch_the_part_that_a_killed_recorder_left(tmp_path: Path) -> None:
+    part = tmp_path / "t.msgpack.part"
+    write_in_chunks(small_trace(), part, 2, at_once=False)
+    before = part.read_bytes()
+
+    save(load(part), tmp_path / "t.msgpack")
+
+    assert part.read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["t.msgpack", "t.msgpack.part"]
+
+
+def test_saving_to_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    for target, says in ((tmp_path, "not a regular file"), (Path(os.devnull), "not a regular file")):
+        with pytest.raises(TraceWriteError, match=f"^{target}: not written: it is {says}$"):
+            save(small_trace(), target)
+    with pytest.raises(TraceWriteError, match="No such file or directory"):
+        save(small_trace(), tmp_path / "nowhere" / "t.msgpack")
+
+
+def test_provenance_that_json_cannot_say_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceWriteError, match="a PosixPath, which is no JSON value"):
+        save(Trace(provenance={"script": Path("train.py")}), tmp_path / "t.msgpack")
+
+
+def test_a_closed_stream_takes_nothing(tmp_path: Path) -> None:
+    stream = TraceStream(tmp_path / "t.part")
+    stream.close()
+
+    with pytest.raises(TraceWriteError, match="the stream is closed"):
+        stream.add_strings(["late"])
+
+
+def test_a_stream_shows_all_that_add_has_returned_from(tmp_path: Path) -> None:
+    trace, path = small_trace(), tmp_path / "t.part"
+    stream = TraceStream(path)
+    stream.header(trace)
+    stream.add_strings(trace.strings.texts)
+    stream.add("steps", trace.steps)
+
+    seen = load(path)
+    stream.close()
+
+    assert seen.steps.number.tolist() == [5, 6] and not len(seen.host)
+    assert seen.problems == {"clipped-spans": 2, "truncated-file": 1}
+    assert load(path).problems == {"clipped-spans": 2}
+
+
+def test_a_table_is_only_believed_as_far_as_it_has_bytes() -> None:
+    packed = pack_table(Steps.of(number=[7, 7], rank=[0, 0]))
+    assert unpack_table(Steps, packed).number.tolist() == [7, 7]
+
+    for rows, says in ((MAX_ROWS, "bytes for"), (MAX_ROWS + 1, "claims"), (-1, "claims"), (3, "bytes for")):
+        with pytest.raises(Damaged, match=says):
+            unpack_table(Steps, packed | {"rows": rows})
+    with pytest.raises(Damaged, match="claims 2 rows"):
+        unpack_table(Steps, {"rows": 2, "columns": {"number": 7}})
+
+
+@pytest.mark.parametrize(("name", "bar"), [("v100_resnet50_workers0", 8), ("a100_nccl_args_rank0of2", 8), ("mi250_minitoy", 3)])
+def test_files_are_small(tmp_path: Path, shared_traces: Path, name: str, bar: int) -> None:
+    """A training recording takes at most an eighth of its .json.gz, and a tiny one at most a third."""
+    original = shared_traces / f"{name}.json.gz"
+    trace = read_kineto(original)
+
+    save(trace, tmp_path / "t.msgpack")
+
+    assert differences(load(tmp_path / "t.msgpack"), trace) == []
+    assert (tmp_path / "t.msgpack").stat().st_size <= original.stat().st_size / bar

@@ -1,0 +1,250 @@
+"""Which op and which call a kernel belongs to: External ids, threads that reuse ids, duplicate correlations, backlog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from traces.kineto import read_kineto_bytes
+from traces.model.invariants import fault
+from traces.model.trace import NONE, HostKind, Trace
+
+Event = dict[str, Any]
+MAIN, REPLICA, NEXT_REPLICA = 100, 201, 202
+
+
+def span(category: str, name: str, tid: int, start: float, dur: float, **args: Any) -> Event:
+    named = {key.replace("_", " "): value for key, value in args.items()}
+    return {"ph": "X", "cat": category, "name": name, "pid": 100, "tid": tid, "ts": start, "dur": dur, "args": named}
+
+
+def op(name: str, tid: int, start: float, dur: float, external_id: int) -> Event:
+    return span("cpu_op", name, tid, start, dur, External_id=external_id)
+
+
+def call(tid: int, start: float, correlation: int, name: str = "cudaLaunchKernel", dur: float = 2, **args: Any) -> Event:
+    return span("cuda_runtime", name, tid, start, dur, correlation=correlation, **args)
+
+
+def kernel(name: str, start: float, correlation: int, stream: int = 7, dur: float = 5, **args: Any) -> Event:
+    return span("kernel", name, stream, start, dur, device=0, stream=stream, correlation=correlation, **args) | {"pid": 0}
+
+
+def imported(*events: Event) -> Trace:
+    trace = read_kineto_bytes(orjson.dumps({"schemaVersion": 1, "traceEvents": list(events)}))
+    assert fault(trace) is None
+    return trace
+
+
+def chain(trace: Trace, kernel_name: str) -> list[str]:
+    """The names from the call that launched a kernel outwards, with the thread of each."""
+    device, host = trace.device, trace.host
+    (row,) = [row for row in range(len(device)) if trace.strings[device.name[row]] == kernel_name]
+    names, at = [], int(device.launch[row])
+    while at != NONE:
+        names.append(f"{trace.strings[host.name[at]]}@{trace.threads[host.thread[at]].tid}")
+        at = int(host.parent[at])
+    return names
+
+
+# --- External ids
+
+
+def test_a_call_filed_under_the_thread_of_an_ended_replica_moves_to_its_op() -> None:
+    # GIVEN two steps whose replicas are threads of their own, and calls that are all filed under the first one
+    trace = imported(
+        span("user_annotation", "ProfilerStep#1", MAIN, 0, 100),
+        op("aten::addmm", REPLICA, 10, 20, 11),
+        call(REPLICA, 15, 1, External_id=11),
+        kernel("first", 40, 1, External_id=11),
+        span("user_annotation", "ProfilerStep#2", MAIN, 100, 100),
+        op("aten::linear", NEXT_REPLICA, 109, 22, 20),
+        op("aten::addmm", NEXT_REPLICA, 110, 20, 21),
+        call(REPLICA, 115, 2, External_id=21),
+        kernel("second", 140, 2, External_id=21),
+    )
+    # THEN the second step's call is in its op, on the thread of the op, and in that op's parents
+    assert chain(trace, "first") == ["cudaLaunchKernel@201", "aten::addmm@201"]
+    assert chain(trace, "second") == ["cudaLaunchKernel@202", "aten::addmm@202", "aten::linear@202"]
+    assert trace.problems == {}
+
+
+def test_a_thread_that_had_only_calls_of_other_threads_is_left_out() -> None:
+    trace = imported(op("aten::mul", MAIN, 0, 20, 5), call(1065346752, 5, 1, External_id=5), kernel("k", 30, 1, External_id=5))
+    assert chain(trace, "k") == ["cudaLaunchKernel@100", "aten::mul@100"]
+    assert [thread.tid for thread in trace.threads] == [MAIN]
+
+
+def test_a_call_without_an_id_takes_that_of_its_kernel() -> None:
+    trace = imported(
+        op("aten::relu", REPLICA, 0, 20, 5),
+        op("aten::other", MAIN, 0, 20, 6),
+        call(MAIN, 5, 1),
+        kernel("k", 30, 1, External_id=5),
+        call(MAIN, 9, 2, External_id=6),
+        kernel("other", 40, 2, External_id=6),
+    )
+    assert chain(trace, "k") == ["cudaLaunchKernel@201", "aten::relu@201"]
+    assert chain(trace, "other") == ["cudaLaunchKernel@100", "aten::other@100"]
+
+
+@pytest.mark.parametrize("told", [{}, {"External_id": 0}, {"External_id": 77}, {"External_id": 3}])
+def test_nesting_decides_where_the_id_names_no_op_that_contains_the_call(told: dict[str, Any]) -> None:
+    """77 is nobody's id, and the op with id 3 had ended before the call."""
+    trace = imported(
+        op("aten::early", REPLICA, 0, 4, 3),
+        op("aten::add", MAIN, 10, 20, 4),
+        call(MAIN, 12, 1, **told),
+        kernel("k", 40, 1),
+        call(MAIN, 16, 2, External_id=4),
+        kernel("sure", 50, 2, External_id=4),
+    )
+    assert chain(trace, "k") == ["cudaLaunchKernel@100", "aten::add@100"]
+
+
+def test_a_call_outside_of_ops_stays_on_its_thread() -> None:
+    trace = imported(
+        span("user_annotation", "warm", MAIN, 0, 50, External_id=9),
+        op("aten::add", MAIN, 60, 20, 4),
+        call(MAIN, 12, 1, External_id=9),
+        kernel("k", 40, 1, External_id=9),
+        call(MAIN, 62, 2, External_id=4),
+        kernel("sure", 90, 2, External_id=4),
+    )
+    assert chain(trace, "k") == ["cudaLaunchKernel@100", "warm@100"]
+
+
+def test_the_op_that_is_named_wins_over_a_narrower_one_on_the_same_thread() -> None:
+    trace = imported(
+        op("aten::outer", MAIN, 0, 50, 1),
+        op("aten::inner", MAIN, 10, 20, 2),
+        call(MAIN, 12, 1, External_id=1),
+        kernel("k", 40, 1, External_id=1),
+    )
+    assert chain(trace, "k") == ["cudaLaunchKernel@100", "aten::outer@100"]
+
+
+def test_python_frames_between_an_op_and_its_call_stay() -> None:
+    trace = imported(
+        op("custom::op", MAIN, 0, 50, 1),
+        span("python_function", "kernel.py(3): run", MAIN, 10, 20),
+        call(MAIN, 12, 1, External_id=1),
+        kernel("k", 40, 1, External_id=1),
+    )
+    assert chain(trace, "k") == ["cudaLaunchKernel@100", "kernel.py(3): run@100", "custom::op@100"]
+
+
+def test_ids_that_copy_the_correlation_name_no_ops() -> None:
+    """As from torch 1.12 to 2.3. Both collisions name an op elsewhere."""
+    trace = imported(
+        op("aten::a", REPLICA, 0, 20, 1),
+        op("aten::b", MAIN, 30, 20, 2),
+        op("aten::c", MAIN, 60, 20, 3),
+        call(MAIN, 32, 1, External_id=1),
+        kernel("first", 100, 1, External_id=1),
+        call(MAIN, 62, 2, External_id=2),
+        kernel("second", 110, 2, External_id=2),
+    )
+    assert chain(trace, "first") == ["cudaLaunchKernel@100", "aten::b@100"]
+    assert chain(trace, "second") == ["cudaLaunchKernel@100", "aten::c@100"]
+
+
+def test_ids_that_equal_the_correlation_by_chance_still_name_the_op_around_the_call() -> None:
+    trace = imported(
+        op("aten::a", REPLICA, 0, 20, 1),
+        op("aten::b", REPLICA, 30, 20, 2),
+        call(MAIN, 5, 1, External_id=1),
+        kernel("first", 100, 1, External_id=1),
+        call(MAIN, 32, 2, External_id=2),
+        kernel("second", 110, 2, External_id=2),
+    )
+    assert chain(trace, "first") == ["cudaLaunchKernel@201", "aten::a@201"]
+    assert chain(trace, "second") == ["cudaLaunchKernel@201", "aten::b@201"]
+
+
+def test_an_id_that_two_ops_have_means_the_one_around_the_call() -> None:
+    trace = imported(
+        op("aten::first", MAIN, 0, 20, 4),
+        op("aten::second", MAIN, 30, 20, 4),
+        call(REPLICA, 5, 1, External_id=4),
+        kernel("first", 100, 1, External_id=4),
+        call(REPLICA, 35, 2, External_id=4),
+        kernel("second", 110, 2, External_id=4),
+    )
+    assert chain(trace, "first")[-1] == "aten::first@100"
+    assert chain(trace, "second")[-1] == "aten::second@100"
+
+
+# --- correlations
+
+
+def test_of_two_calls_with_one_correlation_the_external_id_decides() -> None:
+    trace = imported(
+        op("aten::mm", MAIN, 100, 60, 2),
+        call(MAIN, 110, 7, External_id=2),
+        kernel("gemm", 130, 7, External_id=2, dur=300),
+        op("aten::relu", MAIN, 1000, 60, 3),
+        call(MAIN, 1010, 7, External_id=3),
+        kernel("relu", 1030, 7, External_id=3, dur=300),
+    )
+    assert chain(trace, "gemm") == ["cudaLaunchKernel@100", "aten::mm@100"]
+    assert chain(trace, "relu") == ["cudaLaunchKernel@100", "aten::relu@100"]
+    assert trace.problems == {"duplicate-correlation": 2}
+
+
+def test_without_external_ids_the_last_call_before_the_kernel_launched_it() -> None:
+    trace = imported(call(MAIN, 10, 7, "cudaA"), kernel("a", 20, 7), call(MAIN, 110, 7, "cudaB"), kernel("b", 120, 7))
+    assert [chain(trace, name)[0] for name in ("a", "b")] == ["cudaA@100", "cudaB@100"]
+    assert trace.problems == {"duplicate-correlation": 2}
+
+
+def test_a_launch_that_is_named_twice_is_no_duplicate() -> None:
+    inner = call(MAIN, 11, 7, "cuLaunchKernel", dur=1) | {"cat": "cuda_driver"}
+    trace = imported(call(MAIN, 10, 7, dur=4), inner, kernel("k", 20, 7))
+    assert chain(trace, "k") == ["cudaLaunchKernel@100"]
+    assert trace.problems == {}
+
+
+# --- backlog
+
+
+def test_work_before_all_launched_work_of_its_stream_is_backlog() -> None:
+    trace = imported(
+        call(MAIN, 10, 50),
+        kernel("old", 5, 40),
+        kernel("old too", 15, 41),
+        kernel("new", 30, 50),
+        kernel("old elsewhere", 60, 42, stream=9),
+    )
+    assert trace.problems == {"backlog-at-start": 3}
+    assert trace.device.launch.tolist().count(NONE) == 3
+
+
+def test_work_after_launched_work_or_of_a_later_id_lost_its_call() -> None:
+    trace = imported(
+        call(MAIN, 10, 50),
+        kernel("new", 30, 50),
+        kernel("later on the stream", 60, 42),
+        kernel("later id", 5, 51, stream=9),
+    )
+    assert trace.problems == {"kernel-without-launch": 2}
+
+
+def test_moved_calls_are_runtime_rows_still() -> None:
+    trace = imported(op("aten::mul", MAIN, 0, 20, 5), call(REPLICA, 5, 1, External_id=5), kernel("k", 30, 1, External_id=5))
+    assert trace.host.kind[trace.device.launch[0]] == HostKind.RUNTIME
+
+
+def test_no_phase_counts_the_backlog_between_its_events() -> None:
+    """An event at the step's begin waits for the backlog (until 1300 us), one at its end for its kernel (until 1340)."""
+    trace = imported(
+        span("user_annotation", "ProfilerStep#1", MAIN, 1000, 100, External_id=1),
+        op("aten::mm", MAIN, 1010, 20, 2),
+        call(MAIN, 1015, 50, External_id=2),
+        kernel("old", 900, 40, dur=400),
+        kernel("new", 1300, 50, dur=40, External_id=2),
+    )
+    assert trace.problems == {"backlog-at-start": 1}
+    assert trace.phases.device_start_ns.min() == 1_300_000 and trace.phases.device_end_ns.max() == 1_340_000

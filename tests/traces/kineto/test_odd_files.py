@@ -1,0 +1,301 @@
+"""What other tools make of Kineto's files, and what profilers lose: small files, each with one peculiarity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from traces.analyses.transfers import transfers
+from traces.kineto import read_kineto, read_kineto_bytes
+from traces.kineto.reading.odd_events import category_of
+from traces.model.intervals import Intervals
+from traces.model.run import QUEUES, STREAMS
+from traces.model.trace import DeviceKind, HostKind, Trace, TraceImportError
+
+Event = dict[str, Any]
+A100 = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "computeMajor": 8, "computeMinor": 0}
+H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0}
+MI300 = {"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4}
+
+
+def span(name: str, start: float, dur: float, category: str = "cpu_op", tid: int = 1, **args: Any) -> Event:
+    named = {key.replace("_", " "): value for key, value in args.items()}
+    return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": tid, "ts": start, "dur": dur, "args": named}
+
+
+def call(correlation: int, start: float, dur: float = 1, name: str = "cudaLaunchKernel", tid: int = 1) -> Event:
+    return span(name, start, dur, "cuda_runtime", tid, correlation=correlation)
+
+
+def kernel(start: float, dur: float, correlation: int = 0, stream: int = 7, name: str = "k", **args: Any) -> Event:
+    return span(name, start, dur, "kernel", stream, device=0, stream=stream, correlation=correlation, **args) | {"pid": 0}
+
+
+def text(*events: Event, gpu: Event = A100, **header: Any) -> bytes:
+    return orjson.dumps({"schemaVersion": 1, "deviceProperties": [gpu], **header, "traceEvents": list(events)})
+
+
+def imported(*events: Event, gpu: Event = A100) -> Trace:
+    return read_kineto_bytes(text(*events, gpu=gpu))
+
+
+def busy_us(trace: Trace) -> float:
+    work = trace.device.take(trace.device.is_work)
+    return Intervals(work.start_ns, work.end_ns).total_ns / 1000
+
+
+# --- durations that cannot be true
+
+
+def test_a_kernel_over_six_later_ones_of_its_stream_counts_for_nothing() -> None:
+    """Of 1.6 s, over 1 ms of real work."""
+    later = [kernel(100 + 200 * place, 150, place + 2) for place in range(6)]
+    calls = [call(place + 1, 10 + place) for place in range(7)]
+    for gpu in (A100, H100, MI300):
+        trace = imported(*calls, kernel(50, 1_600_000, 1, name="endless"), *later, gpu=gpu)
+        assert trace.problems == {"impossible-overlap": 1}
+        assert busy_us(trace) == 6 * 150
+
+
+@pytest.mark.parametrize(
+    ("gpu", "problems"),
+    [(H100, {}), (A100, {"impossible-overlap": 1}), (MI300, {"impossible-overlap": 1})],
+    ids=["programmatic dependent launch", "A100", "MI300"],
+)
+def test_the_next_kernel_may_begin_early_on_hopper_only(gpu: Event, problems: dict[str, int]) -> None:
+    trace = imported(call(1, 0), call(2, 2), kernel(10, 20, 1), kernel(25, 20, 2), gpu=gpu)
+    assert trace.problems == problems
+    assert busy_us(trace) == (35 if not problems else 20)
+
+
+@pytest.mark.parametrize("over", [0.5, 1.0])
+def test_overlaps_of_a_microsecond_are_real(over: float) -> None:
+    assert imported(call(1, 0), call(2, 2), kernel(10, 20 + over, 1), kernel(30, 5, 2)).problems == {}
+
+
+def test_branches_of_one_graph_launch_may_overlap() -> None:
+    graph = call(1, 0, name="cudaGraphLaunch")
+    assert imported(graph, kernel(10, 50, 1), kernel(20, 10, 1), kernel(25, 10, 1)).problems == {}
+    assert imported(graph, call(2, 2), kernel(10, 50, 1), kernel(20, 10, 2)).problems == {"impossible-overlap": 1}
+
+
+def test_other_streams_may_overlap() -> None:
+    assert imported(call(1, 0), call(2, 2), kernel(10, 50, 1), kernel(20, 10, 2, stream=9)).problems == {}
+
+
+def test_a_duration_beyond_the_profilers_window_counts_as_0() -> None:
+    window = span("PyTorch Profiler (0)", 0, 1000, "Trace") | {"pid": "Spans"}
+    trace = imported(window, span("aten::mm", 10, 1002), call(1, 20), kernel(30, 5000, 1))
+    assert trace.problems == {"duration-beyond-window": 2}
+    assert busy_us(trace) == 0
+    assert imported(window, span("aten::mm", 10, 1000), call(1, 20), kernel(30, 1000, 1)).problems == {}
+
+
+# --- lost kernels
+
+
+def test_launches_without_kernels_are_counted() -> None:
+    calls = [call(number, 10 * number) for number in range(1, 7)]
+    trace = imported(*calls, kernel(100, 5, 5), kernel(110, 5, 6))
+    assert trace.problems == {"lost-kernel": 4}
+
+
+def test_launches_into_a_capture_have_no_kernels() -> None:
+    trace = imported(
+        call(1, 10),
+        call(2, 20, name="cudaStreamBeginCapture_v10000"),
+        call(3, 30),
+        call(4, 35, tid=2),  # the autograd thread launches into the capture too
+        call(5, 40, name="cudaStreamEndCapture"),
+        call(6, 50, name="cudaGraphLaunch"),
+        kernel(100, 5, 1),
+        kernel(110, 5, 6),
+        kernel(120, 5, 6),
+    )
+    assert trace.problems == {}
+
+
+def test_a_capture_that_began_before_the_recording_counts_until_its_end() -> None:
+    end = call(2, 40, name="cudaStreamEndCapture")
+    assert imported(call(1, 10), end, call(3, 50), kernel(100, 5, 3)).problems == {}
+    assert imported(call(1, 10), end, call(3, 50), kernel(100, 5, 1)).problems == {"lost-kernel": 1}
+
+
+@pytest.mark.parametrize("ids", [(7, 7), (7, 8), (8, 7)])
+def test_of_a_launch_that_is_named_twice_one_needs_its_kernel(ids: tuple[int, int]) -> None:
+    outer, inner = call(ids[0], 10, 5), call(ids[1], 11, 2, name="cuLaunchKernel") | {"cat": "cuda_driver"}
+    assert imported(outer, inner, kernel(20, 5, 7)).problems == {}
+    lost = imported(outer, inner, call(20, 30), kernel(40, 5, 20)).problems
+    assert lost == {"lost-kernel": 1}
+
+
+# --- events that Kineto does not write
+
+
+def test_begin_and_end_make_a_span() -> None:
+    """The inner end closes the inner begin, threads do not mix, and an end's arguments count too."""
+    begin = {"ph": "B", "cat": "cpu_op", "name": "aten::outer", "pid": 1, "tid": 1, "ts": 10, "args": {"External id": 3}}
+    inner = begin | {"name": "aten::inner", "ts": 20, "args": {}}
+    other = begin | {"name": "aten::other", "tid": 2, "ts": 22, "args": {}}
+    end = {"ph": "E", "pid": 1, "tid": 1, "ts": 30}
+    trace = imported(begin, inner, other, end, {**end, "ts": 50.5}, {**end, "tid": 2, "ts": 40}, {**end, "tid": 3})
+    names = [trace.strings[index] for index in trace.host.name]
+    lasted = dict(zip(names, trace.host.duration_ns.tolist(), strict=True))
+    assert lasted == {"aten::outer": 40_500, "aten::inner": 10_000, "aten::other": 18_000}
+    assert trace.problems == {"begin-without-end": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "category"),
+    [
+        ("gemm", {"device": 0, "stream": 7, "correlation": 3, "grid": [1, 1, 1], "block": [1, 1, 1]}, "kernel"),
+        ("Memcpy HtoD (Pageable -> Device)", {"device": 0, "stream": 7, "correlation": 3}, "gpu_memcpy"),
+        ("Memset (Device)", {"device": 0, "stream": 7, "correlation": 3}, "gpu_memset"),
+        ("cudaLaunchKernel", {"correlation": 3}, "cuda_runtime"),
+        ("hipMalloc", {"correlation": 3}, "cuda_runtime"),
+        ("aten::mm", {}, "cpu_op"),
+        ("ProfilerStep#12", {}, "user_annotation"),
+        ("train.py(3): step", {"Python id": 1}, "python_function"),
+        ("MatMulV2", {"StreamId": 2}, ""),
+        ("customers", {"correlation": 3}, ""),
+        (7, {}, ""),
+    ],
+)
+def test_the_category_of_an_event_without_one(name: Any, args: Event, category: str) -> None:
+    assert category_of({"ph": "X", "name": name, "args": args}) == category
+
+
+def test_events_without_category_count_or_are_taken_for_what_they_are() -> None:
+    bare = kernel(20, 5, 1, grid=[1, 1, 1], block=[32, 1, 1])
+    del bare["cat"]
+    odd = span("MatMulV2", 40, 5, StreamId=2)
+    del odd["cat"]
+    trace = imported(call(1, 10), bare, odd)
+    assert trace.device.kind.tolist() == [DeviceKind.KERNEL] and trace.problems == {"event-without-category": 1}
+    assert trace.host.kind.tolist() == [HostKind.RUNTIME, HostKind.OTHER]
+
+
+# --- whole files
+
+
+@pytest.mark.parametrize("data", [b'[{"a": 1}, {"b": 2}]', b"[1, 2]", b"[]", b'[{"ph": "X", "ts": 1, "dur": 2, "name": "x"}]'])
+def test_a_foreign_list_is_refused_in_one_line(data: bytes) -> None:
+    with pytest.raises(TraceImportError, match=r"^other.json: no event is torch.profiler's .*give a trace") as raised:
+        read_kineto_bytes(data, "other.json")
+    assert "\n" not in str(raised.value)
+
+
+def test_recordings_one_after_another_in_a_file_are_all_read() -> None:
+    first = text(span("aten::a", 10**9, 5), call(1, 10**9 + 1), kernel(10**9 + 10, 5, 1))
+    second = text(span("aten::b", 10**9 + 2, 5), call(1, 10**9 + 3), kernel(10**9 + 12, 7, 1))
+    for between in (b"", b"\n", b"\r\n\r\n"):
+        trace = read_kineto_bytes(first + between + second)
+        assert (trace.problems, trace.ranks, busy_us(trace)) == ({"concatenated-files": 1}, [0, 1], 9)
+        assert len(trace.device) == 2
+
+
+def test_cycles_of_one_process_in_one_file_are_one_rank() -> None:
+    cycles = [
+        text(span("aten::a", 1_700_000_000_000_000 + at, 5), call(1, 1_700_000_000_000_001 + at), distributedInfo={"rank": 3})
+        for at in (0, 1_000_000)
+    ]
+    trace = read_kineto_bytes(b"\n".join(cycles))
+    assert trace.ranks == [3] and len(trace.threads) == 1 and len(trace.host) == 4
+
+
+def test_braces_within_a_name_do_not_split_a_damaged_file() -> None:
+    broken = text(span('} {"traceEvents": [', 10, 5), span("aten::b", 20, 5))[:-1]
+    trace = read_kineto_bytes(broken)
+    assert trace.problems == {"truncated-json": 1} and len(trace.host) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        (["1.5-TP-0.trace.json", "1.5-TP-1.trace.json"], [0, 1]),
+        (["1.5-TP-3.trace.json", "2.5-TP-2.trace.json"], [2, 3]),
+        (["a-TP-0-PP-1.json", "a-TP-0-PP-0.json", "a-TP-1-PP-0.json"], [0, 1, 2]),
+    ],
+)
+def test_names_of_inference_servers_tell_the_rank(tmp_path: Path, names: list[str], ranks: list[int]) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(text(span("aten::a", 10, 5)))
+    assert read_kineto(tmp_path).ranks == ranks
+
+
+def test_a_copy_of_unknown_size_has_its_time_and_no_rate() -> None:
+    copy = {"device": 0, "stream": 7, "correlation": 1}
+    name = "Memcpy HtoD (Pageable -> Device)"
+    (found,) = transfers(imported(call(1, 0, name="cudaMemcpyAsync"), span(name, 10, 40, "gpu_memcpy", 7, **copy)))
+    assert (found.count, found.bytes, found.duration_ns, found.gbps) == (1, 0, 40_000, None)
+
+
+def test_step_marks_on_the_gpu_are_kept() -> None:
+    mark = span("ProfilerStep#5", 10, 40, "gpu_user_annotation", 7, device=0, stream=7) | {"pid": 0}
+    trace = imported(call(1, 0), kernel(10, 40, 1), mark)
+    row = trace.device.kind.tolist().index(DeviceKind.ANNOTATION)
+    assert trace.strings[trace.device.name[row]] == "ProfilerStep#5" and busy_us(trace) == 40
+
+
+_LOG = '"WARNING": ["CUDA event "record" of 3, x", "b"],\n"INFO": ["say "hi" , "deviceProperties": [1],"],'
+
+
+@pytest.mark.parametrize("place", ["before", "within", "after"])
+def test_facts_among_broken_log_lines_are_read(place: str) -> None:
+    """Until July 2026 Kineto wrote its log into the header without escaping quotes."""
+    event = orjson.dumps(span("aten::a", 10**9, 5)).decode()
+    properties = f'"schemaVersion": 1, "deviceProperties": [{orjson.dumps(H100).decode()}], "cuda_runtime_version": 13000,'
+    rank, events = '"distributedInfo": {"rank": 3, "world_size": 8}', f'"traceEvents": [{event}]'
+    texts = {
+        "before": f"{{{_LOG} {properties} {rank}, {events}}}",
+        "within": f"{{{properties} {_LOG} {events}, {rank}}}",
+        "after": f"{{{properties} {events}, {_LOG} {rank}}}",
+    }
+    trace = read_kineto_bytes(texts[place].encode())
+    assert trace.problems == {"damaged-log": 1}
+    assert (trace.ranks, trace.devices[0].name, trace.machine_of(3).cuda) == ([3], "NVIDIA H100 80GB HBM3", "13.0")
+
+
+def test_ids_beyond_63_bits_still_join() -> None:
+    """Kineto writes correlations as unsigned 64-bit numbers since July 2026."""
+    trace = imported(call(2**64 - 3, 10), kernel(20, 5, 2**64 - 3))
+    assert trace.problems == {} and trace.device.launch.tolist() == [0]
+
+
+def test_hardware_counters_are_kept_by_their_mean_and_maximum() -> None:
+    def sample(at: float, **values: float) -> Event:
+        return {"ph": "C", "cat": "hardware_counters", "name": "PM", "pid": "GPU 0 Counters", "ts": at, "args": values}
+
+    trace = imported(span("aten::a", 10, 5), sample(10, sm_active=20.0), sample(12, sm_active=50.0), sample(14, dram=7.0))
+    assert trace.provenance["hardware_counters"] == {
+        "GPU 0": {"sm_active": {"samples": 2, "mean": 35.0, "max": 50.0}, "dram": {"samples": 1, "mean": 7.0, "max": 7.0}}
+    }
+    assert trace.problems == {}
+
+
+def test_waits_of_intel_gpus_and_collective_rows_are_no_work() -> None:
+    rows = [
+        span("wait", 10, 30, "xpu_sync", 7, device=0, stream=7),
+        span("c", 10, 30, "collective_comm", 7, device=0, stream=7),
+    ]
+    trace = imported(span("aten::a", 10, 5), *rows)
+    assert sorted(trace.device.kind.tolist()) == [DeviceKind.SYNC, DeviceKind.ANNOTATION]
+    assert trace.problems == {} and busy_us(trace) == 0
+
+
+@pytest.mark.parametrize(("told", "numbers"), [({}, QUEUES), ({"hsa_queue": 2}, STREAMS)])
+def test_stream_numbers_of_amd_are_marked_by_what_they_count(told: dict[str, Any], numbers: str) -> None:
+    """ROCm's profiler numbered hardware queues until June 2026. Numbers of the two kinds cannot be compared."""
+    assert imported(call(1, 0), kernel(10, 5, 1, **told), gpu=MI300).run_of(0).stream_numbers == numbers
+    assert imported(call(1, 0), kernel(10, 5, 1, **told), gpu=A100).run_of(0).stream_numbers == ""
+
+
+def test_a_stream_synchronization_on_its_own_row_is_of_its_stream() -> None:
+    """Since April 2026 its thread is the stream's number plus 1,000,000."""
+    sync = span("Stream Sync", 10, 5, "cuda_sync", 1_000_007, device=0, stream=7) | {"pid": 0}
+    assert imported(call(1, 0), kernel(10, 5, 1), sync).device.stream.tolist() == [7, 7]
+    del sync["args"]["stream"]
+    assert imported(call(1, 0), kernel(10, 5, 1), sync).device.stream.tolist() == [7, 7]

@@ -1,0 +1,129 @@
+"""Reading a recording in pieces: however the text is cut, what comes out is what one reading of the whole gives."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.traces.kineto.test_eras import kernel, op, training_step
+from traces.kineto import read_kineto_bytes
+from traces.kineto.reading import pieces
+from traces.kineto.reading.text import parse
+from traces.model.trace import TABLES, Trace
+
+# Texts and values that look like the end of one event and the start of the next.
+traps = st.sampled_from(['}, {"ph": "X"}', '"traceEvents": [', '}, {\\"name\\": 1', "|", "]}", "é"])
+values = st.recursive(
+    st.none() | st.integers(0, 9) | traps,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["ph", "name", "traceEvents"]) | traps, inner),
+    max_leaves=6,
+)
+events = st.fixed_dictionaries({"ph": st.sampled_from("XMi"), "name": traps | st.just("k")}, optional={"args": values})
+
+
+def in_pieces_of(size_bytes: int) -> Any:
+    return patch.object(pieces, "_PIECE_BYTES", size_bytes)
+
+
+@given(st.lists(events, max_size=6), st.dictionaries(traps, values), st.dictionaries(traps, values), st.sampled_from([None, 1]))
+def test_pieces_are_as_the_whole(listed: list[Any], before: dict[str, Any], after: dict[str, Any], indent: int | None) -> None:
+    after = {f"after {key}": value for key, value in after.items()}
+    for content in (listed, before | {"traceEvents": listed} | after):
+        text = json.dumps(content, indent=indent, ensure_ascii=False).encode()
+        with in_pieces_of(1):
+            document = parse(text, Counter(), "x")
+        assert document.events == listed
+        assert document.header == ({} if content is listed else before | after)
+
+
+@pytest.mark.parametrize("around", ['{"a": 1, "traceEvents": [%s], "b": 2}', "[%s]"])
+def test_what_is_kept_is_the_digest_of_each_piece(around: str) -> None:
+    listed = [{"ph": "X", "name": str(i)} for i in range(9)]
+    seen: list[list[Any]] = []
+
+    def digest(piece: list[Any]) -> list[Any]:
+        seen.append(piece)
+        return [len(piece)]
+
+    with in_pieces_of(60):
+        document = parse((around % json.dumps(listed)[1:-1]).encode(), Counter(), "x", digest)
+    assert seen == [listed[:3], listed[3:6], listed[6:]]
+    assert document.events == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"a": {"traceEvents": [{"ph": 1}, {"ph": 2}]}, "traceEvents": [{"ph": 3}]}', [{"ph": 3}]),
+        ('{"traceEvents": [{"ph": 1}, {"ph": 2}], "traceEvents": [{"ph": 3}]}', [{"ph": 3}]),
+        ('{"traceEvents": [{"ph": 1}, {"ph": [{"ph": 2}, {"ph": 3}]}]}', [{"ph": 1}, {"ph": [{"ph": 2}, {"ph": 3}]}]),
+    ],
+)
+def test_events_within_events_and_a_key_that_comes_twice(text: str, found: list[Any]) -> None:
+    with in_pieces_of(1):
+        assert parse(text.encode(), Counter(), "x").events == found == json.loads(text)["traceEvents"]
+
+
+def faulty_events() -> list[dict[str, Any]]:
+    """Two steps in which each kind of event has one of each fault."""
+    listed = [op("ProfilerStep#5", 0, 100, cat="user_annotation"), *training_step(0), *training_step(100)]
+    for fault in range(6):
+        for event in (op("aten::add", 10 + fault, 1), kernel(20 + fault, fault)):
+            event |= ({"dur": None}, {"ts": "50"}, {"pid": 1.0}, {"args": None}, {"name": 3}, {"ts": []})[fault]
+            listed.append(event)
+    for key in ("dur", "ts", "pid", "args", "name"):
+        without = op("aten::mul", 60, 2)
+        del without[key]
+        listed.append(without)
+    return listed
+
+
+def columns_of(trace: Trace) -> dict[str, Any]:
+    return {f"{name}.{key}": c.tolist() for name in TABLES for key, c in getattr(trace, name).columns().items()}
+
+
+@pytest.mark.parametrize("size_bytes", [1, 300, 1500])
+def test_faults_cost_the_same_in_any_piece(size_bytes: int) -> None:
+    text = orjson.dumps({"traceEvents": faulty_events()})
+    whole = read_kineto_bytes(text)
+    with in_pieces_of(size_bytes):
+        cut = read_kineto_bytes(text)
+    assert cut.problems == whole.problems
+    assert {"unreadable-event", "event-without-duration", "event-without-name"} <= whole.problems.keys()
+    assert cut.strings.texts == whole.strings.texts
+    assert columns_of(cut) == columns_of(whole)
+
+
+def test_dims_nested_without_end_cost_only_themselves() -> None:
+    deep = orjson.dumps(op("aten::add", 3, 1, Input_Dims="DEEP")).replace(b'"DEEP"', b"[" * 300 + b"]" * 300)
+    shaped = orjson.dumps(op("aten::add", 1, 1, Input_Dims=[[2, 3]]))
+    trace = read_kineto_bytes(b"[%b,%b]" % (shaped, deep))
+    assert [trace.strings[i] for i in trace.host.shapes.tolist()] == ["2,3", ""]
+
+
+def test_a_memory_event_with_an_odd_stamp_keeps_its_bytes() -> None:
+    told = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Addr": 7}
+    listed = [{"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": ts, "args": told} for ts in (5, "6")]
+    memory = read_kineto_bytes(orjson.dumps({"traceEvents": [op("aten::add", 1, 2), *listed]})).memory
+    assert memory.bytes.tolist() == [512, 512]
+    assert memory.time_ns.tolist() == [5000, 6000]
+
+
+def test_real_recordings_in_small_pieces(shared_traces: Path) -> None:
+    for name in ("h100_transformer_toy", "gpu_graph_vllm_decode", "a100_event_sync_multi_stream"):
+        data = gzip.decompress((shared_traces / f"{name}.json.gz").read_bytes())
+        with in_pieces_of(len(data) + 1):
+            whole = read_kineto_bytes(data)
+        with in_pieces_of(2000):
+            cut = read_kineto_bytes(data)
+        assert cut.strings.texts == whole.strings.texts
+        assert columns_of(cut) == columns_of(whole)

@@ -1,0 +1,180 @@
+"""Steps that no mark tells: repeated launches, marks on the GPU; what comes before a step's first phase; kinds by kernels.
+
+Times are microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from traces import Trace, read_kineto
+from traces.figures.pace import pace
+from traces.kineto import read_kineto_bytes
+from traces.model.trace import StepKind
+
+US = 1000
+
+
+class Profile:
+    """A profile that is written call by call; each call of `launch` takes 10 us on the host."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.now_us = 1_000
+        self.done_us = 1_100
+        self._correlation = 0
+
+    def launch(self, op: str, kernels: list[str], lasts_us: int = 100, call: str = "cudaLaunchKernel") -> None:
+        self._correlation += 1
+        self._event("cpu_op", op, self.now_us, 10)
+        args = {"correlation": self._correlation}
+        self._event("cuda_runtime", call, self.now_us + 2, 5, args)
+        for kernel in kernels:
+            category = "gpu_memcpy" if kernel.startswith("Memcpy") else "kernel"
+            self.done_us = max(self.done_us, self.now_us + 10)
+            self._event(category, kernel, self.done_us, lasts_us, {"device": 0, "stream": 7, **args}, on_gpu=True)
+            self.done_us += lasts_us
+        self.now_us += 12
+
+    def python(self, lasts_us: int) -> None:
+        self.now_us += lasts_us
+
+    def mark(self, category: str, name: str, start_us: int, end_us: int) -> None:
+        self._event(category, name, start_us, end_us - start_us, on_gpu=category.startswith("gpu"))
+
+    def _event(self, category: str, name: str, start_us: int, lasts_us: int, args: dict[str, Any] | None = None, *,
+               on_gpu: bool = False) -> None:  # fmt: skip
+        place = {"pid": 0, "tid": 7} if on_gpu else {"pid": 100, "tid": 100}
+        event = {"ph": "X", "cat": category, "name": name, "ts": start_us, "dur": lasts_us, "args": args or {}}
+        self.events.append(event | place)
+
+    def read(self) -> Trace:
+        facts = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "a GPU"}], "traceEvents": self.events}
+        return read_kineto_bytes(json.dumps(facts).encode())
+
+
+def iterations(count: int, ops: list[tuple[str, list[str]]], call: str = "cudaLaunchKernel") -> Profile:
+    profile = Profile()
+    for _ in range(count):
+        for op, kernels in ops:
+            profile.launch(op, kernels, call=call)
+        profile.python(26)
+    return profile
+
+
+COPY = ("aten::copy_", ["Memcpy HtoD (Pinned -> Device)"])
+TRAINING = [("aten::mm", ["gemm"]), ("compiled", ["triton_poi_fused_mul"]), ("compiled", ["multi_tensor_apply_kernel"])]
+
+
+def test_the_same_launches_again_and_again_are_steps() -> None:
+    """Three launches and 26 us of Python per iteration: 62 us on the host. Each iteration takes 300 us on the GPU."""
+    trace = iterations(4, TRAINING).read()
+    assert trace.provenance["steps_from"] == "repeats" and len(trace.steps) == 4
+    assert np.diff(trace.steps.start_ns).tolist() == [62 * US] * 3
+    of = pace(trace)
+    assert of is not None and (of.device_ns, of.gpu_time_ns, of.limit) == (300 * US, 300 * US, "device")
+
+
+def test_a_step_that_the_end_cuts_is_incomplete() -> None:
+    profile = iterations(3, TRAINING)
+    profile.launch(*TRAINING[0])
+    trace = profile.read()
+    assert trace.steps.kind.tolist() == [StepKind.STEADY] * 3 + [StepKind.INCOMPLETE]
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        pytest.param([("aten::mm", ["gemm"]), ("aten::relu", ["relu"])], id="layers repeat too"),
+        pytest.param([COPY], id="copies alone are no iteration"),
+    ],
+)
+def test_what_may_be_no_iteration_is_one_step_with_its_true_end(ops: list[tuple[str, list[str]]]) -> None:
+    profile = iterations(6, ops)
+    trace = profile.read()
+    assert trace.provenance["steps_from"] in ("whole", "inference") and len(trace.steps) == 1
+    of = pace(trace)
+    assert of is not None and of.pace_ns == (profile.done_us - 1_000) * US  # from the first op to the last kernel's end
+
+
+def test_launches_that_do_not_repeat_are_one_step() -> None:
+    profile = iterations(2, TRAINING)
+    profile.launch("aten::sum", ["reduce"])
+    assert len(profile.read().steps) == 1
+
+
+def test_replays_of_a_graph_are_steps_after_what_came_before_them() -> None:
+    """A warm-up, then a fill and a launch of the graph, five times."""
+    profile = Profile()
+    profile.launch("aten::mm", ["gemm"])
+    profile.launch("aten::relu", ["relu"])
+    for place in range(5):
+        profile.launch("aten::fill_", ["fill"])
+        profile.launch("aten::graph", ["gemm", "relu", "multi_tensor_apply_kernel"], call="cudaGraphLaunch")
+        profile.python(16 + place)
+    trace = profile.read()
+    assert trace.provenance["steps_from"] == "repeats"
+    assert np.diff(trace.steps.start_ns).tolist() == [40 * US, 41 * US, 42 * US, 43 * US]
+    assert trace.steps.kind.tolist() == [StepKind.STEADY] * 5  # an optimizer's kernels: training
+
+
+def test_marks_on_the_gpu_make_steps_where_the_host_has_none() -> None:
+    """Step 8's kernels were launched from 1000 us on, step 9's from 1062 us on."""
+    profile = iterations(2, [("aten::mm", ["gemm"]), ("aten::add", ["add"]), ("aten::mul", ["mul"])])
+    profile.mark("gpu_user_annotation", "ProfilerStep#8", 1_100, 1_400)
+    profile.mark("gpu_user_annotation", "ProfilerStep#9", 1_400, 1_700)
+    trace = profile.read()
+    assert trace.provenance["steps_from"] == "gpu marks"
+    assert trace.steps.number.tolist() == [8, 9]
+    assert np.diff(trace.steps.start_ns).tolist() == [62 * US]
+
+
+def marked(profile: Profile) -> Trace:
+    profile.mark("user_annotation", "ProfilerStep#5", 1_000, profile.now_us)
+    return profile.read()
+
+
+def phases(trace: Trace) -> list[tuple[str, int]]:
+    names = [trace.strings[name] for name in trace.phases.name.tolist()]
+    return list(zip(names, (trace.phases.duration_ns // US).tolist(), strict=True))
+
+
+def test_the_time_before_a_steps_first_phase_is_no_part_of_it() -> None:
+    """200 us of preparing on the CPU, 10 us of copying, 12 us until the step's end with an op in it."""
+    profile = Profile()
+    profile.python(200)
+    profile.launch(*COPY)
+    profile.launch("aten::mm", ["gemm"])
+    assert phases(marked(profile)) == [("other", 200), ("h2d", 10), ("forward", 14)]
+
+
+def test_what_a_loader_spends_stays_the_loaders() -> None:
+    profile = Profile()
+    profile.python(4)
+    profile.mark("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1_004, 1_100)
+    profile.python(96)
+    profile.launch("aten::mm", ["gemm"])
+    assert phases(marked(profile)) == [("loader", 100), ("forward", 12)]
+
+
+def test_steps_with_a_sum_over_ranks_are_no_evaluation() -> None:
+    kernels = {"ncclDevKernel_AllReduce_Sum_f32_RING_LL": StepKind.STEADY, "gemm": StepKind.EVALUATION}
+    for kernel, kind in kernels.items():
+        profile = Profile()
+        profile.launch("aten::mm", ["gemm"])
+        profile.launch("aten::op", [kernel])
+        assert marked(profile).steps.kind.tolist() == [kind]
+
+
+def test_the_marks_of_our_recorder_give_that_time_to_the_first_phase(tmp_path: Any) -> None:
+    profile = Profile()
+    profile.python(200)
+    profile.launch("aten::mm", ["gemm"])
+    profile.mark("user_annotation", "ProfilerStep#5", 1_000, profile.now_us)
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps({"traceEvents": profile.events}))
+    assert phases(read_kineto(path, marks_are_steps=True)) == [("forward", 212)]

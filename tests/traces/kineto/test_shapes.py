@@ -1,0 +1,86 @@
+"""What an import keeps of an op's arguments: shapes and dtypes as far as the file tells them, without results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from traces.kineto import read_kineto_bytes
+from traces.kineto.spans.out_variants import results_among
+from traces.model.trace import NONE, UNTOLD_LIST, Trace, parse_shapes
+
+torch = pytest.importorskip("torch")
+
+
+def recorded(name: str, dims: list[Any], types: list[Any]) -> Trace:
+    args = {"Input Dims": dims, "Input type": types}
+    event = {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": 5, "dur": 1, "args": args}
+    return read_kineto_bytes(orjson.dumps({"traceEvents": [event]}))
+
+
+def inputs(name: str, dims: list[Any], types: list[Any]) -> tuple[str, str]:
+    trace = recorded(name, dims, types)
+    return trace.strings[int(trace.host.shapes[0])], trace.strings[int(trace.host.dtypes[0])]
+
+
+MATRIX = [[4, 3], [3, 5], [4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "types", "expected"),
+    [
+        ("aten::mm", MATRIX, ["float"] * 3, ("4,3;3,5", "float32;float32")),  # out=, as compiled graphs call it
+        ("aten::mm.out", MATRIX, ["float"] * 3, ("4,3;3,5", "float32;float32")),
+        ("aten::mm", MATRIX[:2], ["float"] * 2, ("4,3;3,5", "float32;float32")),
+        ("aten::addmm", [[5], *MATRIX[:2], [], []], ["float"] * 3 + ["Scalar"] * 2, ("5;4,3;3,5", "float32;float32;float32")),
+        ("aten::addmm", [[5], *MATRIX[:2], [], [], [4, 5]], [*["float"] * 3, "Scalar", "Scalar", "float"],
+         ("5;4,3;3,5", "float32;float32;float32")),
+        ("aten::cat", [[[2, 3], [4, 3]], [], [6, 3]], ["TensorList", "Scalar", "float"], ("2,3;4,3", ";")),
+        ("aten::max", [[4, 3], [], [], [4], [4]], ["float", "Scalar", "Scalar", "float", "long int"], ("4,3", "float32")),
+        ("aten::max", [[4, 3], [], []], ["float", "Scalar", "Scalar"], ("4,3", "float32")),
+        ("aten::max", [[4, 3], [3], [4, 3]], ["float"] * 3, ("4,3;3", "float32;float32")),
+        # no out variant has so many; not ATen's; types that are not known tell nothing
+        ("aten::mm", [*MATRIX, [2], [6]], ["float"] * 5, ("4,3;3,5;4,5;2;6", ";".join(["float32"] * 5))),
+        ("mine::mm", MATRIX, ["float"] * 3, ("4,3;3,5;4,5", "float32;float32;float32")),
+        ("aten::mm", MATRIX, [], ("4,3;3,5;4,5", "")),
+    ],
+)  # fmt: skip
+def test_results_are_no_inputs(name: str, dims: list[Any], types: list[Any], expected: tuple[str, str]) -> None:
+    assert inputs(name, dims, types) == expected
+
+
+def test_calls_of_one_shape_and_several_names_are_kept_apart() -> None:
+    args = {"Input Dims": MATRIX, "Input type": ["float"] * 3}
+    names = ["aten::mm", "aten::addcmul_", "aten::mm", "aten::bmm"]
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": 5 + at, "dur": 1, "args": args}
+        for at, name in enumerate(names)
+    ]
+    trace = read_kineto_bytes(orjson.dumps({"traceEvents": events}))
+    assert [trace.strings[i] for i in trace.host.shapes] == ["4,3;3,5", "4,3;3,5;4,5", "4,3;3,5", "4,3;3,5"]
+
+
+def test_a_list_too_long_for_the_profiler_is_marked_as_untold() -> None:
+    trace = recorded("aten::_foreach_add_", [[], [2, 3], []], ["TensorList", "float", "Scalar"])
+    text = trace.strings[int(trace.host.shapes[0])]
+    assert text == f"{UNTOLD_LIST};2,3" and trace.strings[int(trace.host.dtypes[0])] == ";float32"
+    assert parse_shapes(text) == ((2, 3),)
+    assert trace.host.shapes[0] != NONE
+
+
+def test_out_variants_are_told_as_torch_declares_them() -> None:
+    """GIVEN every op of the installed torch WHEN it is called with tensors wherever it takes some THEN results are told of out
+    variants, but where another overload looks the same, and of no other op."""
+    wrong, right, outs = [], 0, 0
+    for schema in torch._C._jit_get_all_schemas():
+        if schema.name.startswith("aten::"):
+            types = ["float" if "Tensor" in str(argument.type) else "Scalar" for argument in schema.arguments]
+            results = sum(argument.is_out for argument in schema.arguments)
+            found = results_among(schema.name, types)
+            outs, right = outs + bool(results), right + (found == results > 0)
+            if found and not results:
+                wrong.append(str(schema))
+    assert not wrong
+    assert right > 0.98 * outs

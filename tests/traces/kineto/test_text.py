@@ -1,0 +1,328 @@
+"""Damage: whatever is done to a recording's bytes, the importer gives a trace or one clear line. And the op tree."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tarfile
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.traces.kineto.test_eras import T0, call, kernel, op, training_step
+from traces.kineto import read_kineto, read_kineto_bytes
+from traces.kineto.reading.text import parse
+from traces.kineto.spans.nesting import ROUNDING_NS, nesting_order, parents
+from traces.model.invariants import fault
+from traces.model.trace import NONE, Trace, TraceImportError
+
+EVENTS = [op("ProfilerStep#5", 0, 100, cat="user_annotation"), *training_step(0)]
+TEXT = orjson.dumps(
+    {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "GPU"}],
+        "traceEvents": EVENTS,
+        "displayTimeUnit": "ms",
+    },
+    option=orjson.OPT_INDENT_2,
+)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "rank", "name", "x"]), inner),
+    max_leaves=5,
+)
+
+
+def consistent(trace: Trace) -> bool:
+    rows = len(trace.host)
+    return bool((trace.host.parent < rows).all() and (trace.device.launch < rows).all() and (trace.host.duration_ns >= 0).all())
+
+
+def attempt(data: bytes) -> Trace | None:
+    try:
+        trace = read_kineto_bytes(data)
+    except TraceImportError as error:
+        assert "\n" not in str(error)
+        return None
+    assert consistent(trace)
+    return trace
+
+
+def test_truncation_at_every_byte_keeps_the_events_before_the_cut() -> None:
+    whole = read_kineto_bytes(TEXT)
+    assert whole.problems == {}
+    for length in range(0, len(TEXT), 7):
+        trace = attempt(TEXT[:length])
+        ended = TEXT[:length].count(b'"args"') - 1  # the event of the last args may be cut
+        if trace is not None:
+            assert len(trace.host) + len(trace.device) >= ended
+            if length < len(TEXT.rstrip(b" }\n")):
+                assert trace.problems.keys() & {"truncated-json", "unreadable-header"}
+        else:
+            assert ended <= 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(TEXT) - 1), st.integers(0, 255)), min_size=1, max_size=8))
+def test_damaged_bytes_never_end_in_a_traceback(changes: list[tuple[int, int]]) -> None:
+    data = bytearray(TEXT)
+    for position, value in changes:
+        data[position] = value
+    attempt(bytes(data))
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_removed_and_doubled_stretches_never_end_in_a_traceback(data: st.DataObject) -> None:
+    begin = data.draw(st.integers(0, len(TEXT)))
+    end = data.draw(st.integers(begin, min(len(TEXT), begin + 300)))
+    attempt(TEXT[:begin] + TEXT[end:])
+    attempt(TEXT[:end] + TEXT[begin:])
+
+
+@settings(deadline=None, max_examples=60)
+@given(json_values)
+def test_any_value_in_any_place_of_an_event_is_survived(value: Any) -> None:
+    for key in ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args"):
+        for event in (op("aten::add", 1, 2, Input_Dims=[[1]]), kernel(3, 4)):
+            attempt(json.dumps({"traceEvents": [{**event, key: value}, call(3, 2)]}).encode())
+    for key in ("Input Dims", "Input type", "External id", "correlation", "device", "stream", "Sequence number"):
+        events = [op("aten::add", 1, 2), kernel(3, 4)]
+        for event in events:
+            event["args"][key] = value
+        attempt(json.dumps({"traceEvents": events}).encode())
+    for key in ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "record_shapes"):
+        attempt(json.dumps({"traceEvents": [op("aten::add", 1, 2), kernel(3, 4)], key: value}).encode())
+
+
+def test_one_bad_event_costs_only_itself() -> None:
+    lines = [orjson.dumps(event) for event in EVENTS]
+    lines[4] = lines[4].replace(b'"ts":', b'"ts" ')
+    for text in (b'{"traceEvents":[' + b",".join(lines) + b"]}", b"[" + b",\n".join(lines) + b"]"):
+        problems: Counter[str] = Counter()
+        document = parse(text, problems, "x")
+        assert document.events == EVENTS[:4] + EVENTS[5:]
+        assert problems == {"unreadable-event": 1}
+
+
+def test_what_follows_the_events_is_read_after_a_repair() -> None:
+    text = b'{"a": 1, "traceEvents": [{"ph": "X", "v": nan},], "distributedInfo": {"rank": 2}}'
+    problems: Counter[str] = Counter()
+    document = parse(text, problems, "x")
+    assert document.header == {"a": 1, "distributedInfo": {"rank": 2}}
+    assert document.events == [{"ph": "X", "v": None}]
+    assert problems == {"non-finite-number": 1, "trailing-comma": 1}
+
+
+def test_only_wrong_escapes_are_mended() -> None:
+    text = rb'[{"ph": "X", "v": "\\c \c \n \ud83d\ude00 \ud83d \u00e9 \q"}]'
+    problems: Counter[str] = Counter()
+    document = parse(text, problems, "x")
+    assert document.events == [{"ph": "X", "v": "\\c \\c \n \U0001f600 \ufffd \u00e9 \\q"}]
+    assert problems == {"invalid-escape": 2, "half-character": 1}
+
+
+def test_files_and_folders_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(TraceImportError, match="cannot be read"):
+        read_kineto(tmp_path / "missing.json")
+    with pytest.raises(TraceImportError, match=r"no \.json"):
+        read_kineto(tmp_path)
+
+
+def test_gzip_of_several_members_and_damaged_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "x.json.gz"
+    path.write_bytes(gzip.compress(TEXT[:500]) + gzip.compress(TEXT[500:]))
+    assert read_kineto(path).problems == {}
+    packed = bytearray(gzip.compress(TEXT, compresslevel=0))
+    packed[-5] ^= 1  # in the checksum: all text is there
+    path.write_bytes(packed)
+    trace = read_kineto(path)
+    assert trace.problems.keys() <= {"damaged-gzip", "truncated-json"}
+    assert "damaged-gzip" in trace.problems
+
+
+def folder_of(folder: Path, names: tuple[str, ...], **header: Any) -> Path:
+    for index, name in enumerate(names):
+        (folder / name).write_bytes(orjson.dumps({**header, "traceEvents": [op(f"op{index}", index, 1)]}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        (("rank0.json", "rank10.json", "rank2.json"), [0, 2, 10]),
+        (("worker1.170.pt.trace.json", "worker0.169.pt.trace.json"), [0, 1]),
+        (("kineto_0.json", "kineto_1.json", "kineto_2.json"), [0, 1, 2]),
+    ],
+)
+def test_ranks_are_told_by_the_files_names(tmp_path: Path, names: tuple[str, ...], ranks: list[int]) -> None:
+    trace = read_kineto(folder_of(tmp_path, names))
+    assert trace.ranks == ranks
+    files = [trace.provenance["ranks"][str(rank)]["file"] for rank in trace.ranks]
+    assert files == sorted(names, key=lambda name: (len(name), name))
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("a.json", "b.json", "c.json"), "a.json does not say which rank it is"),
+        (("resnet18.json", "resnet50.json"), "resnet18.json does not say which rank it is"),  # numbers may be anything
+        (("rank0.json", "bert.json"), "bert.json does not say which rank it is"),
+        (("rank4.one.json", "rank4.two.json", "rank5.json"), "rank4.one.json and rank4.two.json are both of rank 4"),
+    ],
+)
+def test_files_that_are_not_told_apart_are_refused_by_name(tmp_path: Path, names: tuple[str, ...], says: str) -> None:
+    with pytest.raises(TraceImportError, match=says):
+        read_kineto(folder_of(tmp_path, names))
+
+
+def test_cycles_of_a_process_are_read_one_after_another(tmp_path: Path) -> None:
+    """GIVEN two ranks whose profiler wrote two cycles each, with a step and a kernel in each."""
+    for rank in (0, 1):
+        for cycle in (0, 1):
+            at = 1_000_000 * cycle
+            step = op(f"ProfilerStep#{cycle}", at, 50, cat="user_annotation")
+            own = [step, op("aten::mm", at + 1, 9), call(1, at + 2), kernel(1, at + 5, 20, device=rank)]
+            own = [event | {"tid": 7 + rank, "pid": 7 + rank} if event["cat"] != "kernel" else event for event in own]
+            told = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": own}
+            (tmp_path / f"host_{7 + rank}.{T0 + at}.pt.trace.json").write_bytes(orjson.dumps(told))
+    trace = read_kineto(tmp_path)
+    assert trace.ranks == [0, 1] and trace.problems == {}
+    assert [(thread.rank, thread.tid) for thread in trace.threads] == [(0, 7), (1, 8)]
+    assert [(device.rank, device.index) for device in trace.devices] == [(0, 0), (1, 1)]
+    assert trace.steps.rank.tolist() == [0, 1, 0, 1] and len(trace.device) == 4
+    assert (trace.steps.start_ns[2:] - trace.steps.start_ns[:2]).tolist() == [10**9] * 2
+    assert np.diff(trace.device.start_ns.reshape(2, 2)).tolist() == [[10**9]] * 2  # by device
+    assert len(trace.provenance["ranks"]["1"]["files"]) == 2
+    assert fault(trace) is None
+    # WHEN they overlap THEN they are of two processes, and it is not known which one is rank 1
+    file = max(tmp_path.iterdir())
+    file.write_bytes(file.read_bytes().replace(str(T0 + 1_000_000).encode()[:-3], str(T0).encode()[:-3]))
+    with pytest.raises(TraceImportError, match="both of rank 1"):
+        read_kineto(tmp_path)
+
+
+def test_files_of_runs_of_different_sizes_are_refused(tmp_path: Path) -> None:
+    folder_of(tmp_path, ("a.json",), distributedInfo={"rank": 0, "world_size": 2})
+    folder_of(tmp_path, ("b.json",), distributedInfo={"rank": 1, "world_size": 8})
+    with pytest.raises(TraceImportError, match=r"a\.json is of 2 ranks and b\.json of 8: not one run"):
+        read_kineto(tmp_path)
+
+
+def test_strangers_in_a_folder_are_skipped_counted_and_named(tmp_path: Path) -> None:
+    folder_of(tmp_path, ("rank0.json", "rank1.json"))
+    (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    (tmp_path / "empty.json").write_text("")
+    foreign = {"ph": "X", "cat": "ebpf", "name": "x", "ts": 1, "dur": 1}
+    (tmp_path / "ebpf.json").write_text(json.dumps({"traceEvents": [foreign]}))
+    (tmp_path / "notes.txt").write_text("not looked at")
+    trace = read_kineto(tmp_path)
+    assert trace.ranks == [0, 1] and trace.problems == {"skipped-file": 3}
+    skipped = trace.provenance["skipped_files"]
+    assert list(skipped) == ["config.json", "ebpf.json", "empty.json"] and "ebpf" in skipped["ebpf.json"]
+    # alone each is refused, and so is a folder that has nothing else
+    for name in skipped:
+        with pytest.raises(TraceImportError, match=name):
+            read_kineto(tmp_path / name)
+    for name in ("rank0.json", "rank1.json"):
+        (tmp_path / name).unlink()
+    with pytest.raises(TraceImportError):
+        read_kineto(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar.gz", "zip"])
+def test_an_archive_is_read_as_the_folder_of_its_files(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    folder_of(folder, ("rank0.json", "rank1.json"))
+    (folder / "rank2.json.gz").write_bytes(gzip.compress((folder / "rank1.json").read_bytes()))
+    (folder / "._rank0.json").write_bytes(b"a file beside the file")
+    path = tmp_path / f"run.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for file in sorted(folder.iterdir()):
+                archive.write(file, f"run/{file.name}")
+    else:
+        with tarfile.open(path, "w:gz" if kind == "tar.gz" else "w") as archive:
+            archive.add(folder, "run")
+    trace = read_kineto(path)
+    assert trace.ranks == [0, 1, 2] and trace.problems == {}
+    assert trace.provenance["ranks"]["1"]["file"] == "run/rank1.json"
+    data = path.read_bytes()
+    path.write_bytes(data[: data.index(b'"op1"')] if kind == "tar" else data[:-300])
+    with pytest.raises(TraceImportError, match="damaged archive"):
+        read_kineto(path)
+
+
+def test_several_ranks_in_one_file_are_split() -> None:
+    # GIVEN what a tool makes that lays ranks into one file: ranks in the arguments, processes and devices moved apart
+    events = []
+    for rank in (0, 3):
+        for event in (op("aten::add", 10 + rank, 5), call(3, 12 + rank), kernel(3, 20 + rank, device=rank)):
+            moved = {**event, "pid": event["pid"] + rank * 100_000_000}
+            events.append(moved | {"args": {**event["args"], "rank": rank}})
+        events[-1]["args"]["device"] += rank * 100_000_000
+        named = {"ph": "M", "name": "thread_name", "pid": 7 + rank * 100_000_000, "tid": 7, "args": {"name": "python"}}
+        events.append(named)
+    trace = read_kineto_bytes(orjson.dumps({"schemaVersion": 1, "traceEvents": events}), "merged.json")
+    assert trace.ranks == [0, 3] and trace.problems == {}
+    assert [(device.rank, device.index) for device in trace.devices] == [(0, 0), (3, 3)]
+    assert [(thread.rank, thread.name) for thread in trace.threads] == [(0, "python"), (3, "python")]
+    assert trace.host.parent[trace.device.launch].tolist() == [0, 2]
+
+
+def test_unknown_categories_are_counted_by_name() -> None:
+    categories = ("cpu_op", "mtia_ccp_events", "mtia_ccp_events", "\x1b[31m")
+    events = [op("a", at, 1, cat=category) for at, category in enumerate(categories)]
+    trace = read_kineto_bytes(orjson.dumps({"traceEvents": events}))
+    assert trace.problems == {"unknown-category mtia_ccp_events": 2, "unknown-category (unreadable)": 1}
+    assert len(trace.host) == 4
+
+
+# --- the op tree
+
+spans = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 12), st.integers(0, 8), st.integers(0, 2), st.integers(0, 3)),
+    max_size=14,
+)
+
+
+@settings(deadline=None)
+@given(spans, st.sampled_from([1, ROUNDING_NS // 2, ROUNDING_NS, 5 * ROUNDING_NS]))
+def test_parents_are_those_of_a_search_through_all_spans(drawn: list[tuple[int, ...]], unit_ns: int) -> None:
+    thread, start, duration, outer, entry = (np.array([d[i] for d in drawn], "i8") for i in range(5))
+    start, duration = start * unit_ns, duration * unit_ns
+    order = nesting_order(thread, start, duration, outer, entry)
+    expected_order = sorted(
+        range(len(drawn)), key=lambda row: (thread[row], start[row], -duration[row], outer[row], entry[row], row)
+    )
+    assert order.tolist() == expected_order
+
+    thread, start, end = thread[order], start[order], (start + duration)[order]
+    found, _ = parents(thread, start, end)
+
+    for row in range(len(drawn)):
+        enclosing = [
+            above
+            for above in range(row)
+            if thread[above] == thread[row]
+            and (end[above] >= end[row] or (end[above] > start[row] and end[row] - end[above] <= ROUNDING_NS))
+        ]
+        assert found[row] == (max(enclosing) if enclosing else NONE)
+
+
+def test_real_overlaps_are_counted_and_rounded_ends_are_not() -> None:
+    one = np.zeros(3, "i4")
+    _, overlaps = parents(one, np.array([0, 5000, 9000]), np.array([10_000, 20_000, 10_500]))
+    assert overlaps == 1
+    _, overlaps = parents(one[:2], np.array([0, 5000]), np.array([10_000, 11_000]))
+    assert overlaps == 0

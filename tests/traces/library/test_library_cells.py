@@ -1,0 +1,221 @@
+"""Cells of the library: the published ones as they were published, the file they lie in, and how one is found."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traces.library import catalogue
+from traces.library.build_gpemu import GPUS, build, first_extrapolated
+from traces.library.cells import Cell, CellSource, Gpu, NotMeasured, read_cells, write_cells
+from traces.model.trace import TraceFormatError, TraceLibraryError, TraceWriteError
+from traces.model.workload import InputTensor, WorkloadSignature
+
+PUBLISHED = Path(__file__).parents[4] / "shared" / "published" / "gpemu_times.csv.gz"
+GPU = Gpu("g9", "Test GPU G9", 8 << 30)
+NETWORK = WorkloadSignature(
+    parameters=1000,
+    trainable_parameters=1000,
+    parameter_bytes=4000,
+    modules={"Conv2d": 3, "ReLU": 3, "Net": 1},
+    inputs=(InputTensor((1, 3, 8, 8), "float32"),),
+    batch_bytes=776,
+    optimizer="SGD",
+    autocast="off",
+)
+
+
+def a_cell(model: str = "net", batches: tuple[int, ...] = (1, 2, 4), **changes: object) -> Cell:
+    of = np.array(batches, np.int64)
+    told = CellSource(commit="abc"), {"done": "by hand"}
+    plain = Cell(GPU, model, NETWORK, of, {"forward": of * 1000, "rest": of * 2000 + 7}, source=told[0], provenance=told[1])
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def own_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the library beside the bundled one."""
+    monkeypatch.setenv("TRACE_LIBRARY", str(tmp_path))
+    monkeypatch.setattr(catalogue, "user_folder", lambda: tmp_path / "nobody")
+    return tmp_path
+
+
+def test_six_gpus_with_36_networks_ship_in_less_than_a_megabyte() -> None:
+    files = [read_cells(catalogue.BUNDLED / f"{name}.cells") for name in ("a100", "k80", "m40", "p100", "rtx6000", "v100")]
+    assert {len(file.models) for file in files} == {36}
+    assert sum(file.path.stat().st_size for file in files) < 1_000_000
+    for file in files:
+        assert file.source.repository and len(file.source.commit) == 40
+        assert file.cell("vgg11").whole_provenance == file.shared and file.shared["grain"] == "phase"
+        assert all(cell.source == file.source and file.source.torch for cell in file.cells())
+
+
+def test_an_entry_is_read_within_20_ms() -> None:
+    path = catalogue.BUNDLED / "v100.cells"
+    times = []
+    for _ in range(5):
+        begun = perf_counter()
+        read_cells(path).cell("resnet50")
+        times.append(perf_counter() - begun)
+    assert min(times) < 0.020
+
+
+def test_the_last_measured_batches_are_those_that_fitted() -> None:
+    ends = {model: catalogue.cell("p100", model) for model in ("resnet50", "vgg16", "densenet121", "alexnet")}
+    assert {model: (of.last_batch, of.out_of_memory_batch) for model, of in ends.items()} == {
+        "resnet50": (179, 180),
+        "vgg16": (175, 176),
+        "densenet121": (116, 117),
+        "alexnet": (256, None),
+    }
+
+
+@pytest.mark.skipif(not PUBLISHED.exists(), reason="needs the published measurements in ../shared/published")
+def test_the_table_holds_the_published_figures_and_no_extrapolated_ones(tmp_path: Path) -> None:
+    models = ("resnet50", "mnasnet1_3")
+    with gzip.open(PUBLISHED, "rt") as file:
+        header, *lines = file
+    lines = [line for line in lines if line.split(",")[1] in models]
+    (tmp_path / "rows.csv.gz").write_bytes(gzip.compress("".join([header, *lines]).encode()))
+    build(tmp_path / "rows.csv.gz", "0" * 40, tmp_path)
+    for path in tmp_path.glob("*.cells"):
+        for one in read_cells(path).cells():
+            other = read_cells(catalogue.BUNDLED / path.name).cell(one.model)
+            assert (one.batches == other.batches).all() and (one.rest_ns == other.rest_ns).all()
+            assert one.last_batch == other.last_batch and (one.peak_bytes == other.peak_bytes).all()
+
+    cells = {(name, model): catalogue.cell(gpu.name, model) for name, gpu in GPUS.items() for model in models}
+    rows = list(csv.DictReader([header, *lines]))
+    kept = 0
+    for row in rows:
+        cell, batch = cells[row["gpu"], row["model"]], int(row["batch"])
+        if batch <= cell.last_batch:
+            times = cell.at(batch)
+            assert times.phases_ns["forward"] == round(float(row["forward_s"]) * 1e9) and not times.is_scaled
+            kept += 1
+    assert 0.7 * len(rows) < kept < len(rows)
+
+
+def test_a_line_at_the_end_is_extrapolated_and_one_in_the_midst_is_not() -> None:
+    measured = np.array([1.0, 2.1, 2.9, 4.2, 5.2, 6.2, 7.3])
+    assert first_extrapolated(measured) == 7
+    assert first_extrapolated(np.concatenate([measured, 9.0 + 0.5 * np.arange(5)])) == 7
+
+
+def test_between_measured_batches_it_is_interpolated_and_said() -> None:
+    cell = a_cell()
+    assert (cell.at(2).phases_ns, cell.at(2).is_scaled) == ({"forward": 2000, "rest": 4007}, False)
+    assert (cell.at(3).phases_ns, cell.at(3).is_scaled) == ({"forward": 3000, "rest": 6007}, True)
+    for beyond in (5, 0):
+        with pytest.raises(NotMeasured, match="was not measured; the library has 1 to 4"):
+            cell.at(beyond)
+    with pytest.raises(NotMeasured, match="Test GPU G9 ran out of memory at batch 5, and here it is 6"):
+        a_cell(out_of_memory_batch=5).at(6)
+    assert cell.estimated_at(8).phases_ns["forward"] == 8000
+    assert a_cell(batches=(4,)).estimated_at(8).phases_ns["forward"] == 8000
+
+
+def test_the_signature_at_a_batch() -> None:
+    at = a_cell().workload_at(32)
+    assert (at.inputs, at.batch_bytes) == ((InputTensor((32, 3, 8, 8), "float32"),), 32 * 776)
+
+
+columns = st.lists(st.integers(0, 2**50), min_size=1, max_size=40)
+
+
+@settings(max_examples=60)
+@given(columns)
+def test_cells_come_back_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, values: list[int]) -> None:
+    path = tmp_path_factory.mktemp("cells") / "g9.cells"
+    batches = np.arange(1, len(values) + 1)
+    phases_ns = {"forward": np.array(values), "backward": batches}
+    cell = a_cell(batches=tuple(batches), phases_ns=phases_ns, out_of_memory_batch=99)
+    cell = replace(cell, spread_ns={"forward": batches}, memory_batches=batches[:1], peak_bytes=batches[:1] << 30)
+    write_cells(path, GPU, [cell], {"commit": "abc"})
+
+    back = read_cells(path).cell("net")
+
+    assert back.phases_ns["forward"].tolist() == values and back.out_of_memory_batch == 99 and back.workload == NETWORK
+    assert back.rest_ns.tolist() == batches.tolist() == back.spread_ns["forward"].tolist()
+    assert back.peak_bytes.tolist() == [1 << 30] and back.persistent_bytes.tolist() == []
+    assert (back.source, back.provenance) == (CellSource(commit="abc"), {"done": "by hand"})
+
+
+def test_damaged_foreign_and_newer_files_are_told_in_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "g9.cells"
+    write_cells(path, GPU, [a_cell()], {})
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 3):
+        path.write_bytes(whole[:at])
+        with pytest.raises(TraceFormatError):
+            read_cells(path)
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+        with pytest.raises(TraceFormatError):
+            read_cells(path).cell("net")
+    newer = whole.replace(b"\x93\x01", b"\x93\x02", 1)
+    path.write_bytes(newer)
+    with pytest.raises(TraceFormatError, match="written by a newer release"):
+        read_cells(path)
+    with pytest.raises(TraceWriteError, match="batch sizes do not rise"):
+        write_cells(path, GPU, [a_cell(batches=(2, 1))], {})
+    assert path.read_bytes() == newer and [file.name for file in tmp_path.iterdir()] == ["g9.cells"]
+
+
+def test_a_gpu_is_found_by_its_name_or_by_words_of_the_device(own_library: Path) -> None:
+    assert catalogue.gpu("v100").device == catalogue.gpu("Tesla V100-PCIE-32GB").device == "Tesla V100-PCIE-32GB"
+    assert catalogue.gpu("RTX 6000").name == "rtx6000"
+    with pytest.raises(TraceLibraryError, match=r"has no GPU v10 \(did you mean v100 .*\?\); it has: a100, k80, m40"):
+        catalogue.gpu("v10")
+    with pytest.raises(TraceLibraryError, match=r"no v100/resnet5 \(did you mean resnet50"):
+        catalogue.find_cell("v100/resnet5")
+
+
+def test_own_files_join_the_bundled_ones_and_two_of_a_name_are_refused(own_library: Path) -> None:
+    write_cells(own_library / "mine.cells", GPU, [a_cell()], {})
+    (own_library / "broken.cells").write_bytes(b"nothing")
+    assert catalogue.find_cell("g9/net").last_batch == 4 and "g9" in [gpu.name for gpu in catalogue.gpus()]
+    assert catalogue.faults() == [str(TraceFormatError(own_library / "broken.cells", 0, "not a file of library cells"))]
+    write_cells(own_library / "again.cells", GPU, [a_cell()], {})
+    with pytest.raises(TraceLibraryError, match=r"g9/net is in two files, .*again\.cells and .*mine\.cells"):
+        catalogue.find_cell("g9/net")
+    write_cells(own_library / "again.cells", GPU, [a_cell(), replace(a_cell(), model="b")], {})
+    write_cells(own_library / "mine.cells", GPU, [a_cell(), replace(a_cell(), model="b")], {})
+    told = [fault for fault in catalogue.faults() if "two files" in fault]
+    assert len(told) == 1 and told[0].startswith("g9/b and 1 more are in two files, ")
+
+
+def test_a_script_finds_the_cell_of_what_it_trains_or_the_nearest(own_library: Path) -> None:
+    script = catalogue.cell("v100", "resnet50").workload_at(32)
+    found = catalogue.match("v100", script)
+    assert found.is_same and found.cell.name == "v100/resnet50"
+    # A wrapper and activations under other names make no other network.
+    wrapped = replace(script, modules={"Wrapper": 1, **(script.modules or {}), "ReLU": 1})
+    assert catalogue.match("v100", wrapped).is_same
+
+    other_ways = replace(script, optimizer="AdamW", autocast="float16", trainable_parameters=5)
+    found = catalogue.match("v100", other_ways)
+    assert found.cell.name == "v100/resnet50" and found.differences == (
+        "trainable parameters 25,557,032 there, 5 here",
+        "optimizer SGD there, AdamW here",
+        "autocast off there, float16 here",
+    )
+    larger = replace(script, inputs=(InputTensor((32, 3, 288, 288), "float32"),))
+    assert catalogue.match("v100", larger).differences == ("inputs Nx3x224x224 float32 there, 32x3x288x288 float32 here",)
+
+    two_layers = WorkloadSignature(parameters=72, parameter_bytes=288, modules={"Linear": 1})
+    found = catalogue.match("v100", two_layers)
+    assert not found.scalable and found.differences[0].endswith("parameters there, 72 here")
+    assert not catalogue.match("v100", script, "resnet18").is_same
+
+
+def test_no_two_bundled_networks_are_taken_for_each_other(own_library: Path) -> None:
+    for model in catalogue.models("k80"):
+        assert catalogue.match("k80", catalogue.cell("k80", model).workload).cell.model == model

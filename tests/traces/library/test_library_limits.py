@@ -1,0 +1,41 @@
+"""What a measured limit answers: beside an estimate, between batches that were measured, and for another program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.traces.library.test_library_cells import a_cell
+from traces.library.limits import MeasuredLimit
+
+
+@pytest.mark.parametrize(
+    ("last", "full", "estimated", "largest", "is_exact"),
+    [
+        (226, 227, 265, 226, True),  # what was seen goes before what the allocator says
+        (226, 227, None, 226, True),
+        (64, 128, 100, 100, False),  # a sweep that doubles: between them only the allocator tells
+        (64, 128, 50, 64, False),
+        (64, 128, 300, 127, False),
+        (64, 128, None, None, False),
+        (256, None, 300, 300, False),  # all that were tried fitted
+        (256, None, 200, 256, False),
+    ],
+)
+def test_the_largest_batch_lies_between_what_was_seen_to_fit_and_what_was_not(
+    last: int, full: int | None, estimated: int | None, largest: int | None, is_exact: bool
+) -> None:
+    limit = MeasuredLimit.of(a_cell(batches=(1, last), out_of_memory_batch=full))
+    assert (limit.largest(estimated), limit.is_exact) == (largest, is_exact)
+    assert limit.fits(last) is True and limit.fits(last + 1) is (False if full == last + 1 else None)
+
+
+def test_a_program_that_needs_other_memory_is_not_the_measured_one() -> None:
+    cell = replace(a_cell(), memory_batches=np.array([10, 20]), peak_bytes=np.array([1000, 2000]))
+    assert [cell.peak_at(batch) for batch in (5, 10, 15, 30)] == [500, 1000, 1500, 3000]
+    limit = MeasuredLimit.of(cell)
+    assert limit.is_of(30, 3100) and limit.is_of(30, 2900)
+    assert not limit.is_of(30, 4200) and not limit.is_of(30, 1500)
+    assert MeasuredLimit.of(a_cell()).is_of(30, 1)  # no peak was measured: nothing speaks against it

@@ -1,0 +1,87 @@
+"""What a recording knows of its machine: in a file, and by Kineto's names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from traces.combining.merge import merge_ranks
+from traces.format import items as contents
+from traces.format.trace_file import load, save
+from traces.kineto import read_kineto
+from traces.model.machine import DeviceProperties, Machine, TorchSettings, from_kineto, hip_version, runtime_version, to_kineto
+from traces.model.trace import Device, Trace
+from traces.model.typed_json import from_json, to_json
+
+MACHINE = Machine(torch="2.13.0+cu126", cuda="12.6", cudnn=91002, settings=TorchSettings(tf32_cudnn=True, deterministic=False))
+KINETO = {"computeMajor": 8, "computeMinor": 6, "numSms": 84, "warpSize": 32, "sharedMemPerBlockOptin": 101_376}
+
+
+def test_machines_that_are_alike_are_kept_once(tmp_path: Path) -> None:
+    ranks = [Trace(devices=[Device(0, 0, "GPU")], machines={0: MACHINE}) for _ in range(3)]
+    ranks[2].machines = {0: Machine(torch="2.12.0")}
+    trace = merge_ranks(ranks)
+    save(trace, tmp_path / "t.msgpack")
+    assert load(tmp_path / "t.msgpack").machines == {0: MACHINE, 1: MACHINE, 2: Machine(torch="2.12.0")}
+    assert len(contents._machine_values(trace.machines)) == 2
+    assert trace.machine_of(7) == MACHINE and Trace().machine_of(0) == Machine()
+
+
+def test_kinetos_names() -> None:
+    properties = from_kineto(KINETO | {"id": 0, "name": "GPU", "totalGlobalMem": 5, "regsPerBlock": 65_536})
+    assert properties.multi_processor_count == 84 and properties.shared_memory_per_block_optin == 101_376
+    assert to_kineto(properties) == KINETO
+    assert from_kineto({"major": 7, "multiProcessorCount": 80, "warpSize": "32"}) == DeviceProperties(
+        major=7, multi_processor_count=80
+    )
+    assert (runtime_version(12040), runtime_version(10020), runtime_version("12")) == ("12.4", "10.2", None)
+    assert (hip_version(60443483), hip_version(0)) == ("6.4.43483", None)
+
+
+def test_properties_complete_one_another() -> None:
+    own = DeviceProperties(major=8)
+    assert own.completed_by(DeviceProperties(major=7, minor=5)) == DeviceProperties(major=8, minor=5)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"cudnn": "9"}, "Machine.cudnn: '9' is no int"),
+        ({"settings": {"tf32_matmul": 1}}, "Machine.settings: TorchSettings.tf32_matmul: 1 is no bool"),
+        ([], "Machine is list, not an object"),
+    ],
+)
+def test_what_is_no_machine_is_refused(values: object, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        from_json(Machine, values)
+
+
+def test_json_leaves_out_what_is_not_known_and_what_a_later_release_may_add() -> None:
+    values = json.loads(json.dumps(to_json(MACHINE)))
+    assert values.keys() == {"torch", "cuda", "cudnn", "settings"}
+    assert from_json(Machine, values | {"of_tomorrow": 1}) == MACHINE
+
+
+def test_an_import_knows_the_device_by_torchs_names(shared_traces: Path) -> None:
+    trace = read_kineto(shared_traces / "a100_nccl_args_rank0of2.json.gz")
+    assert trace.devices[0].properties.multi_processor_count == 108
+    assert (trace.machine_of(0).nccl, trace.machine_of(0).torch) == ("2.17.1", "2.4 or newer")
+
+
+@pytest.mark.parametrize(
+    ("torch", "older"),
+    [
+        ("1.9.0", True),
+        ("1.8 to 1.9", True),
+        ("1.8 to 1.10", True),
+        ("1.10 to 1.11", False),
+        ("1.13 to 2.3", False),
+        ("2.13.0+cu126", False),
+        ("1.8 or newer", False),
+        (None, False),
+    ],
+)
+def test_a_release_is_older_where_that_is_sure(torch: str | None, older: bool) -> None:
+    assert Machine(torch=torch).is_before(1, 11) is older

@@ -1,0 +1,88 @@
+"""Row order, and that links survive it."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.traces.sound_traces import differences, traces
+from traces.model.invariants import REFERENCES, column_at, fault
+from traces.model.row_order import in_order, taken
+from traces.model.trace import NONE, TABLES, DeviceSpans, HostSpans, MemoryEvents, Trace
+
+spans = st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 20))
+
+
+@given(
+    st.lists(spans, max_size=20),
+    st.lists(st.tuples(spans, st.integers(-1, 30)), max_size=20),
+    st.lists(st.integers(0, 9)),
+)
+def test_rows_are_sorted_and_every_link_still_meets_its_span(
+    hosts: list[tuple[int, int, int]], devices: list[tuple[tuple[int, int, int], int]], times: list[int]
+) -> None:
+    launches = [launch if launch < len(hosts) else NONE for _, launch in devices]
+    trace = Trace(
+        host=HostSpans.of(
+            thread=[h[0] for h in hosts],
+            start_ns=[h[1] for h in hosts],
+            duration_ns=[h[2] for h in hosts],
+            name=range(len(hosts)),
+            parent=[i - 1 for i in range(len(hosts))],
+        ),
+        device=DeviceSpans.of(
+            device=[d[0] for d, _ in devices],
+            stream=[d[2] for d, _ in devices],
+            start_ns=[d[1] for d, _ in devices],
+            name=range(len(devices)),
+            launch=launches,
+        ),
+        memory=MemoryEvents.of(time_ns=times),
+    )
+    ordered = in_order(trace)
+    host, device = ordered.host, ordered.device
+    keys = list(zip(host.thread, host.start_ns, -host.duration_ns, strict=True))
+    assert keys == sorted(keys)
+    tracks = list(zip(device.device, device.stream, device.start_ns, strict=True))
+    assert tracks == sorted(tracks)
+    assert list(ordered.memory.time_ns) == sorted(times)
+    for name, parent in zip(host.name, host.parent, strict=True):
+        assert (NONE if parent == NONE else int(host.name[parent])) == int(name) - 1
+    for name, launch in zip(device.name, device.launch, strict=True):
+        assert (NONE if launch == NONE else int(host.name[launch])) == launches[int(name)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(trace=traces(), seed=st.integers(0, 2**32 - 1))
+def test_shuffled_rows_come_back_in_order_pointing_where_they_did(trace: Trace, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    ordered = in_order(trace)
+    assert fault(ordered) is None and differences(in_order(ordered), ordered) == []
+
+    # every row has a name of its own: where it came from
+    marks = {name: np.arange(len(getattr(trace, name))) for name in TABLES}
+    orders = {name: random.permutation(rows) for name, rows in marks.items()}
+    shuffled = taken(trace, orders)
+    for where, target in REFERENCES.items():
+        table = where.partition(".")[0]
+        before, after = column_at(trace, where)[orders[table]], column_at(shuffled, where)
+        if target in TABLES:
+            assert (np.append(orders[target], NONE)[after] == before).all(), where
+        else:
+            assert (after == before).all(), where
+
+    again = in_order(shuffled)
+    for keys in (("steps", "start_ns"), ("memory", "time_ns"), ("parts", "start_ns")):
+        assert (np.diff(getattr(getattr(again, keys[0]), keys[1]).astype(float)) >= 0).all()
+    for name in ("batches", "collectives"):
+        ranks_and_starts = list(zip(getattr(again, name).rank, getattr(again, name).start_ns, strict=True))
+        assert ranks_and_starts == sorted(ranks_and_starts)
+    for phase, step in enumerate(again.phases.step[1:], start=1):
+        assert (again.phases.step[phase - 1], again.phases.start_ns[phase - 1]) <= (step, again.phases.start_ns[phase])
+
+
+def test_what_pointed_at_a_row_that_was_left_out_points_nowhere() -> None:
+    trace = Trace(host=HostSpans.of(parent=[NONE, 0, 1]), device=DeviceSpans.of(launch=[2, 1, 0, NONE]))
+    left = taken(trace, {"host": np.array([2, 1])})
+    assert left.host.parent.tolist() == [1, NONE] and left.device.launch.tolist() == [0, 1, NONE, NONE]

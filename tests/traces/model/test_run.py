@@ -1,0 +1,54 @@
+"""What a header tells of the run of each rank: in a file, and who may read provenance."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.traces.sound_traces import RUN
+from traces.model.run import Run
+from traces.model.typed_json import from_json, to_json
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_each_field_goes_through_json() -> None:
+    assert from_json(Run, to_json(RUN) | {"of_tomorrow": 1}) == RUN
+    told = {field: value for field, value in vars(RUN).items() if value == getattr(Run(), field)}
+    assert told == {}, "the example lacks a field"
+
+
+# Who may look into provenance: what prints or lists it, and what lays provenances together.
+READERS = (
+    "traces/combining/merge.py", "traces/kineto/ranks.py", "traces/chrome/export_notes.py", "traces/format/items.py",
+    "traces/library/cells.py", "traces/library/recorded_cells.py", "tui/print_info.py", "tui/html_report.py",
+    "tui/commands/import_.py", "tui/commands/library.py",
+)  # fmt: skip
+
+
+def reads_of_provenance(source: str) -> list[int]:
+    """Lines on which a key of something called provenance is asked for: subscripts, `get`, `in`."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        looked = None
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            looked = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop", "items"):
+            looked = node.func.value
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            looked = node.comparators[0]
+        name = looked.attr if isinstance(looked, ast.Attribute) else looked.id if isinstance(looked, ast.Name) else ""
+        if name == "provenance":
+            lines.append(node.lineno)  # type: ignore[attr-defined]
+    return lines
+
+
+def test_the_reader_of_code_sees_all_forms() -> None:
+    source = "t.provenance['a']\nprovenance.get('a')\n'a' in t.provenance\nt.provenance['a'] = 1\nreplace(t, provenance={})"
+    assert reads_of_provenance(source) == [1, 2, 3]
+
+
+def test_no_code_goes_by_provenance() -> None:
+    files = [path for room in ("traces", "tracer", "replayer", "tui") for path in (ROOT / room).rglob("*.py")]
+    found = {str(path.relative_to(ROOT)): reads_of_provenance(path.read_text(encoding="utf-8")) for path in files}
+    assert {name: lines for name, lines in found.items() if lines and not name.startswith(READERS)} == {}

@@ -1,0 +1,49 @@
+"""Which window holds a time, against a search through all windows."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces.model.intervals import Intervals
+from traces.model.time_windows import TimeWindows
+from traces.model.trace import NONE
+
+lengths = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), max_size=8)  # a gap, then a window
+
+
+def laid_out(lists: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int, int]]:
+    """(start, end, owner) of windows; those of one owner do not overlap."""
+    found = []
+    for owner, rows in lists.items():
+        at = 0
+        for gap, length in rows:
+            found.append((at + gap, at + gap + length, owner))
+            at += gap + length
+    return found
+
+
+@given(st.dictionaries(st.integers(0, 2), lengths, max_size=3), st.randoms(use_true_random=False))
+def test_a_time_is_in_the_window_of_its_owner_that_holds_it(lists: dict[int, list[tuple[int, int]]], random: Random) -> None:
+    # GIVEN windows of several owners in any order
+    rows = laid_out(lists)
+    random.shuffle(rows)
+    windows = TimeWindows([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows])
+    asked = [(time, owner) for time in range(-1, 40) for owner in range(4)]
+    # WHEN asked for every time THEN the row is the one that a search finds
+    expected = [
+        next((i for i, (start, end, of) in enumerate(rows) if of == owner and start <= time < end), NONE)
+        for time, owner in asked
+    ]
+    assert windows.holding([time for time, _ in asked], [owner for _, owner in asked]).tolist() == expected
+
+
+def test_without_owners_all_windows_have_the_same_one() -> None:
+    assert TimeWindows([10, 0], [20, 5]).holding([0, 5, 15, 20]).tolist() == [1, NONE, 0, NONE]
+    assert TimeWindows([], []).holding([1]).tolist() == [NONE]
+
+
+def test_whether_intervals_hold_a_time() -> None:
+    assert Intervals([0, 3, 9], [5, 6, 9]).holds([-1, 0, 5, 6, 9]).tolist() == [False, True, True, False, False]

@@ -1,0 +1,144 @@
+"""Workload signatures: what they say of two runs, and their way through a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.traces.handmade import training
+from traces.format.trace_file import load, save
+from traces.model.trace import PhaseTiming
+from traces.model.workload import InputTensor, Likeness, WorkloadSignature, compare_workloads
+from traces.script.workload_observer import WorkloadObserver
+
+counts = st.none() | st.integers(0, 1 << 62)
+shapes = st.lists(st.integers(0, 1 << 31), max_size=4).map(tuple)
+tensors = st.builds(InputTensor, shapes, st.sampled_from(["float32", "int64"]))
+signatures = st.builds(
+    WorkloadSignature,
+    counts,
+    counts,
+    st.none() | st.dictionaries(st.text(max_size=5), st.integers(0, 99), max_size=3),
+    st.none() | st.lists(tensors, max_size=3).map(tuple),
+    counts,
+    st.none() | st.text(max_size=5),
+    module_order=st.none() | st.text(max_size=5),
+    training_modules=counts,
+)
+
+IMAGES = InputTensor((32, 3, 224, 224), "float32")
+RESNET = WorkloadSignature(
+    25_557_032, 102_228_128, {"Conv2d": 53}, (IMAGES,), 19_267_840, "SGD", module_order="a", training_modules=161
+)
+_LATEST = "module order, training modules"
+
+
+@given(signatures)
+def test_a_signature_comes_back_from_json(signature: WorkloadSignature) -> None:
+    assert WorkloadSignature.from_json(signature.to_json()) == signature
+
+
+@given(signatures, signatures)
+def test_comparing_is_symmetric_and_a_known_signature_is_itself(one: WorkloadSignature, other: WorkloadSignature) -> None:
+    assert compare_workloads(one, other).likeness is compare_workloads(other, one).likeness
+    assert compare_workloads(one, one).likeness in (Likeness.SAME, Likeness.CANNOT_BE_TOLD)
+
+
+@pytest.mark.parametrize(
+    ("changed", "likeness", "reason"),
+    [
+        ({}, Likeness.SAME, f"the same parameters, parameter bytes, modules, inputs, batch bytes, optimizer, {_LATEST}"),
+        (
+            {"optimizer": None, "parameters": None},
+            Likeness.SAME,
+            f"the same parameter bytes, modules, inputs, batch bytes, {_LATEST}",
+        ),
+        (
+            {"inputs": (InputTensor((8, 3, 224, 224), "float32"),), "batch_bytes": 4_816_960},
+            Likeness.OTHER_BATCH_SIZE,
+            "inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",
+        ),
+        ({"batch_bytes": 7}, Likeness.OTHER_BATCH_SIZE, "batch bytes 19,267,840 recorded, 7 here"),
+        (
+            {"inputs": (InputTensor((32, 3, 224, 224), "float16"),)},
+            Likeness.OTHER_MODEL,
+            "inputs 32x3x224x224 float32 recorded, 32x3x224x224 float16 here",
+        ),
+        ({"modules": {"Conv2d": 20, "Linear": 1}}, Likeness.OTHER_MODEL, "53 modules Conv2d recorded, 20 here"),
+        (
+            {"module_order": "b"},
+            Likeness.OTHER_MODEL,
+            "the same modules, but in another order or with parameters of other shapes",
+        ),
+        ({"training_modules": 0}, Likeness.OTHER_MODEL, "training modules 161 recorded, 0 here"),
+        ({"optimizer": "Adam"}, Likeness.OTHER_MODEL, "optimizer SGD recorded, Adam here"),
+        ({"inputs": None, "batch_bytes": None}, Likeness.CANNOT_BE_TOLD, "not both tell their model and the size of a batch"),
+    ],
+)
+def test_what_two_signatures_say(changed: dict[str, Any], likeness: Likeness, reason: str) -> None:
+    match = compare_workloads(RESNET, replace(RESNET, **changed))
+    assert (match.likeness, match.reasons) == (likeness, (reason,))
+
+
+def test_what_an_earlier_signature_lacks_is_named() -> None:
+    earlier = replace(RESNET, module_order=None, training_modules=None)
+    assert compare_workloads(earlier, RESNET).not_compared == ("the order of modules", "training mode", "memory layouts")
+    assert compare_workloads(RESNET, RESNET).not_compared == ("memory layouts",)
+
+
+def test_the_order_of_modules_and_the_shapes_of_their_parameters_are_part_of_the_signature() -> None:
+    def of(*modules: tuple[str, tuple[int, ...]]) -> str | None:
+        names, shapes = zip(*modules, strict=True)
+        return WorkloadSignature().with_model([], names, None, [[shape] for shape in shapes]).module_order
+
+    first, second = ("Linear", (8, 4)), ("Conv2d", (8, 4, 3, 3))
+    assert of(first, second) == of(first, second) != of(second, first)
+    assert of(first, second) != of(("Linear", (4, 8)), second)
+
+
+def test_models_add_up() -> None:
+    signature = WorkloadSignature().with_model([(6, 24), (3, 12)], ["Linear", "Sequential"]).with_model([(5, 10)], ["Linear"])
+    assert (signature.parameters, signature.parameter_bytes) == (14, 46)
+    assert signature.modules == {"Linear": 2, "Sequential": 1}
+    assert WorkloadSignature().with_model([], []).parameters == 0
+
+
+def test_signature_and_phase_timing_go_through_a_file(tmp_path: Path) -> None:
+    trace = training()
+    trace.workload, trace.phase_timing = RESNET, PhaseTiming.SYNCHRONIZED
+    save(trace, tmp_path / "t.msgpack")
+    again = load(tmp_path / "t.msgpack")
+    assert (again.workload, again.phase_timing) == (RESNET, PhaseTiming.SYNCHRONIZED)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [[], {"parameters": -1}, {"parameters": True}, {"modules": [1]}, {"modules": {"a": "b"}}, {"optimizer": 3}]
+    + [{"inputs": value} for value in (3, [3], [[[1], 2]], [[["a"], "float32"]])],
+)
+def test_what_is_no_signature_is_refused(stored: Any) -> None:
+    with pytest.raises(ValueError, match="workload signature"):
+        WorkloadSignature.from_json(stored)
+
+
+def test_of_a_batch_that_was_tried_again_smaller_the_last_attempt_counts() -> None:
+    """GIVEN a model called at 64 and, memory having run out, at 32 WHEN the step ends THEN its batch is 32; but not where a
+    backward pass went through between the two, as between batches whose gradients add up."""
+    model, head = torch.nn.Linear(8, 2), torch.nn.Linear(2, 2)
+    for passes, batch in ((False, 32), (True, 64)):
+        observer = WorkloadObserver()
+        observer.module_called(model, [((64, 8), "float32")])
+        if passes:
+            observer.backward_passed()
+        observer.module_called(head, [((7, 2), "float32")])
+        observer.module_called(model, [((32, 8), "float32")])
+        observer.backward_passed()
+        observer.optimizer_stepped("SGD")
+        observer.step_ended(is_evaluation=False)
+        assert observer.signature is not None and observer.signature.inputs == (InputTensor((batch, 8), "float32"),)

@@ -1,0 +1,152 @@
+"""The table of GPUs and its matcher."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces.model.machine import DeviceProperties
+from traces.model.trace import Device, TraceError
+from traces.names.cards import CARDS, UNKNOWN_CARD, Card, card_of, find_card, known_properties
+
+
+@pytest.mark.parametrize(
+    ("name", "copy_gbps", "ring_gbps"),
+    [
+        ("Tesla P100-PCIE-16GB", 12.6, 12.6),
+        ("Tesla P100-SXM2-16GB", 18.4, 64),  # measured between two: 18.3
+        ("Tesla V100-SXM2-32GB", 46, 120),  # measured between two: 47.9
+        ("Tesla V100-PCIE-16GB", 12.6, 12.6),
+        ("NVIDIA A100-SXM4-80GB", 276, 240),  # NCCL's own limit: 235
+        ("NVIDIA A100-PCIE-40GB", 25.2, 25.2),
+        ("NVIDIA A100 80GB PCIe", 25.2, 25.2),
+        ("NVIDIA A10", 25.2, 25.2),
+        ("NVIDIA L40S", 25.2, 25.2),
+        ("Tesla T4", 12.6, 12.6),
+        ("NVIDIA H100 80GB HBM3", 414, 360),  # measured by NCCL's authors: 370
+        ("NVIDIA H100 PCIe", 50.4, 50.4),
+        ("NVIDIA H200", 414, 360),
+        ("NVIDIA B200", 828, 720),
+        ("AMD Instinct MI300X", 58.88, 358.4),
+        ("", 12.6, 12.6),
+    ],
+)
+def test_what_connects_two_of_a_kind(name: str, copy_gbps: float, ring_gbps: float) -> None:
+    link = card_of(name).link
+    assert (link.copy_gbps, link.ring_gbps) == pytest.approx((copy_gbps, ring_gbps))
+    assert link.hop_ns == (600 if ring_gbps > 60 else 1_000)
+
+
+NAMES = [(name, card) for card in CARDS for name in card.names]
+
+
+@pytest.mark.parametrize(("name", "card"), NAMES, ids=[name for name, _ in NAMES])
+def test_every_name_of_a_card_means_that_card(name: str, card: Card) -> None:
+    assert card_of(name) is card
+    assert sum(name in of.names for of in CARDS) == 1
+    assert card_of(name.removeprefix("NVIDIA ").removeprefix("AMD ").removeprefix("Tesla ")) is card
+
+
+@given(st.sampled_from(NAMES), st.sampled_from(["", "NVIDIA ", "GRID "]), st.sampled_from(["", " VF", "-N"]))
+def test_words_beside_a_name_do_no_harm(of: tuple[str, Card], before: str, behind: str) -> None:
+    assert card_of(before + of[0] + behind) is of[1]
+
+
+def test_a_slice_of_a_card_has_its_share_of_it() -> None:
+    whole, part = card_of("NVIDIA A100-SXM4-40GB"), card_of("NVIDIA A100-SXM4-40GB MIG 3g.20gb")
+    assert part.names == whole.names and part.architecture == whole.architecture
+    assert part.multi_processors == 46 and part.tflops["bf16"] == pytest.approx(312 * 3 / 7)
+    assert part.memory_gbps / whole.memory_gbps == pytest.approx(part.memory_bytes / whole.memory_bytes, rel=1e-6)
+    assert part.memory_bytes / whole.memory_bytes == pytest.approx(0.5, abs=0.02)
+    assert card_of("NVIDIA A30 MIG 1g.6gb").multi_processors == card_of("NVIDIA A30").multi_processors // 4
+    assert card_of("NVIDIA A100-SXM4-40GB MIG 7g.40gb").tflops == whole.tflops
+    assert card_of("a card nobody knows MIG 1g.5gb") is card_of("a card nobody knows")
+
+
+MODELS = [(name, card) for name, card in NAMES if len(name.removeprefix("AMD Instinct ").removeprefix("NVIDIA ").split()) == 1]
+
+
+@given(st.sampled_from([of for of in MODELS if of[0].replace(" ", "").isalnum()]), st.sampled_from("SGX09Z"))
+def test_a_longer_word_is_another_card(of: tuple[str, Card], letter: str) -> None:
+    assert card_of(of[0] + letter) is not of[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "means"),
+    [
+        ("NVIDIA L40S", "NVIDIA L40S"),
+        ("A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB"),
+        ("A100-SXM-80GB", "NVIDIA A100-SXM4-80GB"),
+        ("NVIDIA A100 80GB PCIe", "NVIDIA A100 80GB PCIe"),
+        ("NVIDIA A100-PG509-200", "NVIDIA A100-SXM4-40GB"),
+        ("Tesla V100-SXM2-16GB-N", "Tesla V100-SXM2-16GB"),
+        ("AMD Instinct MI300X VF", "AMD Instinct MI300X"),
+        ("NVIDIA GeForce RTX 3090 Ti", "NVIDIA GeForce RTX 3090 Ti"),
+        ("GeForce RTX 3090", "NVIDIA GeForce RTX 3090"),
+        ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"),
+        ("NVIDIA RTX A6000", "NVIDIA RTX A6000"),
+        ("Quadro RTX 6000", "Quadro RTX 6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "NVIDIA RTX 6000 Ada Generation"),
+        ("AMD Instinct MI250X / MI250", "AMD Instinct MI250X"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", ""),
+        ("NVIDIA GeForce RTX 4080 SUPER", ""),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", ""),
+        ("AMD Radeon Graphics", ""),
+        ("a card nobody knows", ""),
+    ],
+)
+def test_which_card_a_name_means(name: str, means: str) -> None:
+    assert card_of(name).names[0] == means
+
+
+def test_the_table_makes_sense() -> None:
+    assert len(CARDS) >= 30
+    for card in (*CARDS, UNKNOWN_CARD):
+        assert card.source and {"fp64", "fp32"} <= card.tflops.keys()
+        assert 100 < card.memory_gbps < 10_000 and card.memory_bytes > 7 << 30 and card.multi_processors > 0
+        assert card.tflops.get("tf32", 1e9) >= card.tflops["fp32"] <= card.tflops.get("fp16", 1e9)
+        assert card.properties.major == card.architecture.major
+
+
+def test_what_was_recorded_goes_before_the_table() -> None:
+    known = known_properties(Device(0, 0, "NVIDIA RTX A6000", properties=DeviceProperties(multi_processor_count=83)))
+    assert (known.major, known.minor, known.multi_processor_count) == (8, 6, 83)
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("v100", "Tesla V100-SXM2-16GB"),
+        ("V100 PCIe", "Tesla V100-PCIE-16GB"),
+        ("v100-pcie-32gb", "Tesla V100-PCIE-32GB"),
+        ("rtx6000", "Quadro RTX 6000"),
+        ("rtx 6000 ada", "NVIDIA RTX 6000 Ada Generation"),
+        ("4090", "NVIDIA GeForce RTX 4090"),
+        ("1080ti", "NVIDIA GeForce GTX 1080 Ti"),
+        ("a10", "NVIDIA A10"),
+        ("a40", "NVIDIA A40"),
+        ("h100", "NVIDIA H100 80GB HBM3"),
+        ("mi300x", "AMD Instinct MI300X"),
+    ],
+)
+def test_a_card_is_found_by_what_a_person_types(typed: str, name: str) -> None:
+    assert find_card(typed).names[0] == name
+
+
+def test_every_card_is_found_by_each_of_its_names() -> None:
+    assert all(find_card(name) is card for card in CARDS for name in card.names)
+
+
+def test_an_unknown_card_is_told_with_what_is_nearest() -> None:
+    with pytest.raises(TraceError, match=r"no GPU is known by the name gtx1080; did you mean NVIDIA GeForce GTX 1080 Ti, "):
+        find_card("gtx1080")
+    with pytest.raises(TraceError, match=r"no GPU is known by the name of nothing$"):
+        find_card(" ")
+
+
+def test_a_context_takes_2_kib_for_each_thread_of_the_card() -> None:
+    """Measured: github.com/pytorch/pytorch/issues/28394 and github.com/unslothai/unsloth-zoo/pull/1053."""
+    assert find_card("titan v").context_bytes == 320 << 20
+    assert find_card("rtx 6000 ada").context_bytes == 426 << 20
+    assert find_card("mi300x").context_bytes == 0

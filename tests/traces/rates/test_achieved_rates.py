@@ -1,0 +1,150 @@
+"""Rates above the data sheet are explained or not shown.
+
+A V100 has 900 GB/s, 15.7 TFLOP/s and 6 MiB of L2; an A100 has 19.5 TFLOP/s in float32 and 156 in TF32.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.traces.handmade import US
+from traces.kineto import read_kineto
+from traces.model.trace import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Thread, Trace
+from traces.rates.achieved_rates import IN_CACHE, PARTLY_IN_CACHE, OpRates, achieved
+from traces.rates.op_cost import attention_flops
+
+V100, A100 = "Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-80GB"
+
+
+def one_op(op: str, shapes: str, dtypes: str, took_us: float, kernel: str = "kernel", card: str = V100) -> OpRates:
+    """The row of an op with one kernel that takes so long."""
+    trace = Trace(devices=[Device(0, 0, card)], threads=[Thread(0, 1, "main", "main")])
+    add = trace.strings.add
+    trace.host = HostSpans.of(
+        thread=[0, 0], kind=[HostKind.OP, HostKind.RUNTIME], name=[add(op), add("cudaLaunchKernel")], start_ns=[0, US],
+        duration_ns=[9 * US, US], parent=[-1, 0], shapes=[add(shapes), -1], dtypes=[add(dtypes), -1],
+    )  # fmt: skip
+    trace.device = DeviceSpans.of(
+        device=[0], stream=[7], kind=[DeviceKind.KERNEL], name=[add(kernel)], start_ns=[20 * US],
+        duration_ns=[round(took_us * US)], launch=[1],
+    )  # fmt: skip
+    (row,) = achieved(trace, by_shape=True)
+    return row
+
+
+def test_what_fits_in_the_cache_may_be_faster_than_the_memory() -> None:
+    # GIVEN 1 Mi elements in place: 8 MiB move, 4 MiB are touched, in 5 us: 1678 GB/s
+    row = one_op("aten::relu_", "1024,1024", "float32", 5)
+    assert row.cached == IN_CACHE and row.bytes_share == pytest.approx(8 * 2**20 / 5000 / 900)
+
+
+def test_what_fits_in_the_cache_in_part() -> None:
+    # GIVEN 8 MiB in place: 16 MiB move. In 16 us the memory gives 14.4 MB; 6 MiB may come from the cache
+    row = one_op("aten::relu_", "2048,1024", "float32", 16)
+    assert row.cached == PARTLY_IN_CACHE and (row.bytes_share or 0) > 1
+    # WHEN the memory alone suffices THEN nothing is marked
+    assert one_op("aten::relu_", "2048,1024", "float32", 40).cached == ""
+
+
+def test_bytes_are_unknown_where_the_rate_is_impossible() -> None:
+    row = one_op("aten::relu_", "8192,8192", "float32", 10)
+    assert row.gbps is None and row.bytes is None and row.bytes_share is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "took_us", "share"),
+    [
+        ("gemm", 1000, 17.18 / 19.5),  # float32 is fast enough
+        ("cutlass_80_tensorop_s1688gemm_128x128", 1000, 17.18 / 156),  # the kernel's name tells
+        ("gemm", 500, 34.36 / 156),  # float32 is not
+    ],
+)
+def test_products_of_float32_run_as_tf32(kernel: str, took_us: float, share: float) -> None:
+    """2 x 2048 ^ 3 FLOPs are 17.18 G."""
+    row = one_op("aten::mm", "2048,2048;2048,2048", "float32;float32", took_us, kernel, A100)
+    assert row.flops_share == pytest.approx(share, rel=1e-3) and row.tflops == pytest.approx(17.18 * 1000 / took_us, rel=1e-3)
+
+
+def test_winograd_needs_fewer_multiplications() -> None:
+    """3 x 3 filters, stride 1 (assumed, since no op takes the output): 2 x 32 x 56 x 56 x 64 x 64 x 9 FLOPs are 7.40 G."""
+    row = one_op("aten::cudnn_convolution", "32,64,56,56;64,64,3,3", "float32;float32", 350, "volta_scudnn_winograd_128x128")
+    assert row.winograd and row.tflops == pytest.approx(21.14, rel=1e-3)
+    assert row.flops_share == pytest.approx(21.14 / 2.25 / 15.7, rel=1e-3)
+
+
+def test_flops_of_attention_by_layout() -> None:
+    """Batch 2, 4 heads, 8 queries, 16 keys, 32 channels: 2 products of 2 x 2 x 4 x 8 x 16 x 32 FLOPs."""
+    each = 2 * 2 * 4 * 8 * 16 * 32
+    heads_first = ((2, 4, 8, 32), (2, 4, 16, 32), (2, 4, 16, 32))
+    tokens_first = ((2, 8, 4, 32), (2, 16, 4, 32), (2, 16, 4, 32))
+    assert attention_flops("_scaled_dot_product_flash_attention", heads_first) == (2 * each, True)
+    assert attention_flops("_flash_attention_forward", tokens_first) == (2 * each, True)
+    assert attention_flops("_flash_attention_backward", (tokens_first[0], *tokens_first)) == (5 * each, True)
+    one_query = ((2, 4, 1, 32), *heads_first[1:])
+    assert attention_flops("_scaled_dot_product_flash_attention", one_query) == (each // 4, False)  # no mask to halve it
+    # Sequences behind each other: known if there is one.
+    packed = ((8, 4, 32), (16, 4, 32), (16, 4, 32))
+    assert attention_flops("_flash_attn_varlen_forward", (*packed, (2,), (2,))) == (each, True)
+    assert attention_flops("_flash_attn_varlen_forward", (*packed, (3,), (3,))) == (0, False)
+
+
+def test_attention_that_is_too_fast_was_causal() -> None:
+    # GIVEN 4 x 1 x 8 x 4096 x 4096 x 128 FLOPs, 68.7 G; float16 has 312 TFLOP/s: all of them take 220 us
+    shapes, dtypes = ";".join(["1,8,4096,128"] * 3), ";".join(["float16"] * 3)
+    whole = one_op("aten::_scaled_dot_product_flash_attention", shapes, dtypes, 300, card=A100)
+    causal = one_op("aten::_scaled_dot_product_flash_attention", shapes, dtypes, 150, card=A100)
+    assert whole.flops_bounded and not causal.flops_bounded
+    assert whole.flops is not None and causal.flops == whole.flops // 2
+
+
+def test_the_gradient_of_a_mean_is_read_once_per_sum() -> None:
+    row = one_op("aten::div", "32,2048,7,7", "float32", 24)
+    assert row.bytes == 2 * 4 * 32 * 2048 * 49  # an op on its own reads and writes
+    trace = Trace(devices=[Device(0, 0, V100)], threads=[Thread(0, 1, "main", "main")])
+    add = trace.strings.add
+    trace.host = HostSpans.of(
+        thread=[0] * 3, kind=[HostKind.OP, HostKind.OP, HostKind.RUNTIME],
+        name=[add("MeanBackward1"), add("aten::div"), add("cudaLaunchKernel")], start_ns=[0, US, 2 * US],
+        duration_ns=[9 * US, 8 * US, US], parent=[-1, 0, 1], shapes=[add("32,2048,1,1"), add("32,2048,7,7"), -1],
+        dtypes=[add("float32"), add("float32"), -1],
+    )  # fmt: skip
+    trace.device = DeviceSpans.of(
+        device=[0], stream=[7], kind=[0], name=[add("div")], start_ns=[20 * US], duration_ns=[24 * US], launch=[2]
+    )
+    assert achieved(trace)[0].bytes == 4 * 32 * 2048 * 49
+
+
+def test_no_recording_has_an_op_above_the_data_sheet(shared_traces: Path) -> None:
+    files = sorted(shared_traces.glob("*.json.gz"))
+    assert len(files) > 20
+    for path in files:
+        for row in achieved(read_kineto(path), by_shape=True):
+            assert (row.flops_share or 0) <= 1, (path.name, row)
+            assert (row.bytes_share or 0) <= 1 or row.cached, (path.name, row)
+
+
+def test_a_convolutions_output_is_not_the_bias_beside_it() -> None:
+    # GIVEN a convolution of 64 x 64 pixels, whose next op takes the bias as (1, 8, 1, 1) before the output
+    trace = Trace(devices=[Device(0, 0, V100)], threads=[Thread(0, 1, "main", "main")])
+    add = trace.strings.add
+    trace.host = HostSpans.of(
+        thread=[0, 0, 0], kind=[HostKind.OP, HostKind.RUNTIME, HostKind.OP], start_ns=[0, US, 20 * US],
+        name=[add("aten::convolution"), add("cudaLaunchKernel"), add("aten::add")], duration_ns=[9 * US, US, 9 * US],
+        parent=[-1, 0, -1], shapes=[add("1,8,64,64;8,8,3,3"), -1, add("1,8,1,1;1,8,64,64")], dtypes=[-1, -1, -1],
+    )  # fmt: skip
+    trace.device = DeviceSpans.of(
+        device=[0], stream=[7], kind=[DeviceKind.KERNEL], name=[add("conv")], start_ns=[20 * US], duration_ns=[US], launch=[1]
+    )
+    (row,) = achieved(trace, by_shape=True)
+    # THEN each of the 8 x 64 x 64 results takes 8 x 3 x 3 multiply-adds
+    assert row.flops == 2 * (8 * 64 * 64) * (8 * 3 * 3) and not row.flops_bounded
+
+
+def test_products_of_8_bits() -> None:
+    """2048 ^ 3 multiply-adds are 17.18 GFLOP; an H100 has 1979 TFLOP/s in fp8. Two inputs have 4 MiB, the output has 8 MiB."""
+    card = "NVIDIA H100 80GB HBM3"
+    row = one_op("aten::_scaled_mm", "2048,2048;2048,2048;1;1", "float8_e4m3fn;float8_e4m3fn;float32;float32", 20, card=card)
+    assert row.flops_share == pytest.approx(17.18e9 / 20e-6 / 1979e12, rel=1e-3)
+    assert row.bytes == 16 * 2**20 + 8

@@ -1,0 +1,140 @@
+"""How many bytes ops touch, each worked out by hand from small shapes.
+
+f(2, 3) is a float32 operand of that shape, i(2, 3) an int64 one, b(2, 3) one of bytes, h(2, 3) one of float16, d(2, 3) one of
+float64.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from traces.rates.op_traffic import Operand, Traffic, traffic, triton_traffic
+
+
+def f(*shape: int) -> Operand:
+    return Operand(shape, 4)
+
+
+def i(*shape: int) -> Operand:
+    return Operand(shape, 8)
+
+
+def b(*shape: int) -> Operand:
+    return Operand(shape, 1)
+
+
+def h(*shape: int) -> Operand:
+    return Operand(shape, 2)
+
+
+def d(*shape: int) -> Operand:
+    return Operand(shape, 8)
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "operands", "moved_bytes"),
+    [
+        # elementwise: inputs once, output once; out of place and in place move alike
+        ("add", "add", (f(8, 4), f(8, 4)), 3 * 128),
+        ("add", "add_", (f(8, 4), f(8, 4)), 3 * 128),
+        ("mul", "mul", (f(8, 1), f(1, 4)), 32 + 16 + 128),  # both are broadcast
+        ("mul", "mul", (h(8, 4), f(8, 1)), 64 + 32 + 128),  # the result is as wide as the wider tensor
+        ("mul", "mul", (h(8, 4), d()), 64 + 8 + 64),  # a number promotes nothing
+        ("gt", "gt", (f(8, 4), f(8, 4)), 128 + 128 + 32),  # bytes come out
+        ("fill", "fill_", (f(8, 4),), 128),
+        ("copy", "copy_", (f(8, 4), i(8, 4)), 128 + 256),
+        ("copy", "_to_copy", (f(8, 4),), 2 * 128),
+        ("cat", "cat", (f(2, 4), f(6, 4)), 2 * (32 + 96)),
+        ("sum", "sum", (f(8, 4),), 128),
+        ("max_pool2d", "max_pool2d_with_indices", (f(1, 1, 4, 4),), 64),
+        ("mm", "mm", (f(8, 4), f(4, 2)), 128 + 32 + 64),
+        # gradient, image and weight are read; the gradients of image and weight are written
+        ("convolution_backward", "convolution_backward", (f(2, 8, 4, 4), f(2, 3, 4, 4), f(8, 3, 3, 3)),
+         1024 + 2 * 384 + 2 * 864),
+        ("convolution_backward", "cudnn_convolution_backward", (f(2, 3, 4, 4), f(2, 8, 4, 4), f(8, 3, 3, 3)),
+         1024 + 2 * 384 + 2 * 864),
+        ("unified_attention_with_output", "unified_attention_with_output", (h(8, 2, 4), h(8, 1, 4), h(8, 1, 4), h(8, 2, 4)),
+         128 + 64 + 64 + 128),
+        ("rmsnorm", "rmsnorm", (h(8, 4), h(8, 4), h(4)), 64 + 64 + 8),
+        # tables: only what the indices choose
+        ("embedding", "embedding", (f(100, 4), i(2, 3)), 48 + 2 * 6 * 16),
+        ("index_select", "index_select", (f(100, 4), i(6)), 48 + 2 * 6 * 16),
+        ("embedding_backward", "embedding_dense_backward", (f(2, 3, 4), i(2, 3)), 48 + 2 * 96),
+        ("gather", "gather", (f(64, 1000), i(64, 1)), 64 * 8 + 2 * 64 * 4),
+        ("index", "index", (f(100, 4), i(6)), 48 + 2 * 6 * 16),
+        ("index", "index", (f(10, 10, 4), i(6, 1), i(1, 5)), 48 + 40 + 2 * 30 * 16),
+        ("index_put", "index_put_", (f(100, 4), i(6), f(6, 4)), 48 + 96 + 96),
+        ("index_put", "index_put", (f(100, 4), i(6), f(6, 4)), 48 + 96 + 96 + 2 * 1600),  # the target is copied first
+        ("_index_put_impl", "_index_put_impl_", (f(100, 4), f(6, 4)), 2 * 96),  # the list of indices was not recorded
+        ("scatter", "scatter_", (f(100, 4), i(6, 4), f(6, 4)), 192 + 96 + 96),
+        ("scatter_add", "scatter_add_", (f(100, 4), i(6, 4), f(6, 4)), 192 + 96 + 2 * 96),
+        ("index_add", "index_add_", (f(100, 4), i(6), f(6, 4)), 48 + 96 + 2 * 96),
+        ("nll_loss", "nll_loss_forward", (f(32, 1000), i(32)), 32 * 8 + 32 * 4),
+        ("nll_loss_backward", "nll_loss_backward", (f(32, 1000), i(32)), 32 * 8 + 32 * 4),
+        ("nll_loss_backward", "nll_loss_backward", (f(32), f(32, 1000), i(32)), 128 + 32 * 8 + 32 * 4),
+        ("item", "_local_scalar_dense", (f(951, 1024),), 4),
+        ("scatter", "scatter", (f(100, 4), i(6, 4), f(6, 4)), 192 + 96 + 96 + 2 * 1600),  # out of place
+        ("scatter", "scatter_", (f(100, 4), i(6, 4)), 192 + 96),  # a number is written
+        ("index_add", "index_add", (f(100, 4), i(6), f(6, 4)), 48 + 96 + 2 * 96 + 2 * 1600),
+        ("index", "index", (f(10, 10), i(6), i(6)), 48 + 48 + 2 * 6 * 4),  # single elements
+        ("nll_loss", "nll_loss_forward", (f(32, 1000), i(32), f(1000)), 32 * 8 + 2 * 32 * 4),  # with weights of the classes
+        ("_embedding_bag", "_embedding_bag", (f(100, 4), i(6), i(2)), 48 + 16 + 6 * 16 + 2 * 16),
+        ("_cudnn_rnn", "_cudnn_rnn", (f(8, 4), f(16, 4)), 128 + 256),
+        ("_scaled_mm", "_scaled_mm", (b(8, 4), b(4, 2), f(1), f(1)), 32 + 8 + 8 + 2 * 16),
+        ("concat_and_cache_mla", "concat_and_cache_mla", (f(5, 16), f(5, 4), b(900, 16, 20), i(5)), 320 + 80 + 5 * 20 + 40),
+        # caches of keys and values
+        ("reshape_and_cache_flash", "reshape_and_cache_flash",
+         (f(5, 1, 8), f(5, 1, 8), f(900, 16, 1, 8), f(900, 16, 1, 8), i(5)), 2 * 160 + 2 * 160 + 40),
+        ("rotary_embedding", "rotary_embedding", (i(5), f(5, 16), f(5, 8), f(4096, 8)), 40 + 2 * (320 + 160) + 5 * 32),
+        ("attention", "_flash_attention_forward", (f(1, 8, 2, 4),) * 3, 4 * 256),
+        ("attention_backward", "_flash_attention_backward", (f(1, 8, 2, 4),) * 5, 8 * 256),
+    ],
+)  # fmt: skip
+def test_bytes_of_an_op(op: str, name: str, operands: tuple[Operand, ...], moved_bytes: int) -> None:
+    of = traffic(op, name, operands)
+    assert of is not None and of.moved_bytes == moved_bytes
+
+
+def test_a_convolution_writes_its_output() -> None:
+    operands = (f(1, 3, 8, 8), f(4, 3, 3, 3))
+    assert traffic("convolution", "convolution", operands, (1, 4, 6, 6)) == Traffic(768 + 432 + 576, 768 + 432 + 576)
+    assert traffic("convolution", "convolution", operands) == Traffic(768 + 432, 768 + 432)
+
+
+def test_adding_to_rows_touches_them_twice() -> None:
+    of = traffic("index_add", "index_add", (f(100, 4), i(6), f(6, 4)))
+    assert of is not None and of.footprint_bytes == 48 + 96 + 96 + 2 * 1600
+
+
+def test_an_op_in_place_touches_its_memory_twice() -> None:
+    assert traffic("relu", "relu_", (f(8, 4),)) == Traffic(moved_bytes=256, footprint_bytes=128)
+    assert traffic("relu", "relu", (f(8, 4),)) == Traffic(moved_bytes=256, footprint_bytes=256)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands"),
+    [
+        ("index", (f(8, 4),)),  # indices not recorded
+        ("index", (f(8, 4), b(8))),  # a mask: how many are chosen depends on values
+        ("index_put", (i(8), i(3))),  # an index or the values?
+        ("gather", (f(8, 4),)),
+        ("reshape_and_cache", (f(5, 8), f(5, 8), f(900, 8), f(900, 8))),
+        ("rotary_embedding", (i(5), f(5, 16))),
+        ("_scaled_mm", (b(2, 8, 4), b(4, 2))),
+        ("add", ()),
+        ("upsample_nearest2d", (f(1, 3, 8, 8),)),  # the size of the output is not recorded
+    ],
+)
+def test_bytes_that_shapes_do_not_tell(op: str, operands: tuple[Operand, ...]) -> None:
+    assert traffic(op, op, operands) is None
+
+
+def test_an_inductor_kernel_touches_a_slice_of_a_larger_tensor() -> None:
+    # GIVEN a pointwise kernel from a tensor of 2 x 4096 to one of 1000 elements, by 4 programs of 256
+    name, pointers = "triton_poi_fused_slice_0", (f(2, 4096), f(1000))
+    # THEN it reads and writes 1000; 4 programs of 2048 would go through the larger one exactly as well, 3 would not
+    assert triton_traffic(name, pointers, programs=4) == Traffic(8 * 4096 + 4000, 8 * 4096 + 4000)
+    assert triton_traffic(name, pointers, programs=125) == Traffic(8000, 8000)
+    # AND a table between input and output counts at most as often as the input
+    table = triton_traffic("triton_red_fused_add_0", (f(8, 64), f(1000, 64), f(8)), programs=8)
+    assert table == Traffic(4 * (512 + 512 + 8), 4 * (512 + 512 + 8))

@@ -1,0 +1,36 @@
+"""What the command, the launcher and the child agree on survives the session's file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from traces.model.typed_json import from_json, to_json
+from traces.script.configuration import RecordConfig, RecordSession, ReplayConfig, ReplaySession
+
+CONFIG = ReplayConfig("recorded", True, "compute", "virtual", 2.5, 4, 12.5, (8 << 30, 16 << 30))
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        ReplaySession(Path("/a/t.msgpack"), Path("/b"), 7),
+        ReplaySession(Path("/a/t.msgpack"), Path("/b"), 7, True, CONFIG),
+        RecordSession(Path("/a/t.msgpack")),
+        RecordSession(Path("/a/t.msgpack"), RecordConfig("phase", 0, 1, 2)),
+    ],
+)
+def test_a_session_is_the_same_in_the_child(session: ReplaySession | RecordSession) -> None:
+    assert from_json(type(session), json.loads(json.dumps(to_json(session)))) == session
+
+
+def test_a_speed_may_be_a_whole_number() -> None:
+    assert from_json(ReplayConfig, {"speed": 2}) == ReplayConfig(speed=2.0)
+
+
+@pytest.mark.parametrize("values", [{}, {"trace": "t", "out": "o"}, {"trace": 5, "out": "o", "launcher": 1}])
+def test_a_session_that_lacks_something_is_refused(values: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"launcher|trace"):
+        from_json(ReplaySession, values)

@@ -1,0 +1,144 @@
+"""Signals that come while something must not be left half done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from traces.script.deferred_signals import deferred_signals
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def handled() -> Iterator[Callable[[signal.Signals, Callable[[int, FrameType | None], None]], None]]:
+    """Sets a signal's handler for the length of a test."""
+    before: dict[signal.Signals, object] = {}
+
+    def handle(number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> None:
+        before.setdefault(number, signal.signal(number, handler))
+
+    yield handle
+    for number, handler in before.items():
+        signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+def test_ctrl_c_waits_for_the_end_and_takes_its_usual_way() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), deferred_signals():
+        signal.raise_signal(signal.SIGINT)
+        done.append("the rest")
+    assert done == ["the rest"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2])
+def test_so_does_what_a_script_raises_by_itself(handled: Callable[..., None], number: signal.Signals) -> None:
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(number)
+
+    handled(number, leave)
+    done = []
+    with pytest.raises(SystemExit), deferred_signals():
+        signal.raise_signal(number)
+        done.append("the rest")
+    assert done and signal.getsignal(number) is leave
+
+
+def test_handlers_that_do_not_raise_are_all_called_in_order(handled: Callable[..., None]) -> None:
+    came = []
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        handled(number, lambda number, frame: came.append((number, frame is not None)))
+    with deferred_signals():
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGTERM)
+        assert not came
+    assert came == [(signal.SIGUSR1, True), (signal.SIGTERM, True)]
+
+
+def test_it_may_be_used_within_itself() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), deferred_signals():
+        with deferred_signals():
+            signal.raise_signal(signal.SIGINT)
+        done.append("outer")
+    assert done == ["outer"]
+
+
+def test_an_error_within_is_not_hidden_and_handlers_return(handled: Callable[..., None]) -> None:
+    came = []
+    handled(signal.SIGTERM, lambda number, frame: came.append(number))
+    with pytest.raises(ValueError, match="disk"), deferred_signals():
+        signal.raise_signal(signal.SIGTERM)
+        raise ValueError("disk")
+    assert came == [signal.SIGTERM]
+
+
+def test_ignored_signals_stay_ignored(handled: Callable[..., None]) -> None:
+    handled(signal.SIGHUP, signal.SIG_IGN)
+    with deferred_signals():
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        signal.raise_signal(signal.SIGHUP)
+
+
+def test_other_threads_need_nothing() -> None:
+    found = []
+
+    def look() -> None:
+        with deferred_signals():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [signal.default_int_handler]
+
+
+ENDS = f"""
+import os, signal, sys
+sys.path.insert(0, {str(ROOT)!r})
+from traces.script.deferred_signals import at_exit
+
+def finish():
+    print("begun", flush=True)
+    signal.raise_signal(signal.SIGINT)
+    print("ended", flush=True)
+
+at_exit(finish)
+"""
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", ENDS + script], capture_output=True, text=True, timeout=60)
+
+
+def test_an_interpreters_end_is_whole_and_silent() -> None:
+    done = run("print('script')")
+    assert (done.stdout, done.stderr, done.returncode) == ("script\nbegun\nended\n", "", 0)
+
+
+def test_ctrl_c_before_the_first_line_of_the_end_does_not_skip_it() -> None:
+    """The signal is there already when the interpreter calls the first of its hooks."""
+    done = run(
+        "import atexit, threading\n"
+        "def first():\n"
+        "    sys.setprofile(lambda frame, event, arg: event == 'call' and frame.f_code.co_name == 'once' and"
+        " (sys.setprofile(None), signal.raise_signal(signal.SIGINT)))\n"
+        "atexit.register(first)\n"
+    )
+    assert done.stdout == "begun\nended\n"
+    assert done.stderr.count("KeyboardInterrupt") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_fork_is_not_its_parent() -> None:
+    done = run("import os\nif not os.fork(): sys.exit()\nos.wait(); print('parent', flush=True)")
+    assert done.stdout == "parent\nbegun\nended\n"

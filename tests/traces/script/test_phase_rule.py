@@ -1,0 +1,100 @@
+"""The one rule by which recordings and running scripts are cut into phases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces.script.phase_rule import ASIDE, LOSS, PLAIN, PhaseCut, Segment, op_class
+
+EXPLICIT = ("loader", "h2d", "zero_grad", "backward", "optimizer")
+
+
+def segments_of(events: Sequence[str], lasts_ns: int) -> list[Segment]:
+    """A step with an event every 10 ns: an explicit phase's name, which lasts `lasts_ns`, or "plain", "loss", "aside"."""
+    machine = PhaseCut()
+    for i, event in enumerate(events):
+        if event in EXPLICIT:
+            machine.enter(event, 10 * i)
+            machine.leave(event, 10 * i + lasts_ns)
+        else:
+            machine.op({"plain": PLAIN, "loss": LOSS, "aside": ASIDE}[event], 10 * i)
+    return machine.close(10 * len(events))
+
+
+def cut(*events: str) -> list[str]:
+    return [segment.name for segment in segments_of(events, lasts_ns=10)]
+
+
+def test_a_plain_loop() -> None:
+    events = ("loader", "h2d", "h2d", "plain", "plain", "loss", "plain", "zero_grad", "backward", "optimizer")
+    assert cut(*events) == ["loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer"]
+
+
+def test_clipping_after_backward_is_no_forward_pass() -> None:
+    assert cut("plain", "loss", "backward", "plain", "plain", "optimizer") == [
+        "forward", "loss", "backward", "other", "optimizer",
+    ]  # fmt: skip
+
+
+def test_a_step_after_weights_were_updated_by_hand_begins_with_a_forward_pass() -> None:
+    cut = PhaseCut()
+    for step in range(2):
+        cut.op(PLAIN, 100 * step)
+        cut.op(LOSS, 100 * step + 10)
+        cut.enter("backward", 100 * step + 20)
+        cut.leave("backward", 100 * step + 40)
+        cut.op(PLAIN, 100 * step + 50)  # the update
+        assert [segment.name for segment in cut.close(100 * step + 99)] == ["forward", "loss", "backward", "other"]
+
+
+def test_a_step_that_ends_right_after_its_backward_pass_is_followed_by_clipping() -> None:
+    cut = PhaseCut()
+    cut.enter("backward", 0)
+    cut.leave("backward", 40)
+    cut.close(50)
+    cut.op(PLAIN, 60)
+    assert [segment.name for segment in cut.close(70)] == ["other"]
+
+
+def test_a_read_after_the_step_and_data_made_on_the_device_are_no_forward_pass() -> None:
+    assert cut("optimizer", "aside", "plain", "loss") == ["optimizer", "other", "forward", "loss"]
+    assert cut("aside", "zero_grad", "plain", "loss", "backward") == ["other", "zero_grad", "forward", "loss", "backward"]
+
+
+def test_a_generator_and_its_critic_have_two_forward_passes() -> None:
+    half = ("zero_grad", "plain", "loss", "backward", "optimizer")
+    assert cut(*half, *half) == ["zero_grad", "forward", "loss", "backward", "optimizer"] * 2
+
+
+def test_a_copy_or_a_dropout_mask_in_the_midst_of_a_forward_pass_belongs_to_it() -> None:
+    assert cut("plain", "h2d", "aside", "plain", "loss") == ["forward", "loss"]
+
+
+def test_the_time_between_two_segments_is_the_later_ones_unless_the_earlier_was_left_open_ended() -> None:
+    machine = PhaseCut()
+    for name, start_ns, end_ns in (("loader", 0, 5), ("h2d", 9, 12), ("backward", 20, 30), ("optimizer", 34, 40)):
+        machine.enter(name, start_ns)
+        machine.leave(name, end_ns, open_ended=name == "loader")
+        assert machine.boundary_ns == (None if name == "loader" else end_ns)
+    assert machine.close(41) == [
+        Segment("loader", 0, 9), Segment("h2d", 9, 12), Segment("backward", 12, 30), Segment("optimizer", 30, 41),
+    ]  # fmt: skip
+
+
+def test_op_classes_by_name_with_namespace_and_overload() -> None:
+    assert op_class("aten::cross_entropy_loss") == op_class("aten::mse_loss.default") == LOSS
+    assert {op_class(f"aten::{name}") for name in ("item", "randn", "normal_", "_amp_update_scale_")} == {ASIDE}
+    assert op_class("aten::conv2d") == PLAIN
+
+
+@given(st.lists(st.sampled_from([*EXPLICIT, "plain", "loss", "aside"]), min_size=1, max_size=30))
+def test_segments_tile_the_time_from_the_first_event_to_the_end(events: list[str]) -> None:
+    segments = segments_of(events, lasts_ns=5)
+    assert segments[0].start_ns == 0 and segments[-1].end_ns == 10 * len(events)
+    for one, next_one in pairwise(segments):
+        assert one.end_ns == next_one.start_ns
+        assert one.name != next_one.name

@@ -1,0 +1,339 @@
+"""Where steps end, for the loops that scripts are made of: alone, and in any order with hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces.script.step_rule import Optimizers, StepCut, StepEnd
+
+MODEL, OTHER, LOSS = 1, 2, 3
+ENDS = {StepEnd.NOTHING: "", StepEnd.TRAINING: "T", StepEnd.EVALUATION: "E"}
+
+
+class _Optimizer:
+    pass
+
+
+_OPTIMIZER, ONE = _Optimizer(), Optimizers()
+ONE.add(_OPTIMIZER)
+
+
+@dataclass
+class Script:
+    """A running script; `ended` says after which of its events a step ended, "T" for training, "E" for evaluation."""
+
+    cut: StepCut = field(default_factory=lambda: StepCut(ONE))
+    ended: str = ""
+    events: list[str] = field(default_factory=list)
+
+    def _now(self, event: str, kind: str) -> None:
+        self.ended += kind
+        self.events += ["|"] * len(kind) + [event]
+
+    def load(self) -> None:
+        self._now("load", ENDS[self.cut.loader_entered()])
+
+    def exhaust(self) -> None:
+        self.load()
+        self.cut.loader_exhausted()
+
+    def call(self, *modules: int, grad: bool = True) -> None:
+        for module in modules:
+            self._now(f"call {module}", ENDS[self.cut.module_called(module, grad)])
+
+    def evaluate(self, *modules: int) -> None:
+        self.call(*modules, grad=False)
+
+    def train(self, *modules: int) -> None:
+        self.call(*modules)
+        self._now("backward", ENDS[self.cut.backward()])
+
+    def step(self, first: bool = True) -> None:
+        if self.cut.optimizer_stepped(first):
+            self.ended += "T"
+            self.events += ["step", "|"]
+
+
+def batches(script: Script, count: int, body: Callable[[], None]) -> None:
+    for _ in range(count):
+        script.load()
+        body()
+    script.exhaust()
+
+
+def test_a_training_loop_ends_a_step_at_each_optimizer_step() -> None:
+    script = Script()
+
+    def body() -> None:
+        script.train(MODEL, LOSS)
+        script.step()
+
+    for _ in range(2):
+        batches(script, 3, body)
+    assert script.ended == "T" * 6
+
+
+def test_accumulated_gradients_are_one_step() -> None:
+    script = Script()
+    for _ in range(2):
+        for _ in range(4):
+            script.load()
+            script.train(MODEL, LOSS)
+        script.step()
+    assert script.ended == "TT"
+
+
+def test_of_two_optimizers_only_the_first_ends_steps() -> None:
+    script = Script()
+    for _ in range(3):
+        script.load()
+        script.train(OTHER, LOSS)
+        script.step(first=True)
+        script.train(MODEL, OTHER, LOSS)
+        script.step(first=False)
+    script.exhaust()
+    assert script.ended == "TTT"
+
+
+def test_validation_after_two_optimizers_is_cut_at_the_loader_and_in_no_training_step() -> None:
+    script = Script()
+    for _ in range(2):
+        script.load()
+        script.train(OTHER, LOSS)
+        script.step(first=True)
+        script.train(MODEL, OTHER, LOSS)
+        script.step(first=False)
+        script.exhaust()
+        batches(script, 3, lambda: script.evaluate(MODEL, LOSS))
+    assert script.ended == "TEEETEEE"
+
+
+def test_validation_between_epochs_ends_at_the_loader_also_its_last_batch() -> None:
+    script = Script()
+
+    def body() -> None:
+        script.train(MODEL, LOSS)
+        script.step()
+
+    for _ in range(2):
+        batches(script, 2, body)
+        batches(script, 2, lambda: script.evaluate(MODEL, LOSS))
+    assert script.ended == "TTEETTEE"
+    boundaries = "".join("|" if event == "|" else event[0] for event in script.events)
+    assert boundaries.startswith("lccbs|lccbs|llcc|lcc|llccbs|")
+
+
+def test_validation_without_a_loader_ends_where_the_first_model_is_called_again() -> None:
+    script = Script()
+    for _ in range(3):
+        script.train(MODEL, LOSS)
+        script.step()
+    for _ in range(3):
+        script.evaluate(MODEL, OTHER, LOSS)
+    script.train(MODEL, LOSS)
+    script.step()
+    assert script.ended == "TTTEEET"
+
+
+def test_two_models_that_see_one_batch_without_gradient_share_a_step() -> None:
+    script = Script()
+    for _ in range(3):
+        script.evaluate(MODEL, OTHER, OTHER)
+    assert script.ended == "EE" and script.cut.evaluating
+
+
+@pytest.mark.parametrize("loader", [True, False])
+def test_an_inference_script_consists_of_evaluation_steps(loader: bool) -> None:
+    script = Script()
+    for _ in range(4):
+        if loader:
+            script.load()
+        script.evaluate(MODEL)
+    assert script.ended == "EEE" and script.cut.evaluating
+
+
+def test_one_batch_that_is_used_again_and_again_is_many_steps() -> None:
+    script = Script()
+    script.load()
+    for _ in range(5):
+        script.evaluate(MODEL)
+    assert script.ended == "EEEE"
+
+
+def test_inference_with_gradients_on_is_found_out_at_the_second_batch_and_cut_at_the_loader_from_then_on() -> None:
+    script = Script()
+    batches(script, 4, lambda: script.call(MODEL))
+    assert script.ended == "EEEE"
+    boundaries = "".join("|" if event == "|" else event[0] for event in script.events)
+    assert boundaries == "lcl|c|lc|lc|l"
+
+
+def test_a_forward_pass_with_gradient_ends_nothing_without_a_loader_or_in_a_script_that_trains() -> None:
+    script = Script()
+    for _ in range(3):
+        script.call(MODEL)
+    assert script.ended == "" and not script.cut.evaluating
+    script.train(MODEL)
+    script.step()
+    batches(script, 3, lambda: script.call(MODEL))
+    assert script.ended == "T"
+
+
+def test_a_model_tried_out_before_the_first_batch_ends_no_step() -> None:
+    script = Script()
+    script.call(MODEL)
+    script.load()
+    script.train(MODEL)
+    script.step()
+    assert script.ended == "T"
+
+
+def test_a_teacher_called_twice_without_gradient_belongs_to_the_training_step() -> None:
+    script = Script()
+
+    def body() -> None:
+        script.evaluate(OTHER)
+        script.evaluate(OTHER)
+        script.train(MODEL, LOSS)
+        script.step()
+
+    batches(script, 3, body)
+    assert script.ended == "ETTT"  # before the script was seen to train, the first teacher's call looks like a batch
+    batches(script, 2, lambda: script.evaluate(MODEL))
+    assert script.ended == "ETTTEE"
+
+
+def test_samples_drawn_between_two_batches_are_evaluation_steps_and_no_part_of_training() -> None:
+    script = Script()
+    for _ in range(2):
+        script.load()
+        script.train(MODEL)
+        script.step()
+        for _ in range(3):
+            script.evaluate(MODEL)
+    script.load()
+    assert script.ended == "TEEETEEE"
+
+
+def test_evaluating_is_told_until_something_trains() -> None:
+    cut = StepCut(ONE)
+    assert not cut.evaluating
+    cut.module_called(MODEL, False)
+    assert cut.evaluating
+    cut.module_called(OTHER, True)
+    assert not cut.evaluating
+    cut.loader_entered()
+    cut.module_called(MODEL, False)
+    cut.backward()
+    assert not cut.evaluating
+
+
+# What a script does between two ends of training steps, and what steps that makes. Each ends with a loader entry or a step.
+def _plain(script: Script, n: int) -> str:
+    for _ in range(n):
+        script.load()
+        script.train(MODEL, LOSS)
+        script.step()
+    return "T" * n
+
+
+def _accumulating(script: Script, n: int) -> str:
+    for _ in range(n):
+        script.load()
+        script.train(MODEL, LOSS)
+    script.step()
+    return "T"
+
+
+def _distilling(script: Script, n: int) -> str:
+    for _ in range(n):
+        script.load()
+        script.evaluate(OTHER)
+        script.train(MODEL, LOSS)
+        script.step()
+    return "T" * n
+
+
+def _adversarial(script: Script, n: int) -> str:
+    for _ in range(n):
+        script.load()
+        script.train(OTHER)
+        script.step()
+        script.train(MODEL, OTHER)
+        script.step(first=False)
+    return "T" * n
+
+
+def _validating(script: Script, n: int) -> str:
+    script.exhaust()  # of the training data
+    batches(script, n, lambda: script.evaluate(MODEL, LOSS))
+    return "E" * n
+
+
+def _sampling(script: Script, n: int) -> str:
+    script.exhaust()
+    for _ in range(n):
+        script.evaluate(MODEL)
+    script.load()
+    return "E" * n
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([_plain, _accumulating, _distilling, _adversarial, _validating, _sampling]), st.integers(1, 4)
+        ),
+        max_size=12,
+    )
+)
+def test_whatever_a_script_does_in_turn_is_cut_into_its_batches_and_steps(
+    parts: list[tuple[Callable[[Script, int], str], int]],
+) -> None:
+    script, expected = Script(), ""
+    for part, n in parts:
+        expected += part(script, n)
+    assert script.ended == expected
+    # AND the last batch of an evaluation step was not trained on, and a training step holds no two batches evaluated alone
+    steps = "".join("|" if event == "|" else event[0] for event in script.events).split("|")
+    assert len(steps) == len(expected) + 1
+    for kind, events in zip(expected, steps, strict=False):
+        *before, last = events.split("l")
+        assert ("b" in last) is (kind == "T"), events
+        assert kind == "T" or all("c" not in batch or "b" in batch for batch in before), events
+
+
+@given(st.lists(st.sampled_from(["load", "exhaust", "grad", "plain", "backward", "first", "second"]), max_size=40))
+def test_an_evaluation_step_never_ends_after_a_backward_pass_of_its_own_batch(events: list[str]) -> None:
+    cut = StepCut(ONE)
+    trained = called = False  # since the last step end or batch
+    for event in events:
+        if event in ("load", "exhaust"):
+            ended = cut.loader_entered()
+            assert not (ended and trained) and (called or not ended)
+            trained = called = False
+            if event == "exhaust":
+                cut.loader_exhausted()
+        elif event in ("grad", "plain"):
+            ended = cut.module_called(MODEL, event == "grad")
+            assert not (ended and trained)
+            trained, called = trained and not ended, True
+        elif event == "backward":
+            cut.backward()
+            trained = True
+        elif cut.optimizer_stepped(event == "first"):
+            assert not cut.evaluating
+            trained = called = False
+
+
+def test_a_script_that_only_went_forward_with_gradient_was_one_step() -> None:
+    without = StepCut(Optimizers())
+    without.module_called(MODEL, True)
+    assert without.at_stop is StepEnd.EVALUATION
+    about_to_train = StepCut(ONE)
+    about_to_train.module_called(MODEL, True)
+    assert about_to_train.at_stop is StepEnd.NOTHING

@@ -1,0 +1,158 @@
+"""What sets a script's pace, by three runs whose times are given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from traces.model.trace import StepKind, Steps, Trace, TraceError
+from traces.stalls.data_stalls import Bottleneck, pace, stalls_of
+from traces.stalls.storage_server import Loading
+
+MS = 1_000_000
+
+
+def run_of(step_ms: float, steps: int = 30, first_ms: float = 2000) -> Trace:
+    """Steps of one length, after two long ones."""
+    durations = [round(first_ms * MS)] * 2 + [round(step_ms * MS)] * (steps - 2)
+    starts = np.cumsum([0, *durations])[:-1]
+    columns = {
+        "rank": [0] * steps, "number": list(range(steps)), "start_ns": starts, "duration_ns": durations,
+        "kind": [int(StepKind.STEADY)] * steps, "recorded_step": [0] * steps,
+    }  # fmt: skip
+    return Trace(steps=Steps.of(**columns))
+
+
+def loading(cpu_ms: float, pin_ms: float = 0, missed: int = 0) -> Loading:
+    pinned = {"pinned": 30, "pin_ns": round(30 * pin_ms * MS)} if pin_ms else {}
+    return Loading(
+        batches=30, samples=30 * 64, wall_ns=30 * round(cpu_ms * MS), cpu_ns=30 * round(cpu_ms * MS), read_bytes=30 * 6_400_000,
+        missed_bytes=30 * missed, seeks=30 * 64, workers=2, data_set_samples=10_000, **pinned,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gpu_ms", "prepared_ms", "fetched_ms", "pin_ms", "bottleneck"),
+    [
+        (100, 100.5, 101, 0, Bottleneck.GPU),
+        (100, 150, 151, 0, Bottleneck.PREPARATION),
+        (100, 150, 151, 149, Bottleneck.PINNING),
+        (100, 100, 160, 0, Bottleneck.STORAGE),
+        (100, 150, 220, 0, Bottleneck.STORAGE),
+    ],
+)
+def test_the_last_stage_that_slows_the_pipeline_is_named(
+    gpu_ms: float, prepared_ms: float, fetched_ms: float, pin_ms: float, bottleneck: Bottleneck
+) -> None:
+    cached = loading(2 * prepared_ms, pin_ms)
+    found = stalls_of(
+        run_of(gpu_ms), run_of(prepared_ms), [cached], 8, [1], run_of(fetched_ms), [loading(2 * prepared_ms, missed=4_000_000)]
+    )
+    assert found.bottleneck is bottleneck
+    assert found.preparation_share == pytest.approx(max(1 - gpu_ms / prepared_ms, 0), abs=0.001)
+    assert found.fetch_share == pytest.approx(max(1 - prepared_ms / fetched_ms, 0), abs=0.001)
+    assert found.gpu.samples_per_s == pytest.approx(64 / gpu_ms * 1000, rel=0.001)
+    assert found.data_set_bytes == 10_000 * 100_000
+
+
+def test_workers_and_a_disk_that_would_end_the_stalls() -> None:
+    cold = [loading(400, missed=4_000_000)]
+    found = stalls_of(run_of(100), run_of(200), [loading(400)], 2, [1, 2, 4, 8], run_of(300), cold)
+    assert found.enough is not None and found.enough.workers == 4  # 400 ms of work in steps of 100 ms
+    assert [round(row.samples_per_s) for row in found.by_cores] == [160, 320, 640, 640]
+    assert found.disk_bytes_per_s == pytest.approx(4_000_000 / 0.1)
+    assert found.check is not None and found.check.samples_per_s == pytest.approx(found.prepared.samples_per_s, rel=0.01)
+
+
+def test_the_model_for_this_machine_gets_each_batch_as_it_was_and_the_cores_that_others_left() -> None:
+    """GIVEN two workers of which one needs 300 ms for a batch and the other 100, told in the order in which they were done
+    WHEN other programs had nothing, or one of two cores."""
+
+    def told(machine_cores: float) -> list[Loading]:
+        fetches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=1) for _ in range(15)]
+        fetches += [Loading(batches=1, samples=64, cpu_ns=300 * MS, workers=2, process=2) for _ in range(15)]
+        machine_ns = round(machine_cores * 200 * MS)
+        return fetches + [Loading(script_batches=1, script_wall_ns=200 * MS, machine_cpu_ns=machine_ns) for _ in range(29)]
+
+    alone = stalls_of(run_of(1), run_of(150), told(1.0), 2, [])
+    assert alone.taken_cores == 0
+    assert alone.check is not None and alone.check.samples_per_s == pytest.approx(
+        64 / 0.150, rel=0.02
+    )  # waits for the slow one
+    beside = stalls_of(run_of(1), run_of(200), told(2.0), 2, [])
+    assert beside.taken_cores == pytest.approx(1.0)
+    assert beside.check is not None and beside.check.samples_per_s == pytest.approx(64 / 0.200, rel=0.03)  # 400 ms of a core
+
+
+def test_evaluation_does_not_count_and_neither_does_what_a_script_computes_at_first() -> None:
+    """GIVEN steps of 100 ms between evaluations of 1 s, and a script whose first steps compute 2 s of what is done once."""
+    kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.EVALUATION] * 10
+    durations = np.array([100, 100, 1000] * 10) * MS
+    columns = {
+        "rank": [0] * 30, "number": list(range(30)), "start_ns": np.cumsum([0, *durations])[:-1], "duration_ns": durations,
+        "kind": list(map(int, kinds)), "recorded_step": [0] * 30,
+    }  # fmt: skip
+    told = [Loading(evaluates=9), Loading(batches=1, samples=999, cpu_ns=MS, evaluation=1)]
+    for number in range(20):
+        told.append(Loading(batches=1, samples=64, cpu_ns=150 * MS, workers=2, prefetch=2, process=7))
+        told.append(Loading(batches=1, samples=512, cpu_ns=900 * MS, process=9))
+        told.append(Loading(script_batches=1, script_cpu_ns=(2000 if number < 3 else 10) * MS))
+    found = stalls_of(run_of(100), Trace(steps=Steps.of(**columns)), told, 2, [])
+    assert (found.prepared.steps, found.prepared.step_ns, found.batch_samples) == (20, 100 * MS, 64)
+    assert found.batch_cpu_ns == 150 * MS
+    # Workers compute 150 ms for each batch and the script 10 ms: two cores are done with them in 80 ms.
+    assert found.check is not None and found.check.samples_per_s == pytest.approx(640, rel=0.01)
+
+
+def test_more_is_in_hand_where_the_loader_prefetches_more() -> None:
+    with pytest.raises(TraceError, match="let the script train 21 or more"):
+        pace(run_of(1, steps=20), 64, workers=2, prefetch=8)
+
+
+def test_too_few_steps_and_no_loader_are_refused() -> None:
+    with pytest.raises(TraceError, match="let the script train 9 or more"):
+        pace(run_of(1, steps=8), 64, 2)
+    with pytest.raises(TraceError, match="no DataLoader fetched a batch: the script has none, or its data set is empty"):
+        stalls_of(run_of(1), run_of(1), [], 1, [])
+
+
+def test_files_that_were_not_seen_are_said() -> None:
+    unseen = loading(10)
+    unseen.read_bytes = 0
+    [note] = stalls_of(run_of(20), run_of(20), [unseen], 2, []).notes
+    assert "not seen" in note
+
+
+def test_a_machine_that_was_busy_in_the_first_run_is_said() -> None:
+    assert "this machine was busy" in "".join(stalls_of(run_of(30), run_of(20), [loading(10)], 2, []).notes)
+
+
+def test_a_machine_that_was_busy_in_the_second_run_is_said_and_its_stall_is_not_denied() -> None:
+    """GIVEN cached data that took longer than the same behind a disk, and than the GPU WHEN compared THEN both are told."""
+    found = stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(20), [loading(10)])
+    assert any(note.startswith("Cached data took longer than data behind the disk") for note in found.notes)
+    assert found.bottleneck is Bottleneck.PREPARATION and found.preparation_share > 0
+    assert not any(
+        "behind the disk" in note for note in stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(30), []).notes
+    )
+    assert not stalls_of(run_of(20), run_of(20), [loading(10)], 2, []).notes
+
+
+@pytest.mark.parametrize(("loaders", "workers"), [([1], 2), ([1, 2], 4)])
+def test_a_step_of_several_batches_has_all_their_samples(loaders: list[int], workers: int) -> None:
+    """GIVEN gradients of four batches of 64 that are accumulated, or four batches of two loaders with two workers each, WHEN a
+    worker needs 100 ms for a batch THEN two cores are done with a step's in 200 ms."""
+    batches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=at % workers) for at in range(120)]
+    batches += [Loading(script_batches=1, loader=loaders[at % len(loaders)], workers=2) for at in range(119)]
+    found = stalls_of(run_of(40), run_of(200), batches, 2, [8])
+    assert (found.step_batches, found.workers, found.batch_samples) == (4, workers, 64)
+    assert found.prepared.samples_per_s == pytest.approx(4 * 64 / 0.2)
+    assert found.check is not None and found.check.samples_per_s == pytest.approx(4 * 64 / 0.2, rel=0.05)
+    assert found.enough is not None and found.enough.workers == 10  # 400 ms of work in 40 ms
+
+
+def test_storage_through_which_nothing_was_read_is_no_stall() -> None:
+    unseen = Loading(batches=30, samples=30 * 64, cpu_ns=30 * MS, wall_ns=30 * MS, workers=2)
+    found = stalls_of(run_of(100), run_of(100), [unseen], 2, [], run_of(150), [unseen])
+    assert (found.fetched, found.fetch_share, found.disk_bytes_per_s) == (None, None, None)
+    assert found.bottleneck is Bottleneck.GPU

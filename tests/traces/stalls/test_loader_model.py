@@ -1,0 +1,85 @@
+"""The modelled loader is as fast as its slowest stage, within what queueing costs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traces.stalls.loader_model import BatchCost, loaded
+from traces.stalls.storage_model import Disk
+
+MS = 1_000_000
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    workers=st.integers(1, 16),
+    cores=st.integers(1, 16),
+    cpu_ms=st.integers(1, 400),
+    step_ms=st.integers(1, 400),
+    read_bytes=st.integers(0, 20_000_000),
+    prefetch=st.integers(1, 4),
+)
+def test_throughput_is_that_of_the_slowest_stage(
+    workers: int, cores: int, cpu_ms: int, step_ms: int, read_bytes: int, prefetch: int
+) -> None:
+    """GPU, preparation by at most as many workers as there are cores, and the disk: no more, and hardly less."""
+    disk = Disk(200e6)
+    cost = BatchCost(cpu_ms * MS, read_bytes)
+    run = loaded(cost, workers=workers, cores=cores, step_ns=step_ms * MS, disk=disk, prefetch=prefetch)
+    read_ns = read_bytes / 200e6 * 1e9
+    gpu, fetch = step_ms * MS, read_ns
+    # One worker reads and computes in turn; several share the cores.
+    prepare = max(cpu_ms * MS / min(workers, cores), (cpu_ms * MS + read_ns) / workers)
+    assert run.step_ns >= 0.99 * max(gpu, prepare, fetch) - MS
+    assert run.step_ns <= 1.35 * max(gpu, prepare, fetch) + gpu / (prefetch * workers) + MS
+    assert run.wait_ns == pytest.approx(run.step_ns - gpu, abs=MS)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_without_a_disk_workers_on_their_own_cores_share_the_work_evenly(workers: int) -> None:
+    run = loaded(BatchCost(900 * MS), workers=workers, cores=workers, step_ns=10 * MS)
+    assert run.step_ns == pytest.approx(900 * MS / workers, rel=0.001)
+    assert loaded(BatchCost(900 * MS), workers=workers, cores=1, step_ns=10 * MS).step_ns == pytest.approx(900 * MS, rel=0.001)
+
+
+def test_the_scripts_own_work_takes_a_core_from_the_workers() -> None:
+    alone = loaded(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS)
+    beside = loaded(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS, host_ns=20 * MS)
+    assert alone.step_ns == pytest.approx(50 * MS, rel=0.01)
+    assert beside.step_ns == pytest.approx(60 * MS, rel=0.01)  # 220 ms of work on two cores for two batches
+
+
+def test_data_in_time_costs_nothing() -> None:
+    run = loaded(BatchCost(50 * MS), workers=2, cores=4, step_ns=40 * MS)
+    assert (run.step_ns, run.wait_ns) == (40 * MS, 0)
+
+
+@pytest.mark.parametrize(("workers", "cores"), [(0, 1), (1, 0)])
+def test_nothing_cannot_load(workers: int, cores: int) -> None:
+    with pytest.raises(ValueError, match="at least one of each"):
+        loaded(BatchCost(1), workers=workers, cores=cores, step_ns=1)
+
+
+def test_batches_that_differ_hold_up_those_after_them() -> None:
+    """GIVEN that every other batch takes three times as long THEN one worker goes by the mean, two by the slow one."""
+    costs = [BatchCost(cpu_ns=100_000_000), BatchCost(cpu_ns=300_000_000)]
+    assert loaded(costs, workers=1, cores=1, step_ns=1_000).step_ns == pytest.approx(200_000_000, rel=0.01)
+    assert loaded(costs, workers=2, cores=2, step_ns=1_000).step_ns == pytest.approx(150_000_000, rel=0.01)
+
+
+def test_other_programs_share_the_cores_and_are_told_what_they_had() -> None:
+    """GIVEN 100 ms of computing for each batch and one core, WHEN three others always compute THEN each has a quarter of it."""
+    run = loaded(BatchCost(100 * MS), workers=1, cores=1, step_ns=1, others=3)
+    assert run.step_ns == pytest.approx(400 * MS, rel=0.01) and run.others_cores == pytest.approx(0.75, rel=0.01)
+    idle = loaded(BatchCost(100 * MS), workers=1, cores=2, step_ns=1, others=0.5)
+    assert idle.step_ns == pytest.approx(100 * MS, rel=0.01) and idle.others_cores == pytest.approx(0.5)
+
+
+def test_the_steps_that_are_asked_for_are_those_that_count() -> None:
+    """GIVEN batches of which the first two take long, and a script whose first step does."""
+    costs = [BatchCost(1000 * MS)] * 2 + [BatchCost(100 * MS)] * 8
+    ahead = loaded(costs, workers=1, cores=2, step_ns=1, host_ns=[500 * MS] + [0] * 9, steps=range(4, 8))
+    assert ahead.step_ns == pytest.approx(100 * MS, rel=0.01)
+    assert loaded(costs, workers=1, cores=2, step_ns=1, steps=range(0, 2)).step_ns == pytest.approx(1000 * MS, rel=0.01)

@@ -1,0 +1,68 @@
+"""A modelled disk serves one read after the other; a warm cache serves what simulated epochs say that it does."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces.stalls.storage_model import CachePolicy, CacheShare, Disk, steady_hit_share
+
+
+def test_reads_queue_and_each_pays_its_seeks() -> None:
+    disk = Disk(bytes_per_s=1e9, latency_ns=1000)
+    assert disk.read(0, 1000) == 2000
+    assert disk.read(500, 1000, seeks=0) == 3000  # it waits for the one before, and goes on where that ended
+    assert disk.read(10_000, 500, seeks=2) == 12_500
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**7)), min_size=1))
+def test_a_disk_is_never_faster_than_its_rate(reads: list[tuple[int, int]]) -> None:
+    disk = Disk(bytes_per_s=500e6)
+    now_ns = 0
+    for wait_ns, size_bytes in reads:
+        now_ns += wait_ns
+        ready_ns = disk.read(now_ns, size_bytes)
+        assert ready_ns >= now_ns + size_bytes * 2
+    assert ready_ns >= sum(size for _, size in reads) * 2
+
+
+def hit_share_of_epochs(capacity: int, policy: CachePolicy, files: int = 1500, epochs: int = 5) -> float:
+    """By a cache that is simulated file by file, from the third epoch on."""
+    order, held = list(range(files)), OrderedDict[int, None]()
+    chance, hits = random.Random(1), 0
+    for epoch in range(epochs):
+        chance.shuffle(order)
+        for file in order:
+            if file in held:
+                held.move_to_end(file)
+                hits += epoch > 1
+                continue
+            if policy is CachePolicy.LRU and len(held) == capacity:
+                held.popitem(last=False)
+            if len(held) < capacity:
+                held[file] = None
+    return hits / files / (epochs - 2)
+
+
+@pytest.mark.parametrize("policy", list(CachePolicy))
+@pytest.mark.parametrize("cached", [0.2, 0.35, 0.7, 0.95])
+def test_the_formula_says_what_simulated_epochs_come_to(policy: CachePolicy, cached: float) -> None:
+    assert steady_hit_share(cached, policy) == pytest.approx(hit_share_of_epochs(round(1500 * cached), policy), abs=0.02)
+
+
+def test_the_ends() -> None:
+    for policy in CachePolicy:
+        assert (steady_hit_share(0, policy), steady_hit_share(1, policy)) == (0, 1)
+    with pytest.raises(ValueError, match="from 0 to 100 %"):
+        steady_hit_share(1.2, CachePolicy.LRU)
+
+
+def test_a_cache_holds_its_share_of_the_files_and_always_the_same() -> None:
+    cache, names = CacheShare(0.35, CachePolicy.MINIO), [f"n{number:06}.jpg" for number in range(4000)]
+    held = [name for name in names if cache.holds(name)]
+    assert len(held) / len(names) == pytest.approx(0.35, abs=0.03)
+    assert held == [name for name in names if cache.holds(name)]

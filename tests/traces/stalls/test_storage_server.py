@@ -1,0 +1,73 @@
+"""Processes ask one server; who reads waits as long as the modelled disk takes, and all that was loaded is summed."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from traces.stalls.storage_model import CachePolicy, CacheShare, Disk
+from traces.stalls.storage_server import Loading, StorageClient, StorageServer
+
+
+def test_a_read_waits_for_the_disk_and_a_cached_one_does_not(tmp_path: Path) -> None:
+    cache = CacheShare(0.5, CachePolicy.MINIO)
+    with StorageServer(tmp_path / "s", Disk(bytes_per_s=1e9, latency_ns=20_000_000), cache):
+        client = StorageClient(tmp_path / "s")
+        names = [f"{number}.jpg" for number in range(8)]
+        for name in names:
+            begin_ns = time.monotonic_ns()
+            waited_ns = client.read(name, 1000, seeks=1)
+            if cache.holds(name):
+                assert waited_ns is None
+            else:
+                assert waited_ns is not None and 20_000_000 <= waited_ns <= time.monotonic_ns() - begin_ns
+        client.close()
+        assert 0 < sum(map(cache.holds, names)) < 8
+
+
+def test_a_cold_disk_drops_what_the_system_has_cached_and_tells_where_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(100_000))
+    loading = Loading()
+    with StorageServer(tmp_path / "s", drop_cached=True), open(tmp_path / "a", "rb", buffering=0) as file:
+        client = StorageClient(tmp_path / "s")
+        assert client.read("a", 100_000, 1) == 0  # no modelled disk: nothing is waited for
+        for _ in range(3):
+            file.seek(0)
+            file.read()
+            client.drop_cached("a", file.fileno(), loading)
+        client.close()
+    assert loading.dropped == 3 and loading.kept + loading.untold in (0, 3)  # 3 on a file system in memory
+    with StorageServer(tmp_path / "t"), open(tmp_path / "a", "rb", buffering=0) as file:
+        client = StorageClient(tmp_path / "t")
+        client.drop_cached("a", file.fileno(), loading)
+        client.close()
+    assert loading.dropped == 3
+
+
+def test_all_processes_share_the_disk_and_what_they_tell_is_summed(tmp_path: Path) -> None:
+    with StorageServer(tmp_path / "s", Disk(bytes_per_s=1e9)) as server:
+        client = StorageClient(tmp_path / "s")
+        client.read("a", 10, 1)
+        child = os.fork()
+        if child == 0:  # a forked worker has inherited the connection, and makes its own
+            client.read("b", 20_000_000, 1)
+            client.note(Loading(batches=1, samples=32, workers=2, data_set_samples=100))
+            client.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        client.note(Loading(batches=1, samples=16, workers=2, data_set_samples=100))
+        assert (client.read("c", 10, 1) or 0) > 0
+        client.close()
+        loading = Loading.sum(server.told)
+    assert (loading.batches, loading.samples) == (2, 48)
+    assert (loading.workers, loading.data_set_samples) == (2, 100)
+
+
+def test_a_server_that_has_ended_is_said(tmp_path: Path) -> None:
+    with StorageServer(tmp_path / "s"):
+        client = StorageClient(tmp_path / "s")
+    with pytest.raises((ConnectionError, FileNotFoundError)):
+        client.read("a", 10, 1)

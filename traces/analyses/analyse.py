@@ -1,0 +1,55 @@
+"""Everything that is worked out of one trace beyond its plain figures, as one value: what `trace info --details` prints.
+
+    of = analyse(load("v100.msgpack"))
+    of.idle["cuda:0"].by_reason         # {"data": 352_470_000, "host": 77_120_000, ...}
+    of.critical_path.by_kind            # {"host": 103_441_000, "data": 70_913_000, ...}
+
+Each part is told in its own module, where its definition is. `Summary.analyses` has that of a trace, `Comparison.analyses`
+those of both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traces.analyses.critical_path import PathSums, critical_path
+from traces.analyses.idle import IdleTime, idle_times
+from traces.analyses.launches import LongLaunches, StreamLaunches, launch_figures, long_launches
+from traces.analyses.modules import ModuleTime, module_times
+from traces.analyses.stragglers import RankLateness, stragglers
+from traces.analyses.transfers import TransferSum, transfers
+from traces.model.trace import Trace
+from traces.rates.achieved_rates import OpRates, achieved_tables
+
+MOST_ROWS = 500  # of a table; who compares two finds the counterpart of each that matters
+
+
+@dataclass(frozen=True, slots=True)
+class Analyses:
+    """Empty or None where the recording does not have what a part needs."""
+
+    idle: dict[str, IdleTime]  # by device label
+    launches: list[StreamLaunches]
+    long_launches: list[LongLaunches]
+    transfers: list[TransferSum]
+    achieved: list[OpRates]  # by kind of op
+    op_shapes: list[OpRates]  # by kind of op, shapes and dtype
+    modules: list[ModuleTime]
+    stragglers: list[RankLateness]
+    critical_path: PathSums | None
+
+
+def analyse(trace: Trace) -> Analyses:
+    """All of it; a trace of phases alone has none."""
+    path, (kinds, shapes) = critical_path(trace), achieved_tables(trace)
+    return Analyses(
+        idle=idle_times(trace),
+        launches=launch_figures(trace),
+        long_launches=long_launches(trace),
+        transfers=transfers(trace),
+        achieved=kinds[:MOST_ROWS],
+        op_shapes=shapes[:MOST_ROWS],
+        modules=module_times(trace)[:MOST_ROWS],
+        stragglers=stragglers(trace),
+        critical_path=None if path is None else path.sums,
+    )

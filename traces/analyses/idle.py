@@ -1,0 +1,254 @@
+"""Why a GPU did nothing: its idle time by reason, for whole devices and for single streams.
+
+    spans = idle_spans(trace)               # who was idle, from when to when, why: one row per stretch of one reason
+    idle_times(trace)["cuda:0"]             # IdleTime(window_ns=..., busy_ns=..., by_reason={"data": 68_000_000, ...})
+    idle_spans(trace, by_stream=True)       # of each stream by itself, where other streams are a reason too
+
+A device is idle between two stretches of work, and in its steps before the first and after the last. What ends such a gap is
+the kernel (or copy) that begins there. Until it had been launched (`traces.analyses.launches.launched_ns`: when the launching
+call returned, or when the work began if that was earlier) the device had nothing to do and the host is the reason, afterwards
+the device is:
+
+    data                before the launch: the host waited for a batch
+    collective          before the launch: the host was within a collective of its own (gloo);
+                        after it: a communication kernel on another stream ended in the gap
+    synchronization     before the launch: the host had waited for the device to get this far (`traces.analyses.waits`:
+    .item(), pageable
+                        copies), and only then went on; the rest of such a gap is its way to the next launch
+    host                before the launch: the host was busy elsewhere (Python, the framework): the step is host-bound. So it is
+                        while a launching call itself takes long; `traces.analyses.launches.long_launches` has the reasons
+    stream              after the launch: work on another stream of the device ended in the gap, at most 10 us before its end
+    launch              after the launch, and nothing to wait for is seen: launch latency, or what a profiler adds
+    unknown             the launch was not recorded
+
+Times are counted within the windows of the steady steps, from completion to completion (`traces.figures.pace.device_windows`).
+
+Holistic Trace Analysis counts a stream's whole gap as "host_wait" where the launch was called after the gap began; ours divides
+it at the launch. `Gaps.called_ns` gives its figure, and tests/traces/chrome/test_hta.py compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+
+from traces.analyses.communication import communication_kernels
+from traces.analyses.launches import launched_ns
+from traces.analyses.waits import host_waits
+from traces.figures.measure import grouped, profiled_steps, work_rows
+from traces.figures.pace import device_windows
+from traces.model.intervals import Intervals
+from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, Table, Trace
+
+EDGE_NS = 10_000  # at most so long after the work that it waited for does a kernel begin
+_BEFORE_ALL = np.iinfo(np.int64).min
+
+
+class IdleReason(IntEnum):
+    """See the module."""
+
+    DATA = 0
+    COLLECTIVE = 1
+    SYNCHRONIZATION = 2
+    HOST = 3
+    STREAM = 4
+    LAUNCH = 5
+    UNKNOWN = 6
+
+
+@dataclass
+class IdleSpans(Table):
+    """Stretches of one reason each, ordered by (device, stream, start)."""
+
+    device: I4  # row of `trace.devices`
+    stream: I8_OR_NONE  # its number, NONE where the whole device was idle
+    start_ns: I8
+    end_ns: I8
+    reason: U1  # IdleReason
+    ended_by: I8  # the row of `trace.device` whose start ends the gap that it lies in; NONE after the last work
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """The gaps of one device or stream, in order, and its first and last work.
+
+    `called_ns` is when the launch of what ended a gap was called, and `launch_ns` when it had been launched; NONE where that is
+    not known.
+    """
+
+    device: int
+    stream: int
+    start_ns: Column
+    end_ns: Column
+    ended_by: Column  # rows of `trace.device`; NONE after the last work
+    called_ns: Column
+    launch_ns: Column
+    begin_ns: int
+    finish_ns: int
+    first: int  # the row of `trace.device` with which work begins, and when it had been launched
+    first_launch_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTime:
+    """One device within the windows of the steps whose kernels count, or, without steps, from its first to its last work.
+
+    `by_reason` has every reason, most time first where it is printed. `steps` is how many steps that is.
+    """
+
+    window_ns: int
+    busy_ns: int
+    by_reason: dict[str, int]
+    steps: int
+
+    @property
+    def idle_ns(self) -> int:
+        return sum(self.by_reason.values())
+
+
+def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
+    """Where each device, or each stream, had nothing to run between two stretches of work."""
+    rows = work_rows(trace)
+    rows = rows[np.lexsort((trace.device.end_ns[rows], trace.device.start_ns[rows]))]
+    spans = trace.device.take(rows)
+    launch = np.where(spans.launch < len(trace.host), spans.launch, NONE)
+    called_ns = np.append(trace.host.start_ns, NONE)[launch]
+    known_ns = launched_ns(trace, rows)
+    streams = spans.stream if by_stream else np.full(len(rows), NONE)
+    for own in grouped(spans.device, streams):
+        busy = Intervals(spans.start_ns[own], spans.end_ns[own])
+        first = own[np.searchsorted(spans.start_ns[own], busy.start_ns)]  # of each stretch of work
+        yield Gaps(
+            int(spans.device[own[0]]),
+            int(streams[own[0]]),
+            busy.end_ns[:-1],
+            busy.start_ns[1:],
+            rows[first[1:]],
+            called_ns[first[1:]],
+            known_ns[first[1:]],
+            begin_ns=int(busy.start_ns[0]),
+            finish_ns=int(busy.end_ns[-1]),
+            first=int(rows[first[0]]),
+            first_launch_ns=int(known_ns[first[0]]),
+        )
+
+
+def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
+    """The idle time of each device, or of each stream, in stretches of one reason."""
+    found = [_explained(trace, _to_the_ends_of_steps(trace, of)) for of in gaps(trace, by_stream=by_stream)]
+    return IdleSpans.concatenated([spans for spans in found if len(spans)]) if any(map(len, found)) else IdleSpans.empty()
+
+
+def idle_times(trace: Trace) -> dict[str, IdleTime]:
+    """By device label; devices that did no work in the steps that count are left out."""
+    spans, steps = idle_spans(trace), profiled_steps(trace)
+    work = trace.device.take(work_rows(trace))
+    found = {}
+    for device, windows in sorted(device_windows(trace).items()):
+        of, here = spans.take(spans.device == device), work.take(work.device == device)
+        if not len(here):  # timed by CUDA events alone
+            continue
+        busy = Intervals(here.start_ns, here.end_ns)
+        lasted_ns = windows.within(of.start_ns, of.end_ns)
+        sums = np.bincount(of.reason, weights=lasted_ns, minlength=len(IdleReason))
+        busy_ns = int(busy.within(windows.start_ns, windows.end_ns).sum())
+        by_reason = {reason.name.lower(): int(sums[reason]) for reason in IdleReason}
+        mine = int((trace.steps.rank[steps] == trace.devices[device].rank).sum())
+        found[trace.device_label(device)] = IdleTime(windows.total_ns, busy_ns, by_reason, mine)
+    return found
+
+
+def _to_the_ends_of_steps(trace: Trace, of: Gaps) -> Gaps:
+    """With what lies before the first work in the rank's first step, and after the last in its last: there nothing more was
+    launched, so that the host is the reason."""
+    mine = trace.steps.rank == trace.devices[of.device].rank
+    if not mine.any():
+        return of
+    first_ns, last_ns = int(trace.steps.start_ns[mine].min()), int(trace.steps.end_ns[mine].max())
+    start_ns, end_ns, ended_by, launch_ns = of.start_ns, of.end_ns, of.ended_by, of.launch_ns
+    if first_ns < of.begin_ns:
+        start_ns, end_ns = np.append(first_ns, start_ns), np.append(of.begin_ns, end_ns)
+        ended_by, launch_ns = np.append(of.first, ended_by), np.append(of.first_launch_ns, launch_ns)
+    if last_ns > of.finish_ns:
+        start_ns, end_ns = np.append(start_ns, of.finish_ns), np.append(end_ns, last_ns)
+        ended_by, launch_ns = np.append(ended_by, NONE), np.append(launch_ns, last_ns)
+    return replace(of, start_ns=start_ns, end_ns=end_ns, ended_by=ended_by, called_ns=launch_ns, launch_ns=launch_ns)
+
+
+def _explained(trace: Trace, of: Gaps) -> IdleSpans:
+    """The gaps cut wherever the reason may change, and each piece judged by its middle."""
+    if not len(of.start_ns):
+        return IdleSpans.empty()
+    rank = trace.devices[of.device].rank
+    data, calls = data_waits(trace, rank), _host_collectives(trace, rank)
+    waited_for_ns, is_communication = _other_streams(trace, of)
+    within = np.clip(of.launch_ns, of.start_ns, of.end_ns)
+    edges = np.concatenate([of.start_ns, of.end_ns, within, waited_for_ns[waited_for_ns > 0]])
+    edges = np.concatenate([edges, data.start_ns, data.end_ns, calls.start_ns, calls.end_ns])
+    cuts = np.sort(edges[(edges >= of.start_ns[0]) & (edges <= of.end_ns[-1])])
+    cuts = cuts[np.append(True, cuts[1:] != cuts[:-1])]  # np.unique hashes, which takes ten times as long
+    middle = (cuts[:-1] + cuts[1:]) // 2
+    gap = np.searchsorted(of.start_ns, cuts[:-1], side="right") - 1
+    inside = (gap >= 0) & (cuts[:-1] < of.end_ns[gap])
+    cuts, ends, middle, gap = cuts[:-1][inside], cuts[1:][inside], middle[inside], gap[inside]
+    launch_ns, on_host = of.launch_ns[gap], cuts < of.launch_ns[gap]
+    other_stream = np.where(is_communication[gap], IdleReason.COLLECTIVE, IdleReason.STREAM)
+    on_device = np.where(middle < waited_for_ns[gap], other_stream, IdleReason.LAUNCH)
+    on_the_way = np.where(_synchronized(trace, rank, of.start_ns)[gap], IdleReason.SYNCHRONIZATION, IdleReason.HOST)
+    on_the_way = np.where(calls.holds(middle), IdleReason.COLLECTIVE, on_the_way)
+    on_the_way = np.where(data.holds(middle), IdleReason.DATA, on_the_way)
+    reason = np.where(launch_ns == NONE, IdleReason.UNKNOWN, np.where(on_host, on_the_way, on_device))
+    # Pieces of one gap and one reason that touch are one stretch.
+    first = np.ones(len(gap), dtype=bool)
+    first[1:] = (gap[1:] != gap[:-1]) | (reason[1:] != reason[:-1]) | (cuts[1:] != ends[:-1])
+    last = np.append(first[1:], True)
+    rows = gap[first]
+    return IdleSpans.of(
+        device=np.full(len(rows), of.device),
+        stream=np.full(len(rows), of.stream),
+        start_ns=cuts[first],
+        end_ns=ends[last],
+        reason=reason[first],
+        ended_by=of.ended_by[rows],
+    )
+
+
+def data_waits(trace: Trace, rank: int) -> Intervals:
+    """When the rank's host waited for a batch: as recorded, else its loader phases."""
+    waits = trace.batches.take((trace.batches.rank == rank) & (trace.batches.kind == BatchKind.WAIT))
+    if len(waits):
+        return Intervals(waits.start_ns, waits.end_ns)
+    phases = trace.phases
+    loads = phases.name == trace.strings.find("loader")
+    mine = trace.steps.rank[phases.step] == rank if len(trace.steps) else np.ones(len(phases), dtype=bool)
+    return Intervals(phases.start_ns[loads & mine], phases.end_ns[loads & mine])
+
+
+def _host_collectives(trace: Trace, rank: int) -> Intervals:
+    """When the rank's host was within a collective that no device runs."""
+    table = trace.collectives.take((trace.collectives.rank == rank) & (trace.collectives.device == NONE))
+    return Intervals(table.start_ns, table.end_ns)
+
+
+def _synchronized(trace: Trace, rank: int, at_ns: Column) -> Column:
+    """Whether the rank's host waited for the device until each time."""
+    waits = host_waits(trace, rank)
+    return Intervals(waits.start_ns, waits.end_ns).holds(at_ns - 1)
+
+
+def _other_streams(trace: Trace, of: Gaps) -> tuple[Column, Column]:
+    """For each gap of a stream: when the work on another stream ended that it seems to have waited for (`_BEFORE_ALL`: none),
+    and whether that was communication. A whole device has no other stream."""
+    ends_ns, communicates = np.full(len(of.start_ns), _BEFORE_ALL), np.zeros(len(of.start_ns), dtype=bool)
+    table = trace.device
+    others = np.flatnonzero(table.is_work & (table.device == of.device) & (table.stream != of.stream))
+    if of.stream == NONE or not len(others):
+        return ends_ns, communicates
+    others = others[np.argsort(table.end_ns[others], kind="stable")]
+    latest = np.searchsorted(table.end_ns[others], of.end_ns, side="right") - 1
+    ended_ns = table.end_ns[others[latest]]
+    waited = (latest >= 0) & (ended_ns > of.start_ns) & (ended_ns >= of.end_ns - EDGE_NS)
+    return np.where(waited, ended_ns, _BEFORE_ALL), waited & communication_kernels(trace)[others[latest]]

@@ -1,0 +1,192 @@
+"""How far the host runs ahead of the GPU: the delay of launches, and how many of them wait in a stream's queue.
+
+    launch_figures(trace)[0]        # StreamLaunches(device="cuda:0", stream=7, count=8772, delay_median_ns=..., ...)
+    queue_length(trace, 0, 7)       # QueueLength(time_ns=array([...]), length=array([...])): a step function
+    long_launches(trace)[0]         # LongLaunches(call="cudaLaunchKernel", reason="kernels loaded at first use", ...)
+
+Definitions are Holistic Trace Analysis's: a launch's delay is from the end of the call on the host until the work begins, and a
+queue holds what has been launched and not begun. Work whose launch was not recorded is left out of both. A long queue with a
+delay of milliseconds is a GPU-bound program; a queue near zero is a host-bound one.
+
+Note [Long launch calls]
+    A launch takes the host some microseconds. A call of LONG_NS or more is host time with one of these reasons:
+
+    the host waited for the GPU    see `traces.analyses.waits`
+    the launch queue was full      when the call began, its stream had FULL_QUEUE launches that had not ended. NVIDIA's driver
+                                   then blocks until one ends. CUDA documents neither the rule nor the depth; a Tesla V100
+                                   never had more than 1022 pending (recording `v100_absolute_ns`).
+    kernels loaded at first use    it launches the first kernel of its name in the recording, or a call that loads a module lies
+                                   within it. CUDA has loaded kernels lazily since 11.7 (CUDA C++ Programming Guide, "Lazy
+                                   Loading").
+    not visible                    none of these
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.analyses.waits import host_waits
+from traces.figures.measure import enclosing, grouped, launch_steps, profiled_steps, work_rows
+from traces.model.trace import NONE, Column, HostKind, Trace
+
+LONG_NS = 100_000
+FULL_QUEUE = 1000
+_LOADS = ("ModuleLoad", "LibraryLoad", "ModuleGetFunction", "LibraryGetKernel")
+WAITED, FULL, LOADED, NOT_VISIBLE = (
+    "the host waited for the GPU", "the launch queue was full", "kernels loaded at first use", "not visible",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLaunches:
+    """One stream. The mean of the queue's length is over time, from the first of these launches to the last start."""
+
+    device: str
+    stream: int
+    count: int
+    delay_median_ns: int
+    delay_p95_ns: int
+    queue_mean: float
+    queue_most: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLength:
+    """`length` holds from its time to the next."""
+
+    time_ns: Column
+    length: Column
+
+    @property
+    def mean(self) -> float:
+        """Over time; 0 where there is none."""
+        lasted_ns = np.diff(self.time_ns)
+        return float((self.length[:-1] * lasted_ns).sum() / lasted_ns.sum()) if lasted_ns.sum() else 0.0
+
+
+def launched_rows(trace: Trace) -> Column:
+    """The rows of `trace.device` that are work and whose launching call was recorded."""
+    rows = work_rows(trace)
+    launch = trace.device.launch[rows]
+    return rows[(launch >= 0) & (launch < len(trace.host))]
+
+
+def launched_ns(trace: Trace, rows: Column) -> Column:
+    """When each of these rows of work had been launched, NONE where its launch was not recorded.
+
+    That is when the launching call returned, or when the work began if that was earlier. So a call that itself takes long is
+    host time. But a call that waited (`traces.analyses.waits`) had launched its work when the wait began. In a replay ops
+    launch their work, without a call: the same holds for the op.
+    """
+    host, spans = trace.host, trace.device
+    if not len(host):
+        return np.full(len(rows), NONE, dtype=np.int64)
+    launch = np.where(spans.launch[rows] < len(host), spans.launch[rows], NONE)
+    returned_ns = host.end_ns
+    for rank in trace.ranks:
+        waits = host_waits(trace, rank)
+        returned_ns[waits.call] = waits.start_ns
+    return np.asarray(np.where(launch != NONE, np.minimum(returned_ns[launch], spans.start_ns[rows]), NONE))
+
+
+def launch_delay_ns(trace: Trace, rows: Column) -> Column:
+    """From the end of the launching call until the work begins, for rows of `launched_rows`; 0 where it began before that."""
+    host, launch = trace.host, trace.device.launch[rows]
+    is_call = host.kind[launch] == HostKind.RUNTIME  # in a replay it is the whole op: that launches when it begins
+    called_ns = np.where(is_call, host.end_ns[launch], host.start_ns[launch])
+    return np.asarray(np.maximum(trace.device.start_ns[rows] - called_ns, 0))
+
+
+def queue_length(trace: Trace, device: int, stream: int) -> QueueLength:
+    """What a stream's queue holds over time; a start and a launch at one time change it at once."""
+    rows = launched_rows(trace)
+    return _queue(trace, rows[(trace.device.device[rows] == device) & (trace.device.stream[rows] == stream)])
+
+
+def _queue(trace: Trace, rows: Column) -> QueueLength:
+    times_ns = np.concatenate([trace.host.start_ns[trace.device.launch[rows]], trace.device.start_ns[rows]])
+    changes = np.repeat([1, -1], len(rows))
+    moments, place = np.unique(times_ns, return_inverse=True)
+    return QueueLength(moments, np.cumsum(np.bincount(place, weights=changes, minlength=len(moments))).astype(np.int64))
+
+
+def launch_figures(trace: Trace) -> list[StreamLaunches]:
+    """By device and stream, most launches first; of the work launched in the steps whose kernels count, if there are steps."""
+    rows, steps = launched_rows(trace), profiled_steps(trace)
+    if len(steps):
+        rows = rows[np.isin(launch_steps(trace)[rows], steps)]
+    spans = trace.device.take(rows)
+    delay_ns = launch_delay_ns(trace, rows)
+    found = []
+    for mine in grouped(spans.device, spans.stream):
+        device, stream = int(spans.device[mine[0]]), int(spans.stream[mine[0]])
+        queue = _queue(trace, rows[mine])
+        median_ns, p95_ns = (round(float(value)) for value in np.percentile(delay_ns[mine], (50, 95)))
+        label = trace.device_label(device)
+        longest = max(int(queue.length.max()), 0)
+        found.append(StreamLaunches(label, stream, len(mine), median_ns, p95_ns, round(queue.mean, 2), longest))
+    return sorted(found, key=lambda of: -of.count)
+
+
+@dataclass(frozen=True, slots=True)
+class LongLaunches:
+    """Launch calls of one name that took LONG_NS or more for one reason; see Note [Long launch calls]."""
+
+    call: str
+    reason: str
+    count: int
+    host_ns: int
+    longest_ns: int
+
+
+def long_launches(trace: Trace) -> list[LongLaunches]:
+    """By call and reason, most host time first."""
+    host, spans = trace.host, trace.device
+    rows = launched_rows(trace)
+    rows = rows[host.kind[spans.launch[rows]] == HostKind.RUNTIME]
+    call, first = np.unique(spans.launch[rows], return_index=True)  # each call by the first row of its work
+    rows = rows[first]
+    long = host.duration_ns[call] >= LONG_NS
+    if not long.any():
+        return []
+    waited = np.concatenate([host_waits(trace, rank).call for rank in trace.ranks])
+    reasons = np.full(len(call), NOT_VISIBLE, dtype=object)
+    reasons[_loads_kernels(trace, call)] = LOADED
+    reasons[_pending(trace, rows) >= FULL_QUEUE] = FULL
+    reasons[np.isin(call, waited)] = WAITED
+    sums: dict[tuple[str, str], list[int]] = {}
+    for row, reason in zip(call[long].tolist(), reasons[long].tolist(), strict=True):
+        sums.setdefault((trace.strings[int(host.name[row])], reason), []).append(int(host.duration_ns[row]))
+    found = [LongLaunches(*key, len(took), sum(took), max(took)) for key, took in sums.items()]
+    return sorted(found, key=lambda of: (-of.host_ns, of.call, of.reason))
+
+
+def _loads_kernels(trace: Trace, call: Column) -> Column:
+    """Whether each of these calls is the first on its device to launch some kernel, or holds a call that loads a module."""
+    host, spans = trace.host, trace.device
+    rows = launched_rows(trace)
+    rows = rows[np.argsort(host.start_ns[spans.launch[rows]], kind="stable")]
+    firsts = np.unique(np.stack([spans.device[rows].astype("i8"), spans.name[rows]]), axis=1, return_index=True)[1]
+    loading = [number for number, text in enumerate(trace.strings.texts) if any(mark in text for mark in _LOADS)]
+    is_load = (host.kind == HostKind.RUNTIME) & np.isin(host.name, loading)
+    is_call = np.zeros(len(host), dtype=bool)
+    is_call[call] = True
+    around = enclosing(host, is_call)[is_load]
+    return np.isin(call, np.concatenate([spans.launch[rows[firsts]], around]))
+
+
+def _pending(trace: Trace, rows: Column) -> Column:
+    """How many calls that had launched on the work's stream had work that had not ended when the call for it began."""
+    host, spans = trace.host, trace.device
+    found, launched = np.zeros(len(rows), dtype=np.int64), launched_rows(trace)
+    for on in grouped(spans.device[launched], spans.stream[launched]):
+        of = launched[on]
+        mine = (spans.device[rows] == spans.device[of[0]]) & (spans.stream[rows] == spans.stream[of[0]])
+        of = of[np.lexsort((spans.end_ns[of], spans.launch[of]))]
+        of = of[np.append(spans.launch[of][1:] != spans.launch[of][:-1], True)]  # of a graph the kernel that ends last
+        called_ns = host.start_ns[spans.launch[rows[mine]]]
+        ended = np.searchsorted(np.sort(spans.end_ns[of]), called_ns, side="right")
+        found[mine] = np.searchsorted(np.sort(host.start_ns[spans.launch[of]]), called_ns, side="left") - ended
+    return found

@@ -1,0 +1,206 @@
+"""Time by nn.Module: what each module and all within it takes on the host and on the GPU, forward and backward.
+
+    for module in module_times(trace): print(module.path, module.forward_ns, module.backward_ns)
+    # "Qwen2Model_0/Qwen2DecoderLayer_3/Qwen2Attention_3", ...
+
+Where modules are known from: ranges called "nn.Module: ...", as `trace record` and torch.profiler with stacks write them; else
+the Python frames that an old profiler noted at each op, of which those of functions called `forward` (and `_forward_impl`) make
+the path, by file and line. Work of the backward pass belongs to the module of the forward op that made its autograd node: the
+last one with the node's sequence number, for ops that make none carry the number of the next that does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from weakref import finalize
+
+import numpy as np
+
+from traces.figures.measure import begin_in_steps, enclosing, profiled_steps, work_of_steps
+from traces.model.trace import NONE, Column, HostKind, Trace
+
+PREFIX = "nn.Module: "
+
+
+class ModuleNames:
+    """Names for modules as torch.profiler with stacks gives them: the class, and the 0-based index of the module among those of
+    its class that were called. A module that has gone keeps its name."""
+
+    def __init__(self) -> None:
+        self._of_class: Counter[str] = Counter()
+
+    def name(self, module: object) -> str:
+        """The name of a module that has none yet: "nn.Module: Conv2d_0"."""
+        cls = type(module).__name__
+        self._of_class[cls] += 1
+        return f"{PREFIX}{cls}_{self._of_class[cls] - 1}"
+
+    def keep(self, module: object, known: dict[int, int], number_of: Callable[[str], int]) -> int:
+        """The number of a module's name, which is new; `known` has it by the module's identity for as long as it lives."""
+        number = known[id(module)] = number_of(self.name(module))
+        finalize(module, known.pop, id(module), None).atexit = False
+        return number
+
+
+_FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\((?P<line>\d+)\): (?:forward|_forward_impl)$")
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleTime:
+    """Means per step over the steps whose kernels count and whose backward pass is told apart; without steps, totals. Times of
+    the GPU are sums of kernels.
+
+    `own_ns` is the part of forward and backward that no module within this one launched. `host_ns` is the module's own call,
+    with all within; it and `calls` are None where only frames at ops are known.
+    """
+
+    path: str  # of the modules around it and itself, "/" between them
+    calls: float | None
+    forward_ns: int
+    backward_ns: int
+    own_ns: int
+    host_ns: int | None
+
+
+def module_times(trace: Trace) -> list[ModuleTime]:
+    """In the order of their first call; empty where no module is known."""
+    paths, module_of, calls = _from_ranges(trace) or _from_frames(trace) or ([], None, None)
+    if module_of is None or calls is None:
+        return []
+    steps = _with_backward(trace, profiled_steps(trace))
+    took_ns, module, is_backward = attributed_work(trace, steps, module_of)
+    own = [np.bincount(module[part], weights=took_ns[part], minlength=len(paths)) for part in (~is_backward, is_backward)]
+    whole = [_with_all_within(paths, sums) for sums in own]
+    count, host_ns = calls.of_steps(trace, steps, len(paths))
+    times = max(len(steps), 1)
+    return [
+        ModuleTime(
+            path,
+            calls=round(float(count[at]) / times, 2) if calls.is_timed else None,
+            forward_ns=round(whole[0][at] / times),
+            backward_ns=round(whole[1][at] / times),
+            own_ns=round(float(own[0][at] + own[1][at]) / times),
+            host_ns=round(float(host_ns[at]) / times) if calls.is_timed else None,
+        )
+        for at, path in enumerate(paths)
+        if count[at] or whole[0][at] or whole[1][at]
+    ]
+
+
+def called_modules(trace: Trace) -> tuple[list[str], Column]:
+    """Paths of the modules that the recording has ranges of, and for each host span the number of the innermost module around
+    it, or NONE. Empty without ranges."""
+    found = _from_ranges(trace)
+    return (found[0], found[1]) if found is not None else ([], np.zeros(0, dtype=np.int64))
+
+
+def _with_backward(trace: Trace, steps: Column) -> Column:
+    """Those of the steps whose backward pass can be told apart by module, if there are any."""
+    nodes = np.flatnonzero(trace.host.forward_thread > 0)
+    told = np.array([step for step in steps.tolist() if begin_in_steps(trace, nodes, np.array([step])).any()], np.int64)
+    return told if len(told) else steps
+
+
+@dataclass
+class _Calls:
+    """When modules were called: host rows, and the module of each."""
+
+    rows: Column
+    module: Column
+    is_timed: bool  # the rows are the modules' own calls
+
+    def of_steps(self, trace: Trace, steps: Column, modules: int) -> tuple[Column, Column]:
+        """How often each module was called, and for how long, within the steps."""
+        chosen = begin_in_steps(trace, self.rows, steps)
+        lasted_ns = trace.host.duration_ns[self.rows[chosen]]
+        counts = np.bincount(self.module[chosen], minlength=modules)
+        return counts, np.bincount(self.module[chosen], weights=lasted_ns, minlength=modules)
+
+
+def _from_ranges(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
+    """Paths, the module of each host span, and the calls; None where there are no ranges of modules."""
+    host, texts = trace.host, trace.strings.texts
+    named = [row for row in np.unique(host.name).tolist() if texts[row].startswith(PREFIX)]
+    is_module = np.isin(host.name, named) & np.isin(host.kind, (HostKind.PYTHON, HostKind.ANNOTATION))
+    rows = np.flatnonzero(is_module)
+    if not len(rows):
+        return None
+    nearest = enclosing(host, is_module)
+    around = np.append(nearest, NONE)[np.where(host.parent[rows] < rows, host.parent[rows], NONE)]
+    numbers: dict[str, int] = {}
+    number_of_row: dict[int, int] = {}
+    path_of: list[str] = []
+    for row, above in zip(rows.tolist(), around.tolist(), strict=True):
+        name = texts[int(host.name[row])].removeprefix(PREFIX)
+        path = f"{path_of[number_of_row[above]]}/{name}" if above in number_of_row else name
+        if path not in numbers:
+            numbers[path] = len(path_of)
+            path_of.append(path)
+        number_of_row[row] = numbers[path]
+    number = np.full(len(host) + 1, NONE)
+    number[rows] = [number_of_row[row] for row in rows.tolist()]
+    return path_of, number[nearest], _Calls(rows, number[rows], is_timed=True)
+
+
+def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
+    host = trace.host
+    numbers: dict[str, int] = {}
+    of_stack = np.full(len(trace.strings) + 1, NONE)
+    for stack in np.unique(host.stack[host.stack != NONE]).tolist():
+        frames = [_FRAME.match(f"/{frame}") for frame in trace.strings[stack].split(";")]
+        # Of PyTorch's own modules the line says nothing, of others it tells the call sites of one `forward` apart.
+        labels = (frame["file"] + ("" if frame["torch"] else f":{frame['line']}") for frame in reversed(frames) if frame)
+        path = "/".join(labels)
+        parts = path.split("/") if path else []
+        for depth in range(1, len(parts) + 1):  # a module that launches nothing itself is one too
+            numbers.setdefault("/".join(parts[:depth]), len(numbers))
+        if path:
+            of_stack[stack] = numbers[path]
+    if not numbers:
+        return None
+    told = enclosing(host, of_stack[host.stack] != NONE)
+    module = np.append(of_stack[host.stack], NONE)[told]
+    outermost = np.flatnonzero((of_stack[host.stack] != NONE) & (np.append(module, NONE)[host.parent] == NONE))
+    return list(numbers), module, _Calls(outermost, module[outermost], is_timed=False)
+
+
+def forward_ops(trace: Trace) -> Column:
+    """For each host span within a node of the backward pass the row of the forward op that made the node, else NONE."""
+    host = trace.host
+    ranks = np.array([thread.rank for thread in trace.threads] or [0])[host.thread]
+    node = enclosing(host, (host.sequence != NONE) & (host.forward_thread != NONE) & (host.forward_thread > 0))
+    forwards = np.flatnonzero((host.sequence != NONE) & ~((host.forward_thread != NONE) & (host.forward_thread > 0)))
+    if not len(forwards) or not (node != NONE).any():
+        return np.full(len(host), NONE)
+    spread = int(host.sequence.max()) + 1
+    keys = ranks[forwards] * spread + host.sequence[forwards]
+    order = np.argsort(keys, kind="stable")
+    wanted = np.where(node != NONE, ranks[node] * spread + host.sequence[node], NONE)
+    place = np.clip(np.searchsorted(keys[order], wanted, side="right") - 1, 0, len(order) - 1)
+    found = forwards[order[place]]
+    return np.where((wanted != NONE) & (keys[order[place]] == wanted), found, NONE)
+
+
+def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column, Column, Column]:
+    """The work launched in the steps: how long each piece took, to whom it counts, and whether the backward pass launched it.
+
+    `caller` says of each host span to whom it counts, or NONE. A backward node's work is that of the forward op that made it.
+    """
+    rows, launch = work_of_steps(trace, steps)
+    forward = forward_ops(trace)[launch]
+    counts_to = caller[np.where(forward != NONE, forward, launch)]
+    known = counts_to != NONE
+    return trace.device.duration_ns[rows[known]].astype(np.float64), counts_to[known], forward[known] != NONE
+
+
+def _with_all_within(paths: list[str], own: Column) -> list[float]:
+    """Each path's figure with those of all paths below it."""
+    sums = dict.fromkeys(paths, 0.0)
+    for path, value in zip(paths, own.tolist(), strict=True):
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1):
+            sums["/".join(parts[:depth])] += value
+    return [sums[path] for path in paths]

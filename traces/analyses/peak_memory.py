@@ -1,0 +1,106 @@
+"""What fills a device's memory when it is fullest: by the op and the phase that allocated it.
+
+    peak = held_at_peak(trace, device=0)
+    peak.held[0]          # Held("convolution", "forward", count=53, bytes=1_207_959_552): the most first
+    peak.by_size          # True: the recording has no addresses, and what was freed was told by its size alone
+
+Memory that was held before the recording began is not known, and not in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.figures.measure import enclosing, memory_curve, phase_names, phase_windows
+from traces.model.trace import NONE, Column, HostKind, MemoryEvents, Trace
+from traces.names.equivalent_ops import canonical_op
+
+_REQUESTS = ("empty", "resize")  # canonical names of ops that only ask for memory begin so
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """`op` is a canonical name, "" outside any op; `phase` "" outside any step."""
+
+    op: str
+    phase: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAtPeak:
+    """What held memory when the most was allocated; `by_size`: requests are told by their sizes, for lack of addresses."""
+
+    time_ns: int
+    held: list[Held]
+    by_size: bool
+
+
+def held_at_peak(trace: Trace, device: int) -> HeldAtPeak | None:
+    """Of a row of `trace.devices`; None without memory events there."""
+    events = trace.memory.take(trace.memory.device == device)
+    events = events.take(np.argsort(events.time_ns, kind="stable"))
+    if not len(events):
+        return None
+    curve = memory_curve(trace, device)
+    time_ns = int(curve.time_ns[np.argmax(curve.allocated_bytes)])
+    events = events.take(events.time_ns <= time_ns)
+    by_size = not events.address[events.bytes > 0].all()
+    rows = _not_freed(events, by_size)
+    rank = trace.devices[device].rank
+    op = _ops(trace, events.take(rows), rank)
+    phase = phase_names(trace)[phase_windows(trace).holding(events.time_ns[rows], np.full(len(rows), rank))].tolist()
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for key in zip(op, phase, events.bytes[rows].tolist(), strict=True):
+        count, size = sums.get(key[:2], (0, 0))
+        sums[key[:2]] = count + 1, size + key[2]
+    held = [Held(*key, count, size) for key, (count, size) in sums.items()]
+    return HeldAtPeak(time_ns, sorted(held, key=lambda one: (-one.bytes, one.op, one.phase)), by_size)
+
+
+def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
+    """The rows of allocations that none of these events frees: by address, else the last of each size, as many as are left."""
+    key = np.abs(events.bytes) if by_size else events.address
+    order = np.argsort(key, kind="stable")
+    allocates = events.bytes[order] > 0
+    last = np.append(key[order][1:] != key[order][:-1], True)
+    if not by_size:
+        return np.sort(order[last & allocates])
+    # Behind an allocation that is never freed, its size has never fewer allocations held than after it.
+    held = np.cumsum(np.where(allocates, 1, -1))
+    bounds = np.flatnonzero(last) + 1
+    rows = [np.zeros(0, dtype=np.int64)]
+    for begin, end in zip(np.append(0, bounds[:-1]).tolist(), bounds.tolist(), strict=True):
+        level = held[begin:end]
+        lowest = np.append(np.minimum.accumulate(level[::-1])[::-1][1:], np.iinfo(np.int64).max)
+        rows.append(order[begin:end][allocates[begin:end] & (lowest >= level)])
+    return np.sort(np.concatenate(rows))
+
+
+def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
+    """The op in which each happened, by the time on its thread; of an op that only asks for memory the one around it. A replay
+    notes no threads: its requests have the time at which their op begins, on whichever thread of the rank."""
+    host = trace.host
+    if not len(host) or not len(events):
+        return [""] * len(events)
+    found = np.full(len(events), NONE, dtype=np.int64)
+    for thread in np.unique(events.thread).tolist():
+        threads = [thread] if thread != NONE else [n for n, of in enumerate(trace.threads) if of.rank == rank]
+        own, asked = np.flatnonzero(np.isin(host.thread, threads)), np.flatnonzero(events.thread == thread)
+        if len(own):
+            place = np.searchsorted(host.start_ns[own], events.time_ns[asked], side="right") - 1
+            found[asked] = np.where(place >= 0, own[np.maximum(place, 0)], NONE)
+    parent = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
+    requesting = [text for text in dict.fromkeys(trace.strings.texts) if canonical_op(text).startswith(_REQUESTS)]
+    asks = np.isin(host.name, [trace.strings.find(text) for text in requesting])
+    around, asked_for = (enclosing(host, (host.kind == HostKind.OP) & mask) for mask in (~asks, asks))
+    names = []
+    for row, time_ns in zip(found.tolist(), events.time_ns.tolist(), strict=True):
+        while row != NONE and int(host.end_ns[row]) < time_ns:
+            row = int(parent[row])
+        op = NONE if row == NONE else int(around[row]) if around[row] != NONE else int(asked_for[row])
+        names.append(canonical_op(trace.strings[int(host.name[op])]) if op != NONE else "")
+    return names

@@ -1,0 +1,227 @@
+"""Time by Python function: what the calls of each function launched on the GPU, forward and backward, and took on the host.
+
+    for function in function_times(trace): print(function.name, function.gpu_ns, function.own_gpu_ns)
+    # "train.py(41): step", "resnet.py(98): forward", ...
+    function_changes(a, b)[0]       # the function whose calls differ most
+
+Functions are known where a profile was taken with stacks (`trace record --stacks`, torch.profiler's `with_stack=True`). Older
+profilers gave each op the stack around it and no calls: then a function's host time is that of its ops, and a function has a
+line for each of its calls of others. What the backward pass launched counts to the functions that called the forward op which
+made its autograd node. C functions and the profiler's ranges of modules are no functions here. A function's file is named with
+its last folder alone, so that recordings made in different places agree; lines stay, for two functions of a file may share a
+name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traces.analyses.modules import attributed_work
+from traces.figures.measure import begin_in_steps, enclosing, profiled_steps
+from traces.model.row_order import repointed
+from traces.model.trace import NONE, Column, HostKind, Strings, Trace
+
+_FUNCTION = re.compile(r"(?P<file>[^<>]+\.pyx?)\((?P<line>\d+)\): (?P<name>.+)$")
+_LINE = re.compile(r"\((?P<line>\d+)\): ")
+_PARTS = 2  # of a path
+# A frame outside of all that Python imports from: the profiler names others from there on.
+_ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=\(\d+\): )")
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTime:
+    """Per step over the steps whose kernels count; without steps, totals. `calls` is 0 where only ops have stacks. `gpu_ns` is
+    of all that its calls launched, calls within them and the backward pass included; `own_gpu_ns` what no other function within
+    it launched; `backward_ns` the part of `gpu_ns` that the backward pass launched; `host_ns` the time in its calls."""
+
+    name: str
+    calls: float
+    gpu_ns: int
+    own_gpu_ns: int
+    backward_ns: int
+    host_ns: int
+
+
+_NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, host_ns=0)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionChange:
+    """A function in two traces; None: it is not in that one."""
+
+    name: str
+    recorded: FunctionTime | None
+    replayed: FunctionTime | None
+
+    @property
+    def delta_ns(self) -> int:
+        return (self.replayed or _NOTHING).gpu_ns - (self.recorded or _NOTHING).gpu_ns
+
+    @property
+    def own_delta_ns(self) -> int:
+        return (self.replayed or _NOTHING).own_gpu_ns - (self.recorded or _NOTHING).own_gpu_ns
+
+
+def _moved(ours: list[str], theirs: list[str]) -> dict[str, str]:
+    """Of functions that are in one trace alone: those of A with their only counterpart in B by file and name."""
+    places: list[dict[str, list[str]]] = [{}, {}]
+    for names, place in zip((ours, theirs), places, strict=True):
+        for name in names:
+            place.setdefault(_LINE.sub("", name), []).append(name)
+    pairs = ((found, places[1].get(key, [])) for key, found in places[0].items())
+    return {found[0]: others[0] for found, others in pairs if len(found) == len(others) == 1}
+
+
+def _both(name: str, moved: str | None) -> str:
+    """ "conv.py(534): forward" and "conv.py(536): forward" as "conv.py(534; 536): forward"."""
+    if moved is None:
+        return name
+    line = _LINE.search(moved)
+    return name if line is None else _LINE.sub(lambda found: f"({found['line']}; {line['line']}): ", name, count=1)
+
+
+def function_times(trace: Trace) -> list[FunctionTime]:
+    """Most GPU time first, then most host time; empty where no stacks were recorded."""
+    host = trace.host
+    named = {
+        index: label
+        for index in np.unique(host.name[host.kind == HostKind.PYTHON]).tolist()
+        if (label := _label(trace.strings[index]))
+    }
+    if not named:
+        return _of_op_stacks(trace)
+    labels = list(dict.fromkeys(named.values()))
+    number = {label: at for at, label in enumerate(labels)}
+    function_of_name = np.full(len(trace.strings) + 1, NONE)
+    for index, label in named.items():
+        function_of_name[index] = number[label]
+    function = np.where(host.kind == HostKind.PYTHON, function_of_name[host.name], NONE)
+    call = enclosing(host, function != NONE)  # of each span
+    caller = _callers(host.parent, call, function)
+
+    steps = profiled_steps(trace)
+    took_ns, at_call, is_backward = attributed_work(trace, steps, call)
+    count = len(labels)
+    own = np.bincount(function[at_call], weights=took_ns, minlength=count)
+    gpu, backward = _of_all_callers(at_call, [took_ns, took_ns * is_backward], caller, function, count)
+    own_calls = np.flatnonzero(function != NONE)
+    own_calls = own_calls[begin_in_steps(trace, own_calls, steps)]
+    calls = np.bincount(function[own_calls], minlength=count)
+    # A function within itself is in its own time already.
+    outermost = own_calls[~_is_recursive(own_calls, caller, function)]
+    host_ns = np.bincount(function[outermost], weights=host.duration_ns[outermost].astype(np.float64), minlength=count)
+    times = max(len(steps), 1)
+    found = [
+        FunctionTime(
+            label,
+            calls=round(float(calls[at]) / times, 2),
+            gpu_ns=round(gpu[at] / times),
+            own_gpu_ns=round(own[at] / times),
+            backward_ns=round(backward[at] / times),
+            host_ns=round(host_ns[at] / times),
+        )
+        for at, label in enumerate(labels)
+        if calls[at] or gpu[at]
+    ]
+    return sorted(found, key=lambda one: (-one.gpu_ns, -one.host_ns))
+
+
+def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
+    """`function_times` from the stacks around ops."""
+    host = trace.host
+    op = enclosing(host, host.stack != NONE)
+    above = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
+    outermost = np.flatnonzero((host.stack != NONE) & (np.append(op, NONE)[above] == NONE))
+    steps = profiled_steps(trace)
+    outermost = outermost[begin_in_steps(trace, outermost, steps)]
+    took_ns, at_op, is_backward = attributed_work(trace, steps, op)
+
+    sums: dict[str, list[float]] = {}  # by function: GPU time, its own, of backward; host time
+
+    def add(ops: Column, took_ns: Column, columns: tuple[int, ...], own: int | None = None) -> None:
+        stacks, place = np.unique(host.stack[ops], return_inverse=True)
+        for stack, total_ns in zip(stacks.tolist(), np.bincount(place, took_ns).tolist(), strict=True):
+            frames = [label for frame in trace.strings[stack].split(";") if (label := _label(frame))]
+            for label in dict.fromkeys(frames):
+                of = sums.setdefault(label, [0.0] * 4)
+                for column in columns:
+                    of[column] += total_ns
+            if own is not None and frames:
+                sums[frames[0]][own] += total_ns
+
+    add(at_op, took_ns, (0,), own=1)
+    add(at_op[is_backward], took_ns[is_backward], (2,))
+    add(outermost, host.duration_ns[outermost].astype(np.float64), (3,))
+    times = max(len(steps), 1)
+    found = [
+        FunctionTime(label, 0.0, *(round(figure / times) for figure in (gpu, own, backward, on_host)))
+        for label, (gpu, own, backward, on_host) in sums.items()
+    ]
+    return sorted(found, key=lambda one: (-one.gpu_ns, -one.host_ns))
+
+
+def function_changes(recorded: Trace, other: Trace) -> list[FunctionChange]:
+    """The functions of both, by the difference of what each launched itself, the largest first.
+
+    A function that one trace alone has is the other's where each has one of its file and name: releases move lines.
+    """
+    a, b = ({one.name: one for one in function_times(trace)} for trace in (recorded, other))
+    moved = _moved([name for name in a if name not in b], [name for name in b if name not in a])
+    taken = set(moved.values())
+    found = [FunctionChange(_both(name, moved.get(name)), a[name], b.get(moved.get(name, name))) for name in a]
+    found += [FunctionChange(name, None, b[name]) for name in b if name not in a and name not in taken]
+    return sorted(found, key=lambda change: (-abs(change.own_delta_ns), -abs(change.delta_ns)))
+
+
+def _label(text: str) -> str | None:
+    """ "resnet.py(98): forward" of a Python function's span, None for what is none."""
+    match = _FUNCTION.fullmatch(text)
+    if match is None:
+        return None
+    return f"{_short(match['file'])}({match['line']}): {match['name']}"
+
+
+def _short(path: str) -> str:
+    return "/".join(re.split(r"[/\\]", path)[-_PARTS:])
+
+
+def without_folders(trace: Trace) -> Trace:
+    """The trace with absolute paths in the names of Python functions cut to what `function_times` shows of them: folders of a
+    home tell who recorded."""
+    strings = Strings()
+    places = [strings.add(_ABSOLUTE.sub(lambda found: _short(found[0]), text)) for text in trace.strings.texts]
+    return replace(repointed(trace, {"strings": np.array([*places, NONE])}), strings=strings)
+
+
+def _callers(parent: Column, call: Column, function: Column) -> Column:
+    """For each call of a function the call around it, else NONE."""
+    above = np.where(parent < np.arange(len(parent)), parent, NONE)
+    return np.where((function != NONE) & (above != NONE), np.append(call, NONE)[above], NONE)
+
+
+def _of_all_callers(calls: Column, weights: list[Column], caller: Column, function: Column, functions: int) -> Column:
+    """Sums by function, a row for each of the `weights`: each weight counts to the function of its call and to those of all
+    calls around it, to each function once."""
+    sums = np.zeros((len(weights), functions))
+    of_call = np.array([np.bincount(calls, weights=each, minlength=len(function)) for each in weights])
+    for row in np.unique(calls).tolist():
+        chain, at = set(), row
+        while at != NONE:
+            chain.add(int(function[at]))
+            at = int(caller[at])
+        sums[:, list(chain)] += of_call[:, [row]]
+    return sums
+
+
+def _is_recursive(calls: Column, caller: Column, function: Column) -> Column:
+    """Whether the same function is called further out."""
+    found = np.zeros(len(calls), dtype=bool)
+    for place, row in enumerate(calls.tolist()):
+        own, at = function[row], int(caller[row])
+        while at != NONE and not found[place]:
+            found[place] = function[at] == own
+            at = int(caller[at])
+    return found

@@ -1,0 +1,67 @@
+"""What copies move: by kind in all, and over time.
+
+    transfers(trace)[0]             # TransferSum("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
+    transfers(trace)[0].over_time   # (0.0, 1.7, ...): gigabytes per second in each of the parts of the trace's time
+
+Bytes per nanosecond are gigabytes per second. The rate of a kind is its bytes over the time that its copies took, as the
+"memory bandwidth" that a profiler writes at each copy is; the rate over time spreads a copy evenly over its duration and
+divides by the clock, so that an idle bus shows as 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.figures.measure import window_ns
+from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, Trace
+
+PARTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TransferSum:
+    """Copies or memsets of one kind, summed over devices. Those of unknown size are in `count` and `duration_ns` only."""
+
+    kind: str
+    count: int
+    bytes: int
+    duration_ns: int
+    gbps: float | None  # None where no size is known
+    over_time: tuple[float, ...]  # GB/s in equal parts of the trace's time; empty where no size is known
+
+
+def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
+    """By kind, most bytes first; with the rate in each of so many equal parts of the trace's time."""
+    start_ns, end_ns = window_ns(trace)
+    edges = np.linspace(0, max(end_ns - start_ns, 1), parts + 1)
+    found = []
+    for kind, spans in _by_kind(trace).items():
+        sized = spans.take((spans.bytes != NONE) & (spans.duration_ns > 0))
+        moved, took_ns = int(sized.bytes.sum()), int(sized.duration_ns.sum())
+        rate = moved / took_ns if took_ns else None
+        duration_ns = int(spans.duration_ns.sum())
+        found.append(TransferSum(kind, len(spans), moved, duration_ns, rate, _rates(sized, start_ns, edges)))
+    return sorted(found, key=lambda of: (-of.bytes, of.kind))
+
+
+def _rates(copies: DeviceSpans, start_ns: int, edges: Column) -> tuple[float, ...]:
+    """Gigabytes per second between each two of `edges`, which count from `start_ns`."""
+    if not len(copies):
+        return ()
+    # What all copies have moved by a time is the sum of ramps; its slope changes where a copy begins and where it ends.
+    rate = copies.bytes / copies.duration_ns
+    times = np.concatenate([copies.start_ns, copies.end_ns]) - start_ns
+    order = np.argsort(times, kind="stable")
+    slope = np.cumsum(np.concatenate([rate, -rate])[order])
+    moved = np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(times[order]))])
+    by_edge = np.interp(edges, times[order], moved, left=0.0)
+    return tuple((np.diff(by_edge) / np.diff(edges)).tolist())
+
+
+def _by_kind(trace: Trace) -> dict[str, DeviceSpans]:
+    """Copies and memsets by their names, which say from where to where."""
+    rows = np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET))
+    spans = trace.device.take(rows)
+    return {trace.strings[name]: spans.take(spans.name == name) for name in np.unique(spans.name).tolist()}

@@ -1,0 +1,208 @@
+"""When the host waited for a GPU, and what it waited for: judged by times first, by the call's name where times cannot decide.
+
+    waits = host_waits(trace, rank=0)           # one row per wait, in order of their ends
+    waits.start_ns, waits.end_ns                # when the host stood still
+    waits.work                                  # the row of `trace.device` whose end it waited for
+
+Note [A wait is what happened]
+    A call into the GPU's runtime was a wait if work was running or queued when it began and the call returned when that work
+    had ended: at most RETURN_NS after the last work that its stream (or its device) had been given before, or after the copy
+    that the call itself made. It makes no difference what the call is named or who made the GPU: `cudaMemcpyAsync` from
+    pageable memory, `hipMemcpyWithStream`, an allocation that synchronizes and a call that nobody knows are judged alike.
+
+    CLOCK_NS: the GPU's clock and the host's differ by microseconds, so that work may seem to end after the call.
+
+    Times cannot decide for short calls: while kernels of 5 us end one after another, any call of 5 us returns just after one of
+    them. So if a call is documented not to wait, or if nothing is documented, its wait must last at least LEAST_NS, and the
+    work must have ended in the last tenth of the call. The calls of `_SYNCHRONOUS` are documented to wait: they waited for the
+    last work that ended before they returned.
+
+        call                                        documented                                          source
+        *Synchronize, urQueueFinish, urEventWait    waits                                               [1] [3]
+        cudaMemcpy, cuMemcpyDtoH..., hipMemcpy      waits, except from device to device                 [1]
+        copies of pageable memory, Async or not     to the host: waits for the copy;
+                                                    to the device: waits for the stream, then stages    [1]
+        hipMemcpyWithStream                         waits: a copy, then hipStreamSynchronize            [2]
+        cudaFree, cuMemFree, hipFree                waits for all work of the device                    [4] [2]
+        launches, *Async, cudaEventRecord,
+        cudaEventQuery, cudaStreamWaitEvent         does not wait                                       [1]
+
+    [1] CUDA Runtime API, "API synchronization behavior" and the calls' own pages  [2] HIP API, "Memory management"
+    [3] oneAPI Unified Runtime specification  [4] CUDA C++ Programming Guide, "Stream Ordered Memory Allocator"
+
+Note [A loop of queries]
+    Queries of an event or a stream that follow each other on a thread, with no op or launch between them, are one wait if the
+    last query but one began while the work ran and the last returned after its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.figures.measure import grouped, launch_time_ns, work_rows
+from traces.model.trace import HOST_SPAN_OR_NONE, I4, I8, NONE, Column, DeviceKind, HostKind, Table, Trace
+from traces.names.device_names import copy_direction
+
+RETURN_NS = 30_000  # calls returned 5 to 32 us after the work that they waited for, on six kinds of GPUs
+CLOCK_NS = 10_000  # the most by which work ended after a call that waited for it was 8 us
+LEAST_NS = 50_000
+ONE_IN = 10  # of the calls that do not wait and during which work ends, as many as seem to have waited for it
+
+_SYNCHRONOUS = ("Synchronize", "urQueueFinish", "urEventWait", "MemcpyWithStream", "cudaFree", "hipFree", "cuMemFree")
+_QUERIES = ("EventQuery", "StreamQuery")
+
+
+@dataclass
+class HostWaits(Table):
+    """The waits of one rank's host, ordered by `end_ns`.
+
+    A wait begins with the call or, where nothing was queued before the call's own copy, with the copy. It ends when the work
+    ended, or when the call returned if that was earlier; `returned_ns` is when the call returned.
+    """
+
+    start_ns: I8
+    end_ns: I8
+    returned_ns: I8
+    call: HOST_SPAN_OR_NONE  # the call, or the last query of a loop
+    thread: I4
+    work: I8  # row of `trace.device`
+
+
+@dataclass(frozen=True, slots=True)
+class _PossibleWaits:
+    """Calls of the runtime that may have waited; a loop of queries is one call."""
+
+    row: Column
+    start_ns: Column
+    end_ns: Column
+    checked_ns: Column  # work that ended before this was not waited for: the begin, or that of the last query but one
+    is_synchronous: Column  # documented to wait
+    is_loop: Column
+
+    @property
+    def tolerance_ns(self) -> Column:
+        """How long before a call's return the work has ended that it waited for, at most, if nothing is documented."""
+        return np.asarray(np.minimum((self.end_ns - self.start_ns) // ONE_IN, RETURN_NS))
+
+
+def host_waits(trace: Trace, rank: int) -> HostWaits:
+    """The waits of the rank's threads that run ops or launch work. See Note [A wait is what happened]."""
+    calls, device = _calls(trace, rank), trace.device
+    rows = work_rows(trace)
+    rows = rows[np.isin(device.device[rows], [n for n, of in enumerate(trace.devices) if of.rank == rank])]
+    if not len(calls.row) or not len(rows):
+        return HostWaits.empty()
+    own = _own_work(trace, rows)[calls.row]
+    end_ns, work = np.full(len(own), NONE, "i8"), np.full(len(own), NONE, "i8")
+    behind = np.zeros(len(own), dtype=bool)  # whether a call's own work was launched behind other work of its stream
+    returned_ns = calls.end_ns + np.where(calls.is_loop, 0, CLOCK_NS)
+    launched_ns = launch_time_ns(trace)
+    for on in grouped(device.device[rows], device.stream[rows]):
+        stream = rows[on][np.lexsort((device.end_ns[rows[on]], launched_ns[rows[on]]))]
+        ended_ns = np.maximum.accumulate(device.end_ns[stream])
+        mine = (device.device[own] == device.device[stream[0]]) & (device.stream[own] == device.stream[stream[0]])
+        mine &= own != NONE
+        # An event may stand before the last work of its stream. A copy waits for its own stream only.
+        any_work = calls.is_loop | (calls.is_synchronous & (mine | (own == NONE)))
+        queued = np.searchsorted(launched_ns[stream], calls.start_ns, side="left") - 1  # the last launched before the call
+        ended = np.searchsorted(ended_ns, returned_ns, side="right") - 1  # the last that ended before it returned
+        idle = (queued >= 0) & (ended_ns[queued] <= calls.end_ns + CLOCK_NS)  # the stream had nothing left
+        last = np.where(any_work & ~idle, np.minimum(queued, ended), queued)
+        last_ns = np.where((last >= 0) & (idle | any_work), ended_ns[last], NONE)
+        waited = (last_ns > calls.checked_ns) & (any_work | (last_ns >= calls.end_ns - calls.tolerance_ns))
+        later = waited & (last_ns > end_ns)
+        end_ns[later] = last_ns[later]
+        work[later] = stream[np.searchsorted(ended_ns, last_ns[later], side="left")]
+        behind |= mine & (queued >= 0) & (ended_ns[queued] > calls.start_ns)
+    start_ns = calls.start_ns
+    waits_for_own = _waits_for_own(trace, calls, own)
+    start_ns = np.where(waits_for_own & ~behind & (work == NONE), np.maximum(device.start_ns[own], start_ns), start_ns)
+    end_ns = np.minimum(np.where(waits_for_own, device.end_ns[own], end_ns), calls.end_ns)
+    work = np.where(waits_for_own, own, work)
+    found = np.flatnonzero((work != NONE) & (end_ns > start_ns) & (calls.is_synchronous | (end_ns - start_ns >= LEAST_NS)))
+    found = found[np.argsort(end_ns[found], kind="stable")]
+    return HostWaits.of(
+        start_ns=start_ns[found],
+        end_ns=end_ns[found],
+        returned_ns=calls.end_ns[found],
+        call=calls.row[found],
+        thread=trace.host.thread[calls.row[found]],
+        work=work[found],
+    )
+
+
+def _own_work(trace: Trace, rows: Column) -> Column:
+    """For each host span the work that it launched itself (the last, if it is several), or NONE."""
+    own = np.full(len(trace.host), NONE, "i8")
+    launch = trace.device.launch[rows]
+    known = (launch >= 0) & (launch < len(trace.host))
+    own[launch[known]] = rows[known]
+    return own
+
+
+def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
+    """Whether each call waited for its own work.
+
+    A copy of pageable memory goes through a staging buffer, and the call returns when the last piece is in the buffer: so the
+    copy may end after the call that waited for it.
+    """
+    device = trace.device
+    pageable = [number for number, text in enumerate(trace.strings.texts) if "Pageable" in text]
+    is_copy = device.kind[own] == DeviceKind.MEMCPY
+    ended = device.end_ns[own] <= calls.end_ns + CLOCK_NS
+    by_times = ended & (device.end_ns[own] >= calls.end_ns - calls.tolerance_ns) & (device.duration_ns[own] >= LEAST_NS)
+    documented = is_copy & ended & calls.is_synchronous
+    is_staged = is_copy & np.isin(device.name[own], pageable)
+    began = (device.start_ns[own] < calls.end_ns) & (device.end_ns[own] > calls.start_ns)
+    return np.asarray((own != NONE) & began & (by_times | documented | is_staged) & ~calls.is_loop)
+
+
+def _calls(trace: Trace, rank: int) -> _PossibleWaits:
+    """The calls of the rank's threads that run ops or launch work: those that may wait by their names, and the long ones."""
+    host, texts = trace.host, trace.strings.texts
+    launch = trace.device.launch[(trace.device.launch >= 0) & (trace.device.launch < len(host))]
+    active = np.unique(np.append(host.thread[host.kind == HostKind.OP], host.thread[launch]))
+    threads = [number for number, thread in enumerate(trace.threads) if thread.rank == rank]
+    rows = np.flatnonzero((host.kind == HostKind.RUNTIME) & np.isin(host.thread, np.intersect1d(active, threads)))
+    names = np.unique(host.name[rows]).tolist()
+    synchronous = np.isin(host.name[rows], [name for name in names if _waits_always(texts[name])])
+    copies = np.isin(host.name[rows], [name for name in names if "emcpy" in texts[name] and "Async" not in texts[name]])
+    between_devices = [number for number, text in enumerate(texts) if copy_direction(text) in ("d2d", "p2p")]
+    synchronous |= copies & ~np.isin(rows, trace.device.launch[np.isin(trace.device.name, between_devices)])
+    pageable = [number for number, text in enumerate(texts) if "Pageable" in text]
+    synchronous |= np.isin(rows, trace.device.launch[np.isin(trace.device.name, pageable)])
+    query = np.isin(host.name[rows], [name for name in names if texts[name].endswith(_QUERIES)])
+    alone = ~query & (synchronous | (host.duration_ns[rows] >= LEAST_NS))
+    first, before_last, last = _loops(trace, rows[query])
+    every = np.concatenate([rows[alone], last])
+    return _PossibleWaits(
+        row=every,
+        start_ns=np.concatenate([host.start_ns[rows[alone]], host.start_ns[first]]),
+        end_ns=host.end_ns[every],
+        checked_ns=np.concatenate([host.start_ns[rows[alone]], host.start_ns[before_last]]),
+        is_synchronous=np.append(synchronous[alone], np.zeros(len(last), dtype=bool)),
+        is_loop=np.append(np.zeros(int(alone.sum()), dtype=bool), np.ones(len(last), dtype=bool)),
+    )
+
+
+def _waits_always(call: str) -> bool:
+    """Whether a runtime or driver call of this name is documented to wait, whatever its arguments."""
+    return any(mark in call for mark in _SYNCHRONOUS) and "Async" not in call
+
+
+def _loops(trace: Trace, queries: Column) -> tuple[Column, Column, Column]:
+    """The first, the last but one and the last query of each loop. See Note [A loop of queries]."""
+    host = trace.host
+    launch = trace.device.launch[(trace.device.launch >= 0) & (trace.device.launch < len(host))]
+    breaks = host.kind == HostKind.OP
+    breaks[launch] = True
+    broken = np.cumsum(breaks)  # host spans stand in the order of their threads and begins
+    if len(queries) < 2:
+        return queries[:0], queries[:0], queries[:0]
+    same = (host.thread[queries[1:]] == host.thread[queries[:-1]]) & (broken[queries[1:]] == broken[queries[:-1]])
+    begins, ends = np.append(True, ~same), np.append(~same, True)
+    several = ~(begins[ends.nonzero()[0]])  # a query alone begins and ends its loop
+    first, last = queries[begins][several], np.flatnonzero(ends)[several]
+    return first, queries[last - 1], queries[last]

@@ -1,0 +1,51 @@
+"""Counters of a Chrome trace: memory that a device holds, and launches that wait in a stream's queue.
+
+    for counter in counters(trace): print(counter.name, counter.device, counter.time_ns, counter.value)
+
+Viewers draw them as curves under the device. They are worked out of what else is in the file: an import passes over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.analyses.launches import launched_rows, queue_length
+from traces.figures.measure import memory_curve
+from traces.model.trace import NONE, Column, Trace
+
+COUNTER = ("C", "Trace")  # phase and category of the events
+_MOST = 20_000  # points of a curve; of longer ones each stretch's highest
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A curve over time beside the lanes: `value[k]`, in `unit`, holds from `time_ns[k]` on."""
+
+    name: str
+    unit: str
+    device: int  # row of `trace.devices`
+    time_ns: Column
+    value: Column
+
+
+def counters(trace: Trace) -> Iterator[Counter]:
+    """Of a trace of one rank."""
+    for device in np.unique(trace.memory.device[trace.memory.device != NONE]).tolist():
+        curve = memory_curve(trace, device)
+        yield _thinned(Counter("memory allocated", "bytes", device, curve.time_ns, curve.allocated_bytes))
+    rows = launched_rows(trace)
+    spans = trace.device.take(rows)
+    for device, stream in sorted(set(zip(spans.device.tolist(), spans.stream.tolist(), strict=True))):
+        queue = queue_length(trace, device, stream)
+        yield _thinned(Counter(f"launch queue, stream {stream}", "launches", device, queue.time_ns, queue.length))
+
+
+def _thinned(of: Counter) -> Counter:
+    if len(of.time_ns) <= _MOST:
+        return of
+    first = np.linspace(0, len(of.time_ns), _MOST, endpoint=False).astype(np.int64)
+    highest = np.maximum.reduceat(of.value, first)
+    return Counter(of.name, of.unit, of.device, of.time_ns[first], highest)

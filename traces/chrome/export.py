@@ -1,0 +1,108 @@
+"""A trace as Chrome's JSON, for Perfetto, chrome://tracing and Holistic Trace Analysis.
+
+    export_chrome(load("v100.msgpack"), "v100.json.gz")   # [Path("v100.json.gz")]
+
+One file per rank, as all these tools want it: a trace of several ranks becomes NAME_rank0.json.gz, NAME_rank1.json.gz
+and so on, and a path that is a folder gets rank0.json.gz and so on inside. The format is the one that torch.profiler
+writes since 2.4: microseconds with up to three decimals since `baseTimeNanoseconds`, which loses nothing. What the events
+are is told in chrome_events.py, what else the file holds, so that an import gives the same trace back, in export_notes.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from traces.chrome.events import RankEvents
+from traces.chrome.export_notes import HEADER_KEY
+from traces.model.machine import to_kineto
+from traces.model.run import distributed_info
+from traces.model.trace import NONE, Trace
+
+_BATCH = 4096  # events turned into text at a time: what bounds the memory
+
+
+def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
+    """Write the trace to `path` (a name that ends in .gz is compressed), one file per rank; return the files.
+
+    Nothing but whole files ever stands under the final names. Raises OSError as the file system does.
+    """
+    path = Path(path)
+    written = []
+    for rank in trace.ranks:
+        target = path
+        if path.is_dir():
+            target = path / f"rank{rank}.json.gz"
+        elif len(trace.ranks) > 1:
+            stem, dot, endings = path.name.partition(".json")
+            target = path.with_name(f"{stem}_rank{rank}{dot}{endings}")
+        events = RankEvents(trace, rank)
+        notes = {"baseTimeNanoseconds": events.base_ns, HEADER_KEY: events.notes()}
+        write_events(events, {**_header(trace, rank), **notes}, target)
+        written.append(target)
+    return written
+
+
+def _header(trace: Trace, rank: int) -> dict[str, Any]:
+    told = trace.run_of(rank).distributed
+    distributed = distributed_info(told, rank, trace.machine_of(rank).nccl) if told is not None else {}
+    devices = [
+        {**to_kineto(device.properties), "id": device.index, "name": device.name}
+        | ({"totalGlobalMem": device.total_memory_bytes} if device.total_memory_bytes != NONE else {})
+        for device in trace.devices
+        if device.rank == rank
+    ]
+    return {
+        "schemaVersion": 1,
+        "distributedInfo": {"rank": rank, "world_size": len(trace.ranks)} | distributed,
+        "deviceProperties": devices,
+        "displayTimeUnit": "ms",
+    }
+
+
+def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
+    """Write a Chrome trace; nothing but a whole file ever stands under its name. Raises OSError."""
+    is_file = path.is_file() or not path.exists()  # else a device or a pipe: nothing to replace
+    part = path.with_name(f"{path.name}.{os.getpid()}.part") if is_file else path
+    try:
+        with part.open("wb") as raw:
+            if path.suffix == ".gz":
+                # Neither name nor time in the gzip header: the same trace gives the same bytes.
+                with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
+                    _write_json(events, header, packed)
+            else:
+                _write_json(events, header, raw)
+            raw.flush()
+            if is_file:
+                os.fsync(raw.fileno())
+        if is_file:
+            part.replace(path)
+    finally:
+        if is_file:
+            part.unlink(missing_ok=True)  # still there only if something failed
+
+
+def _write_json(events: Iterable[dict[str, Any]], header: dict[str, Any], file: IO[bytes] | gzip.GzipFile) -> None:
+    # A line for each, with a space after the colon: Holistic Trace Analysis looks for the rank with a pattern, by line.
+    file.write(("{\n" + "".join(f'"{key}": {json.dumps(value)},\n' for key, value in header.items())).encode())
+    file.write(b'"traceEvents": [\n')
+    stream = iter(events)
+    separator = b""
+    while batch := list(itertools.islice(stream, _BATCH)):
+        file.write(separator + b",\n".join(map(_text, batch)))
+        separator = b",\n"
+    file.write(b"\n]}\n")
+
+
+def _text(event: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(event)
+    except TypeError:  # half a surrogate pair in a name: no UTF-8 can say it, JSON's escapes can
+        return json.dumps(event).encode()

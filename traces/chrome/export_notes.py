@@ -1,0 +1,172 @@
+"""What a Chrome trace of ours says beside its events, so that an import gives the same trace back.
+
+Chrome's events have no place for a step's kind, a phase, a value that was read; and some are drawn otherwise than they were
+recorded, so that viewers nest them. All that stands in one text in the file's header, for viewers to pass over:
+
+    header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
+    notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
+
+A text and no JSON object, since readers of JSON spoil integers beyond 64 bits, and provenance may hold some.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+import numpy as np
+
+from traces.model.invariants import REFERENCES, fault
+from traces.model.machine import Machine
+from traces.model.run import Run
+from traces.model.trace import NONE, TABLES, Column, Device, Origin, Strings, Table, Thread, Trace
+from traces.model.typed_json import from_json, to_json
+
+HEADER_KEY = "traceReplay"
+PAIR_KEY = "traceReplayPair"  # of a file that holds two traces side by side: what they are called
+FORMAT = 1
+_EVENTS = {"added": int, "times": list, "origins": list}
+IN_EVENTS = ("host", "device", "memory")  # the tables that the events themselves tell
+
+
+@dataclass
+class EventNotes:
+    """Of the complete events of one category, in the order of the file."""
+
+    added: int = 0  # so many first ones are for viewers only
+    times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of those drawn with other times
+    origins: list[int] = field(default_factory=list)  # Origin of each, or nothing if all are MEASURED
+
+
+@dataclass
+class ExportNotes:
+    """Of one rank's file; everything but `threads`, `devices`, `tables` and `events` is about the whole trace."""
+
+    grain: str
+    provenance: dict[str, Any]
+    problems: dict[str, int]
+    lacks: list[str]
+    ranks: list[int]
+    threads: list[Thread]
+    tracks: list[int]  # the `tid` of each thread's events
+    devices: list[Device]
+    machine: Machine | None
+    run: Run | None
+    tables: dict[str, Table]  # pointing into the strings of whoever reads
+    events: dict[str, EventNotes]
+
+    @classmethod
+    def of(cls, part: Trace, whole: Trace, tracks: Sequence[int], events: dict[str, EventNotes]) -> Self:
+        """`part` is of one rank, `whole` has all."""
+        tables: dict[str, Table] = {name: getattr(part, name) for name in TABLES if name not in IN_EVENTS}
+        machine = whole.machine_of(part.ranks[0]) if whole.machines else None
+        run = whole.run_of(part.ranks[0]) if whole.runs else None
+        facts = whole.grain, whole.provenance, whole.problems, whole.lacks, whole.ranks
+        return cls(*facts, part.threads, list(tracks), part.devices, machine, run, tables, events)
+
+    def text(self, strings: Strings) -> str:
+        """`strings` are those that `tables` point into."""
+        used: dict[int, int] = {}
+        tables = {
+            name: {
+                column: _told(values, used if REFERENCES.get(f"{name}.{column}") == "strings" else None)
+                for column, values in table.columns().items()
+            }
+            for name, table in self.tables.items()
+            if len(table)
+        }
+        told = {field.name: to_json(getattr(self, field.name)) for field in fields(self) if field.name != "tables"}
+        texts = [strings[index] for index in used]
+        return json.dumps({"format": FORMAT, **told, "texts": texts, "tables": tables}, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: Any, strings: Strings) -> Self:
+        """The inverse of `text`; the texts of the tables are added to `strings`. Raises ValueError for what is no such text."""
+        try:
+            told = json.loads(text)
+            if told["format"] != FORMAT:
+                raise ValueError("a format of another version")
+            ids = np.array([*map(_text, told["texts"]), ""], object)
+            indices = np.array([*(strings.add(text) for text in ids[:-1]), NONE])
+            tables = {
+                name: _table(name, kind, told["tables"].get(name, {}), indices)
+                for name, kind in TABLES.items()
+                if name not in IN_EVENTS
+            }
+            notes = cls(
+                _text(told["grain"]),
+                dict(told["provenance"]),
+                {_text(kind): int(count) for kind, count in told["problems"].items()},
+                list(map(_text, told["lacks"])),
+                list(map(int, told["ranks"])),
+                [from_json(Thread, thread) for thread in told["threads"]],
+                list(map(int, told["tracks"])),
+                [from_json(Device, device) for device in told["devices"]],
+                None if told["machine"] is None else from_json(Machine, told["machine"]),
+                None if told["run"] is None else from_json(Run, told["run"]),
+                tables,
+                {category: EventNotes(**_checked(own)) for category, own in told["events"].items()},
+            )
+            skeleton: dict[str, Any] = dict(tables)
+            if reason := fault(Trace(strings=strings, devices=notes.devices, threads=notes.threads, **skeleton)):
+                raise ValueError(reason)
+            for own in notes.events.values():
+                np.array(own.times, "i8").reshape(-1, 3)
+            if len(notes.tracks) != len(notes.threads):
+                raise ValueError("threads without a track")
+            return notes
+        except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError) as error:
+            raise ValueError(f"no notes of an export ({error})") from error
+
+    def same_whole(self, other: ExportNotes) -> bool:
+        """Whether both tell of one trace."""
+        return all(
+            getattr(self, name) == getattr(other, name) for name in ("grain", "provenance", "problems", "lacks", "ranks")
+        )
+
+    def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
+        """Which of the events of a category were recorded, and the times of all as they were; as they stand if their number
+        is not what the notes say."""
+        own = self.events.get(category, EventNotes())
+        if own.times:
+            place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T
+            if place.max() < len(start_ns) and place.min() >= 0:
+                start_ns, duration_ns = start_ns.copy(), duration_ns.copy()
+                start_ns[place], duration_ns[place] = starts, durations
+        return slice(own.added, None), start_ns, duration_ns
+
+    def origins(self, category: str, count: int) -> Column:
+        """Where the times of so many events of a category come from."""
+        told = self.events[category].origins if category in self.events else []
+        known = len(told) == count and all(type(origin) is int and 0 <= origin < len(Origin) for origin in told)
+        return np.array(told if known else [Origin.MEASURED] * count, "u1")
+
+
+def _told(values: Column, used: dict[int, int] | None) -> list[Any]:
+    """A column as JSON values; with `used`, texts as places in the order of their first use."""
+    listed: list[Any] = values.tolist()
+    return listed if used is None else [used.setdefault(index, len(used)) if index >= 0 else NONE for index in listed]
+
+
+def _table(name: str, kind: type[Table], columns: Mapping[str, Any], indices: Column) -> Table:
+    def read(column: str, values: Any) -> Column:
+        if REFERENCES.get(f"{name}.{column}") == "strings":
+            return np.asarray(indices[np.array(values, "i8")])
+        return np.array(values, kind.DTYPES[column])
+
+    return kind.of(**{column: read(column, values) for column, values in columns.items()})
+
+
+def _checked(values: Any) -> dict[str, Any]:
+    """The fields of an EventNotes."""
+    if any(type(value) is not _EVENTS[name] for name, value in values.items()):
+        raise TypeError(f"{values!r} says nothing about events")
+    return dict(values)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

@@ -1,0 +1,95 @@
+"""Two traces in one Chrome trace, side by side as processes, with arrows between counterparts: for Perfetto's eye.
+
+    export_pair(load("v100.msgpack"), load("replay.msgpack"), "both.json.gz", names=("recorded", "replayed"))
+
+The second trace is moved so that the first steps that lie over each other begin together. Each kernel, copy and memset that
+has a counterpart (`traces.comparison.counterparts`) has an arrow to it, which says how it differs. Processes of the second
+trace have other numbers. Such a file is for viewers, and its header says so: an import refuses it, for it is no one recording.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from traces.chrome.events import Event, RankEvents
+from traces.chrome.export import write_events
+from traces.chrome.export_notes import PAIR_KEY
+from traces.comparison.counterparts import Counterparts, KernelChange, counterparts, paired_steps
+from traces.figures.measure import window_ns
+from traces.model.trace import NONE, Trace
+
+_SECOND_PIDS = 1_000_000  # beyond the numbers of the first trace's processes
+_SECOND_IDS = 1 << 40  # and of its flows
+_ARROWS = 1 << 41
+
+
+def export_pair(first: Trace, second: Trace, path: str | os.PathLike[str], names: tuple[str, str]) -> Path:
+    """Write the first rank of both to one file (compressed if it ends in .gz). Raises OSError as the file system does."""
+    pairs = paired_steps(first, second)
+    events = _PairEvents(first, second, counterparts(first, second, pairs), _shift_ns(first, second, pairs), names)
+    target = Path(path)
+    header = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": events.base_ns, PAIR_KEY: list(names)}
+    write_events(events, header, target)
+    return target
+
+
+def _shift_ns(first: Trace, second: Trace, pairs: list[tuple[int, int]]) -> int:
+    """By how much the second trace is moved."""
+    for ours, theirs in pairs:
+        if ours != NONE and theirs != NONE:
+            return int(first.steps.start_ns[ours] - second.steps.start_ns[theirs])
+    return window_ns(first)[0] - window_ns(second)[0]
+
+
+class _PairEvents:
+    """Iterates over the events of both, and the arrows."""
+
+    def __init__(self, first: Trace, second: Trace, found: Counterparts, shift_ns: int, names: tuple[str, str]) -> None:
+        self._found, self._names = found, names
+        self._sides = [RankEvents(trace, trace.ranks[0]) for trace in (first, second)]
+        self._tables = (first, second)
+        self._shifts_ns = (0, shift_ns)
+        self.base_ns = min(side.base_ns + shift for side, shift in zip(self._sides, self._shifts_ns, strict=True))
+        for side, shift in zip(self._sides, self._shifts_ns, strict=True):
+            side.base_ns = self.base_ns - shift
+
+    def __iter__(self) -> Iterator[Event]:
+        for place, side in enumerate(self._sides):
+            for event in side:
+                yield self._of_side(place, event)
+        yield from self._arrows()
+
+    def _of_side(self, place: int, event: Event) -> Event:
+        """An event under its side's name and numbers."""
+        if event["ph"] == "M" and event["name"] == "process_name":
+            event["args"] = {"name": f"{self._names[place]}: {event['args']['name']}"}
+        elif event["ph"] == "M" and event["name"] == "process_sort_index":
+            # GPU beside GPU and host beside host, the first trace above.
+            event["args"] = {"sort_index": 2 * event["args"]["sort_index"] + place}
+        if place:
+            event["pid"] += _SECOND_PIDS
+            if "id" in event:
+                event["id"] += _SECOND_IDS
+        return event
+
+    def _arrows(self) -> Iterator[Event]:
+        both = np.flatnonzero((self._found.first != NONE) & (self._found.second != NONE))
+        columns = (self._found.first, self._found.second, self._found.change, self._found.change_ns)
+        for number, (ours, theirs, change, change_ns) in enumerate(zip(*(c[both].tolist() for c in columns), strict=True)):
+            told = KernelChange(change).name.lower().replace("_", " ")
+            flow: dict[str, Any] = {"cat": "counterpart", "name": told, "id": _ARROWS + number}
+            yield {"ph": "s", **flow, **self._place(0, ours), "args": {"longer_us": change_ns / 1000}}
+            yield {"ph": "f", "bp": "e", **flow, **self._place(1, theirs)}
+
+    def _place(self, place: int, row: int) -> Event:
+        """Where a row of a side's device table stands, in its middle: arrows begin and end within what they bind to."""
+        trace, side = self._tables[place], self._sides[place]
+        table = trace.device
+        pid = trace.devices[int(table.device[row])].index + place * _SECOND_PIDS
+        middle_ns = int(table.start_ns[row]) + int(table.duration_ns[row]) // 2
+        return {"pid": pid, "tid": int(table.stream[row]), "ts": (middle_ns - side.base_ns) / 1000}

@@ -1,0 +1,405 @@
+"""Merges recordings: those of the ranks of one run, or a run timed by CUDA events and the profile of some of its steps.
+
+trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
+trace.run_of(1).loaders             # each rank's own
+trace.provenance["ranks"]           # {"0": {}, "1": {"argv": [...]}}: what differs from the first
+
+trace = with_profile(recording, read_kineto(Path("steps30to34.json")), [30, 31, 32, 33, 34])
+trace.run_of(0).profiler_cost       # what the profiler took of the host per op, launch, ...
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from traces.combining.profiler_cost import with_clean_pace
+from traces.figures.measure import of_one_kind, passes_of_steps, work_rows
+from traces.model.intervals import Intervals
+from traces.model.row_order import in_order, place_of_each, repointed, taken
+from traces.model.run import CleanSteps, Run
+from traces.model.time_windows import TimeWindows
+from traces.model.trace import (
+    NONE,
+    TABLES,
+    BatchKind,
+    Collectives,
+    Column,
+    Device,
+    DeviceSpans,
+    HostSpans,
+    MemoryEvents,
+    Phases,
+    StepKind,
+    Steps,
+    Strings,
+    Thread,
+    Trace,
+)
+
+NO_KERNELS = "kernels: the profiler saw no device work"
+
+# What a recording without a profiler lacks and a profile has, or says in its own `lacks` that it has not.
+_BROUGHT = frozenset(
+    "kernels,host ops,host events,memory events,GPU work,shapes,dtypes,sequence numbers,device memory events,memory addresses,"
+    "memory totals,call stacks".split(",")
+)
+
+
+def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
+    """One trace of the recordings of several processes, each of which is one rank.
+
+    A rank's number is the one in `ranks`, else that of its run, else the first that is free; one that is told twice
+    is counted as a problem, and the later recording gets a free number. The provenance is that of the lowest rank;
+    `provenance["ranks"]` says of each how it differs. Raises ValueError if there is no recording.
+    """
+    if not recordings:
+        raise ValueError("no recordings to merge; give at least one")
+    problems: Counter[str] = Counter()
+    numbers = list(ranks) if ranks is not None else _rank_numbers(recordings, problems)
+    ordered = sorted(zip(numbers, recordings, strict=True), key=lambda pair: pair[0])
+    parts = [_as_rank(recording, number) for number, recording in ordered]
+    for part in parts:
+        problems.update(part.problems)
+    first = parts[0]
+    merged = replace(
+        first if len(parts) == 1 else in_order(_stacked(parts)),
+        grain="kernel" if any(part.grain == "kernel" for part in parts) else first.grain,
+        devices=[device for part in parts for device in part.devices],
+        threads=[thread for part in parts for thread in part.threads],
+        machines={rank: machine for part in parts for rank, machine in part.machines.items()},
+        runs={rank: run for part in parts for rank, run in part.runs.items()},
+        provenance=dict(first.provenance),
+        problems=dict(problems),
+        lacks=list(dict.fromkeys(lack for part in parts for lack in part.lacks)),
+    )
+    if len(parts) > 1:
+        merged.provenance["ranks"] = {
+            str(number): {k: v for k, v in part.provenance.items() if k not in first.provenance or first.provenance[k] != v}
+            for (number, _), part in zip(ordered, parts, strict=True)
+        }
+    return merged
+
+
+def of_rank(trace: Trace, rank: int) -> Trace:
+    """What `trace` holds of one rank, with the strings, provenance, problems and lacks of the whole.
+
+    A row belongs to the rank that it names, else to that of its thread, device, step or phase, else to the first.
+    """
+    of_threads = np.array([*(thread.rank for thread in trace.threads), NONE])
+    of_devices = np.array([*(device.rank for device in trace.devices), NONE])
+    of_steps = np.append(trace.steps.rank, NONE)
+    of_phases = np.append(of_steps[trace.phases.step], NONE)
+    memory, parts = trace.memory, trace.parts
+    owners: dict[str, Sequence[Column]] = {
+        "phases": [of_phases[:-1]],
+        "host": [of_threads[trace.host.thread]],
+        "device": [of_devices[trace.device.device]],
+        "memory": [of_devices[memory.device], of_threads[memory.thread]],
+        "parts": [of_threads[parts.thread], of_devices[parts.device], of_phases[parts.phase]],
+    }
+    rows = {}
+    for name in TABLES:
+        owner = np.full(len(getattr(trace, name)), NONE)
+        for known in owners.get(name) or [getattr(trace, name).rank]:
+            owner = np.where(owner == NONE, known, owner)
+        rows[name] = np.flatnonzero(np.where(owner == NONE, trace.ranks[0], owner) == rank)
+    part = taken(trace, rows)
+    threads = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
+    devices = [row for row, device in enumerate(trace.devices) if device.rank == rank]
+    places = {"threads": place_of_each(threads, len(trace.threads)), "devices": place_of_each(devices, len(trace.devices))}
+    part = repointed(part, places)
+    return replace(part, threads=[trace.threads[row] for row in threads], devices=[trace.devices[row] for row in devices])
+
+
+def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
+    """`recording` with the profile of those of its steps whose `number` is in `numbers`, in the profile's order.
+
+    The result has the profile's host and device spans and memory events; its steps take the place of the recording's own
+    rows, as StepKind.PROFILED (evaluation and warm-up steps stay what they are) with phases cut by ops, and everything else
+    stays and points at the right rows. Clocks that do not both count from 1970 are aligned by the starts of the steps.
+    `Run.clean` compares clean and profiled steps. `Run.profiler_cost` and `Run.host_scale` say how host times of profiled steps
+    become those of clean ones (profiler_cost.py). A profile without device work leaves the grain as it is and says so in
+    `lacks`; one that holds none of the steps leaves everything as it is and is counted as a problem.
+    """
+    problems = Counter(recording.problems)
+    pairs = _paired(recording, profile, numbers)
+    if not pairs:
+        problems["profile-without-steps"] += 1
+        return replace(recording, problems=dict(problems))
+    if unlike := abs(len(profile.steps) - len(numbers)):
+        problems["profile-steps-missing-or-extra"] += unlike
+    problems.update(profile.problems)
+    own, theirs = np.array(pairs).T
+    profile = _on_clock_of(recording, profile, own, theirs)
+    grain, lacks = _united_lacks(recording, profile)
+    rank = recording.ranks[0]
+    run = _with_slowdown(recording.run_of(rank), recording, own)
+    recording = _split_before_loader(recording, profile, own, theirs)
+    provenance = recording.provenance | {"profile": {key: of for key, of in profile.provenance.items() if key != "ranks"}}
+    joined = _replaced_steps(recording, profile, own, theirs)
+    runs = recording.runs | {rank: with_clean_pace(run, joined, rank)}
+    return replace(joined, grain=grain, runs=runs, provenance=provenance, problems=dict(problems), lacks=lacks)
+
+
+def _rank_numbers(recordings: Sequence[Trace], problems: Counter[str]) -> list[int]:
+    numbers: list[int] = [NONE] * len(recordings)
+    for place, recording in enumerate(recordings):
+        rank = min(recording.runs, default=NONE)
+        if 0 <= rank < 1 << 31:
+            if rank in numbers:
+                problems["rank-told-twice"] += 1
+            else:
+                numbers[place] = rank
+    free = (number for number in range(2 * len(numbers)) if number not in numbers)
+    return [next(free) if number == NONE else number for number in numbers]
+
+
+def _as_rank(recording: Trace, rank: int) -> Trace:
+    tables: dict[str, Any] = {}
+    for name, kind in TABLES.items():
+        if "rank" in kind.DTYPES:
+            tables[name] = table = getattr(recording, name).take(slice(None))
+            table.rank = np.full(len(table), rank, "i4")
+    devices = [replace(device, rank=rank) for device in recording.devices]
+    threads = [replace(thread, rank=rank) for thread in recording.threads]
+    machines = {rank: recording.machine_of(recording.ranks[0])} if recording.machines else {}
+    runs = {rank: recording.run_of(recording.ranks[0])} if recording.runs else {}
+    return replace(recording, devices=devices, threads=threads, machines=machines, runs=runs, **tables)
+
+
+def _stacked(parts: Sequence[Trace], places: Mapping[str, Column] | None = None) -> Trace:
+    """All rows, part after part, with the texts in one table; the rest of the header is the first part's.
+
+    `places` says of the last part where the rows are that it points at, for what does not follow those of the parts before.
+    """
+    strings = Strings()
+    rows = dict.fromkeys([*TABLES, "devices", "threads"], 0)
+    reads = 0
+    moved: list[Trace] = []
+    for part in parts:
+        to = {name: np.append(np.arange(len(getattr(part, name))) + before, NONE) for name, before in rows.items()}
+        to["strings"] = np.array([*map(strings.add, part.strings.texts), NONE])
+        moved.append(repointed(part, to | dict(places or {}) if part is parts[-1] else to))
+        numbers, read = np.unique(part.values.read, return_inverse=True)
+        moved[-1].values.read = read.astype("i8") + reads
+        reads += len(numbers)
+        for name in rows:
+            rows[name] += len(getattr(part, name))
+    tables: dict[str, Any] = {name: kind.concatenated([getattr(part, name) for part in moved]) for name, kind in TABLES.items()}
+    return replace(parts[0], strings=strings, **tables)
+
+
+def _paired(recording: Trace, profile: Trace, numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """The rows of `recording.steps` and `profile.steps` that are the same step.
+
+    By their order; if the profile has another number of steps than were profiled, by the time that they share, where both
+    clocks count from 1970, else by their order as far as it goes.
+    """
+    steps, theirs = recording.steps, profile.steps
+    row_of: dict[int, int] = {}
+    for row in np.argsort(steps.kind == StepKind.PROFILED, kind="stable").tolist():  # a number told twice: the profiled one
+        row_of[int(steps.number[row])] = row
+    rows = [row_of.get(number, NONE) for number in numbers]
+    if len(theirs) != len(rows) and _have_epochs(recording, profile):
+        found: dict[int, int] = {}
+        for row in filter(lambda row: row != NONE, rows):
+            begin_ns, end_ns = int(steps.start_ns[row]), int(steps.end_ns[row])
+            shared_ns = np.minimum(theirs.end_ns, end_ns) - np.maximum(theirs.start_ns, begin_ns)
+            if len(theirs) and shared_ns.max() > 0:
+                found.setdefault(int(shared_ns.argmax()), row)
+        return [(row, other) for other, row in found.items()]
+    return [(row, other) for other, row in enumerate(rows[: len(theirs)]) if row != NONE]
+
+
+def _have_epochs(*traces: Trace) -> bool:
+    return all(trace.run_of(trace.ranks[0]).is_epochal for trace in traces)
+
+
+def _on_clock_of(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
+    """The profile with its times on the recording's clock."""
+    if _have_epochs(recording, profile):
+        return profile
+    apart_ns = recording.steps.start_ns[own] - profile.steps.start_ns[theirs]
+    shift_ns = int(apart_ns[0]) + round(float(np.median(apart_ns - apart_ns[0])))  # a float cannot hold times since 1970
+    tables: dict[str, Any] = {}
+    for name, kind in TABLES.items():
+        table = tables[name] = getattr(profile, name).take(slice(None))
+        for column in kind.DTYPES:
+            if column in ("start_ns", "time_ns"):
+                setattr(table, column, getattr(table, column) + shift_ns)
+            elif column in ("device_start_ns", "device_end_ns", "called_ns"):
+                told = getattr(table, column)
+                setattr(table, column, np.where(told == NONE, NONE, told + shift_ns))
+    return replace(profile, **tables)
+
+
+def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
+    """The tables, devices and threads of `with_profile`. The recording's step rows `own` become the profile's `theirs`."""
+    rank = int(recording.steps.rank[own[0]])
+    steps = recording.steps.take(slice(None))
+    columns = {name: column.copy() for name, column in steps.columns().items()}
+    columns["start_ns"][own], columns["duration_ns"][own] = profile.steps.start_ns[theirs], profile.steps.duration_ns[theirs]
+    clean = own[columns["kind"][own] == StepKind.STEADY]  # an evaluation or warm-up step stays one, now with its kernels
+    columns["kind"][clean] = StepKind.PROFILED
+    step_of = np.full(len(profile.steps) + 1, NONE)
+    step_of[theirs] = own
+    devices, device_of = _matched_devices(recording.devices, profile.devices, rank)
+    threads, thread_of = _matched_threads(recording.threads, profile.threads, rank)
+    profile = taken(profile, {"phases": np.flatnonzero(step_of[profile.phases.step] != NONE)})
+    stays = ~np.isin(recording.phases.step, own)
+    of_part = np.append(recording.phases.step, NONE)[recording.parts.phase]  # the step of each part
+    measured = np.isin(of_part, step_of[np.append(profile.phases.step, NONE)[profile.parts.phase]]) & (of_part != NONE)
+    kept = replace(
+        recording,
+        steps=type(steps)(**columns),
+        host=HostSpans.empty(),
+        device=DeviceSpans.empty(),
+        memory=MemoryEvents.empty() if len(profile.memory) else recording.memory,
+    )
+    kept = taken(kept, {"phases": np.flatnonzero(stays), "parts": np.flatnonzero(~measured)})
+    # The profiler saw those of its steps, and when their kernels ran; gloo's it sees without bytes, which the recorder knows.
+    own_calls, seen = kept.collectives, profile.collectives
+    if (seen.bytes != NONE).any():
+        kept = taken(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.call_ns))})
+    else:
+        profile = taken(profile, {"collectives": np.flatnonzero(~_covered(own_calls, seen.call_ns))})
+    profile = _as_rank(replace(profile, steps=type(steps).empty()), rank)
+    joined = _stacked([kept, profile], {"steps": step_of, "devices": device_of, "threads": thread_of})
+    moved = np.flatnonzero(np.isin(of_part[~measured], own))
+    phases = TimeWindows(joined.phases.start_ns, joined.phases.end_ns, joined.phases.step)
+    joined.parts.phase[moved] = phases.holding(joined.parts.start_ns[moved], of_part[~measured][moved])
+    return in_order(replace(joined, devices=devices, threads=threads))
+
+
+def _covered(spans: Steps | Collectives, times_ns: Column) -> Column:
+    return Intervals(spans.start_ns, spans.end_ns).holds(times_ns)
+
+
+def _matched_devices(own: list[Device], theirs: list[Device], rank: int) -> tuple[list[Device], Column]:
+    """The devices of both, those with the same index as one, and where in that list each of `theirs` is."""
+    devices = list(own)
+    row_of = {device.index: row for row, device in enumerate(own) if device.rank == rank}
+    places = []
+    for device in theirs:
+        row = row_of.get(device.index)
+        if row is None:
+            row = len(devices)
+            devices.append(replace(device, rank=rank))
+        else:
+            known = devices[row]
+            devices[row] = replace(
+                known,
+                name=known.name or device.name,
+                total_memory_bytes=device.total_memory_bytes if known.total_memory_bytes == NONE else known.total_memory_bytes,
+                properties=known.properties.completed_by(device.properties),
+            )
+        places.append(row)
+    return devices, np.array([*places, NONE])
+
+
+def _matched_threads(own: list[Thread], theirs: list[Thread], rank: int) -> tuple[list[Thread], Column]:
+    """As `_matched_devices`: by thread id, and the two main threads are one."""
+    threads = list(own)
+    row_of = {thread.tid: row for row, thread in enumerate(own) if thread.rank == rank}
+    main = next((row for row, thread in enumerate(own) if thread.rank == rank and thread.role == "main"), None)
+    places = []
+    for thread in theirs:
+        row = main if thread.role == "main" and main is not None else row_of.get(thread.tid)
+        if row is None:
+            row = len(threads)
+            threads.append(replace(thread, rank=rank))
+        elif threads[row].role == "other":
+            threads[row] = replace(threads[row], role=thread.role, name=threads[row].name or thread.name)
+        places.append(row)
+    return threads, np.array([*places, NONE])
+
+
+def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
+    """With `clean`, from the recording's own times of both kinds of steps."""
+    kinds = recording.steps.kind
+    trained = profiled[np.isin(kinds[profiled], (StepKind.PROFILED, StepKind.STEADY))]
+    profiled = trained if len(trained) else profiled[kinds[profiled] == StepKind.EVALUATION]
+    clean = np.setdiff1d(np.flatnonzero(kinds == (StepKind.STEADY if len(trained) else StepKind.EVALUATION)), profiled)
+    if not len(clean) or not len(profiled):
+        return run
+    count = len(clean)
+    profiled, clean = of_one_kind(recording, profiled, clean)
+    step_ns, profiled_ns = (float(np.median(recording.steps.duration_ns[rows])) for rows in (clean, profiled))
+    slowdown = profiled_ns / step_ns if step_ns else 1.0
+    return replace(run, clean=CleanSteps(count, round(step_ns), round(profiled_ns), slowdown))
+
+
+class _Lead(NamedTuple):
+    """A phase of a profiled step before its first wait for a batch."""
+
+    name: str
+    share: float  # its end on the host, of the time from the step's beginning to that wait
+    behind_ns: int  # how much later the device's events have it end, or NONE
+
+
+def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
+    """With what clean steps did before they asked the loader for a batch as phases of its own.
+
+    The recorder sees no single ops, so the averaging of weights after the optimizer, say, lies in the `loader` phase that the
+    next step begins with. The profile sees them: where its steps with as many passes begin with other phases, so do the clean
+    ones, up to the wait for a batch, in the proportions of the profile's first such step and with its device as far behind.
+    """
+    leads: dict[int, list[_Lead]] = {}
+    for step, passes in zip(theirs.tolist(), passes_of_steps(profile)[theirs].tolist(), strict=True):
+        leads.setdefault(passes, leads.get(passes) or _leads(profile, step))
+    steps, phases, passes_of = recording.steps, recording.phases, passes_of_steps(recording)
+    clean = np.setdiff1d(np.flatnonzero(steps.kind != StepKind.EVALUATION), own)
+    is_first = phases.start_ns == np.append(steps.start_ns, NONE)[phases.step]
+    loader = (phases.name == recording.strings.find("loader")) & is_first & np.isin(phases.step, clean)
+    waits = recording.batches.take(recording.batches.kind == BatchKind.WAIT)
+    before: list[dict[str, int]] = []
+    columns = {name: column.copy() for name, column in phases.columns().items()}
+    for row in np.flatnonzero(loader).tolist():
+        told = {name: int(column[row]) for name, column in columns.items()}
+        begin_ns, device_ns, last_ns = told["start_ns"], told["device_start_ns"], told["device_end_ns"]
+        asked_ns = waits.start_ns[(waits.rank == steps.rank[told["step"]]) & (waits.start_ns >= begin_ns)]
+        lead = leads.get(int(passes_of[told["step"]]))
+        if not lead or not len(asked_ns) or not begin_ns < asked_ns[0] < phases.end_ns[row]:
+            continue
+        whole_ns, done_ns = int(asked_ns[0]) - begin_ns, 0
+        for name, share, behind_ns in lead:
+            until_ns = round(whole_ns * share)
+            until_device_ns = NONE
+            if NONE not in (device_ns, last_ns, behind_ns):
+                until_device_ns = min(max(device_ns, begin_ns + until_ns + behind_ns), last_ns)
+            host = {"start_ns": begin_ns + done_ns, "duration_ns": until_ns - done_ns}
+            device = {"device_start_ns": device_ns, "device_end_ns": until_device_ns}
+            before.append(told | {"name": recording.strings.add(name)} | host | device)
+            done_ns, device_ns = until_ns, until_device_ns
+        columns["start_ns"][row] += whole_ns
+        columns["duration_ns"][row] -= whole_ns
+        columns["device_start_ns"][row] = device_ns
+    added = Phases.of(**{name: [told[name] for told in before] for name in columns})
+    return in_order(replace(recording, phases=Phases.concatenated([Phases(**columns), added]))) if before else recording
+
+
+def _leads(profile: Trace, step: int) -> list[_Lead]:
+    phases = profile.phases.take(profile.phases.step == step)
+    names = [profile.strings[name] for name in phases.name.tolist()]
+    count = names.index("loader") if "loader" in names else 0
+    begin_ns = int(profile.steps.start_ns[step])
+    whole_ns = int(phases.end_ns[count - 1]) - begin_ns if count else 0
+    ends = zip(names[:count], phases.end_ns.tolist(), phases.device_end_ns.tolist(), strict=False)
+    return [
+        _Lead(name, (end_ns - begin_ns) / whole_ns, NONE if device_ns == NONE else max(device_ns - end_ns, 0))
+        for name, end_ns, device_ns in ends
+        if whole_ns
+    ]
+
+
+def _united_lacks(recording: Trace, profile: Trace) -> tuple[str, list[str]]:
+    """The grain, and what is missing still: of the recording's lacks those that the profile has too or does not speak of."""
+    lacks = [lack for lack in recording.lacks if lack not in _BROUGHT]
+    has = {"values": len(recording.values), "steps": True, "device properties": len(recording.devices), "GPU work": True}
+    lacks += [lack for lack in profile.lacks if lack not in lacks and not has.get(lack)]
+    return ("kernel", lacks) if len(work_rows(profile)) else (recording.grain, [*lacks, NO_KERNELS])

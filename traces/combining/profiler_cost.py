@@ -1,0 +1,419 @@
+"""What torch.profiler itself took of the host in profiled steps, and host times without it.
+
+    run = with_clean_pace(run, trace, rank=0)   # run.profiler_cost.op_ns == 480, run.host_scale["forward"] == 0.98
+    pace = CleanPace(trace, rank=0, waits=device_waits(trace, rank=0))
+    pace.own_ns(times_ns)                       # recorded host times with waits and the profiler's cost taken out
+    pace.scale[phase_row]                       # what remains is multiplied by this
+
+Note [The profiler's cost per event]
+    The profiler takes host time for each event that it records: an op (more with shapes), a range, a module's range, a call
+    of the GPU runtime (more for a launch), an allocation. It takes it just before the event's start time is read. So the time
+    between two neighbouring events shrinks by the cost of the later one, but never below `_LEAST_GAP_NS`; what does not fit
+    there is taken off the following gaps of the same phase.
+
+    The costs come from the recording: per phase, the profiled steps' host time minus the clean steps' host time is the sum of
+    the costs of the phase's events. There are fewer phases than unknowns, so first one common unit is fitted, in which an op
+    with shapes costs 1 and other kinds what `_PRIOR` says. Each kind may then differ from its prior as far as the phases
+    demand it; the noise of the steps and `_PRIOR_SPREAD` weigh the two. No cost is negative.
+
+Note [The clean steps decide]
+    What differs after that is distributed proportionally, in both directions: the time of a phase in the profiled steps is
+    multiplied by `host_scale`, so that its median equals the median of the clean steps. Profiled steps with the same events
+    do the same work, so differences between them are noise: each gets the median. A step with other events keeps its share.
+
+    Only the host's own time is compared. A phase of a clean step that waits for the GPU shows its own time and the wait as one
+    figure. Its wait is at least as long as in the profiled steps, where the GPU has less to catch up with. It is at
+    most the GPU's lag at the start of the phase plus the work launched in it. Within these limits the phase gets the factor
+    of all phases that do not wait.
+
+    Where recorder and profile name different phases, their boundaries differ, so only whole steps are compared.
+
+Note [The wait for a batch]
+    A loader has more time to prepare a batch while the profiler slows the step, so profiled steps wait less for it. Each of
+    them gets a wait from the clean steps: the one with the longest wait gets the longest, and so on by rank. Medians of parts
+    do not add up to the median of the whole, so all waits are shifted until the median step is that of the clean steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from traces.analyses.modules import PREFIX
+from traces.figures.measure import launch_phases, launch_time_ns, of_one_kind, runtime_calls, work_rows
+from traces.model.intervals import Intervals
+from traces.model.run import ProfilerCost, Run
+from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
+from traces.names.device_names import waits_for_device
+
+# Kinds of events, in the order of the fields of ProfilerCost.
+OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY = range(7)
+
+# Each kind's cost relative to an op with shapes: measured by benchmarks/profiler_cost.py with torch 2.13 and 2.14, except for
+# ops without shapes and calls that launch nothing. Those were chosen between a range and a launch.
+_PRIOR = np.array([1.0, 0.8, 0.65, 1.7, 1.0, 1.7, 0.14])
+# How far a kind's cost may differ from its prior, as a share of it: the spread among machines and releases of torch.
+_PRIOR_SPREAD = 0.5
+# Between two events the host needs at least this long without a profiler: about half of what dispatching a view takes.
+_LEAST_GAP_NS = 100
+# Figures of steps are not known more precisely than this share of them.
+_LEAST_NOISE = 0.01
+_MOST_ROUNDS = 1000  # of the fit, which takes some tens
+_FAR_NS = 1 << 52  # beyond any time in a recording
+# A loader's time is host work or waiting, so it is compared separately; see Note [The wait for a batch].
+_LOADER = "loader"
+
+
+class HostEvents(NamedTuple):
+    """Moments when the host's timeline of one rank changes, in order of time, and which kind of event starts there.
+
+    Only threads that train are in it: the main thread and those that launch work for the GPU.
+    """
+
+    time_ns: Column
+    kind: Column  # NONE at the end of an event
+
+    @classmethod
+    def of(cls, trace: Trace, rank: int) -> HostEvents:
+        host, memory = trace.host, trace.memory
+        threads = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
+        launches = trace.device.launch[work_rows(trace)]
+        launches = launches[(launches >= 0) & (launches < len(host))]
+        launching = set(np.unique(host.thread[launches]).tolist())
+        chosen = [row for row in threads if row in launching or trace.threads[row].role == "main"]
+        is_event = np.isin(host.kind, (HostKind.OP, HostKind.ANNOTATION, HostKind.RUNTIME))
+        rows = np.flatnonzero(np.isin(host.thread, chosen) & is_event)
+        is_launch = np.zeros(len(host), dtype=bool)
+        is_launch[launches] = True
+        modules = [row for row, text in enumerate(trace.strings.texts) if text.startswith(PREFIX)]
+        kind = np.where(host.shapes[rows] != NONE, OP, PLAIN_OP)
+        kind[host.kind[rows] == HostKind.ANNOTATION] = RANGE
+        kind[np.isin(host.name[rows], modules)] = MODULE
+        calls = host.kind[rows] == HostKind.RUNTIME
+        kind[calls] = np.where(is_launch[rows[calls]], LAUNCH, RUNTIME)
+        requests = memory.time_ns[np.isin(memory.thread, chosen)]
+        times = np.concatenate((host.start_ns[rows], requests, host.end_ns[rows]))
+        kinds = np.concatenate((kind, np.full(len(requests), MEMORY), np.full(len(rows), NONE)))
+        order = np.argsort(times, kind="stable")
+        return cls(times[order], kinds[order])
+
+    def counts(self, start_ns: Column, end_ns: Column) -> Column:
+        """How many events of each kind start in each window: an array (windows, kinds)."""
+        started = np.cumsum(self.kind[:, None] == np.arange(len(_PRIOR)), axis=0)
+        started = np.concatenate((np.zeros((1, len(_PRIOR)), dtype=np.int64), started))
+        return np.asarray(started[self.time_ns.searchsorted(end_ns)] - started[self.time_ns.searchsorted(start_ns)])
+
+
+class _WithoutCost:
+    """Maps active host times to times without the profiler's cost; see Note [The profiler's cost per event]."""
+
+    def __init__(self, times_ns: Column, cost_ns: Column, start_ns: Column, end_ns: Column) -> None:
+        """`cost_ns` is taken off before each of `times_ns`, within the windows (phases) from `start_ns` to `end_ns`.
+
+        All are in order of time, and the windows do not overlap.
+        """
+        self._zero_ns = int(start_ns[0]) if len(start_ns) else 0  # interpolation is in floats, which cannot hold unix times
+        times = times_ns - self._zero_ns
+        before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
+        for begin, until in zip((start_ns - self._zero_ns).tolist(), (end_ns - self._zero_ns).tolist(), strict=True):
+            first, last = times.searchsorted((begin, until))
+            at = np.concatenate(([begin], times[first:last], [until]))
+            spare = np.maximum(np.diff(at) - float(_LEAST_GAP_NS), 0.0)
+            owed = np.concatenate((cost_ns[first:last], [0.0]))
+            # What no gap could give so far: the backlog of a queue that receives `owed` and serves `spare`.
+            balance = np.cumsum(owed - spare)
+            backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
+            taken = np.concatenate(([0.0], np.cumsum(owed) - backlog))
+            before.append(at)
+            after.append(at - removed_ns - taken)
+            removed_ns += float(taken[-1])
+        before.append(np.array([_FAR_NS]))
+        after.append(np.array([_FAR_NS - removed_ns]))
+        self._before, self._after = np.concatenate(before), np.concatenate(after)
+
+    @classmethod
+    def of(cls, trace: Trace, events: HostEvents, cost: ProfilerCost, steps: ProfiledSteps, waits: Intervals) -> Self:
+        """For the events in the phases of these steps, at these costs."""
+        per_kind = np.append(_costs(cost), 0.0)  # the last one answers for NONE
+        phases = trace.phases.take(steps.rows)
+        windows = _active_ns(phases.start_ns, waits), _active_ns(phases.end_ns, waits)
+        return cls(_active_ns(events.time_ns, waits), per_kind[events.kind], *windows)
+
+    def __call__(self, times_ns: Column) -> Column:
+        moved = np.interp(np.asarray(times_ns) - self._zero_ns, self._before, self._after)
+        return np.asarray(np.rint(moved).astype(np.int64) + self._zero_ns)
+
+
+class ProfiledSteps:
+    """The phases of a rank's steps under the profiler, and the events in each: `rows` are those of `trace.phases`."""
+
+    def __init__(self, trace: Trace, rank: int, events: HostEvents) -> None:
+        phases = trace.phases
+        mine = np.append(trace.steps.rank == rank, False)[phases.step]
+        order = np.argsort(phases.start_ns, kind="stable")
+        mine &= ~np.isin(phases.step, np.flatnonzero(trace.steps.kind == StepKind.STEADY))
+        rows = order[mine[order]]
+        counts = events.counts(phases.start_ns[rows], phases.end_ns[rows])
+        seen = np.isin(phases.step[rows], phases.step[rows][counts.any(axis=1)])
+        seen |= trace.steps.kind[phases.step[rows]] == StepKind.PROFILED
+        self.rows, self.counts = rows[seen], counts[seen]
+        self.steps = np.unique(phases.step[self.rows])
+        self._step, self._name = phases.step[self.rows], phases.name[self.rows]
+        self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
+
+    def places(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
+        """Per profiled step (or per step of `steps`) the places in `rows` of its phases of these names, if it has any."""
+        named = np.isin(self._name, [self.names[name] for name in names])
+        found = [np.flatnonzero(named & (self._step == step)) for step in (self.steps if steps is None else steps).tolist()]
+        return [places for places in found if len(places)]
+
+
+@dataclass
+class _Phase:
+    """A phase in clean and profiled steps; or all phases, where recorder and profile name different ones. Times are medians."""
+
+    names: tuple[str, ...]
+    clean_ns: float  # on the host, waits for the GPU included
+    noise_ns: float  # how far the difference between profiled and clean steps may be off
+    profiled_ns: float  # the host's own time
+    waits: bool  # in profiled steps, and so in clean ones
+    wait_ns: float  # in profiled steps
+    longest_wait_ns: float  # that is possible in clean steps
+    counts: Column  # of events, by kind
+    own_ns: float = 0.0  # `profiled_ns` without the profiler's cost
+
+
+class CleanPace:
+    """Host times of one rank's profiled steps as they are without the profiler.
+
+    `scale` has a factor per row of `trace.phases`; it is 1.0 in steps that were not profiled. Recordings from before the cost
+    per event was known have one factor per phase, which is then all that is applied.
+    """
+
+    def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
+        """`waits`: when the rank's host waited for the GPU. `own_ns` takes these times out."""
+        run = trace.run_of(rank)
+        self._waits = waits
+        self._without_cost: _WithoutCost | None = None
+        factors = {name: factor for name, factor in run.host_scale.items() if 0 < factor < np.inf}
+        names = [trace.strings[name] for name in trace.phases.name.tolist()]
+        self.scale = np.array([factors.get(name, 1.0) for name in names])
+        if run.profiler_cost is None:
+            return
+        events = HostEvents.of(trace, rank)
+        steps = ProfiledSteps(trace, rank, events)
+        self.scale[np.setdiff1d(np.arange(len(names)), steps.rows)] = 1.0
+        self._without_cost = _WithoutCost.of(trace, events, run.profiler_cost, steps, waits)
+        own_ns = self.own_ns(trace.phases.end_ns[steps.rows]) - self.own_ns(trace.phases.start_ns[steps.rows])
+        for name in steps.names:
+            places = steps.places([name])
+            of_steps = np.array([own_ns[of].sum() for of in places], dtype=np.float64)
+            if name == _LOADER:
+                usual_ns = _by_rank(of_steps, _clean_loader_ns(trace, rank))
+            else:
+                usual_ns = _of_same_events(of_steps, np.array([steps.counts[of].sum(axis=0) for of in places]))
+            for of, has_ns, wanted_ns in zip(places, of_steps.tolist(), usual_ns.tolist(), strict=True):
+                if has_ns > 0:
+                    self.scale[steps.rows[of]] *= wanted_ns / has_ns
+
+    def own_ns(self, times_ns: Column) -> Column:
+        """These times with earlier waits for the GPU and the profiler's earlier cost taken out."""
+        active_ns = _active_ns(times_ns, self._waits)
+        return active_ns if self._without_cost is None else self._without_cost(active_ns)
+
+
+def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
+    """With `profiler_cost` and `host_scale`, from the clean and the profiled steps of `trace`, where it has both."""
+    events = HostEvents.of(trace, rank)
+    steps = ProfiledSteps(trace, rank, events)
+    profiled, clean = _comparable_steps(trace, rank, steps)
+    if not len(clean) or not len(profiled):
+        return run
+    waits = device_waits(trace, rank)
+    phases = _phases(trace, steps, profiled, clean, waits)
+    cost = _fitted_cost(phases)
+    without_cost = _WithoutCost.of(trace, events, cost, steps, waits)
+    start_ns, end_ns = (_active_ns(ns[steps.rows], waits) for ns in (trace.phases.start_ns, trace.phases.end_ns))
+    own_ns = without_cost(end_ns) - without_cost(start_ns)
+    for phase in phases:
+        phase.own_ns = _median([own_ns[of].sum() for of in steps.places(phase.names, profiled)])
+    return replace(run, profiler_cost=cost, host_scale=_scales(phases, _compute_ns(trace, clean)))
+
+
+def device_waits(trace: Trace, rank: int) -> Intervals:
+    """When the rank's host waited for the GPU: in a synchronization or a copy that is not asynchronous, until the work that was
+    launched before it and by it has ended."""
+    device, host, work = trace.device, trace.host, work_rows(trace)
+    calls = runtime_calls(trace, rank, lambda name: waits_for_device(name) or ("emcpy" in name and "Async" not in name))
+    pageable = [row for row, text in enumerate(trace.strings.texts) if "Pageable" in text]
+    copies = device.launch[np.isin(device.name, pageable) & (device.launch >= 0) & (device.launch < len(host))]
+    calls = np.union1d(calls, copies)
+    launched_ns = launch_time_ns(trace)[work]
+    order = np.argsort(launched_ns, kind="stable")
+    done_ns = np.maximum.accumulate(np.append(0, device.end_ns[work][order]))
+    until_ns = done_ns[np.searchsorted(launched_ns[order], host.start_ns[calls], side="right")]
+    return Intervals(host.start_ns[calls], np.clip(until_ns, host.start_ns[calls], host.end_ns[calls]))
+
+
+def _active_ns(times_ns: Column, waits: Intervals) -> Column:
+    return np.asarray(times_ns - waits.before(times_ns))
+
+
+def _costs(cost: ProfilerCost) -> Column:
+    return np.array([getattr(cost, field.name) for field in fields(cost)], dtype=np.float64)
+
+
+def _median(values: Sequence[float] | Column) -> float:
+    return float(np.median(values)) if len(values) else 0.0
+
+
+def _comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Column, Column]:
+    """The profiled and the clean steps that are compared: training steps, or where none was profiled, evaluation steps."""
+    kind = trace.steps.kind
+    trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
+    profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]
+    clean = (kind == (StepKind.STEADY if len(trained) else StepKind.EVALUATION)) & (trace.steps.rank == rank)
+    rows = np.setdiff1d(np.flatnonzero(clean), steps.steps)
+    if not len(rows) or not len(profiled):
+        return profiled, rows
+    of_profiled, of_clean = of_one_kind(trace, profiled, rows)
+    return of_profiled, of_clean
+
+
+def _compute_ns(trace: Trace, steps: Column) -> float:
+    """The median step without its loader phase."""
+    phases = trace.phases
+    loader = (phases.name == trace.strings.find(_LOADER)) & np.isin(phases.step, steps)
+    waited_ns = np.bincount(phases.step[loader], phases.duration_ns[loader], len(trace.steps))
+    return _median(trace.steps.duration_ns[steps] - waited_ns[steps])
+
+
+def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column, waits: Intervals) -> list[_Phase]:
+    """What is compared: each phase that clean and profiled steps both have, or all of them as one."""
+    of = trace.phases
+    in_clean = np.isin(of.step, clean)
+    names = {trace.strings[name]: name for name in np.unique(of.name[in_clean]).tolist()}
+    common = [name for name, row in names.items() if 2 * len(np.unique(of.step[in_clean & (of.name == row)])) > len(clean)]
+    common = [name for name in common if name != _LOADER]
+    theirs = [name for name in steps.names if name != _LOADER and 2 * len(steps.places([name], profiled)) > len(profiled)]
+    groups = [((name,), (name,)) for name in common] if set(common) == set(theirs) else [(tuple(common), tuple(theirs))]
+    launched, work = launch_phases(trace), work_rows(trace)
+    work_ns = np.bincount(launched[work][launched[work] >= 0], trace.device.duration_ns[work][launched[work] >= 0], len(of))
+    whole_ns, wait_ns = of.duration_ns, waits.within(of.start_ns, of.end_ns)
+    called = np.diff(np.searchsorted(waits.start_ns, np.stack((of.start_ns, of.end_ns))), axis=0)[0] > 0
+    lag_ns = np.where(of.device_start_ns == NONE, 0, np.maximum(of.device_start_ns - of.start_ns, 0))
+    found = []
+    for own, other in groups:
+        rows_of_clean = in_clean & np.isin(of.name, [names[name] for name in own])
+        rows_of_steps = [np.flatnonzero(rows_of_clean & (of.step == step)) for step in clean.tolist()]
+        places = steps.places(other, profiled)
+        if not places or not any(map(len, rows_of_steps)):
+            continue
+        clean_ns = np.array([whole_ns[rows].sum() for rows in rows_of_steps if len(rows)])
+        active_ns = np.array([(whole_ns - wait_ns)[steps.rows[at]].sum() for at in places])
+        longest_ns = _median([lag_ns[rows].max() for rows in rows_of_steps if len(rows)])
+        found.append(
+            _Phase(
+                names=other,
+                clean_ns=_median(clean_ns),
+                noise_ns=float(np.hypot(_noise_ns(clean_ns), _noise_ns(active_ns))),
+                profiled_ns=_median(active_ns),
+                waits=any(called[steps.rows[at]].any() for at in places),
+                wait_ns=_median([wait_ns[steps.rows[at]].sum() for at in places]),
+                longest_wait_ns=longest_ns + _median([work_ns[steps.rows[at]].sum() for at in places]),
+                counts=np.median([steps.counts[at].sum(axis=0) for at in places], axis=0),
+            )
+        )
+    return found
+
+
+def _noise_ns(values_ns: Column) -> float:
+    """How far the median of these values may be off: its standard error, from the distance between the quartiles."""
+    low, high = np.percentile(values_ns, (25, 75))
+    return float(max((high - low) / 1.35 * 1.25 / np.sqrt(len(values_ns)), _LEAST_NOISE * np.median(values_ns)))
+
+
+def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
+    """See Note [The profiler's cost per event]."""
+    shown = [phase for phase in phases if not phase.waits and phase.noise_ns > 0] or [
+        phase for phase in phases if phase.noise_ns > 0
+    ]
+    if not shown:
+        return ProfilerCost()
+    noise = np.array([phase.noise_ns for phase in shown])
+    counts = np.array([phase.counts for phase in shown]) / noise[:, None]
+    slower = np.array([phase.profiled_ns - (phase.clean_ns - phase.wait_ns) for phase in shown]) / noise
+    units = counts @ _PRIOR
+    unit_ns = max(float(units @ slower) / float(units @ units), 0.0) if units.any() else 0.0
+    if unit_ns == 0:
+        return ProfilerCost()
+    prior_ns, spread_ns = unit_ns * _PRIOR, unit_ns * _PRIOR * _PRIOR_SPREAD
+    left = counts.T @ counts + np.diag(1 / spread_ns**2)
+    right = counts.T @ slower + prior_ns / spread_ns**2
+    return ProfilerCost(*(round(cost_ns) for cost_ns in _least_squares(left, right, prior_ns).tolist()))
+
+
+def _least_squares(left: Column, right: Column, start: Column) -> Column:
+    """The x >= 0 for which x @ left @ x / 2 - right @ x is least: one coordinate after the other, until nothing changes."""
+    x = start.copy()
+    for _ in range(_MOST_ROUNDS):
+        before = x.copy()
+        for i in range(len(x)):
+            x[i] = max(x[i] + (right[i] - left[i] @ x) / left[i, i], 0.0)
+        if np.allclose(x, before, rtol=1e-6, atol=1e-3):
+            break
+    return x
+
+
+def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
+    """By phase, its clean time over its profiled time without the profiler's cost; see Note [The clean steps decide]."""
+    sure = [phase for phase in phases if not phase.waits and phase.own_ns > 0]
+    clean_ns, own_ns = sum(phase.clean_ns for phase in sure), sum(phase.own_ns for phase in sure)
+    usual = clean_ns / own_ns if own_ns else 1.0
+    medians_ns = sum(phase.clean_ns for phase in phases)
+    whole = compute_ns / medians_ns if medians_ns else 1.0
+    scales: dict[str, float] = {}
+    for phase in phases:
+        if phase.own_ns <= 0:
+            continue
+        target_ns = phase.clean_ns
+        if phase.waits:
+            most_ns = phase.clean_ns - phase.wait_ns
+            least_ns = phase.clean_ns - phase.longest_wait_ns
+            target_ns = min(max(usual * phase.own_ns, least_ns), most_ns)
+        if target_ns > 0:
+            scales |= dict.fromkeys(phase.names, whole * target_ns / phase.own_ns)
+    return scales
+
+
+def _of_same_events(own_ns: Column, counts: Column) -> Column:
+    """Per step the median over the profiled steps with as many ops and launches."""
+    told = counts[:, [OP, PLAIN_OP, LAUNCH]]
+    _, group = np.unique(told, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    return np.array([np.median(own_ns[group == own]) for own in group.tolist()])
+
+
+def _clean_loader_ns(trace: Trace, rank: int) -> Column:
+    """The loader phases of the clean training steps, in ns per step that has any; see Note [The wait for a batch]."""
+    phases = trace.phases
+    clean = np.flatnonzero((trace.steps.kind == StepKind.STEADY) & (trace.steps.rank == rank))
+    rows = np.flatnonzero((phases.name == trace.strings.find(_LOADER)) & np.isin(phases.step, clean))
+    steps = np.unique(phases.step[rows])
+    if not len(steps):
+        return np.zeros(0)
+    waited_ns = np.bincount(phases.step[rows], phases.duration_ns[rows], len(trace.steps))[steps]
+    whole_ns = trace.steps.duration_ns[steps]
+    missing_ns = _median(whole_ns) - _median(whole_ns - waited_ns) - _median(waited_ns)
+    return np.asarray(np.maximum(waited_ns + missing_ns, 0))
+
+
+def _by_rank(values: Column, others: Column) -> Column:
+    """In the place of each value the one of `others` that has the same rank there; `values` where there are no others."""
+    if not len(others):
+        return values
+    rank = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+    return np.asarray(np.quantile(others, (rank + 0.5) / len(values)))

@@ -1,0 +1,84 @@
+"""Recordings that one process made one after another, as one: torch.profiler writes a file for each cycle of its schedule.
+
+    for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
+        trace = joined_cycles([traces[place] for place in places])
+
+Two recordings are cycles of one process if nothing tells them apart (rank, main thread's id, GPUs), both clocks count from 1970
+and their times do not overlap. Where no rank is told, their files' names must be the same too but for a time stamp, as those
+of `tensorboard_trace_handler` are (`host_4711.1623143566756.pt.trace.json`). What lies between two cycles was not recorded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from traces.combining.merge import merge_ranks
+from traces.figures.measure import window_ns
+from traces.model.row_order import in_order, repointed
+from traces.model.trace import NONE, TABLES, Device, Thread, Trace
+
+_STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
+
+
+def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None]]) -> list[list[int]]:
+    """Places of the recordings: those that are cycles of one process together in order of time, the others alone.
+
+    `names` are each recording's file and, where one was told, rank.
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for place, (recording, name) in enumerate(zip(recordings, names, strict=True)):
+        groups.setdefault(_process(recording, *name), []).append(place)
+    found: list[list[int]] = []
+    for group in groups.values():
+        ordered = sorted(group, key=lambda place: window_ns(recordings[place]))
+        epochal = all(recordings[place].run_of(0).is_epochal for place in group)
+        windows = [window_ns(recordings[place]) for place in ordered]
+        apart = all(one[1] <= other[0] for one, other in pairwise(windows))
+        found += [ordered] if epochal and apart else [[place] for place in group]
+    return found
+
+
+def _process(recording: Trace, file: str, rank: int | None) -> Hashable:
+    """What is the same of all cycles of one process."""
+    main = next((thread.tid for thread in recording.threads if thread.role == "main"), None)
+    name = _STAMP.sub("", file) if rank is None else ""
+    gpus = tuple((device.index, device.name) for device in recording.devices)
+    return rank, recording.run_of(0).distributed, name, main, gpus, recording.grain
+
+
+def joined_cycles(cycles: Sequence[Trace]) -> Trace:
+    """One trace of recordings in order of time: its threads are told by their ids, its GPUs by their numbers."""
+    stacked = merge_ranks(cycles, range(len(cycles)))
+    threads: dict[tuple[int, str], Thread] = {}
+    devices: dict[int, Device] = {}
+    for thread in stacked.threads:
+        threads.setdefault((thread.tid, thread.role), replace(thread, rank=0))
+    for device in stacked.devices:
+        devices.setdefault(device.index, replace(device, rank=0))
+    row_of_thread, row_of_device = (dict(zip(of, range(len(of)), strict=True)) for of in (threads, devices))
+    places = {
+        "threads": np.array([*(row_of_thread[thread.tid, thread.role] for thread in stacked.threads), NONE]),
+        "devices": np.array([*(row_of_device[device.index] for device in stacked.devices), NONE]),
+    }
+    trace = repointed(stacked, places)
+    tables: dict[str, Any] = {name: getattr(trace, name) for name, kind in TABLES.items() if "rank" in kind.DTYPES}
+    for table in tables.values():
+        table.rank = np.zeros(len(table), "i4")
+    first = cycles[0]
+    return in_order(
+        replace(
+            trace,
+            **tables,
+            threads=list(threads.values()),
+            devices=list(devices.values()),
+            machines=first.machines,
+            runs=first.runs,
+            provenance=dict(first.provenance),
+        )
+    )

@@ -1,0 +1,75 @@
+"""What the processes of one run left, as one trace: of each rank the process that did its work.
+
+process_of_each_rank({4711: load(...), 4712: load(...)}, main=4700)     # {0: 4711, 1: 4712}
+trace, notes = one_replay(timelines_in(folder), main=4700)
+trace.ranks     # [0, 1]
+notes           # what a person should know of processes that were left out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from traces.combining.merge import merge_ranks
+from traces.format.autograd_numbers import with_node_numbers
+from traces.format.trace_file import load
+from traces.model.row_order import in_order, place_of_each, repointed
+from traces.model.trace import NONE, StepKind, Trace
+
+
+def timelines_in(folder: Path) -> dict[int, Trace]:
+    """By process id what the processes of a replay have written there, the largest file first. Raises TraceError."""
+    files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
+    return {int(file.stem.removeprefix("replay-")): with_node_numbers(in_order(load(file, is_ours=True))) for file in files}
+
+
+def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
+    """Process ids by rank, in the order of the ranks. `traces` is by process id; `main` is the script's own process.
+
+    Several processes may say that they are the same rank: whatever a rank forks or spawns inherits its number. Those that
+    trained come before those that only evaluated, then those that used the GPU before those that did not; among these the main
+    one counts, else the one with most steps, else with most GPU work. A process that neither made a step nor used the GPU
+    (torchrun's own, which asks what GPUs there are) counts where no other did more.
+    """
+    worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
+
+    def claim(pid: int) -> tuple[bool, bool, bool, int, int]:
+        trace = worked[pid]
+        trained = bool((trace.steps.kind != StepKind.EVALUATION).any())
+        used_gpu = bool(len(trace.device) or (trace.phases.device != NONE).any())
+        return trained, used_gpu, pid == main, len(trace.steps), len(trace.device)
+
+    by_rank: dict[int, int] = {}
+    for pid, trace in worked.items():
+        rank = min(trace.runs, default=0)
+        by_rank[rank] = max(by_rank.get(rank, pid), pid, key=claim)
+    return dict(sorted(by_rank.items()))
+
+
+def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[str]]:
+    """`timelines` by process id; `main` is the script's own process. Raises ValueError if there are none."""
+    by_rank = process_of_each_rank(timelines, main)
+    worked = sum(bool(len(trace.steps) or len(trace.device)) for trace in timelines.values())
+    notes = []
+    if len(by_rank) == 1 and worked > 1:
+        notes.append(f"{worked} processes used the GPU; the figures are those of process {next(iter(by_rank.values()))}")
+    elif len(by_rank) < worked:
+        notes.append(f"{worked} processes used the GPU as {len(by_rank)} ranks; of each rank the longest one counts")
+    kept = [timelines[pid] for pid in by_rank.values()]
+    if list(by_rank) == [0]:
+        return kept[0], notes
+    return merge_ranks([_with_used_devices(trace) for trace in kept]), notes  # also one alone that is not the first
+
+
+def _with_used_devices(trace: Trace) -> Trace:
+    """The trace with only the devices that it used: each rank sees all GPUs of its machine and works on one."""
+    used = {row for table in (trace.device, trace.phases, trace.memory) for row in np.unique(table.device).tolist()} - {NONE}
+    rows = [row for row in range(len(trace.devices)) if row in used]
+    if not rows:
+        return trace
+    places = {"devices": place_of_each(rows, len(trace.devices))}
+    return replace(repointed(trace, places), devices=[trace.devices[row] for row in rows])

@@ -1,0 +1,517 @@
+"""What differs in the GPU work of two traces, per step: ops first, then the kernels within them.
+
+    found = changes(recorded, other, [0, 1, 2], [0, 1])
+    found.kernels.longer[0]
+    # NameChange("volta_sgemm_128x64_nn", recorded_count=4.0, replayed_count=4.0, recorded_ns=1200000, replayed_ns=1500000, ...)
+    found.ops.replaced[0]
+    # Replacement(("aten::add", "aten::relu"), ("triton_poi_fused_add_relu_0",), recorded_count=8.0, replayed_count=4.0, ...)
+
+Counts and times are means per step over the chosen steps, so traces of different length compare fairly.
+
+Note [Replaced, not gone]
+    Releases, vendors and compilers give the same work other names. A name that only one trace has is "gone" or "added" only
+    if nothing in the other trace took its place. These rules decide, in this order:
+    1. Ops with one canonical name are one op (`traces.names.equivalent_ops`), and the ops within a call belong to it
+    (`traces.comparison.op_calls`). 2. A fused kernel of Inductor names the ops that it replaces:
+    "triton_poi_fused_add_relu_0". It takes the place of those
+       that the other trace calls more often. A foreach op takes the place of the op that it applies to each tensor.
+    3. Ops that only one trace has take the place of ops that only the other has where the same op, or the same optimizer's
+       step, encloses both in the same phase: two ops that became one, or one that became two.
+    4. Kernels that only one trace has take the place of those that only the other has where the same ops launched both:
+       renamed kernels, other tile sizes, other libraries, HIP for CUDA.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from traces.comparison.op_calls import calls_of
+from traces.figures.measure import launch_phase_names, launch_steps, op_of, step_windows, work_rows
+from traces.model.run import MissingOp
+from traces.model.trace import NONE, Column, HostKind, Trace
+from traces.names.device_names import copy_direction
+from traces.names.equivalent_ops import CANONICAL_OPS, canonical_op, kernel_text
+from traces.rates.op_cost import MATMULS
+
+TOP = 10  # rows of each list
+_NEGLIGIBLE_NS = 1000  # per step; a smaller difference is not listed
+_FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # a kernel, or the key of one
+_FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
+_OPTIMIZER_STEP = "Optimizer.step#"
+# Kinds of kernels whose op is not known, as in CUDA graphs: what their names contain, and the ops that run such kernels. The
+# first that matches counts.
+_KINDS = {
+    "attention kernels": (re.compile(r"fmha|flash|attn|attention", re.IGNORECASE), {"attention", "attention_backward"}),
+    "convolution kernels": (
+        re.compile(r"conv|winograd|wgrad|dgrad|implicit", re.IGNORECASE),
+        {"convolution", "convolution_backward"},
+    ),
+    "matrix product kernels": (re.compile(r"gemm|gemv|cijk_|splitk|nvjet", re.IGNORECASE), MATMULS),
+}
+# Ops that launch nothing: a fused kernel that names them has not taken their place.
+_VIEWS = frozenset(
+    "view transpose permute squeeze unsqueeze expand slice select t detach as_strided reshape alias split".split()
+)
+_NOTHING_LEFT = 1e-9  # launches per step: less is an error of rounding
+_LONGEST_OP = 8  # words between underscores in the name of an op
+
+
+@dataclass(frozen=True, slots=True)
+class NameChange:
+    """One name in both traces, per step. An op's count is how many calls of it had device work.
+
+    `op` is the op that launched most of a kernel's time, by canonical name; "" for an op, or where that is not known.
+    """
+
+    name: str
+    recorded_count: float
+    replayed_count: float
+    recorded_ns: int
+    replayed_ns: int
+    op: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Names of the first trace whose work the second does under other names, per step; see Note [Replaced, not gone].
+
+    Counts and times are sums over the names, which stand in the order of their time. `op` is as in `NameChange`.
+    """
+
+    recorded_names: tuple[str, ...]
+    replayed_names: tuple[str, ...]
+    recorded_count: float
+    replayed_count: float
+    recorded_ns: int
+    replayed_ns: int
+    op: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLists:
+    """Up to `top` rows each, the largest difference of time first."""
+
+    added: list[NameChange] = field(default_factory=list)
+    gone: list[NameChange] = field(default_factory=list)
+    longer: list[NameChange] = field(default_factory=list)
+    shorter: list[NameChange] = field(default_factory=list)
+    replaced: list[Replacement] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What differs between two traces: GPU time by kernel name, and by the op that launched it."""
+
+    kernels: ChangeLists
+    ops: ChangeLists
+
+
+@dataclass
+class _NameTotal:
+    """GPU time under one key in one trace, per step. `names` has the time of each name that was recorded for the key."""
+
+    count: float = 0.0
+    time_ns: float = 0.0
+    names: dict[str, float] = field(default_factory=dict)
+    ops: dict[str, float] = field(default_factory=dict)  # of a kernel: its time by op
+
+    def add(self, names: dict[str, float], count: float, time_ns: float) -> None:
+        self.count += count
+        self.time_ns += time_ns
+        _add(self.names, names)
+
+    def merge(self, other: _NameTotal) -> None:
+        self.add(other.names, other.count, other.time_ns)
+        _add(self.ops, other.ops)
+
+
+def _add(into: dict[str, float], times: dict[str, float]) -> None:
+    for name, time_ns in times.items():
+        into[name] = into.get(name, 0.0) + time_ns
+
+
+_OpKey = tuple[str, str]  # phase, op: the canonical name, or that of a fused kernel without its number; "": not known
+_LaunchKey = tuple[str, str, str]  # phase, op, kernel
+_OpTotals = dict[_OpKey, _NameTotal]
+_NOTHING = _NameTotal()
+
+
+@dataclass
+class _Launched:
+    """What one op launched of one kernel in one phase, per step."""
+
+    calls: float = 0.0  # of the op: each counts with its first kernel
+    launches: float = 0.0
+    time_ns: float = 0.0
+    op_names: dict[str, float] = field(default_factory=dict)
+    kernel_names: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: _Launched, share: float = 1.0) -> None:
+        self.calls += share * other.calls
+        self.launches += share * other.launches
+        self.time_ns += share * other.time_ns
+        for mine, theirs in ((self.op_names, other.op_names), (self.kernel_names, other.kernel_names)):
+            _add(mine, {name: share * time_ns for name, time_ns in theirs.items()})
+
+
+class _Side:
+    """One trace: sums by (phase, op), and by kernel. `around` has the names of what encloses each op, from inside out."""
+
+    def __init__(self, launched: dict[_LaunchKey, _Launched], around: dict[_OpKey, list[str]]) -> None:
+        self.around = around
+        self.ops: _OpTotals = {}
+        self.kernels: dict[str, _NameTotal] = {}
+        for (phase, op, kernel), one in launched.items():
+            of_kernel = self.kernels.setdefault(kernel, _NameTotal())
+            of_kernel.add(one.kernel_names, one.launches, one.time_ns)
+            _add(of_kernel.ops, {op: one.time_ns})
+            if op:
+                self.ops.setdefault((phase, op), _NameTotal()).add(one.op_names, one.calls, one.time_ns)
+
+
+def changes(
+    recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, tolerance: float = 0.0, top: int = TOP
+) -> Changes:
+    """Kernels and ops that two traces do not have alike.
+
+    The steps are rows of each trace's `steps`, repeated where a step was replayed more than once; none: everything.
+    `tolerance` is the relative change of a name's time below which it counts as the same. A phase-grained trace has no
+    kernels or ops that could be compared. Types of a kernel's parameters are not compared: releases of a library change them.
+    """
+    if "phase" in (recorded.grain, other.grain):
+        return Changes(ChangeLists(), ChangeLists())
+    by_phase = bool(len(recorded.phases) and len(other.phases))
+    launched = _launched(recorded, recorded_steps, by_phase), _launched(other, other_steps, by_phase)
+    ours = _Side(_with_ops(*launched), _around(recorded, by_phase))
+    theirs = _Side(_with_ops(*launched[::-1]), _around(other, by_phase))
+    groups = _replaced_ops(ours, theirs)
+    kernels = _kernel_lists(ours, theirs, groups, tolerance, top)
+    return Changes(kernels, _op_lists(ours, theirs, groups, tolerance, top))
+
+
+def called_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
+    """Those of a replay's missing ops that were not called in other steps alone. The first step makes an optimizer's state by
+    ops that no later step calls, and that a recording of later steps cannot have."""
+    host, strings = trace.host, trace.strings
+    rank = np.array([thread.rank for thread in trace.threads] or [0])[host.thread]
+    inside = np.isin(step_windows(trace).holding(host.start_ns, rank), steps) if len(trace.steps) else np.ones(len(host), bool)
+    found = []
+    for op in missing:
+        calls = (host.name == strings.find(op.op)) & (host.shapes == strings.find(op.shapes))
+        if not calls.any() or (calls & inside).any():
+            found.append(op)
+    return found
+
+
+def fused_ops(kernel: str) -> str:
+    """The names of the ops that a fused kernel of Inductor replaces, joined by "_"; "" for any other kernel.
+
+    `fused_ops("triton_poi_fused_add_relu_0")` is "add_relu". Inductor cuts long names, so the last op may be incomplete.
+    """
+    found = _FUSED.match(kernel)
+    return found["ops"] if found else ""
+
+
+@lru_cache(1 << 16)
+def kernel_key(name: str) -> str:
+    """What kernels of two traces are compared by: the name without parameters, a copy by its direction, a fused kernel without
+    the number that Inductor gave it."""
+    if name.startswith(("Memcpy", "Memset")):
+        direction = copy_direction(name)
+        return f"Memcpy {direction}" if direction else kernel_text(name).partition(" ")[0]
+    fused = fused_ops(name)
+    return name.partition("_fused_")[0] + f"_fused_{fused}" if fused else kernel_text(name)
+
+
+def op_key(name: str) -> str:
+    """What `NameChange.op` says of the kernels of an op of this name."""
+    return _op_of_kernel(name, name)[1] if name not in _KINDS else name
+
+
+def _launched(trace: Trace, steps: Column, by_phase: bool) -> dict[_LaunchKey, _Launched]:
+    rows = work_rows(trace)
+    weights = _weights(trace, steps)[rows]
+    rows, weights = rows[weights > 0], weights[weights > 0]
+    found: dict[_LaunchKey, _Launched] = {}
+    if not len(rows):
+        return found
+    strings, device = trace.strings, trace.device
+    op = op_of(trace)[rows]
+    call = calls_of(trace, op)
+    first_of_call = np.zeros(len(rows), dtype=bool)
+    first_of_call[np.unique(call, return_index=True)[1]] = True
+    phase, phases = _phases(trace, rows, by_phase)
+    launcher = np.where(_in_graph(trace)[rows], NONE, np.append(trace.host.name, NONE)[op])
+    keys = np.stack([phase, launcher, device.name[rows]])
+    distinct, group = np.unique(keys, axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    calls, launches, times_ns = (
+        np.bincount(group, weights=of).tolist() for of in (weights * first_of_call, weights, weights * device.duration_ns[rows])
+    )
+    for place, (of_phase, name, kernel) in enumerate(distinct.T.tolist()):
+        text, time_ns = strings[kernel], times_ns[place]
+        op_name, op_key = _op_of_kernel(text, strings[name] if name != NONE else "")
+        one = found.setdefault((phases[of_phase], op_key, kernel_key(text)), _Launched())
+        count = launches[place] if op_name == text else calls[place]
+        one.add(_Launched(count, launches[place], time_ns, {op_name: time_ns} if op_name else {}, {text: time_ns}))
+    return found
+
+
+def _op_of_kernel(kernel: str, launcher: str) -> tuple[str, str]:
+    """Name and key of the op to which a kernel counts; a fused kernel is its own."""
+    fused = fused_ops(kernel)
+    if fused:
+        return kernel, f"fused {fused}"
+    return launcher, canonical_op(launcher) if launcher else ""
+
+
+def _phases(trace: Trace, rows: Column, by_phase: bool) -> tuple[Column, list[str]]:
+    """For each row of device work the place of its phase's name in the list."""
+    if not by_phase:
+        return np.zeros(len(rows), dtype=np.int64), [""]
+    texts, place = np.unique(launch_phase_names(trace)[rows], return_inverse=True)
+    return place, [str(text) for text in texts]
+
+
+def _in_graph(trace: Trace) -> Column:
+    """Whether each span of device work is a graph's. All of a graph's kernels have the op that launched the graph, so the op
+    says nothing about a kernel. (In a replay, several kernels of one op have that op as their launch.)"""
+    launch, host = trace.device.launch, trace.host
+    known = launch >= 0
+    if not known.any():
+        return known
+    by_call = known & (host.kind[launch] == HostKind.RUNTIME)
+    count = np.bincount(launch[by_call], minlength=len(host))
+    return np.asarray(by_call & (count[launch] > 1))
+
+
+def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launched]) -> dict[_LaunchKey, _Launched]:
+    """`mine` with kernels of unknown ops given to the ops that launched them in the other trace: a replay runs what is left of
+    a recorded phase without ops. No op gets more launches than it has in the other trace; the same phase comes first. Of what
+    is left, the kernel's kind takes the place of the op."""
+    found = {key: one for key, one in mine.items() if key[1]}
+    rest = {key: one for key, one in mine.items() if not key[1]}
+    for same_phase in (True, False):
+        for key, one in [(key, one) for key, one in rest.items() if one.launches > _NOTHING_LEFT]:
+            wanted: dict[_LaunchKey, float] = {}
+            for into, of in others.items():
+                if into[1] and into[2] == key[2] and (into[0] == key[0] or not same_phase):
+                    lacking = of.launches - (found[into].launches if into in found else 0.0)
+                    wanted |= {into: lacking} if lacking > 0 else {}
+            total = max(sum(wanted.values()), one.launches)
+            for into, launches in wanted.items():
+                given, of = _Launched(), others[into]
+                given.add(one, launches / total)
+                given.calls = of.calls * given.launches / of.launches
+                given.op_names = {name: 0.0 for name in of.op_names}
+                found.setdefault(into, _Launched()).add(given)
+            left = _Launched()
+            left.add(one, 1.0 - sum(wanted.values()) / total)
+            rest[key] = left
+    for (phase, _, kernel), one in rest.items():
+        if one.launches > _NOTHING_LEFT:
+            kind = _kind(kernel)
+            one.calls = one.launches
+            one.op_names = {kind: one.time_ns} if kind else {}
+            found.setdefault((phase, kind, kernel), _Launched()).add(one)
+    return found
+
+
+def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
+    """By (phase, op): canonical names of the ops and the optimizer's step around its calls, from inside out. Of calls within
+    the same op one stands for all."""
+    rows = work_rows(trace)
+    rows = rows[~_in_graph(trace)[rows]]
+    op = op_of(trace)[rows]
+    rows, op = rows[op >= 0], op[op >= 0]
+    found: dict[_OpKey, list[str]] = {}
+    if not len(rows):
+        return found
+    host, strings = trace.host, trace.strings
+    phase, phases = _phases(trace, rows, by_phase)
+    parent = host.parent[op]
+    keys = np.stack([phase, host.name[op], np.append(host.name, NONE)[parent]])
+    _, first = np.unique(keys, axis=1, return_index=True)
+    for place in first.tolist():
+        row = int(op[place])
+        names = found.setdefault((phases[int(phase[place])], canonical_op(strings[int(host.name[row])])), [])
+        while (above := int(host.parent[row])) != NONE and above < row:
+            row, name = above, strings[int(host.name[above])]
+            if (name.startswith(_OPTIMIZER_STEP) or host.kind[row] == HostKind.OP) and canonical_op(name) not in names:
+                names.append(canonical_op(name))
+    return found
+
+
+def _weights(trace: Trace, steps: Column) -> Column:
+    """How much each device span counts: 1 / number of steps for each time that its step was chosen, else 0."""
+    if not len(steps):
+        return np.ones(len(trace.device))
+    weight = np.bincount(steps, minlength=len(trace.steps)) / len(steps)
+    step = launch_steps(trace)
+    return np.asarray(np.where(step >= 0, weight[step], 0.0))
+
+
+# --- which ops took the place of which
+
+
+class _JoinedOps:
+    """Keys that belong together (union-find)."""
+
+    def __init__(self) -> None:
+        self._above: dict[_OpKey, _OpKey] = {}
+
+    def of(self, key: _OpKey) -> _OpKey:
+        """One key that stands for all of its group."""
+        while (above := self._above.get(key, key)) != key:
+            key = above
+        return key
+
+    def join(self, one: _OpKey, other: _OpKey) -> None:
+        self._above[self.of(one)] = self.of(other)
+
+    def members(self) -> dict[_OpKey, list[_OpKey]]:
+        found: dict[_OpKey, list[_OpKey]] = {}
+        for key in dict.fromkeys([*self._above, *self._above.values()]):
+            found.setdefault(self.of(key), []).append(key)
+        return found
+
+
+def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
+    """Groups of (phase, op) keys, in each of which ops of one trace took the place of ops of the other."""
+    ours, theirs = first.ops, second.ops
+    groups = _JoinedOps()
+    known = ({op for _, op in ours.keys() | theirs.keys()} | CANONICAL_OPS) - _VIEWS
+    alone = [[key for key in one if key not in other] for one, other in ((ours, theirs), (theirs, ours))]
+    for keys, sums, others in ((alone[0], ours, theirs), (alone[1], theirs, ours)):
+        fewer = {key for key, sum_ in others.items() if sum_.count > sums.get(key, _NOTHING).count}
+        fused = {key: names for key in fewer if (names := set(_named_ops(fused_ops(key[1]), known)))}
+        for key in keys:
+            names = set(_named_ops(fused_ops(key[1]), known))
+            # Other versions and other sizes are fused in other ways.
+            fused_otherwise = [other for other, others_names in fused.items() if other[0] == key[0] and names & others_names]
+            for replaced in _named_in(key[1], key[0], fewer, known) + fused_otherwise:
+                groups.join(key, replaced)
+    in_both = set(_enclosers(alone[0], first)) & set(_enclosers(alone[1], second))
+    for keys, side in zip(alone, (first, second), strict=True):
+        for key in keys:
+            inner = next((name for name in side.around.get(key, ()) if (key[0], name) in in_both), None)
+            if inner is not None:
+                groups.join(key, (key[0], f"within {inner}"))
+    # A group whose work is in one trace alone replaced nothing.
+    kept = _JoinedOps()
+    for members in groups.members().values():
+        if any(key in ours for key in members) and any(key in theirs for key in members):
+            for key in members[1:]:
+                kept.join(key, members[0])
+    return kept
+
+
+def _enclosers(keys: Iterable[_OpKey], side: _Side) -> Iterator[_OpKey]:
+    return ((key[0], name) for key in keys for name in side.around.get(key, ()))
+
+
+def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> list[_OpKey]:
+    """Those of the candidates whose ops a fused or foreach op, or a kind of kernel, names: of its own phase, else of any."""
+    foreach, fused = _FOREACH.match(op), fused_ops(op)
+    names: Iterable[str] = _KINDS[op][1] if op in _KINDS else _named_ops(fused, known)
+    names = {canonical_op(foreach["op"])} if foreach else set(names)
+    found = [key for key in candidates if key[1] in names]
+    return [key for key in found if key[0] == phase] or found
+
+
+def _named_ops(fused: str, known: set[str]) -> Iterator[str]:
+    """The known ops in the name of a fused kernel, from left to right, each as long as possible. Ops that launch nothing are
+    left out, and so is an op of which the name has the backward only."""
+    words = fused.split("_")
+    start = 0
+    while start < len(words):
+        ends = range(min(start + _LONGEST_OP, len(words)), start, -1)
+        end = next((end for end in ends if canonical_op("_".join(words[start:end]) or "_") in known), None)
+        if end is not None and words[end : end + 1] != ["backward"]:
+            yield canonical_op("_".join(words[start:end]))
+        start = start + 1 if end is None else end
+
+
+# --- lists
+
+
+def _op_lists(ours: _Side, theirs: _Side, groups: _JoinedOps, tolerance: float, top: int) -> ChangeLists:
+    grouped = groups.members()
+    replaced = [
+        _replacement([ours.ops[key] for key in keys if key in ours.ops], [theirs.ops[key] for key in keys if key in theirs.ops])
+        for keys in grouped.values()
+    ]
+    taken = {key for keys in grouped.values() for key in keys}
+    rest = [_over_phases({key: of for key, of in side.ops.items() if key not in taken}) for side in (ours, theirs)]
+    return _classified(rest[0], rest[1], replaced, tolerance, top)
+
+
+def _over_phases(sums: _OpTotals) -> dict[str, _NameTotal]:
+    found: dict[str, _NameTotal] = {}
+    for (_, op), of in sums.items():
+        found.setdefault(op, _NameTotal()).merge(of)
+    return found
+
+
+def _kernel_lists(ours: _Side, theirs: _Side, groups: _JoinedOps, tolerance: float, top: int) -> ChangeLists:
+    """Kernels by name; those of one trace alone by the op, or the group of ops, that launched most of their time."""
+    group_of_op = {op: op for _, op in ours.ops.keys() | theirs.ops.keys()}
+    group_of_op |= {key[1]: "/".join(root) for root, keys in groups.members().items() for key in keys}
+    alone: dict[str, tuple[list[str], list[str]]] = {}
+    for number, (mine, others) in enumerate(((ours, theirs), (theirs, ours))):
+        for key in mine.kernels.keys() - others.kernels.keys():
+            op = _most(mine.kernels[key].ops)
+            if op:
+                alone.setdefault(group_of_op[op], ([], []))[number].append(key)
+    pairs = [pair for pair in alone.values() if pair[0] and pair[1]]
+    replaced = [_replacement([ours.kernels[k] for k in a], [theirs.kernels[k] for k in b]) for a, b in pairs]
+    taken = {key for pair in pairs for keys in pair for key in keys}
+    rest = [{key: of for key, of in side.kernels.items() if key not in taken} for side in (ours, theirs)]
+    return _classified(rest[0], rest[1], replaced, tolerance, top)
+
+
+def _kind(kernel: str) -> str:
+    """What a kernel of an unknown op computes, by its name; "" where that does not tell."""
+    return next((kind for kind, (pattern, _) in _KINDS.items() if pattern.search(kernel)), "")
+
+
+def _replacement(ours: list[_NameTotal], theirs: list[_NameTotal]) -> Replacement:
+    a, b = _NameTotal(), _NameTotal()
+    for total, sums in ((a, ours), (b, theirs)):
+        for one in sums:
+            total.merge(one)
+    names = [tuple(sorted(of.names, key=lambda name, of=of: (-of.names[name], name))) for of in (a, b)]  # type: ignore[misc]
+    op = _most({op: a.ops.get(op, 0.0) + b.ops.get(op, 0.0) for op in a.ops.keys() | b.ops.keys()})
+    return Replacement(names[0], names[1], round(a.count, 3), round(b.count, 3), round(a.time_ns), round(b.time_ns), op)
+
+
+def _classified(
+    ours: dict[str, _NameTotal], theirs: dict[str, _NameTotal], replaced: list[Replacement], tolerance: float, top: int
+) -> ChangeLists:
+    lists: dict[str, list[NameChange]] = {"added": [], "gone": [], "longer": [], "shorter": []}
+    for key in ours.keys() | theirs.keys():
+        a, b = ours.get(key, _NOTHING), theirs.get(key, _NOTHING)
+        counts, times = (round(a.count, 3), round(b.count, 3)), (round(a.time_ns), round(b.time_ns))
+        change = NameChange(_most(a.names) or _most(b.names), *counts, *times, _most(a.ops) or _most(b.ops))
+        if not a.count or not b.count:
+            lists["gone" if a.count else "added"].append(change)
+        elif abs(b.time_ns - a.time_ns) > max(tolerance * a.time_ns, _NEGLIGIBLE_NS):
+            lists["longer" if b.time_ns > a.time_ns else "shorter"].append(change)
+    return ChangeLists(
+        **{kind: sorted(rows, key=lambda row: (_size(row), row.name))[:top] for kind, rows in lists.items()},
+        replaced=sorted(replaced, key=lambda row: (_size(row), row.recorded_names))[:top],
+    )
+
+
+def _most(times: dict[str, float]) -> str:
+    """The name with the most time; of several the first in the alphabet."""
+    return min(times, key=lambda name: (-times[name], name), default="")
+
+
+def _size(change: NameChange | Replacement) -> int:
+    return -abs(change.replayed_ns - change.recorded_ns)

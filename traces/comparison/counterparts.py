@@ -1,0 +1,303 @@
+"""Which kernel of one trace is which of another: the same call of the same op in the step that lies over its own.
+
+    pairs = paired_steps(recorded, replayed)          # [(0, 0), (1, 1), ...] rows of both traces' steps
+    found = counterparts(recorded, replayed, pairs)
+    found.first[7], found.second[7]                   # rows of the two device tables; NONE where one has none
+    found.change[7]                                   # KernelChange.LONGER
+
+Within a pair of steps, work is compared in the order of its launches. The k-th of an op's calls with these shapes in this phase
+that runs a kernel of this name goes with the k-th; what is left over after that goes by less: without the shapes, the phase,
+the op, and at last without the kernel's name, which makes it the same call with another kernel. What remains is gone, or new.
+Kernels have one name if `traces.comparison.changed_ops.kernel_key` says so: their parameters and Inductor's numbers do not
+count.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+
+from traces.comparison.changed_ops import kernel_key, op_key
+from traces.figures.measure import launch_phases, launch_steps, launch_time_ns, op_of, work_rows
+from traces.model.trace import NONE, Column, Trace, parse_shapes
+from traces.names.equivalent_ops import canonical_shapes
+
+SAME_SHARE = 0.05  # of a kernel's time, by which its counterpart may differ and still count as the same
+SAME_NS = 1_000  # profilers write whole microseconds: less is no difference either
+
+StepPairs = list[tuple[int, int]]  # rows of both traces' steps; NONE where one has no such step
+
+
+class KernelChange(IntEnum):
+    """How the second trace's kernel differs from its counterpart."""
+
+    SAME = 0
+    LONGER = 1
+    SHORTER = 2
+    OTHER_KERNEL = 3  # the same call of the same op ran a kernel of another name
+    GONE = 4  # only the first trace has it
+    NEW = 5  # only the second one has it
+
+
+@dataclass(frozen=True)
+class Counterparts:
+    """A row per pair, in order of steps; first those that have both sides.
+
+    `step` is the place in the list of paired steps; `first` and `second` are rows of the two device tables. `certain` pairs are
+    of one phase and op: by their starts the two traces can be laid over each other.
+    """
+
+    step: Column
+    first: Column
+    second: Column
+    change: Column  # KernelChange
+    change_ns: Column  # of the second trace's time over the first's
+    certain: Column
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @cached_property
+    def _by_row(self) -> tuple[Column, Column]:
+        return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
+
+    def of(self, side: int, row: int) -> Column:
+        """The places here of a row of one side's device table: several where its step drove several replayed ones."""
+        order, column = self._by_row[side], (self.first, self.second)[side]
+        begin, end = np.searchsorted(column[order], [row, row + 1])
+        return order[begin:end]
+
+
+def paired_steps(first: Trace, second: Trace) -> StepPairs:
+    """Which step of the first rank lies over which: a replayed step over the recorded one that drove it, as often as it was
+    replayed; of two recordings the first over the first."""
+    ours, theirs = steps_in_order(first), steps_in_order(second)
+    if not len(ours) or not len(theirs):
+        return []
+    for one, other, swap in ((first, second, False), (second, first, True)):
+        driver = other.steps.recorded_step
+        rows = ours if swap else theirs
+        driven = driver[rows]
+        if (driven >= 0).any() and (driven < len(one.steps)).all():
+            pairs = list(zip(driven.tolist(), rows.tolist(), strict=True))
+            return [(b, a) for a, b in pairs] if swap else pairs
+    longer = max(len(ours), len(theirs))
+    padded = [[*rows.tolist(), *[NONE] * (longer - len(rows))] for rows in (ours, theirs)]
+    return list(zip(*padded, strict=True))
+
+
+def steps_in_order(trace: Trace, rank: int | None = None) -> Column:
+    """The rows of a rank's steps, of the first one's unless told, in order of time."""
+    steps = trace.steps
+    if not len(steps):
+        return np.arange(0)
+    rows = np.flatnonzero(steps.rank == (steps.rank.min() if rank is None else rank))
+    return np.asarray(rows[np.argsort(steps.start_ns[rows], kind="stable")])
+
+
+def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
+    """The device work of the paired steps, pair by pair; of traces without steps, of everything."""
+    texts: dict[object, int] = {}
+    sides = [_LaunchedWork.of(trace, [pair[side] for pair in pairs], texts) for side, trace in enumerate((first, second))]
+    left = [np.arange(len(work.row)) for work in sides]
+    found: list[tuple[Column, Column, bool]] = []
+    for columns in _LEVELS:
+        keys = _common_keys(*(work.columns(columns, rest) for work, rest in zip(sides, left, strict=True)))
+        ours, others = _one_key(*((key, _numbered(key)) for key in keys))
+        _, mine, theirs = np.intersect1d(ours, others, assume_unique=True, return_indices=True)
+        if "name" not in columns:  # nothing makes two kernels of unknown ops the same call
+            known = sides[0].op[left[0][mine]] != NONE
+            mine, theirs = mine[known], theirs[known]
+        found.append((left[0][mine], left[1][theirs], {"phase", "op"} <= set(columns)))
+        left = [np.delete(rest, taken) for rest, taken in zip(left, (mine, theirs), strict=True)]
+    a, b = np.concatenate([rows for rows, _, _ in found]), np.concatenate([rows for _, rows, _ in found])
+    certain = np.concatenate([np.full(len(rows), sure) for rows, _, sure in found])
+    order = np.lexsort((a, sides[0].step[a]))
+    a, b, certain = a[order], b[order], certain[order]
+    ours, theirs, gone, new = sides[0].row[a], sides[1].row[b], sides[0].row[left[0]], sides[1].row[left[1]]
+    duration_ns = first.device.duration_ns[ours]
+    change_ns = second.device.duration_ns[theirs] - duration_ns
+    change = _changed(duration_ns, change_ns, sides[0].name[a] == sides[1].name[b])
+    return Counterparts(
+        step=np.concatenate([sides[0].step[a], sides[0].step[left[0]], sides[1].step[left[1]]]),
+        first=np.concatenate([ours, gone, np.full(len(new), NONE)]),
+        second=np.concatenate([theirs, np.full(len(gone), NONE), new]),
+        change=np.r_[change, np.full(len(gone), KernelChange.GONE), np.full(len(new), KernelChange.NEW)].astype(np.uint8),
+        change_ns=np.concatenate([change_ns, -first.device.duration_ns[gone], second.device.duration_ns[new]]),
+        certain=np.concatenate([certain, np.zeros(len(gone) + len(new), dtype=bool)]),
+    )
+
+
+def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
+    """Places of `found`, by step and start, whose kernels begin one after the other in both traces: as many of each step as
+    possible, of the first rank and pairs that are certain."""
+    sure = np.flatnonzero(found.certain)
+    ranks = np.array([device.rank for device in first.devices] or [0])
+    sure = sure[ranks[first.device.device[found.first[sure]]] == ranks.min()] if len(sure) else sure
+    begin = first.device.start_ns[found.first[sure]]
+    order = np.lexsort((begin, found.step[sure]))
+    sure, begin = sure[order], begin[order]
+    then = second.device.start_ns[found.second[sure]]
+    kept = [np.zeros(0, dtype=np.int64)]
+    bounds = [0, *(np.flatnonzero(np.diff(found.step[sure])) + 1).tolist(), len(sure)]
+    for start, end in itertools.pairwise(bounds):
+        kept.append(sure[start:end][_longest_growing(begin[start:end], then[start:end])])
+    return np.concatenate(kept)
+
+
+def _longest_growing(begin: Column, then: Column) -> Column:
+    """The places of as many as possible of `then` that grow, where `begin` grows too (patience sorting)."""
+    fresh = np.ones(len(begin), dtype=bool)
+    fresh[1:] = begin[1:] > begin[:-1]
+    rows = np.flatnonzero(fresh)
+    values = then[rows]
+    if (values[1:] > values[:-1]).all():
+        return rows
+    tails: list[int] = []
+    at: list[int] = []
+    back: list[int] = []
+    for number, value in enumerate(values.tolist()):
+        place = bisect_left(tails, value)
+        back.append(at[place - 1] if place else NONE)
+        if place == len(tails):
+            tails.append(value)
+            at.append(number)
+        else:
+            tails[place], at[place] = value, number
+    chosen = []
+    number = at[-1] if at else NONE
+    while number != NONE:
+        chosen.append(number)
+        number = back[number]
+    return rows[np.array(chosen[::-1], dtype=np.int64)]
+
+
+# By what the k-th goes with the k-th, from most to least; each takes what those before have left over.
+_SAME_PLACE = ("step", "device")
+_LEVELS = (
+    (*_SAME_PLACE, "phase", "op", "shapes", "name"),
+    (*_SAME_PLACE, "phase", "op", "name"),
+    (*_SAME_PLACE, "op", "name"),
+    (*_SAME_PLACE, "phase", "name", "duration_ns"),  # work that no op took is replayed for as long as it was recorded
+    (*_SAME_PLACE, "phase", "name"),
+    (*_SAME_PLACE, "name"),
+    (*_SAME_PLACE, "phase", "op"),
+)
+
+
+@dataclass(frozen=True)
+class _LaunchedWork:
+    """One side's device work, pair of steps by pair, in order of launch. Names are numbers that both sides share."""
+
+    row: Column
+    step: Column
+    device: Column
+    phase: Column
+    op: Column
+    shapes: Column
+    name: Column
+    duration_ns: Column
+
+    @classmethod
+    def of(cls, trace: Trace, steps: Sequence[int], texts: dict[object, int]) -> _LaunchedWork:
+        rows = work_rows(trace)
+        rows = rows[np.lexsort((trace.device.start_ns[rows], launch_time_ns(trace)[rows]))]
+        rows, pair = _by_pair(trace, rows, steps)
+        strings = trace.strings
+        phase, op = launch_phases(trace)[rows], op_of(trace)[rows]
+        names = _numbers(strings.texts, texts)
+        of_device = set(np.unique(trace.device.name[rows]).tolist())
+        kernels = _numbers(
+            [("kernel", kernel_key(text) if number in of_device else text) for number, text in enumerate(strings.texts)], texts
+        )
+        ops = _numbers([("op", op_key(text)) for text in strings.texts], texts)
+        shapes = _numbers([_shapes_of(text) for text in strings.texts], texts)
+        devices = _numbers([(device.rank, device.index) for device in trace.devices], texts)
+        return cls(
+            row=rows,
+            step=pair,
+            device=devices[trace.device.device[rows]] if len(devices) else np.zeros(len(rows), dtype=np.int64),
+            phase=_named(names, trace.phases.name, phase),
+            op=_named(ops, trace.host.name, op),
+            shapes=_named(shapes, trace.host.shapes, op),
+            name=_named(kernels, trace.device.name, rows),
+            duration_ns=trace.device.duration_ns[rows],
+        )
+
+    def columns(self, names: Sequence[str], rows: Column) -> list[Column]:
+        return [getattr(self, name)[rows] for name in names]
+
+
+def _by_pair(trace: Trace, rows: Column, steps: Sequence[int]) -> tuple[Column, Column]:
+    """The rows pair by pair, and the number of each one's pair; rows of a step in several pairs come several times."""
+    if not steps:
+        return rows, np.zeros(len(rows), dtype=np.int64)
+    # A step of another rank is in the pairs of the first rank's step of the same place.
+    order = np.full(len(trace.steps) + 1, NONE)
+    for rank in np.unique(trace.steps.rank).tolist():
+        own = steps_in_order(trace, rank)
+        order[own] = np.arange(len(own))
+    of_row = order[launch_steps(trace)[rows]]
+    sort = np.argsort(of_row, kind="stable")
+    bounds = np.searchsorted(of_row[sort], np.arange(len(trace.steps) + 1))
+    parts = [sort[bounds[order[step]] : bounds[order[step] + 1]] if step != NONE else sort[:0] for step in steps]
+    return rows[np.concatenate(parts)], np.repeat(np.arange(len(steps)), [len(part) for part in parts])
+
+
+def _numbers(values: Sequence[object], texts: dict[object, int]) -> Column:
+    return np.array([texts.setdefault(value, len(texts)) for value in values], dtype=np.int64)
+
+
+def _named(numbers: Column, names: Column, rows: Column) -> Column:
+    """The number of each row's name, NONE without a row or a name."""
+    found = np.full(len(rows), NONE, dtype=np.int64)
+    known = np.flatnonzero(rows >= 0)
+    string = names[rows[known]]
+    known, string = known[string >= 0], string[string >= 0]
+    found[known] = numbers[string]
+    return found
+
+
+def _shapes_of(text: str) -> object:
+    """What the text says if it is of shapes, in the order in which equivalent calls are compared."""
+    if text[:1].isdigit() and not text.strip("0123456789,;?"):
+        return canonical_shapes(parse_shapes(text))
+    return None
+
+
+def _common_keys(*sides: Sequence[Column]) -> list[Column]:
+    """One number for each different combination of values, the same on both sides."""
+    ends = np.cumsum([len(columns[0]) for columns in sides])[:-1]
+    key = np.zeros(sum(len(columns[0]) for columns in sides), dtype=np.int64)
+    for column in zip(*sides, strict=True):
+        values = np.concatenate(column) + 1
+        key = np.unique(key * (int(values.max(initial=0)) + 1) + values, return_inverse=True)[1]
+    return np.split(key, ends)
+
+
+def _numbered(key: Column) -> Column:
+    """Of each one how many of its key came before it."""
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    first = np.searchsorted(ordered, ordered, side="left")
+    number = np.empty(len(key), dtype=np.int64)
+    number[order] = np.arange(len(key)) - first
+    return number
+
+
+def _one_key(*pairs: tuple[Column, Column]) -> list[Column]:
+    most = max((int(number.max(initial=0)) for _, number in pairs), default=0) + 1
+    return [key * most + number for key, number in pairs]
+
+
+def _changed(duration_ns: Column, change_ns: Column, same_name: Column) -> Column:
+    """The KernelChange of pairs that have both sides."""
+    alike = np.abs(change_ns) <= np.maximum(SAME_SHARE * duration_ns, SAME_NS)
+    found = np.where(change_ns > 0, KernelChange.LONGER, KernelChange.SHORTER)
+    return np.where(same_name, np.where(alike, KernelChange.SAME, found), KernelChange.OTHER_KERNEL)

@@ -1,0 +1,227 @@
+"""Why the second of two traces takes longer, or less: sentences, each with its figure, the largest difference first.
+
+    for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
+        print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
+
+A reason is a difference between two figures of the same thing: time by phase, within a phase the parts of nn.DataParallel, what
+the devices waited for, ops, within an op its kernels, communication that nothing hid. A part of a difference is named below it
+and not added to it again: `phase` says of which phase or op it is a part.
+
+Phases are compared on the host, where they add up to the step. If the host runs ahead of the device in either trace
+(`traces.figures.pace`), the host's phases decide nothing, and the GPU time of what each phase launched is compared instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from traces.analyses.idle import IdleTime
+from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement, op_key
+from traces.comparison.compare import Comparison
+
+_NEGLIGIBLE_SHARE = 0.002  # of a step: a smaller difference explains nothing
+_MOST_OPS = 5
+_MOST_KERNELS = 3  # of an op
+_MOST_NAMES = {"op": 2, "kernel": 1}  # of a replacement
+
+# The phase of each part of nn.DataParallel, and what a reader may not know of it.
+_PARTS = {
+    "scatter": ("forward", "the batch is copied from one GPU to the others"),
+    "replicate": ("forward", "parameters are copied to each GPU anew in each step"),
+    "parallel_apply": ("forward", "one thread per GPU computes its share of the batch"),
+    "gather": ("forward", "outputs are copied to the first GPU, which waits for the slowest replica"),
+    "gather_backward": ("backward", "gradients of the outputs are copied back to their GPUs"),
+    "broadcast_backward": ("backward", "gradients of all replicas are summed on the first GPU"),
+}
+_REASONS = {
+    "data": "for data that the host was waiting for",
+    "collective": "for other ranks",
+    "synchronization": "while the host came back from waiting for the device",
+    "host": "for the host, which was busy with Python and the framework (host-bound)",
+    "stream": "for work on another stream",
+    "launch": "from the call of a launch until its kernel began",
+    "unknown": "before work whose launch was not recorded",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """`delta_ns` per step: positive where the second trace takes longer. `phase` is the phase, or the `what` of the op, that it
+    is a part of, or "". `names` are names of kernels and ops in the text, which may be long."""
+
+    what: str
+    delta_ns: int
+    before_ns: int | None  # None: the first trace has no such thing
+    after_ns: int | None
+    phase: str
+    text: str
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why two traces differ, in sentences; `delta_ns` is by how much longer the second one's step time is."""
+
+    headline: str
+    delta_ns: int | None
+    caution: str  # what to know before the reasons are believed, a sentence; "": nothing
+    reasons: list[Reason]
+
+
+def explain(comparison: Comparison) -> Explanation:
+    """Of the step times that the comparison compares; reasons under 0.2 % of a step are left out."""
+    before_ns, after_ns = comparison.steps.recorded_median_ns, comparison.steps.replayed_median_ns
+    if before_ns is None or after_ns is None:
+        return Explanation("One of the two has no steps, so there is no difference per step to explain.", None, "", [])
+    delta_ns = after_ns - before_ns
+    least_ns = _NEGLIGIBLE_SHARE * max(before_ns, after_ns)
+    phases = [reason for reason in _phases(comparison) if abs(reason.delta_ns) >= least_ns]
+    phases.sort(key=lambda reason: -abs(reason.delta_ns))
+    parts = sorted(_parts(comparison), key=lambda reason: -abs(reason.delta_ns))
+    parts = [part for part in parts if abs(part.delta_ns) >= least_ns]
+    work = [reason for reason in _work(comparison) if abs(reason.delta_ns) >= least_ns]
+    others = [*_idle(comparison), *_communication(comparison), *(one for one in work if not one.phase)]
+    others = sorted((one for one in others if abs(one.delta_ns) >= least_ns), key=lambda reason: -abs(reason.delta_ns))
+    ordered: list[Reason] = []
+    for phase in phases:
+        ordered += [phase, *(part for part in parts if part.phase == phase.what)]
+    ordered += [part for part in parts if part not in ordered]
+    for other in others:
+        ordered += [other, *(kernel for kernel in work if kernel.phase == other.what)]
+    return Explanation(_headline(before_ns, after_ns), delta_ns, _caution(comparison, before_ns, delta_ns), ordered)
+
+
+def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
+    verdict, noise = comparison.verdict, comparison.steps.noise_floor
+    said = comparison.estimate_sentences()
+    if verdict.same is False:
+        said.append(f"These are not the same program ({verdict.reason}), so different work is compared.")
+    elif noise and delta_ns and abs(delta_ns) <= noise * before_ns:
+        said.append(f"The steps of A differ by {noise:.1%}, so this difference may be noise.")
+    return " ".join(said)
+
+
+def _headline(before_ns: int, after_ns: int) -> str:
+    delta_ns = after_ns - before_ns
+    if not delta_ns:
+        return f"Both steps take {_ms(before_ns)}."
+    longer = "longer" if delta_ns > 0 else "less"
+    return f"A step of B takes {_ms(abs(delta_ns))} {longer} than one of A: {_ms(before_ns)} -> {_ms(after_ns)}."
+
+
+def _phases(comparison: Comparison) -> Iterator[Reason]:
+    if any(pace is not None and pace.host_runs_ahead for pace in comparison.paces):
+        for name, phase in comparison.phases.items():
+            before, after = phase.busy_recorded_median_ns, phase.busy_replayed_median_ns
+            yield _reason(name, before or None, after or None, "", f"GPU work of {name}", "")
+        return
+    if not comparison.host_phases_comparable:
+        return
+    for name, phase in comparison.phases.items():
+        word = f"waiting for data ({name})" if name == "loader" else name
+        before, after = phase.recorded_median_ns, phase.replayed_median_ns
+        yield _reason(name, before or None, after or None, "", f"{word}", "on the host")
+
+
+def _parts(comparison: Comparison) -> Iterator[Reason]:
+    for name, part in comparison.parts.items():
+        plain = name.partition(" ")[0]
+        phase, meaning = _PARTS.get(plain, ("", ""))
+        before_ns, after_ns = part.recorded_median_ns, part.replayed_median_ns
+        # A replica's own time is compared with what one GPU computes in that phase, which is no part there.
+        if plain == "parallel_apply" and before_ns is None:
+            whole = comparison.phases.get("forward")
+            of_one = None if whole is None else whole.device_recorded_median_ns or whole.recorded_median_ns
+            replica_ns = part.device_replayed_median_ns or after_ns
+            yield _reason(name, of_one, replica_ns, phase, f"{name}, beside forward on one GPU,", meaning)
+            continue
+        yield _reason(name, before_ns, after_ns, phase, name, meaning)
+
+
+def _idle(comparison: Comparison) -> Iterator[Reason]:
+    before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
+    pairs = [(device, device) for device in sorted(before.keys() | after.keys())]
+    if len(before) == len(after):  # one rank of several may be on another device in each
+        pairs = list(zip(sorted(before), sorted(after), strict=True))
+    for ours, theirs in pairs:
+        device = ours if ours == theirs else f"{ours} (B: {theirs})"
+        if ours not in before or theirs not in after:
+            device += f" (not in {'A' if ours not in before else 'B'})"
+        for reason, words in _REASONS.items():
+            before_ns, after_ns = _per_step(before.get(ours), reason), _per_step(after.get(theirs), reason)
+            if before_ns or after_ns:
+                subject = f"idle time of {device} {words}"
+                yield _reason(f"idle: {reason} ({device})", before_ns, after_ns, "", subject, "", verb="is")
+
+
+def _per_step(idle: IdleTime | None, reason: str) -> int | None:
+    return None if idle is None or not idle.steps else idle.by_reason.get(reason, 0) // idle.steps
+
+
+def _communication(comparison: Comparison) -> Iterator[Reason]:
+    both = comparison.communication
+    if both is None:
+        return
+    before_ns, after_ns = (None if of is None else of.exposed_ns // max(of.steps, 1) for of in (both.recorded, both.replayed))
+    yield _reason("communication", before_ns, after_ns, "", "communication between ranks that no computing hid", "")
+
+
+def _work(comparison: Comparison) -> Iterator[Reason]:
+    """Ops, each followed by its kernels; then kernels whose op is not known or did not change."""
+    ops, kernels = (_by_size(lists) for lists in (comparison.changes.ops, comparison.changes.kernels))
+    told: set[int] = set()
+    for op in ops[:_MOST_OPS]:
+        names, keys = _names(op), {op_key(name) for name in _names(op)}
+        what = f"op {names[0]}"
+        yield _of_work(op, "op", what, "")
+        own = [place for place, kernel in enumerate(kernels) if kernel.op in keys]
+        told.update(own)
+        inner = [kernels[place] for place in own if set(_names(kernels[place])) != set(names)]  # a fused kernel is its own op
+        for kernel in inner[:_MOST_KERNELS]:
+            yield _of_work(kernel, "kernel", f"kernel {_names(kernel)[0]}", what)
+    rest = [kernel for place, kernel in enumerate(kernels) if place not in told and not kernel.op]
+    for kernel in rest[:_MOST_OPS]:
+        yield _of_work(kernel, "kernel", f"kernel {_names(kernel)[0]}", "")
+
+
+def _by_size(lists: ChangeLists) -> list[NameChange | Replacement]:
+    changed: list[NameChange | Replacement] = [*lists.added, *lists.gone, *lists.longer, *lists.shorter, *lists.replaced]
+    return sorted(changed, key=lambda change: -abs(change.replayed_ns - change.recorded_ns))
+
+
+def _names(change: NameChange | Replacement) -> tuple[str, ...]:
+    return (change.name,) if isinstance(change, NameChange) else (*change.recorded_names, *change.replayed_names)
+
+
+def _of_work(change: NameChange | Replacement, kind: str, what: str, part_of: str) -> Reason:
+    calls = f"{change.recorded_count:g} -> {change.replayed_count:g} a step"
+    before_ns, after_ns = change.recorded_ns or None, change.replayed_ns or None
+    subject, names = f"{kind} {_names(change)[0]}", _names(change)
+    if isinstance(change, Replacement):
+        most = _MOST_NAMES[kind]
+        sides = change.recorded_names, change.replayed_names
+        first, second = (f"{' + '.join(of[:most])}{f' + {len(of) - most} more' if len(of) > most else ''}" for of in sides)
+        subject, names = f"{kind} {first} (in B: {second})", (*sides[0][:most], *sides[1][:most])
+    reason = _reason(what, before_ns, after_ns, part_of, subject, f"{calls}, on the GPU")
+    return replace(reason, names=names)
+
+
+def _reason(
+    what: str, before_ns: int | None, after_ns: int | None, phase: str, subject: str, meaning: str, verb: str = "takes"
+) -> Reason:
+    delta_ns = (after_ns or 0) - (before_ns or 0)
+    if before_ns is None:
+        said = f"{subject} is new: {_ms(after_ns or 0)} of a step"
+    elif after_ns is None:
+        said = f"{subject} is gone: {_ms(before_ns)} of a step"
+    else:
+        more = "more" if delta_ns > 0 else "less"
+        said = f"{subject} {verb} {_ms(abs(delta_ns))} {more}: {_ms(before_ns)} -> {_ms(after_ns)}"
+    return Reason(what, delta_ns, before_ns, after_ns, phase, f"{said}; {meaning}" if meaning else said)
+
+
+def _ms(time_ns: float) -> str:
+    if not time_ns:
+        return "0"
+    return f"{time_ns / 1e6:.1f} ms" if time_ns >= 1e6 else f"{time_ns / 1e3:.1f} µs"

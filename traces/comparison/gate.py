@@ -1,0 +1,129 @@
+"""Budgets for continuous integration: what a step may take, read from a TOML file and held against a comparison.
+
+    budgets = read_budgets(Path("budgets.toml"))
+    result = check(budgets, comparison)
+    result.passed, result.checks[0]     # False, Check("step_time", budget=180_000_000, value=184_200_000, passed=False)
+
+    [budget]
+    step_time = "180 ms"        # the pace of the second trace (traces/figures/pace.py): at most this...
+    step_time_change = "5 %"    # ...or at most this much over the first one's
+    compute_time = "110 ms"     # the step time without data loading; compute_time_change likewise
+    gpu_busy = "100 ms"         # GPU time of a step; gpu_busy_change likewise
+    memory_peak = "14 GiB"      # the most that any device had allocated; memory_peak_change likewise
+    missing_ops = 0             # kinds of calls that a replay's recording does not hold
+    matched = "99 %"            # of a replay's GPU time matched op by op: at least
+    same_program = true         # the comparison's verdict
+
+A figure that neither trace has cannot be within its budget: that is a failure too, and said so.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from traces.comparison.compare import Comparison
+from traces.model.trace import TraceError
+
+_TIMES = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_SIZES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_SHARES = {"%": 0.01}
+_UNITS: dict[str, Mapping[str, float]] = {
+    "step_time": _TIMES,
+    "compute_time": _TIMES,
+    "gpu_busy": _TIMES,
+    "memory_peak": _SIZES,
+    "matched": _SHARES,
+}
+_CHANGES = tuple(f"{name}_change" for name in _UNITS if name != "matched")
+KEYS = (*_UNITS, *_CHANGES, "missing_ops", "same_program")
+
+
+class GateError(TraceError):
+    """A file of budgets that cannot be read: names the file, the key and what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One budget. Times in ns, sizes in bytes, shares as fractions; `value` is None where no trace has the figure."""
+
+    name: str
+    budget: float
+    value: float | None
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """Whether all budgets were kept, and each of them."""
+
+    passed: bool
+    checks: list[Check]
+
+
+def read_budgets(path: Path) -> dict[str, float]:
+    """By key. Raises GateError for what is no budget, and OSError as the file system does."""
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise GateError(f"{path}: not TOML: {error}") from None
+    table = told.get("budget")
+    if not isinstance(table, dict) or not table or told.keys() - {"budget"}:
+        raise GateError(f"{path}: wants one table [budget] with some of {', '.join(KEYS)}")
+    return {key: _budget(path, key, value) for key, value in table.items()}
+
+
+def check(budgets: Mapping[str, float], comparison: Comparison) -> GateResult:
+    """Hold the second trace of the comparison against the budgets."""
+    values = _figures(comparison)
+    checks = []
+    for name, budget in budgets.items():
+        value = values[name]
+        at_least = name in ("matched", "same_program")
+        passed = value is not None and (value >= budget if at_least else value <= budget)
+        checks.append(Check(name, budget, value, passed))
+    return GateResult(all(of.passed for of in checks), checks)
+
+
+def _figures(of: Comparison) -> dict[str, float | None]:
+    devices = of.memory.values()
+    before_bytes = max((m.recorded_peak_bytes for m in devices if m.recorded_peak_bytes is not None), default=None)
+    after_bytes = max((m.replayed_peak_bytes for m in devices if m.replayed_peak_bytes is not None), default=None)
+    both: dict[str, tuple[float | None, float | None]] = {
+        "step_time": (of.steps.recorded_median_ns, of.steps.replayed_median_ns),
+        "compute_time": (of.compute_side.recorded_median_ns, of.compute_side.replayed_median_ns),
+        "gpu_busy": (of.gpu_busy.recorded_median_ns, of.gpu_busy.replayed_median_ns),
+        "memory_peak": (before_bytes, after_bytes),
+    }
+    found: dict[str, float | None] = {name: after for name, (_, after) in both.items()}
+    for name, (before, after) in both.items():
+        found[f"{name}_change"] = after / before - 1 if before and after is not None else None
+    found["missing_ops"] = len(of.missing)
+    found["matched"] = None if of.coverage is None else of.coverage["exact"] + of.coverage["equivalent"]
+    found["same_program"] = None if of.verdict.same is None else float(of.verdict.same)
+    return found
+
+
+def _budget(path: Path, key: str, value: object) -> float:
+    if key not in KEYS:
+        like = get_close_matches(key, KEYS, 1)
+        hint = f"; did you mean {like[0]}?" if like else f": {', '.join(KEYS)}"
+        raise GateError(f"{path}: no budget is called {key!r}{hint}")
+    if key == "same_program" and isinstance(value, bool):
+        return float(value)
+    if key == "missing_ops" and type(value) is int and value >= 0:
+        return float(value)
+    units = _SHARES if key in _CHANGES else _UNITS.get(key, {})
+    told = key
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(\S+)\s*", value) if isinstance(value, str) else None
+    if match is None or match[2].lower() not in units:
+        examples = [(_TIMES, '"180 ms"'), (_SIZES, '"14 GiB"'), (_SHARES, '"5 %"')]
+        wanted = next((text for own, text in examples if own is units), "a whole number")
+        if match is not None and match[2] in _SHARES and f"{key}_change" in _CHANGES:
+            key, wanted = f"{key}_change", f'"{value}"'
+        raise GateError(f"{path}: {told} = {value!r} is no budget; write {key} = {'true' if key == 'same_program' else wanted}")
+    return float(match[1]) * units[match[2].lower()]

@@ -1,0 +1,547 @@
+"""Are two traces of the same program? Said before any figure, with the evidence: figures of two programs mean nothing.
+
+Recordings of one program differ between PyTorch releases and between recorder and replayer: `aten::conv2d` ends in
+`aten::cudnn_convolution` in one and in `aten::convolution` in the other, an activation is in place or not, optimizers
+and backward passes are cut into other kernels. What stays is the work of the forward pass and the loss: so these are
+compared, as multisets per step of the canonical name, the largest input shape and the input dtype of every op that launches
+device work. Which optimizer steps is told by the range that torch.optim puts around each of its steps.
+
+    same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
+    # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
+
+A phase-grained trace has no ops: there the workload signatures decide (`traces.model.workload`), and where not both traces
+have one, it cannot be told. That the times of two runs agree is no evidence. What no evidence tells, a verdict of the same
+program names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+import numpy as np
+
+from traces.analyses.communication import communication_kernels, data_parallel_kernels
+from traces.comparison.op_order import moved
+from traces.figures.measure import PhaseTimes, launch_phase_names, launch_steps, op_of, phase_times, work_rows
+from traces.model.layouts import CHANNELS_LAST, CONTIGUOUS, IMAGES
+from traces.model.trace import NONE, TABLES, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
+from traces.model.workload import Likeness, compare_workloads
+from traces.names.device_names import copy_direction
+from traces.names.equivalent_ops import canonical_op, canonical_shapes
+
+# How much of the two multisets must agree (twice the common part over the sum of both). Another release of PyTorch left
+# more than nine tenths of ResNet-50's shapes alike; one more or less layer in ten of a model is another program.
+SAME_SHAPES = 0.8
+SAME_NAMES = 0.9  # of a small network another activation leaves 0.82
+
+# By how much the shares of work in half precision may differ where only names of kernels tell dtypes: mixed precision is mixed.
+OTHER_HALF_SHARE = 0.5
+_HALVES = ("float16", "bfloat16")
+_HALF = re.compile(r"Half\b|half_t\b|__half|BFloat16|bfloat16|bf16|fp16|f16|hgemm|_h\d{3}|_[BH]{2}S_|_[BH]_[BH]S_")
+_SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
+
+# What a training step cannot do without: the phases that two traces of one program share whatever their grain.
+_ESSENTIAL = ("forward", "backward", "optimizer")
+
+# Steps whose order of ops is compared: a program may take another way in one, and in another the recorded one.
+_ORDERS = 4
+
+# Arithmetic, masks, copies and indices: what stands between layers, so that its order tells no program.
+_BETWEEN_LAYERS = frozenset(
+    "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
+    " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"
+    " isnan isinf isfinite any all sum mean max min amax amin argmax argmin cumsum item"
+    " copy clone contiguous cat stack index index_select index_put gather scatter slice select narrow repeat roll flip"
+    " fill zero zeros ones full empty arange linspace eye tril triu tril_indices triu_indices one_hot nonzero".split()
+)
+
+# By how much the shares of channels_last among images may differ.
+OTHER_LAYOUT_SHARE = 0.2
+
+# By how much the numbers of ops that both have may differ: one layer more or less among 24 comes to 0.04.
+SAME_NUMBERS = 0.03
+
+# What torch.optim calls the range around a step, PyTorch 1.8 and later: "Optimizer.step#AdamW.step".
+_OPTIMIZER_STEP, _END = "Optimizer.step#", ".step"
+
+_FLOATING = ("float16", "bfloat16", "float32", "float64")
+
+
+class Sameness(Enum):
+    """What two traces are to each other."""
+
+    SAME_PROGRAM = "same program"
+    OTHER_SHAPES = "same ops, other shapes"
+    OTHER_DTYPES = "same ops and shapes, other dtypes"
+    OTHER_LAYOUTS = "same ops and shapes, other memory layouts"
+    OTHER_BATCH_SIZE = "same model, another batch size"
+    OTHER_PROGRAM = "another program"
+    CANNOT_BE_TOLD = "cannot be told"
+
+
+class Evidence(Enum):
+    """What a verdict rests on."""
+
+    IDENTICAL = "identical traces"
+    OPS_AND_SHAPES = "ops and shapes"
+    OP_NAMES = "names of ops"  # where shapes were not recorded
+    WORKLOAD_SIGNATURE = "workload signature"
+    PHASES = "phases"  # one trace has a phase that the other lacks
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`reason` is a sentence without a full stop. `not_compared` is what may differ all the same, for want of evidence:
+    "shapes", "dtypes", "memory layouts"..., each of which `reason` names too."""
+
+    sameness: Sameness
+    evidence: Evidence
+    reason: str
+    not_compared: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool | None:
+        """Whether it is the same program; None where that cannot be told."""
+        return None if self.sameness is Sameness.CANNOT_BE_TOLD else self.sameness is Sameness.SAME_PROGRAM
+
+
+_Counted = TypeVar("_Counted", bound=Hashable)  # what ops are counted by
+
+
+@dataclass(frozen=True, slots=True)
+class _DeviceOp:
+    """One op with device work. `shape` is its largest input and `dtype` its first floating input's, else its first input's;
+    None where they were not recorded. `shapes` are all by which equivalent ops are compared."""
+
+    step: int
+    thread: int
+    name: str
+    canonical: str
+    shape: Shape | None
+    dtype: str | None
+    shapes: tuple[Shape, ...] = ()
+    layout: str = ""  # see layouts.py; "" if it was not recorded
+
+
+def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
+    """Compare the chosen steps (rows of each trace's `steps`; none: everything) of two traces."""
+    if _identical(recorded, other):
+        return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
+    ours, theirs = _alike_nested((recorded, *_launching(recorded, recorded_steps)), (other, *_launching(other, other_steps)))
+    if "phase" in (recorded.grain, other.grain) or not (ours or theirs):
+        return _without_ops(recorded, other)
+    if not ours or not theirs:
+        which, bare = ("second", other) if ours else ("first", recorded)
+        reason = f"the {which} trace has no op with GPU work, the other has {len(ours or theirs)}"
+        if len(work_rows(bare)):
+            told = f"the {which} trace has GPU work, but not the ops that launched it, as of CUDA graphs or kernels alone"
+            return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, told)
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
+    steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a cycled step may repeat
+    names = _likeness((c.canonical for c in ours), (c.canonical for c in theirs), steps)
+    # Shapes are judged where most calls have them.
+    if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
+        return _by_names_alone((recorded, ours), (other, theirs), names, steps, (recorded_steps, other_steps))
+    shapes = _likeness((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
+    if names < SAME_NAMES:
+        reason = f"only {_percent(names)} of the ops with GPU work in forward and loss have the same names"
+        reason = f"other ops: {reason} and {_percent(shapes)} the same shapes"
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, reason)
+    if shapes < SAME_SHAPES:
+        example = _example(ours, theirs)
+        reason = "same ops, other shapes" + (f": e.g. {example}" if example else f", {_percent(shapes)} alike")
+        return Verdict(Sameness.OTHER_SHAPES, Evidence.OPS_AND_SHAPES, reason)
+    if (dtypes := _dtype_likeness(ours, theirs, steps)) < SAME_SHAPES:
+        counts = [Counter(call.dtype for call in calls if call.dtype).most_common(1)[0][0] for calls in (ours, theirs)]
+        reason = f"same ops and shapes, other dtypes ({_percent(dtypes)} alike): mostly {counts[0]} recorded, {counts[1]} here"
+        return Verdict(Sameness.OTHER_DTYPES, Evidence.OPS_AND_SHAPES, reason)
+    if made := _otherwise_made((recorded, ours), (other, theirs), steps):
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, made)
+    here, there = map(_channels_last_share, (ours, theirs))
+    if here is not None and there is not None and abs(here - there) > OTHER_LAYOUT_SHARE:
+        told = f"{_percent(here)} of the ops on images are channels_last recorded, {_percent(there)} here"
+        return Verdict(Sameness.OTHER_LAYOUTS, Evidence.OPS_AND_SHAPES, f"same ops and shapes, other memory layouts: {told}")
+    lacking = [] if all(any(call.dtype for call in calls) for calls in (ours, theirs)) else ["dtypes"]
+    if None in (here, there) and any(call.shape and len(call.shape) in IMAGES for call in ours):
+        lacking.append("memory layouts")
+    reason = f"{_percent(shapes)} of the ops with GPU work in forward and loss have the same shapes"
+    return _alike(Evidence.OPS_AND_SHAPES, f"{reason}, {_percent(names)} the same names", lacking)
+
+
+def _alike(evidence: Evidence, reason: str, lacking: list[str]) -> Verdict:
+    """The same program, as far as could be compared."""
+    said = f"{reason}; not compared, for not both tell them: {', '.join(lacking)}" if lacking else reason
+    return Verdict(Sameness.SAME_PROGRAM, evidence, said, tuple(lacking))
+
+
+def _channels_last_share(calls: list[_DeviceOp]) -> float | None:
+    """Of calls on images whose layout was recorded; None without any."""
+    told = [call.layout == CHANNELS_LAST for call in calls if call.layout in (CHANNELS_LAST, CONTIGUOUS)]
+    return sum(told) / len(told) if told else None
+
+
+def _otherwise_made(
+    recorded: tuple[Trace, list[_DeviceOp]], other: tuple[Trace, list[_DeviceOp]], steps: tuple[int, int]
+) -> str:
+    """Why two traces with ops of the same names are of other programs: numbers, order, optimizer; "" where they agree."""
+    (a, ours), (b, theirs) = recorded, other
+    if number := _other_numbers(ours, theirs, steps):
+        return f"the same ops, but not as often: {number}"
+    return _reordered(ours, theirs) or _other_update(a, b)
+
+
+def _by_names_alone(
+    recorded: tuple[Trace, list[_DeviceOp]],
+    other: tuple[Trace, list[_DeviceOp]],
+    names: float,
+    steps: tuple[int, int],
+    rows: tuple[Column, Column],
+) -> Verdict:
+    """Where shapes were not recorded: each trace with its calls, `names` alike by this share, and rows of its steps.
+
+    What names of ops do not tell, the batch size and dtypes, the sizes of copies to the device and the names of kernels may.
+    """
+    (a, ours), (b, theirs) = recorded, other
+    reason = f"{_percent(names)} of the ops with GPU work have the same names"
+    if names < SAME_NAMES:
+        told = f"other ops: only {reason} (shapes were not recorded)"
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, told)
+    if made := _otherwise_made(recorded, other, steps):
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, made)
+    copied = _copied_bytes(a, rows[0]), _copied_bytes(b, rows[1])
+    if all(copied) and _likeness(*copied, steps) < SAME_SHAPES:
+        largest = [f"{max(sizes):,}" for sizes in copied]
+        told = f"the same ops, but copies to the device of other sizes: up to {largest[0]} bytes recorded, {largest[1]} here"
+        return Verdict(Sameness.OTHER_SHAPES, Evidence.OP_NAMES, told)
+    here, there = _half_share(a, ours, rows[0]), _half_share(b, theirs, rows[1])
+    if here is not None and there is not None and abs(here - there) > OTHER_HALF_SHARE:
+        told = f"{_percent(here)} of the work in half precision recorded, {_percent(there)} here"
+        return Verdict(Sameness.OTHER_DTYPES, Evidence.OP_NAMES, f"the same ops, but other dtypes: {told}")
+    lacking = ["shapes"] if all(copied) else ["shapes", "the size of a batch"]
+    lacking += ["dtypes"] if None in (here, there) else []
+    return _alike(Evidence.OP_NAMES, reason, [*lacking, "memory layouts"])
+
+
+def _work_of(trace: Trace, steps: Column, kind: DeviceKind) -> Column:
+    """Rows of the device's work of this kind in these steps; without any, all of it."""
+    rows = work_rows(trace)
+    inside = np.isin(launch_steps(trace)[rows], steps) if len(steps) else np.ones(len(rows), bool)
+    return np.asarray(rows[(trace.device.kind[rows] == kind) & inside])
+
+
+def _copied_bytes(trace: Trace, steps: Column) -> list[int]:
+    """Sizes of the copies from the host to the device in these steps, as far as they were recorded."""
+    rows = _work_of(trace, steps, DeviceKind.MEMCPY)
+    told = zip(trace.device.bytes[rows].tolist(), trace.device.name[rows].tolist(), strict=True)
+    return [size for size, name in told if size >= 0 and copy_direction(trace.strings[name]) == "h2d"]
+
+
+def _half_share(trace: Trace, calls: list[_DeviceOp], steps: Column) -> float | None:
+    """The share of calls on 16-bit numbers: by their dtypes, else of kernels, by their names; None where neither tells."""
+    told = [call.dtype in _HALVES for call in calls if call.dtype in _FLOATING]
+    if not told:
+        names = [trace.strings[name] for name in trace.device.name[_work_of(trace, steps, DeviceKind.KERNEL)].tolist()]
+        told = [bool(half) for half, single in ((_HALF.search(n), _SINGLE.search(n)) for n in names) if half or single]
+    return sum(told) / len(told) if told else None
+
+
+def _identical(recorded: Trace, other: Trace) -> bool:
+    """Whether both hold the same rows, of which there are any: a trace compared with itself or with a copy of its file."""
+    if not any(len(getattr(recorded, name)) for name in TABLES) or recorded.grain != other.grain:
+        return False
+    if recorded.devices != other.devices or recorded.strings.texts != other.strings.texts:
+        return False
+    return all(
+        np.array_equal(ours, theirs, equal_nan=name == "value")
+        for table in TABLES
+        for (name, ours), theirs in zip(
+            getattr(recorded, table).columns().items(), getattr(other, table).columns().values(), strict=True
+        )
+    )
+
+
+def _without_ops(recorded: Trace, other: Trace) -> Verdict:
+    """All that can be said of traces that do not both have ops with device work."""
+    ours, theirs = ({name for name, times in phase_times(t).items() if _took_time(times)} for t in (recorded, other))
+    lone = sorted(set(_ESSENTIAL) & (ours ^ theirs)) if ours and theirs else []
+    if lone:
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, f"only one of them has the phase {lone[0]}")
+    if recorded.workload is None or other.workload is None:
+        lacking = "neither trace has" if recorded.workload is other.workload else "only one trace has"
+        reason = f"there are no ops to compare without kernels, and {lacking} a workload signature"
+        return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
+    match = compare_workloads(recorded.workload, other.workload)
+    passes = _backward_passes(recorded), _backward_passes(other)
+    if match.likeness is Likeness.SAME and None not in passes and passes[0] != passes[1]:
+        counted = f"{passes[0]} backward pass{'es' if passes[0] != 1 else ''} a step recorded, {passes[1]} here"
+        reason = f"the same model and batch, but {counted}"
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, reason)
+    sameness = {
+        Likeness.SAME: Sameness.SAME_PROGRAM,
+        Likeness.OTHER_BATCH_SIZE: Sameness.OTHER_BATCH_SIZE,
+        Likeness.OTHER_MODEL: Sameness.OTHER_PROGRAM,
+        Likeness.CANNOT_BE_TOLD: Sameness.CANNOT_BE_TOLD,
+    }[match.likeness]
+    reason = "; ".join(match.reasons)
+    if match.likeness is Likeness.OTHER_BATCH_SIZE:
+        reason = f"{sameness.value}, {reason}"
+    if sameness is Sameness.SAME_PROGRAM:
+        return _alike(Evidence.WORKLOAD_SIGNATURE, reason, list(match.not_compared))
+    return Verdict(sameness, Evidence.WORKLOAD_SIGNATURE, reason)
+
+
+def _took_time(times: PhaseTimes) -> bool:
+    """On the host, or on the device alone: a host that runs ahead passes a phase in no time."""
+    return bool(times.host_ns.any() or (times.device_ns is not None and times.device_ns.any()))
+
+
+def _dtype_likeness(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> float:
+    """Of ops whose dtypes both traces have; 1 where there are none."""
+    known = {call.canonical for call in ours if call.dtype} & {call.canonical for call in theirs if call.dtype}
+    a, b = ([(c.canonical, c.dtype) for c in calls if c.dtype and c.canonical in known] for calls in (ours, theirs))
+    return _likeness(a, b, steps) if known else 1.0
+
+
+def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
+    """An example, if ops that both have come more or less often in one: a model with another number of layers; or if one has
+    ops that the other lacks, and none in their place: dropout. Else "".
+
+    By name alone where not both have shapes.
+    """
+    shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
+    told = [[call for call in calls if call.shape or not shaped] for calls in (ours, theirs)]
+    a, b = (
+        _times_a_step(calls, [(call.canonical, call.shape if shaped else None) for call in calls], number)
+        for calls, number in zip(told, steps, strict=True)
+    )
+    each = {key: (a[key], b[key]) for key in a.keys() & b.keys()}
+    apart = {key: abs(here - there) for key, (here, there) in each.items()}
+    if lone := _lone_ops(ours, theirs, steps):
+        return lone
+    if sum(apart.values()) <= SAME_NUMBERS * sum(map(max, each.values())):
+        return ""
+    (name, shape), _ = max(apart.items(), key=lambda item: item[1])
+    here, there = each[name, shape]
+    return f"e.g. {' '.join(filter(None, (name, _by(shape or ()))))} {here:.3g} times a step recorded, {there:.3g} here"
+
+
+def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> dict[_Counted, float]:
+    """How often calls of each key come in a step. What only the first of several steps has, or has more of than any other, made
+    inputs and state before the program's loop: it does not count."""
+    by_step: dict[int, Counter[_Counted]] = defaultdict(Counter)
+    for call, key in zip(calls, keys, strict=True):
+        by_step[call.step][key] += 1
+    if len(by_step) > 1:
+        first = by_step.pop(min(by_step))
+        by_step[NONE] = Counter({key: min(count, max(of[key] for of in by_step.values())) for key, count in first.items()})
+    whole: Counter[_Counted] = sum(by_step.values(), Counter())
+    return {key: count / steps for key, count in whole.items() if count}
+
+
+def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
+    """The most frequent name that only one has, if it has more such calls than the other: what another release renamed is as
+    often in both. Else ""."""
+    a, b = (_times_a_step(calls, [call.canonical for call in calls], n) for calls, n in zip((ours, theirs), steps, strict=True))
+    lone = [{name: count for name, count in x.items() if name not in y} for x, y in ((a, b), (b, a))]
+    here, there = (sum(counts.values()) for counts in lone)
+    if abs(here - there) <= SAME_NUMBERS * max(sum(a.values()), sum(b.values())):
+        return ""
+    counts, where = (lone[0], "recorded alone") if here > there else (lone[1], "here alone")
+    name = max(counts, key=lambda of: counts[of])
+    return f"{name} {counts[name]:.3g} times a step {where}"
+
+
+def _reordered(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
+    """How many ops come in another order in every step that can be compared; "" if in one of them none does.
+
+    `_BETWEEN_LAYERS` are left out: releases prepare the operands of an op one way round or the other.
+    """
+    shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
+    a, b = (_sequences(calls, shaped) for calls in (ours, theirs))
+    apart = []
+    for one, other in zip(a[:_ORDERS], b[:_ORDERS], strict=False):
+        if not (count := moved(one, other)):
+            return ""
+        apart.append((count, next(((x, y) for x, y in zip(one, other, strict=False) if x != y), None)))
+    count, at = min(apart, default=(0, None))
+    if not count:
+        return ""
+    first = f", e.g. {_called(at[0])} where {_called(at[1])} is here" if at else ""
+    return f"the same ops, but in another order: {count} of {len(a[0])} in another place{first}"
+
+
+_Key = tuple[str, tuple[Shape, ...]]
+
+
+def _sequences(calls: list[_DeviceOp], shaped: bool) -> list[list[_Key]]:
+    """Of each step the calls of the thread that has most of them, in order."""
+    steps: dict[int, list[_DeviceOp]] = {}
+    for call in calls:
+        if call.canonical not in _BETWEEN_LAYERS:
+            steps.setdefault(call.step, []).append(call)
+    found = []
+    for _, own in sorted(steps.items()):
+        (thread, _), *_ = Counter(call.thread for call in own).most_common(1)
+        found.append([(call.canonical, call.shapes if shaped else ()) for call in own if call.thread == thread])
+    return found
+
+
+def _called(key: _Key) -> str:
+    return " ".join((key[0], *(_by(shape) for shape in key[1][:1])))
+
+
+def _other_update(recorded: Trace, other: Trace) -> str:
+    """What tells that two programs of the same forward pass train otherwise; else ""."""
+    ours, theirs = optimizers_of(recorded), optimizers_of(other)
+    # A window may hold the steps of one optimizer of several: none in common is another program.
+    if ours and theirs and not ours & theirs:
+        names = f"{', '.join(sorted(ours))} recorded, {', '.join(sorted(theirs))} here"
+        return f"the same forward pass, but another optimizer: {names}"
+    if recorded.workload and other.workload and recorded.workload.parameters == other.workload.parameters:
+        here, there = recorded.workload.trainable_parameters, other.workload.trainable_parameters
+        if here is not None and there is not None and here != there:
+            return f"the same forward pass, but {here:,} trainable parameters recorded, {there:,} here"
+    return ""
+
+
+def optimizers_of(trace: Trace) -> set[str]:
+    """Class names of the optimizers that step in this trace; empty where nothing tells."""
+    texts = {trace.strings[name] for name in np.unique(trace.host.name).tolist()}
+    named = {t.removeprefix(_OPTIMIZER_STEP).removesuffix(_END) for t in texts if t.startswith(_OPTIMIZER_STEP)}
+    if not named and trace.workload is not None and trace.workload.optimizer:
+        return {trace.workload.optimizer}
+    return named
+
+
+def _backward_passes(trace: Trace) -> int | None:
+    """How many backward passes a training step has, in the median; None where there are none."""
+    phases, steps = trace.phases, trace.steps
+    rows = (phases.name == trace.strings.find("backward")) & (phases.step >= 0) & (phases.step < len(steps))
+    counts = np.bincount(phases.step[rows], minlength=len(steps))[steps.kind == StepKind.STEADY]
+    return int(np.median(counts[counts > 0])) if counts.any() else None
+
+
+def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]]:
+    """The calls of traces with their ops that launched work, each called by what both traces know.
+
+    What is one op in one trace may be an op around several in the other (`_native_multi_head_attention`, of which a replay
+    sees no more than the call): an op counts as the outermost around it whose name the other trace has for an op that launched
+    work itself. An op around several of which one has its name is none (`conv2d` around the casts of autocast and
+    `cudnn_convolution`).
+    """
+    known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
+    found = []
+    for (trace, op, step), names in zip(traces, reversed(known), strict=True):
+        op, first = np.unique(_outermost(trace, op, names), return_index=True)
+        found.append(_calls(trace, op, step[first]))
+    return found
+
+
+def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
+    """Of each op the outermost one around it that is called by one of these names and has no op of its own; else itself."""
+    host = trace.host
+    used, which = np.unique(host.name, return_inverse=True)
+    called = [canonical_op(trace.strings[name]) for name in used.tolist()]
+    number = {name: place for place, name in enumerate(dict.fromkeys(called))}
+    canonical = np.append(np.array([number[name] for name in called], np.int64)[which], NONE)
+    known = np.append(np.isin(canonical[:-1], [number[name] for name in names if name in number]), False)
+    known[:-1] &= host.kind == HostKind.OP
+    parent = np.append(np.where(host.parent < np.arange(len(host)), host.parent, NONE), NONE)
+    at = parent[rows]
+    while (at >= 0).any():
+        known[at[canonical[at] == canonical[rows]]] = False
+        at = parent[at]
+    found, at = rows.copy(), parent[rows]
+    while (at >= 0).any():
+        found = np.where(known[at], at, found)
+        at = parent[at]
+    return found
+
+
+def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
+    """The ops with device work of forward pass and loss, and the step of each; of all phases where none has a forward pass.
+
+    What ranks say to each other is left out: a recording has ops for it, a replay has collectives. So are the kernels by which
+    nn.DataParallel sends parameters: a recording has one op around all of them.
+    """
+    between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
+    rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
+    op, step = op_of(trace)[rows], launch_steps(trace)[rows]
+    keep = (op >= 0) & (np.isin(step, steps) if len(steps) else True)
+    if len(trace.phases):
+        in_forward = np.isin(launch_phase_names(trace)[rows], ("forward", "loss"))
+        if (keep & in_forward).any():
+            keep &= in_forward
+    op, first = np.unique(op[keep], return_index=True)
+    return op, step[keep][first]
+
+
+def _calls(trace: Trace, op: Column, step: Column) -> list[_DeviceOp]:
+    """These ops in order of their starts."""
+    order = np.argsort(trace.host.start_ns[op], kind="stable")
+    strings, host = trace.strings, trace.host
+    canonical = {name: canonical_op(strings[name]) for name in set(host.name[op].tolist())}
+    parsed: dict[int, tuple[Shape | None, tuple[Shape, ...]]] = {}
+    calls = []
+    for row, number in zip(op[order].tolist(), step[order].tolist(), strict=True):
+        name, told = int(host.name[row]), _with_shapes(trace, row)
+        shapes, dtypes = (int(host.shapes[told]), int(host.dtypes[told])) if told >= 0 else (NONE, NONE)
+        if shapes not in parsed:
+            all_shapes = parse_shapes(strings[shapes])
+            parsed[shapes] = max(all_shapes, key=lambda s: (np.prod(s), s), default=None), canonical_shapes(all_shapes)
+        thread, dtype = int(host.thread[row]), _dtype(strings[dtypes])
+        layout = strings[int(host.layout[told])] if told >= 0 else ""
+        largest, compared = parsed[shapes]
+        calls.append(_DeviceOp(number, thread, strings[name], canonical[name], largest, dtype, compared, layout))
+    return calls
+
+
+def _with_shapes(trace: Trace, row: int) -> int:
+    """The op's row, or that of the nearest op around it, whose input shapes were recorded; else NONE."""
+    host = trace.host
+    while row >= 0 and not trace.strings[int(host.shapes[row])]:
+        parent = int(host.parent[row])
+        row = parent if parent < row and host.kind[parent] == HostKind.OP else NONE
+    return row
+
+
+def _dtype(dtypes: str) -> str | None:
+    """The first floating dtype of "int64;float32", else the first; None without any."""
+    names = [name for name in dtypes.split(";") if name]
+    return next((name for name in names if name in _FLOATING), names[0] if names else None)
+
+
+def _likeness(ours: Iterable[Hashable], theirs: Iterable[Hashable], steps: tuple[int, int]) -> float:
+    """Twice the common part of two multisets over the sum of both, each per step."""
+    a, b = Counter(ours), Counter(theirs)
+    common = sum(min(a[key] / steps[0], b[key] / steps[1]) for key in a)
+    whole = a.total() / steps[0] + b.total() / steps[1]
+    return 2 * common / whole if whole else 0.0
+
+
+def _example(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
+    """The first op of both first steps whose largest input differs."""
+    waiting: dict[str, list[_DeviceOp]] = {}
+    for call in theirs:
+        if call.step == theirs[0].step and call.shape is not None:
+            waiting.setdefault(call.canonical, []).append(call)
+    for call in ours:
+        if call.shape is not None and (same := waiting.get(call.canonical)):
+            here = same.pop(0)
+            if here.shape is not None and here.shape != call.shape:
+                return f"{call.name} {_by(call.shape)} recorded, {_by(here.shape)} here"
+    return ""
+
+
+def _by(shape: Shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

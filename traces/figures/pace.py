@@ -1,0 +1,428 @@
+"""How long a training step takes: the product's one definition of a step's time, on the host and on the devices.
+
+    of = pace(load("async.msgpack"))
+    of.pace_ns, of.limit            # 20_000_000, "device": the host needs 2 ms per step, the GPU 20 ms
+    of.host_ns, of.device_ns        # 2_000_000, 20_000_000
+    of.gpu_time_ns                  # 20_000_000: the GPU is busy for all of it
+
+Note [A step's time]
+    A step has a *host span* [start, end), and on each device the work that was *launched* in it: every kernel, copy and memset
+    whose launching call began in the host span. For the kernels of a CUDA graph that is the call that launched the graph.
+    Work is never cut where a step ends on the host, and work that ends after the last step still belongs to its step. Work
+    whose launch was not recorded belongs to the step in which it starts. The exception is the backlog: work without a known
+    launch that comes on its stream before all work with a known launch. It was launched before the recording began, so it
+    belongs to no step.
+
+    completion of step s on device d    the latest end of all work on d that was launched in steps up to s
+    device interval of s on d           completion(s) - completion(s - 1)
+    host interval of s                  host end(s) - host end(s - 1)
+
+    A step without a predecessor has its own span instead: on the host its duration; on the device the time from its host
+    start, or from the end of earlier work if that is later, to its completion. A step has no predecessor if it is the first of
+    its rank, if its number does not follow the number before, or if the profiler was started or stopped between the two.
+
+    host pace       the median host interval of the steady steps, on the slowest rank
+    device pace     the median device interval of the steady steps, on the slowest device that gets work in each of them
+    pace            the larger of the two (but see Note [Steps of several kinds])
+    GPU time        of a step: how long each device was busy (union) with the work launched in the step, summed over devices
+    lag             completion(s) - host end(s), on the slowest device; if it grows, the device falls further behind
+
+    Steps that were timed by CUDA events alone have no kernels (`trace record`: clean steps, and all steps at phase grain).
+    Their completion is the latest device end of their phases. Their GPU time is not known. The same holds for steps that take
+    no time on the host (an estimate by a replay without host time): no launch can begin in them.
+
+Note [Steps of several kinds]
+    Steps of a script with several trainers are long and short in turn (a GAN; one update after several batches). What the host
+    does after a long step's last kernel lies in the next step's device interval, so the two medians are of different mixtures
+    and the larger one means nothing. There the device's intervals count if it is still working when the host ends a step (the
+    median lag is above 0), and the host's otherwise.
+
+Note [What limits the pace]
+    A host that waits for the device in each step has the same interval as the device, whichever of the two is slow. So the
+    limit is not the larger interval, but: "device" if the device's pace exceeds the host's by more than 2 %, or if GPU time
+    fills at least 90 % of the pace; "host" otherwise. `traces.analyses.idle` says what the device waits for.
+
+Note [Waits for data]
+    "Without data loading" leaves out only the time in `loader` phases during which no device had queued work (work launched
+    and not finished). A wait that the device's queue covers costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from traces.figures.measure import (
+    backlog,
+    device_ranks,
+    grouped,
+    launch_steps,
+    launch_time_ns,
+    passes_of_steps,
+    phase_times,
+    profiled_steps,
+    rank_of_device,
+    steady_steps,
+    work_rows,
+)
+from traces.figures.spread import median, noise_floor
+from traces.model.intervals import Intervals
+from traces.model.trace import NONE, Column, StepKind, Trace
+
+HOST, DEVICE = "host", "device"
+_AHEAD = 1.02  # device pace over host pace: above this the host runs ahead
+_FULL = 0.9  # GPU time over pace: above this the device has hardly any time left
+_FALLS_BEHIND = 0.01  # growth of the lag per step, over the pace: less than this is jitter
+_MOST_STEPS_GROW = 0.75  # share of the steps in which the lag must grow
+_LONG_AGO = -(2**62)
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The times of each step by Note [A step's time]. Columns have one value per row of `trace.steps`, in nanoseconds.
+
+    Dictionaries go by row of `trace.devices`. Their columns are NONE in steps of other ranks and before a device's first work;
+    `gpu_ns` is 0 there.
+    """
+
+    host_interval_ns: Column
+    completion_ns: dict[int, Column]
+    device_interval_ns: dict[int, Column]
+    window_start_ns: dict[int, Column]  # where a step's device interval begins
+    gpu_ns: dict[int, Column]  # per device: busy with the work launched in the step
+    launches: dict[int, Column]  # per device: whether the step launched work there, or was timed there by CUDA events
+    data_wait_ns: Column  # see Note [Waits for data]
+    loader_ns: Column  # all of the step's loader phases
+    passes: Column  # equal for steps of one kind, see `passes_of_steps`
+    follows: Column  # whether the step has a predecessor
+    host_end_ns: Column
+    rank: Column
+    device_ranks: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def gpu_time_ns(self) -> Column:
+        """GPU time of each step, summed over devices."""
+        return sum(self.gpu_ns.values(), np.zeros(len(self.host_interval_ns), dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class StepPace:
+    """How fast steps follow each other; see Note [A step's time]. Medians over the chosen steps, in nanoseconds."""
+
+    pace_ns: int
+    limit: str  # "host" or "device", see Note [What limits the pace]
+    host_runs_ahead: bool  # the device's pace exceeds the host's
+    host_ns: int
+    device_ns: int | None  # None: no device work and no CUDA events
+    device: int  # row of the slowest device, or NONE
+    gpu_time_ns: int | None  # None: not known
+    busy_share: float | None  # GPU time of the busiest device, over the pace
+    without_data_ns: int
+    noise: float | None  # half the distance between the quartiles over the median; None below four steps
+    falls_behind_ns: int  # by how much the lag grows in each step; 0 if it does not grow steadily
+
+
+@dataclass(frozen=True, slots=True)
+class PaceSeries:
+    """The steps that decide about the pace: their rows, and for every step the interval that counts, in nanoseconds."""
+
+    rows: Column
+    interval_ns: Column
+    without_data_ns: Column
+    device: int  # row of the device whose intervals these are; NONE: the host's
+
+
+def step_times(trace: Trace) -> StepTimes:
+    """All times of all steps."""
+    steps = trace.steps
+    order = np.lexsort((steps.start_ns, steps.rank))
+    before, follows = _predecessors(trace, order)
+    step_of, work = launch_steps(trace), work_rows(trace)
+    has_work = np.zeros(len(steps) + 1, dtype=bool)
+    has_work[step_of[work]] = True
+    has_work = has_work[:-1]
+    by_events = _timed_by_events(trace, has_work)
+    ends = _latest_ends(trace, work, step_of, by_events)
+    gpu_ns = _gpu_ns(trace, work, step_of)
+    completion_ns, interval_ns, begin_ns, launches, device_ranks = {}, {}, {}, {}, {}
+    for device, latest_ns in ends.items():
+        rank = device_ranks[device] = rank_of_device(trace, device)
+        mine = order[steps.rank[order] == rank]
+        known = np.full(len(steps), NONE, dtype=np.int64)
+        running = np.maximum.accumulate(latest_ns[mine])
+        known[mine] = np.where(running == _LONG_AGO, NONE, running)
+        last_ns = np.append(known, NONE)[before]
+        earlier_ns = np.maximum(
+            last_ns, _ends_outside_steps(trace, work[(step_of[work] == NONE) & (trace.device.device[work] == device)])
+        )
+        since_ns = np.where(follows & (last_ns != NONE), last_ns, np.maximum(steps.start_ns, earlier_ns))
+        since_ns = np.minimum(since_ns, known)
+        completion_ns[device], begin_ns[device] = known, since_ns
+        interval_ns[device] = np.where(known == NONE, NONE, known - since_ns)
+        launches[device] = latest_ns != _LONG_AGO
+    return StepTimes(
+        host_interval_ns=np.where(follows, steps.end_ns - np.append(steps.end_ns, NONE)[before], steps.duration_ns),
+        completion_ns=completion_ns,
+        device_interval_ns=interval_ns,
+        window_start_ns=begin_ns,
+        gpu_ns=gpu_ns,
+        launches=launches,
+        data_wait_ns=_data_waits(trace, work, by_events),
+        loader_ns=_loader_ns(trace),
+        passes=passes_of_steps(trace),
+        follows=follows,
+        host_end_ns=steps.end_ns,
+        rank=steps.rank,
+        device_ranks=device_ranks,
+    )
+
+
+def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
+    """The host intervals of these steps (rows of `trace.steps`, perhaps repeated) on the slowest rank; None without steps."""
+    without_data_ns = times.host_interval_ns - times.data_wait_ns
+    ranks = np.unique(times.rank[rows]).tolist()
+    found = [PaceSeries(rows[times.rank[rows] == rank], times.host_interval_ns, without_data_ns, NONE) for rank in ranks]
+    return max(found, key=_median, default=None)
+
+
+def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
+    """The device intervals of these steps on the slowest device that got work in each of them; None without device work.
+
+    If no device got work in each step, all that worked at all are considered.
+    """
+    steady: list[PaceSeries] = []
+    some: list[PaceSeries] = []
+    for device, interval_ns in times.device_interval_ns.items():
+        mine = rows[times.rank[rows] == times.device_ranks[device]]
+        launches = times.launches[device][mine]
+        if not launches.any():
+            continue
+        one = PaceSeries(mine[interval_ns[mine] != NONE], interval_ns, np.maximum(interval_ns - times.data_wait_ns, 0), device)
+        (steady if launches.all() else some).append(one)
+    return max(steady or some, key=_median, default=None)
+
+
+def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
+    """The intervals that decide about the pace of these steps: those of the host or of a device. None without steps.
+
+    See Note [Steps of several kinds].
+    """
+    host, device = host_series(times, rows), device_series(times, rows)
+    if host is None or device is None:
+        return host
+    if len(np.unique(times.passes[rows])) > 1:
+        lag_ns = times.completion_ns[device.device] - times.host_end_ns
+        return device if np.median(lag_ns[device.rows]) > 0 else host
+    return max(host, device, key=_median)
+
+
+def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
+    """The pace of a trace's steady steps, or of the given ones; None where there are none.
+
+    `with_kernels`: the steps whose GPU time counts, where those are others (`profiled_steps`).
+    """
+    if rows is None:
+        rows, with_kernels = steady_steps(trace), profiled_steps(trace)
+    return pace_of(step_times(trace), rows, rows if with_kernels is None else with_kernels)
+
+
+def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | None:
+    """As `pace`, of times that are known already."""
+    host, slowest, chosen = host_series(times, rows), device_series(times, rows), pace_series(times, rows)
+    if host is None or chosen is None:
+        return None
+    host_ns, pace_ns = _median(host), _median(chosen)
+    device_ns = None if slowest is None else _median(slowest)
+    of_devices = [
+        own[with_kernels[times.rank[with_kernels] == times.device_ranks[device]]] for device, own in times.gpu_ns.items()
+    ]
+    busiest_ns = max((float(np.median(own)) for own in of_devices if len(own)), default=0.0)
+    gpu_time_ns = median(times.gpu_time_ns[with_kernels]) if any(own.any() for own in of_devices) else None
+    busy_share = busiest_ns / pace_ns if pace_ns and gpu_time_ns is not None else None
+    runs_ahead = device_ns is not None and device_ns > _AHEAD * host_ns
+    return StepPace(
+        pace_ns=pace_ns,
+        limit=DEVICE if runs_ahead or (busy_share or 0) >= _FULL else HOST,
+        host_runs_ahead=runs_ahead,
+        host_ns=host_ns,
+        device_ns=device_ns,
+        device=NONE if slowest is None else slowest.device,
+        gpu_time_ns=gpu_time_ns,
+        busy_share=busy_share,
+        without_data_ns=round(float(np.median(chosen.without_data_ns[chosen.rows]))),
+        noise=noise_floor(chosen.interval_ns[chosen.rows]),
+        falls_behind_ns=_falls_behind(times, slowest, pace_ns),
+    )
+
+
+def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
+    """Each step's interval, in nanoseconds, on the side that decides about the pace of the steady steps: host or device.
+
+    On the device it is the longest of its rank's devices. Steps without device work have their host interval.
+    """
+    times = times or step_times(trace)
+    decides = pace_series(times, steady_steps(trace))
+    if decides is None or decides.device == NONE:
+        return times.host_interval_ns
+    longest_ns = np.full(len(trace.steps), NONE, dtype=np.int64)
+    for interval_ns in times.device_interval_ns.values():
+        longest_ns = np.maximum(longest_ns, interval_ns)
+    return np.where(longest_ns == NONE, times.host_interval_ns, longest_ns)
+
+
+def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
+    """The time over which busy and idle of the steady steps are taken, by row of `trace.devices`.
+
+    It lasts from the completion before the first of the steps to the completion of the last one; where the steps are not
+    consecutive, there is one such window for each run of steps. Without steps: from a device's first work to its last.
+    """
+    rows = profiled_steps(trace) if rows is None else rows
+    if not len(rows):
+        spans = trace.device.take(work_rows(trace))
+        own = {int(spans.device[of[0]]): of for of in grouped(spans.device)}
+        return {device: Intervals([spans.start_ns[of].min()], [spans.end_ns[of].max()]) for device, of in own.items()}
+    times = step_times(trace)
+    found = {}
+    for device, done_ns in times.completion_ns.items():
+        mine = rows[(trace.steps.rank[rows] == times.device_ranks[device]) & (done_ns[rows] != NONE)]
+        windows = Intervals(times.window_start_ns[device][mine], done_ns[mine])  # consecutive ones touch and become one
+        if windows.total_ns and device in times.gpu_ns and times.gpu_ns[device][mine].any():
+            found[device] = windows
+    return found
+
+
+def _median(of: PaceSeries) -> int:
+    return round(float(np.median(of.interval_ns[of.rows])))
+
+
+def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) -> int:
+    """By how much the slowest device's lag grows per step, where it grows in most steps; else 0."""
+    if slowest is None:
+        return 0
+    rows = np.unique(slowest.rows)
+    lag_ns = times.completion_ns[slowest.device] - times.host_end_ns
+    grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
+    if len(grown_ns) < 2 or (grown_ns > 0).mean() < _MOST_STEPS_GROW:
+        return 0
+    per_step_ns = round(float(np.median(grown_ns)))
+    return per_step_ns if per_step_ns > _FALLS_BEHIND * pace_ns else 0
+
+
+def _predecessors(trace: Trace, order: Column) -> tuple[Column, Column]:
+    """The row of the step before each step of its rank, or NONE; and whether that step is its predecessor."""
+    steps = trace.steps
+    before = np.full(len(steps), NONE, dtype=np.int64)
+    follows = np.zeros(len(steps), dtype=bool)
+    here, last = order[1:], order[:-1]
+    same_rank = steps.rank[here] == steps.rank[last]
+    before[here] = np.where(same_rank, last, NONE)
+    profiled = steps.kind == StepKind.PROFILED
+    numbered = np.isin(steps.number[here] - steps.number[last], (0, 1))
+    follows[here] = same_rank & numbered & (profiled[here] == profiled[last])
+    return before, follows
+
+
+def _timed_by_events(trace: Trace, has_work: Column) -> Column:
+    """Which steps have no kernels, but CUDA events around their phases: clean steps, those of a phase-grained trace, and those
+    that take no time on the host."""
+    clean = (trace.steps.kind != StepKind.PROFILED) & (trace.steps.kind == StepKind.PROFILED).any()
+    return np.asarray(~has_work & (clean | (trace.grain == "phase") | (trace.steps.duration_ns == 0)))
+
+
+def _latest_ends(trace: Trace, work: Column, step_of: Column, by_events: Column) -> dict[int, Column]:
+    """By device: when the last work launched in each step ended; _LONG_AGO where none was launched."""
+    phases = trace.phases
+    timed = (phases.step >= 0) & (phases.step < len(trace.steps)) & (phases.device_end_ns != NONE) & (phases.device != NONE)
+    timed = np.flatnonzero(timed & np.append(by_events, False)[phases.step])
+    owned = work[step_of[work] != NONE]
+    device = np.concatenate([trace.device.device[owned], phases.device[timed]])
+    step = np.concatenate([step_of[owned], phases.step[timed]])
+    end_ns = np.concatenate([trace.device.end_ns[owned], phases.device_end_ns[timed]])
+    found = {}
+    for number in np.unique(device).tolist():
+        latest = np.full(len(trace.steps), _LONG_AGO, dtype=np.int64)
+        mine = device == number
+        np.maximum.at(latest, step[mine], end_ns[mine])
+        found[int(number)] = latest
+    return found
+
+
+def _ends_outside_steps(trace: Trace, rows: Column) -> Column:
+    """For each step: the latest end of those of these rows of work that were launched before the step began."""
+    launched_ns = np.where(backlog(trace)[rows], _LONG_AGO, launch_time_ns(trace)[rows])
+    order = np.argsort(launched_ns, kind="stable")
+    ends_ns = np.append(_LONG_AGO, np.maximum.accumulate(trace.device.end_ns[rows][order]))
+    return np.asarray(ends_ns[np.searchsorted(launched_ns[order], trace.steps.start_ns)])
+
+
+def _gpu_ns(trace: Trace, work: Column, step_of: Column) -> dict[int, Column]:
+    """By device: how long it was busy with the work launched in each step."""
+    owned = work[step_of[work] != NONE]
+    found = {}
+    for device in np.unique(trace.device.device[owned]).tolist():
+        mine = owned[trace.device.device[owned] == device]
+        found[int(device)] = union_by_group(
+            step_of[mine], trace.device.start_ns[mine], trace.device.end_ns[mine], len(trace.steps)
+        )
+    return found
+
+
+def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int) -> Column:
+    """The length of the union of the intervals of each group, in nanoseconds; groups are numbered from 0."""
+    order = np.lexsort((start_ns, group))
+    group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
+    # The running maximum of the ends within each group: ends are compared by rank, and a later group outranks all before it.
+    by_end = np.argsort(end_ns, kind="stable")
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[by_end] = np.arange(len(order))
+    first_of_group = group * np.int64(len(order))
+    latest_ns = end_ns[by_end][np.maximum.accumulate(first_of_group + rank) - first_of_group] if len(order) else end_ns
+    covered_until_ns = np.append(np.int64(_LONG_AGO), latest_ns[:-1])
+    covered_until_ns[np.append(True, group[1:] != group[:-1])[: len(order)]] = _LONG_AGO
+    added_ns = np.maximum(latest_ns - np.maximum(start_ns, covered_until_ns[: len(order)]), 0)
+    sums = np.zeros(groups, dtype=np.int64)
+    np.add.at(sums, group, added_ns)
+    return sums
+
+
+def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
+    """Per step: the time in its loader phases during which no device of its rank had queued work."""
+    phases, steps = trace.phases, trace.steps
+    found = np.zeros(len(steps), dtype=np.int64)
+    inside = (phases.step >= 0) & (phases.step < len(steps))
+    loads = np.flatnonzero(inside & (phases.name == trace.strings.find("loader")))
+    if not len(loads):
+        return found
+    exposed_ns = phases.duration_ns[loads].copy()
+    ranks = device_ranks(trace)[work]
+    launched_ns = np.where(backlog(trace), steps.start_ns.min(), launch_time_ns(trace))
+    launched_ns = np.minimum(launched_ns, trace.device.start_ns)[work]
+    for rank in np.unique(ranks).tolist():
+        queued = Intervals(launched_ns[ranks == rank], trace.device.end_ns[work][ranks == rank])
+        mine = steps.rank[phases.step[loads]] == rank
+        exposed_ns[mine] -= queued.within(phases.start_ns[loads][mine], phases.end_ns[loads][mine])
+    # Timed by events: the device was busy until all work launched before the phase had completed.
+    timed = by_events[phases.step[loads]]
+    done_ns = _done_before(trace)[loads]
+    covered_ns = np.clip(done_ns - phases.start_ns[loads], 0, phases.duration_ns[loads])
+    exposed_ns = np.where(timed, phases.duration_ns[loads] - covered_ns, exposed_ns)
+    np.add.at(found, phases.step[loads], exposed_ns)
+    return found
+
+
+def _loader_ns(trace: Trace) -> Column:
+    times = phase_times(trace).get("loader")
+    return np.zeros(len(trace.steps), dtype=np.int64) if times is None else times.host_ns
+
+
+def _done_before(trace: Trace) -> Column:
+    """For each phase: when all work launched before it had ended, as CUDA events tell; its own start where they do not."""
+    phases = trace.phases
+    ranks = trace.steps.rank[phases.step]
+    order = np.lexsort((phases.start_ns, ranks))
+    done_ns = np.where(phases.device_start_ns != NONE, phases.device_start_ns, phases.start_ns)
+    here, last = order[1:], order[:-1]
+    taken = (phases.device_start_ns[here] == NONE) & (phases.device_end_ns[last] != NONE) & (ranks[here] == ranks[last])
+    done_ns[here[taken]] = phases.device_end_ns[last[taken]]
+    return done_ns

@@ -1,0 +1,44 @@
+"""The phases of a trace in three kinds of time: on the host, elapsed between CUDA events, and of the GPU being busy.
+
+phase_medians(trace, steady_steps(trace), profiled_steps(trace))["forward"]
+# PhaseMedians(median_ns=31_200_000, device_median_ns=48_100_000, busy_median_ns=45_900_000)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traces.figures.measure import PhaseTimes, phase_busy_ns, phase_times
+from traces.figures.spread import median
+from traces.model.trace import Column, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseMedians:
+    """A phase's median per step: on the host, elapsed between two CUDA events, and of the GPU being busy with what the phase
+    launched; None where the trace has no events, or no device work. Steps whose events are missing do not count: they are
+    unknown, not 0."""
+
+    median_ns: int | None = None
+    device_median_ns: int | None = None
+    busy_median_ns: int | None = None
+
+
+def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str, PhaseMedians]:
+    """By phase; `timed` are the rows of the steps whose times count, `with_kernels` of those whose device work does."""
+    busy_ns = phase_busy_ns(trace)
+    return {
+        name: PhaseMedians(
+            median_ns=median(times.host_ns[timed]),
+            device_median_ns=_device_median_ns(times, timed),
+            busy_median_ns=median(busy_ns[name][with_kernels]) if name in busy_ns else None,
+        )
+        for name, times in phase_times(trace).items()
+    }
+
+
+def _device_median_ns(times: PhaseTimes, timed: Column) -> int | None:
+    if times.device_ns is None:
+        return None
+    known = timed[~times.is_untimed[timed]]
+    return median(times.device_ns[known]) if len(known) else None

@@ -1,0 +1,165 @@
+"""The run around the GPU's work: kinds of steps, the input pipeline, collectives, the regions of nn.DataParallel.
+
+    input_pipeline(trace).wait_per_step_ns      # 2100000: what a step waited for its batch, median
+    collectives(trace)[0]                       # CollectiveTotals("all_reduce", "nccl", count=40, ...)
+
+Parts of `traces.figures.summary`; each is empty or None where the recording does not have it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.figures.measure import grouped, steady_steps, step_windows
+from traces.figures.spread import median
+from traces.model.run import LoaderSettings
+from traces.model.time_windows import TimeWindows
+from traces.model.trace import NONE, Batches, BatchKind, Column, Ending, StepKind, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class StepsOfKind:
+    """How many steps of a kind there are, and how long the median one took."""
+
+    count: int
+    median_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputPipeline:
+    """Waits for batches and pinning of batches; figures are None where none was recorded."""
+
+    loaders: list[LoaderSettings]
+    waits: int
+    wait_median_ns: int | None
+    wait_total_ns: int
+    wait_per_step_ns: int | None  # median over the steps that `steady_steps` takes
+    batch_bytes: int | None
+    pins: int
+    pin_median_ns: int | None
+    pin_bytes_per_s: int | None  # of pins of known size
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTotals:
+    """All calls of one collective by one backend, summed over ranks. `bytes` is None if no row's is known.
+
+    Of `timed` calls the end was seen. `duration_ns` is the sum of theirs and of the most that others can have lasted
+    (`bounded`, see `Ending.BY`); `median_ns` is of what was seen, else of such bounds, and None where neither is.
+    """
+
+    name: str
+    backend: str
+    count: int
+    bytes: int | None
+    timed: int
+    bounded: int
+    duration_ns: int
+    median_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartMedians:
+    """One region of nn.DataParallel on one device: its time on the host, and between two CUDA events on that device."""
+
+    name: str
+    device: str | None
+    count: int
+    median_ns: int | None
+    device_median_ns: int | None
+
+
+def step_kinds(trace: Trace) -> dict[str, StepsOfKind]:
+    """How many steps of each kind there are, and their median; kinds without steps are left out."""
+    durations = {kind: trace.steps.duration_ns[trace.steps.kind == kind] for kind in StepKind}
+    return {
+        kind.name.lower(): StepsOfKind(len(duration_ns), middle_ns)
+        for kind, duration_ns in durations.items()
+        if (middle_ns := median(duration_ns)) is not None
+    }
+
+
+def input_pipeline(trace: Trace) -> InputPipeline | None:
+    """None if neither waits nor pins were recorded and no loader is described."""
+    loaders = list(trace.run_of(trace.ranks[0]).loaders)
+    waits = trace.batches.take(trace.batches.kind == BatchKind.WAIT)
+    pins = trace.batches.take(trace.batches.kind == BatchKind.PIN)
+    if not len(trace.batches) and not loaders:
+        return None
+    sized = pins.take((pins.bytes != NONE) & (pins.duration_ns > 0))
+    return InputPipeline(
+        loaders=loaders,
+        waits=len(waits),
+        wait_median_ns=median(waits.duration_ns),
+        wait_total_ns=int(waits.duration_ns.sum()),
+        wait_per_step_ns=median(_per_step(trace, waits)[steady_steps(trace)]) if len(waits) else None,
+        batch_bytes=median(waits.bytes[waits.bytes != NONE]),
+        pins=len(pins),
+        pin_median_ns=median(pins.duration_ns),
+        pin_bytes_per_s=round(int(sized.bytes.sum()) / int(sized.duration_ns.sum()) * 1e9) if len(sized) else None,
+    )
+
+
+def _per_step(trace: Trace, waits: Batches) -> Column:
+    """The time waited in each step."""
+    waited_ns = np.zeros(len(trace.steps), dtype=np.int64)
+    step = step_windows(trace).holding(waits.start_ns, waits.rank)
+    np.add.at(waited_ns, step[step != NONE], waits.duration_ns[step != NONE])
+    return waited_ns
+
+
+def batch_arrival_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) -> Column:
+    """For each of a rank's phases, given by start and end: when the last batch that was waited for in it arrived, or the
+    phase's end where no wait was recorded."""
+    waits = trace.batches.take((trace.batches.kind == BatchKind.WAIT) & (trace.batches.rank == rank))
+    arrival_ns: Column = np.zeros(len(start_ns), dtype=np.int64)
+    phase = TimeWindows(start_ns, end_ns).holding(waits.start_ns)
+    np.maximum.at(arrival_ns, phase[phase != NONE], waits.end_ns[phase != NONE])
+    return np.asarray(np.where(arrival_ns > start_ns, np.minimum(arrival_ns, end_ns), end_ns))
+
+
+def collectives(trace: Trace) -> list[CollectiveTotals]:
+    """By operation and backend, most time first."""
+    table, texts = trace.collectives, trace.strings
+    found = []
+    for rows in map(table.take, grouped(table.name, table.backend)):
+        sizes = rows.bytes[rows.bytes != NONE]
+        seen, bounds = (rows.duration_ns[rows.ending == ending] for ending in (Ending.SEEN, Ending.BY))
+        found.append(
+            CollectiveTotals(
+                texts[rows.name[0]],
+                texts[rows.backend[0]],
+                count=len(rows),
+                bytes=int(sizes.sum()) if len(sizes) else None,
+                timed=len(seen),
+                bounded=len(bounds),
+                duration_ns=int(seen.sum() + bounds.sum()),
+                median_ns=median(seen if len(seen) else bounds),
+            )
+        )
+    return sorted(found, key=lambda row: (-row.duration_ns, row.name))
+
+
+def parallel_parts(trace: Trace) -> list[PartMedians]:
+    """The regions of nn.DataParallel by name and device, in the order of their first start; medians over the parts in the steps
+    that `steady_steps` takes, or over all where none is in those."""
+    phase_step = np.append(trace.phases.step, NONE)[trace.parts.phase]
+    steady = np.isin(phase_step, steady_steps(trace))
+    parts = trace.parts.take(steady) if steady.any() else trace.parts
+    parts = parts.take(np.argsort(parts.start_ns, kind="stable"))
+    found = []
+    for rows in map(parts.take, sorted(grouped(parts.name, parts.device), key=lambda rows: int(rows[0]))):
+        device = int(rows.device[0])
+        timed = rows.take((rows.device_start_ns != NONE) & (rows.device_end_ns != NONE))
+        found.append(
+            PartMedians(
+                trace.strings[rows.name[0]],
+                trace.device_label(device) if device != NONE else None,
+                count=len(rows),
+                median_ns=median(rows.duration_ns),
+                device_median_ns=median(timed.device_end_ns - timed.device_start_ns),
+            )
+        )
+    return found

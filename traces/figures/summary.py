@@ -1,0 +1,270 @@
+"""What is in a trace, as figures: what `trace info` prints.
+
+summarize(load("v100.msgpack")).counts
+# Counts(kernels=8772, copies=324, host_ops=32124, memory_events=12838, steps=6)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from traces.analyses.analyse import Analyses, analyse
+from traces.analyses.communication import Communication, communication
+from traces.figures.bottleneck import PaceLimit, bottleneck
+from traces.figures.measure import (
+    MemoryPeak,
+    WorkSum,
+    busy_by_device,
+    busy_by_stream,
+    busy_ns,
+    kernel_table,
+    memory_peaks,
+    op_of,
+    op_table,
+    profiled_steps,
+    steady_steps,
+    window_ns,
+    work_rows,
+)
+from traces.figures.pace import StepPace, StepTimes, pace_intervals, pace_of, step_times
+from traces.figures.phase_medians import PhaseMedians, phase_medians
+from traces.figures.pipeline import (
+    CollectiveTotals,
+    InputPipeline,
+    PartMedians,
+    StepsOfKind,
+    collectives,
+    input_pipeline,
+    parallel_parts,
+    step_kinds,
+)
+from traces.figures.problems import problems_of
+from traces.model.json_facts import as_json
+from traces.model.machine import Machine
+from traces.model.run import CleanSteps, ProfilerCost, RecorderNotes, Run
+from traces.model.trace import NONE, DeviceKind, HostKind, StepKind, Trace
+
+VERSION = 1
+TOP = 10  # rows of the tables of kernels and ops
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSummary:
+    """One GPU; `index` is its number in its process."""
+
+    name: str
+    total_memory_bytes: int | None
+    rank: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Rows of the trace by what they are."""
+
+    kernels: int
+    copies: int  # memcpys and memsets
+    host_ops: int
+    memory_events: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """`busy_ns` is over the whole trace; `idle_share` is that of `Analyses.idle`, over the steps (None: no work in them)."""
+
+    name: str
+    busy_ns: int
+    idle_share: float | None
+    streams: dict[int, int]  # busy nanoseconds by number of the stream
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """One step; `start_ns` and `duration_ns` are its span on the host, the others as `traces.figures.pace` defines them."""
+
+    start_ns: int
+    duration_ns: int
+    number: int
+    rank: int
+    kind: str  # of StepKind, in lower case
+    interval_ns: int  # the one of the two intervals below that decides about the pace
+    compute_side_ns: int  # `interval_ns` without the wait for data
+    host_interval_ns: int
+    device_interval_ns: int | None  # on the device where it is longest; None without device work
+    gpu_time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """See the module. Medians are over the steps that `steady_steps` takes; times are nanoseconds.
+
+    `step_median_ns` is the pace, and `compute_side_median_ns` the pace without waits for data.
+
+    `ops` are the innermost ones around a launch, `calls` the outermost; both with the device time of what they launched,
+    most first, up to TOP rows. Dictionaries of devices go by `Trace.device_label`.
+    """
+
+    version: int
+    grain: str
+    ranks: list[int]
+    devices: list[DeviceSummary]
+    counts: Counts
+    window_ns: int
+    gpu_busy_ns: int
+    without_op_ns: int  # of the sum of all kernels, copies and memsets: what no recorded op launched
+    work_ns: int  # that sum
+    gpus: dict[str, GpuUse]  # devices that did any work
+    steps: list[StepSummary]
+    step_median_ns: int | None
+    compute_side_median_ns: int | None
+    pace: StepPace | None  # None without steps
+    bottleneck: PaceLimit | None
+    step_kinds: dict[str, StepsOfKind]
+    clean: CleanSteps | None
+    host_scale: Mapping[str, float] | None
+    profiler_cost: ProfilerCost | None
+    recorder: RecorderNotes | None
+    phases: dict[str, PhaseMedians]
+    parts: list[PartMedians]
+    input_pipeline: InputPipeline | None
+    collectives: list[CollectiveTotals]
+    communication: Communication | None
+    kernels: list[WorkSum]
+    ops: list[WorkSum]
+    calls: list[WorkSum]
+    memory: dict[str, MemoryPeak]
+    lacks: list[str]
+    problems: dict[str, int]
+    machine: Machine  # of the first rank, as all that comes from its run
+    run: Run
+    provenance: dict[str, Any]
+    analyses: Analyses
+
+    @property
+    def busy_shares(self) -> dict[str, float]:
+        """Of each device that did any work the share of the steps (without any: of the trace) in which it was busy."""
+        return {device: of.busy_ns / of.window_ns for device, of in self.analyses.idle.items() if of.window_ns}
+
+    def to_json(self) -> dict[str, Any]:
+        """The dictionary that `trace info --json` prints."""
+        facts: dict[str, Any] = as_json(self)
+        return facts
+
+    def __repr__(self) -> str:
+        """A few lines, for a notebook."""
+        names = ", ".join(sorted({device.name or "an unnamed GPU" for device in self.devices})) or "no GPU"
+        lines = [f"Summary: {self.grain} grain, {len(self.ranks)} rank(s), {len(self.devices)} device(s): {names}"]
+        lines.append(", ".join(f"{count} {what.replace('_', ' ')}" for what, count in as_json(self.counts).items()))
+        if self.step_median_ns is not None:
+            lines.append(f"step {_ms(self.step_median_ns)}, without data loading {_ms(self.compute_side_median_ns)} (medians)")
+            lines.append(", ".join(f"{name} {_ms(phase.median_ns)}" for name, phase in self.phases.items()))
+        if self.grain != "phase":  # such a trace does not tell when within a phase a GPU was busy
+            lines.append(f"GPU busy {_ms(self.gpu_busy_ns)} of {_ms(self.window_ns)}")
+        lines += [f"lacks {text}" for text in self.lacks[:3]]
+        lines += [problem.text for problem in problems_of(self.problems, self.counts.kernels)[:3]]
+        return "\n  ".join(lines)
+
+
+def _ms(time_ns: int | None) -> str:
+    return "-" if time_ns is None else f"{time_ns / 1e6:.3f} ms"
+
+
+def summarize(trace: Trace) -> Summary:
+    """The figures of a whole trace."""
+    start_ns, end_ns = window_ns(trace)
+    times = step_times(trace)
+    pace = pace_of(times, steady_steps(trace), profiled_steps(trace))
+    analyses = analyse(trace)
+    between_ranks = communication(trace) if len(trace.collectives) else None
+    run = trace.run_of(trace.ranks[0])
+    work = work_rows(trace)
+    durations_ns = trace.device.duration_ns[work]
+    return Summary(
+        version=VERSION,
+        grain=trace.grain,
+        ranks=trace.ranks,
+        devices=[
+            DeviceSummary(d.name, d.total_memory_bytes if d.total_memory_bytes != NONE else None, d.rank, d.index)
+            for d in trace.devices
+        ],
+        counts=Counts(
+            kernels=int((trace.device.kind == DeviceKind.KERNEL).sum()),
+            copies=int(np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET)).sum()),
+            host_ops=int((trace.host.kind == HostKind.OP).sum()),
+            memory_events=len(trace.memory),
+            steps=len(trace.steps),
+        ),
+        window_ns=end_ns - start_ns,
+        gpu_busy_ns=busy_ns(trace),
+        without_op_ns=int(durations_ns[op_of(trace)[work] == NONE].sum()),
+        work_ns=int(durations_ns.sum()),
+        gpus=_gpus(trace, analyses),
+        steps=_steps(trace, times),
+        step_median_ns=None if pace is None else pace.pace_ns,
+        compute_side_median_ns=None if pace is None else pace.without_data_ns,
+        pace=pace,
+        bottleneck=bottleneck(pace, analyses.idle, between_ranks),
+        step_kinds=step_kinds(trace),
+        clean=run.clean,
+        host_scale=run.host_scale or None,
+        profiler_cost=run.profiler_cost,
+        recorder=run.recorder,
+        phases=phase_medians(trace, steady_steps(trace), profiled_steps(trace)),
+        parts=parallel_parts(trace),
+        input_pipeline=input_pipeline(trace),
+        collectives=collectives(trace),
+        communication=between_ranks,
+        kernels=kernel_table(trace)[:TOP],
+        ops=op_table(trace)[:TOP],
+        calls=op_table(trace, outermost=True)[:TOP],
+        memory={trace.device_label(row): peak for row, peak in memory_peaks(trace).items()},
+        lacks=list(trace.lacks),
+        problems=dict(trace.problems),
+        machine=trace.machine_of(trace.ranks[0]),
+        run=run,
+        provenance=dict(trace.provenance),
+        analyses=analyses,
+    )
+
+
+def _steps(trace: Trace, times: StepTimes) -> list[StepSummary]:
+    steps = trace.steps
+    longest_ns = np.full(len(steps), NONE, dtype=np.int64)
+    for interval_ns in times.device_interval_ns.values():
+        longest_ns = np.maximum(longest_ns, interval_ns)
+    interval_ns, gpu_time_ns = pace_intervals(trace, times), times.gpu_time_ns
+    return [
+        StepSummary(
+            start_ns=int(steps.start_ns[row]),
+            duration_ns=int(steps.duration_ns[row]),
+            number=int(steps.number[row]),
+            rank=int(steps.rank[row]),
+            kind=StepKind(int(steps.kind[row])).name.lower(),
+            interval_ns=int(interval_ns[row]),
+            compute_side_ns=int(interval_ns[row] - times.data_wait_ns[row]),
+            host_interval_ns=int(times.host_interval_ns[row]),
+            device_interval_ns=int(longest_ns[row]) if longest_ns[row] != NONE else None,
+            gpu_time_ns=int(gpu_time_ns[row]),
+        )
+        for row in range(len(steps))
+    ]
+
+
+def _gpus(trace: Trace, analyses: Analyses) -> dict[str, GpuUse]:
+    streams = busy_by_stream(trace)
+    found = {}
+    for device, busy in busy_by_device(trace).items():
+        label = trace.device_label(device)
+        idle = analyses.idle.get(label)
+        found[label] = GpuUse(
+            trace.devices[device].name,
+            busy_ns=busy.total_ns,
+            idle_share=idle.idle_ns / idle.window_ns if idle is not None and idle.window_ns else None,
+            streams={stream: own.total_ns for (of, stream), own in streams.items() if of == device},
+        )
+    return found

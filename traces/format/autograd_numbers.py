@@ -1,0 +1,44 @@
+"""Autograd's numbers for steps whose ops are those of a step that has them.
+
+A replay notes in its first training steps only which forward op made the node that an op of backward belongs to (Note [Numbered
+steps] in replayer/gpu/steps.py). Steps repeat: one with the same ops in the same order on the same threads has the same graph.
+
+    trace = with_node_numbers(trace)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from traces.model.trace import NONE, Column, HostKind, Trace
+
+
+def with_node_numbers(trace: Trace) -> Trace:
+    """The same trace, in order as it was, with `sequence` and `forward_thread` of all such steps; other numbers for each step.
+
+    Of one rank alone.
+    """
+    host, steps = trace.host, trace.steps
+    ops = np.flatnonzero(host.kind == HostKind.OP)
+    if not len(steps) or not (host.forward_thread[ops] > 0).any():
+        return trace
+    step = np.searchsorted(steps.start_ns, host.start_ns[ops], side="right") - 1
+    inside = (step >= 0) & (host.start_ns[ops] < steps.end_ns[step])
+    ops, step = ops[inside], step[inside]
+    order = np.argsort(step, kind="stable")
+    ops, step = ops[order], step[order]
+    bounds = np.searchsorted(step, np.arange(len(steps) + 1))
+    spread = int(host.sequence.max()) + 1
+    sequence, forward_thread = host.sequence.copy(), host.forward_thread.copy()
+    numbered: dict[bytes, Column] = {}  # by threads and names: the rows of the latest numbered step
+    for row, (first, behind) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+        rows = ops[first:behind]
+        alike = np.stack([host.thread[rows], host.name[rows]]).tobytes()
+        if (host.forward_thread[rows] > 0).any():
+            numbered[alike] = rows
+        elif (of := numbered.get(alike)) is not None:
+            sequence[rows] = np.where(host.sequence[of] == NONE, NONE, host.sequence[of] + spread * row)
+            forward_thread[rows] = host.forward_thread[of]
+    return replace(trace, host=replace(host, sequence=sequence, forward_thread=forward_thread))

@@ -1,0 +1,122 @@
+"""Reading a trace file while another process is still writing it.
+
+    follower = Follower("replay-4711.msgpack")
+    if follower.more():            # whether anything was written since the last time
+        trace = follower.trace()   # all of it up to now
+    follower.ended                 # whether the writer has closed it
+
+    count = StepCount("replay-4711.msgpack")
+    count.now()                    # 40: steps that were written so far, of which nothing is kept
+
+Only what is new is read each time. A frame that is not yet whole is left for the next time (Note [Cut or damaged]).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from traces.format.frames import HEADER, Damaged, Frame, Scan, header_scan, scan
+from traces.format.items import Assembly, rows_within
+from traces.format.unpack_limit import UnpackLimit
+from traces.model import invariants as checks
+from traces.model.row_order import in_order
+from traces.model.trace import TABLES, Strings, Thread, Trace, TraceFormatError
+
+
+class _Tail:
+    """The frames of a file that is being written."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._found: Scan | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._found is not None and self._found.end is not None
+
+    def frames(self) -> list[Frame]:
+        """What was written since the last call. Raises Damaged."""
+        if self.ended:
+            return []
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._found.whole_bytes if self._found is not None else 0)
+                data = file.read()
+        except OSError as error:
+            raise Damaged(error.strerror or str(error)) from error
+        if self._found is None:
+            if len(data) < HEADER.size:
+                return []
+            self._found, data = header_scan(data), data[HEADER.size :]
+        self._found = scan(data, self._found)
+        return self._found.frames
+
+
+class Follower(_Tail):
+    """Reads a trace file while another process writes it."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        self._assembly = Assembly(UnpackLimit(0, None))  # a child of ours writes it
+
+    def more(self) -> bool:
+        """Read what was written since the last call; whether that was anything. Raises TraceFormatError."""
+        had_ended = self.ended
+        with _as_format_error(self.path):
+            frames = self.frames()
+            for frame in frames:
+                self._assembly.add(frame.content(), frame.offset_bytes)
+        return bool(frames) or (self.ended and not had_ended)
+
+    def trace(self) -> Trace:
+        """Everything so far, in order. What points at rows still to come is let go. Raises TraceFormatError."""
+        with _as_format_error(self.path):
+            trace = self._assembly.trace()
+        copies: dict[str, Any] = {
+            name: kind(**{column: values.copy() for column, values in getattr(trace, name).columns().items()})
+            for name, kind in TABLES.items()
+        }
+        for name, table in copies.items():
+            setattr(trace, name, table)
+        trace.strings = Strings(list(trace.strings.texts))
+        # Threads are told at the end; until then the first rows of a new one are all that is known of it.
+        for number in range(len(trace.threads), int(trace.host.thread.max(initial=-1)) + 1):
+            trace.threads.append(Thread(min(trace.ranks), number))
+        if not self.ended:
+            checks.clear_dangling_references(trace)
+        if reason := checks.fault(trace):
+            raise TraceFormatError(self.path, HEADER.size, reason)
+        return in_order(trace)
+
+
+class StepCount(_Tail):
+    """How many steps a file holds that is being written."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        self._steps = 0
+
+    def now(self) -> int:
+        """Raises TraceFormatError."""
+        with _as_format_error(self.path):
+            self._steps += sum(rows_within(frame.content(), "steps") for frame in self.frames())
+        return self._steps
+
+
+def timeline_of(folder: Path, pid: int) -> Path | None:
+    """The timeline that a replay's own process writes, or, until there is one, the largest of its descendants."""
+    files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
+    own = folder / f"replay-{pid}.msgpack"
+    return own if own in files else next(iter(files), None)
+
+
+@contextmanager
+def _as_format_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Damaged as error:
+        raise TraceFormatError(path, error.offset_bytes, error.reason) from error

@@ -1,0 +1,352 @@
+"""What the frames of a trace file say: a sequence of items, each a msgpack pair of a kind and a value.
+
+header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts where they are known
+strings  texts that continue the string table
+TABLE    rows that continue that table, see columns.py
+end      how many texts and rows there must be by now; the only item of the end frame
+
+content = b"".join([*text_items(trace), *number_items(trace)])
+assembly = Assembly(); assembly.add(content, offset_bytes=17)
+assembly.trace()                    # equal to `trace`
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from itertools import chain
+from typing import Any, TypeVar
+
+import msgpack
+import numpy as np
+
+from traces.format.column_encoding import MAX_ROWS, claimed_rows, pack_table, unpack_table
+from traces.format.frames import Damaged
+from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
+from traces.model.machine import Machine, from_kineto, to_kineto
+from traces.model.run import Run
+from traces.model.trace import TABLES, Column, Device, PhaseTiming, Strings, Table, Thread, Trace
+from traces.model.typed_json import from_json, to_json
+from traces.model.workload import WorkloadSignature
+
+T = TypeVar("T")
+
+_TEXTS_PER_ITEM = 1 << 14
+
+# What msgpack may build of one item before anything looks at it: a table has some fifteen lists and maps.
+_MAX_LISTS_AND_MAPS = 64
+_MAX_KEYS = 64
+
+# What a reader's memory grows by: a text with its place in the string table, and a character of JSON at worst ("[[],[],...").
+_BYTES_PER_TEXT = 128
+_BYTES_PER_JSON_CHARACTER = 24
+_ROW_BYTES = {name: sum(np.dtype(dtype).itemsize for dtype in kind.DTYPES.values()) for name, kind in TABLES.items()}
+_ROW_BYTES["steps"] = 512  # figures are kept of each
+_BYTES_PER_TRACK = 32 << 10  # of each thread, device, stream and loader: a row of the timeline, with sums of its own
+_LONGEST_TEXT = 1 << 20  # characters; names of C++ templates have thousands
+
+# Levels of lists and objects in provenance and properties; PyTorch's and ours have three.
+MAX_DEPTH = 32
+
+_HEADER_TYPES = {
+    "grain": str,
+    "devices": list,
+    "threads": list,
+    "provenance": dict,
+    "problems": dict,
+    "lacks": list,
+    "rows": dict,
+}
+
+
+def text_items(trace: Trace) -> Iterator[bytes]:
+    """The header and the strings of `trace`, which come first in a file: nothing can be read without them."""
+    yield header_item(trace, row_counts(trace))
+    yield from strings_item(trace.strings.texts)
+
+
+def number_items(trace: Trace) -> Iterator[bytes]:
+    """The tables of `trace`, what is pointed to before what points."""
+    for name in TABLES:
+        yield from table_items(name, getattr(trace, name), 0, compact=True)
+
+
+def row_counts(trace: Trace) -> dict[str, int]:
+    """The rows of every table. Counts go by name, and none is 0: a table that a later release adds changes no file."""
+    return {name: rows for name in TABLES if (rows := len(getattr(trace, name)))}
+
+
+def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
+    """`rows`: how many each table will have in the end, or nothing.
+
+    JSON inside, not msgpack: provenance comes from anywhere, and may hold integers beyond 64 bits.
+    """
+    header = {name: getattr(trace, name) for name in ("grain", "provenance", "problems", "lacks")}
+    header["devices"] = [_device_values(device) for device in trace.devices]
+    header["machines"] = _machine_values(trace.machines)
+    header["runs"] = _run_values(trace.runs)
+    header["threads"] = [asdict(thread) for thread in trace.threads]
+    header["rows"] = rows
+    if trace.workload is not None:
+        header["workload"] = trace.workload.to_json()
+    if trace.phase_timing is not PhaseTiming.ASYNCHRONOUS:
+        header["phase_timing"] = trace.phase_timing.value
+    return _pack("header", json.dumps(_json_value(header), separators=(",", ":"), allow_nan=False))
+
+
+def strings_item(texts: list[str]) -> Iterator[bytes]:
+    """The string table, `_TEXTS_PER_ITEM` texts an item."""
+    for first in range(0, len(texts), _TEXTS_PER_ITEM):
+        yield _pack("strings", texts[first : first + _TEXTS_PER_ITEM])
+
+
+def table_items(name: str, table: Table, first_row: int, compact: bool) -> Iterator[bytes]:
+    """The rows of a table, of which `first_row` is the number of its first in the file, at most MAX_ROWS an item."""
+    for first in range(0, len(table), MAX_ROWS):
+        part = table.take(slice(first, first + MAX_ROWS)) if len(table) > MAX_ROWS else table
+        yield _pack(name, pack_table(part, first_row + first, compact))
+
+
+def end_item(strings: int, rows: dict[str, int]) -> bytes:
+    """How many texts and rows of each table a whole file has: without it the file was cut."""
+    return _pack("end", [strings, {name: count for name, count in rows.items() if count}])
+
+
+class Assembly:
+    """Puts items together again, in their order in the file. Its methods raise Damaged.
+
+    `limit` bounds the rows and texts: each item is counted before it is unpacked.
+    """
+
+    def __init__(self, limit: UnpackLimit) -> None:
+        self._limit = limit
+        self._unpacked_bytes = 0
+        self._header: dict[str, Any] | None = None
+        self._texts: list[str] = []
+        self._parts: dict[str, list[Table]] = {name: [] for name in TABLES}
+        self._rows = dict.fromkeys(TABLES, 0)
+
+    def add(self, content: bytes, offset_bytes: int) -> None:
+        """The content of the data frame at `offset_bytes`."""
+        try:
+            for kind, value in _unpack(content):
+                self._add(kind, value)
+        except Damaged as error:
+            raise Damaged(error.reason, offset_bytes) from error
+        except TooLarge as error:
+            raise Damaged(str(error), offset_bytes) from error
+
+    def _add(self, kind: str, value: Any) -> None:
+        if kind == "header":
+            if isinstance(value, str):
+                self._limit.check(_BYTES_PER_JSON_CHARACTER * len(value), f"a header of {size_text(len(value))}")
+            self._header = _parse_header(value)
+        elif kind == "strings":
+            if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+                raise Damaged("strings that are not text")
+            if max(map(len, value), default=0) > _LONGEST_TEXT:
+                raise Damaged(f"a text of {max(map(len, value))} characters")
+            self._grow(sum(map(len, value)) + _BYTES_PER_TEXT * len(value))
+            self._texts += value
+        elif kind in TABLES:
+            self._grow(_ROW_BYTES[kind] * claimed_rows(value))
+            part = unpack_table(TABLES[kind], value, self._rows[kind])
+            self._parts[kind].append(part)
+            self._rows[kind] += len(part)
+        else:
+            raise Damaged(f"unknown item {kind!r}; perhaps of a newer trace-replay: upgrade")
+
+    def _grow(self, more_bytes: int) -> None:
+        self._unpacked_bytes += more_bytes
+        self._limit.check(self._unpacked_bytes, f"rows and texts of {size_text(self._unpacked_bytes)} or more")
+
+    def trace(self) -> Trace:
+        if self._header is None:
+            raise Damaged("no header among its frames")
+        header = {name: self._header[name] for name in _HEADER_TYPES if name != "rows"}
+        tables: dict[str, Any] = {name: kind.concatenated(self._parts[name]) for name, kind in TABLES.items()}
+        header["devices"] = [_make_device(device) for device in header["devices"]]
+        header["threads"] = [_made(Thread, thread) for thread in header["threads"]]
+        header["workload"] = self._header.get("workload")
+        header["phase_timing"] = self._header.get("phase_timing", PhaseTiming.ASYNCHRONOUS)
+        self._check_tracks(len(header["devices"]) + len(header["threads"]), tables)
+        header["machines"] = _make_by_rank(Machine, self._header.get("machines", []))
+        header["runs"] = _make_by_rank(Run, self._header.get("runs", []))
+        return Trace(strings=Strings(self._texts), **header, **tables)
+
+    def _check_tracks(self, devices_and_threads: int, tables: dict[str, Any]) -> None:
+        device, batches = tables["device"], tables["batches"]
+        tracks = devices_and_threads + _pairs(device.device, device.stream) + _pairs(batches.rank, batches.loader)
+        try:
+            self._limit.check(tracks * _BYTES_PER_TRACK, f"{tracks} threads, devices, streams and loaders")
+        except TooLarge as error:
+            raise Damaged(str(error)) from error
+
+    def check_end(self, content: bytes, offset_bytes: int) -> None:
+        """Compare with what the end frame counts."""
+        try:
+            counts = list(_unpack(content))
+        except Damaged as error:
+            raise Damaged(error.reason, offset_bytes) from error
+        if counts != [("end", [len(self._texts), {name: rows for name, rows in self._rows.items() if rows}])]:
+            raise Damaged("the end frame does not count what precedes it", offset_bytes)
+
+    def missing(self) -> str:
+        """Of a cut file: ", 12 of 30 device rows are missing", as far as its header told the numbers."""
+        expected = self._header["rows"] if self._header else {}
+        lost = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]
+        return "".join(f", {missing} of {count} {name} rows are missing" for missing, count, name in lost if missing > 0)
+
+
+def _pairs(owner: Column, number: Column) -> int:
+    """How many different pairs there are, or one too few for each two that share a key of 64 bits."""
+    return len(np.unique(number + (owner.astype(np.int64) << 40)))
+
+
+def _pack(kind: str, value: Any) -> bytes:
+    packed = msgpack.packb([kind, value], unicode_errors="surrogatepass")
+    assert isinstance(packed, bytes)
+    return packed
+
+
+def rows_within(content: bytes, table: str) -> int:
+    """How many rows of a table the content of a data frame holds. Raises Damaged."""
+    return sum(claimed_rows(value) for kind, value in _unpack(content) if kind == table)
+
+
+def _unpack(content: bytes) -> Iterator[tuple[str, Any]]:
+    """The items of a frame. A frame of 64 MiB of empty lists would become 4 GB: what no item has is refused on the way."""
+    lists_and_maps = 0
+
+    def count(value: Any) -> Any:
+        nonlocal lists_and_maps
+        lists_and_maps += 1
+        if lists_and_maps > _MAX_LISTS_AND_MAPS:
+            raise Damaged(f"an item of more than {_MAX_LISTS_AND_MAPS} lists and maps")
+        return value
+
+    unpacker = msgpack.Unpacker(
+        max_buffer_size=len(content),
+        unicode_errors="surrogatepass",
+        strict_map_key=True,
+        list_hook=count,
+        object_hook=count,
+        max_array_len=_TEXTS_PER_ITEM,
+        max_map_len=_MAX_KEYS,
+    )
+    unpacker.feed(content)
+    whole_bytes = 0
+    try:
+        for item in unpacker:
+            if not isinstance(item, list) or len(item) != 2 or not isinstance(item[0], str):
+                raise Damaged("an item that is not a pair of kind and value")
+            whole_bytes, lists_and_maps = unpacker.tell(), 0
+            yield item[0], item[1]
+    except (ValueError, msgpack.UnpackException) as error:
+        raise Damaged(f"not msgpack ({error})") from error
+    if whole_bytes != len(content):
+        raise Damaged("an item that ends too early")
+
+
+def _parse_header(text: Any) -> dict[str, Any]:
+    try:
+        header: dict[str, Any] = json.loads(text, parse_float=_finite, parse_constant=_finite)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Damaged(f"header is not JSON ({error})") from error
+    if _levels(header) > MAX_DEPTH:
+        raise Damaged(f"header of more than {MAX_DEPTH} levels")
+    for name, kind in _HEADER_TYPES.items():
+        if not isinstance(header, dict) or not isinstance(header.get(name), kind):
+            raise Damaged(f"header without {name!r}")
+    if not all(type(count) is int for count in [*header["problems"].values(), *header["rows"].values()]):
+        raise Damaged("header with a count that is no number")
+    if not all(isinstance(lack, str) for lack in header["lacks"]):
+        raise Damaged("header with a lack that is not text")
+    try:
+        if "workload" in header:
+            header["workload"] = WorkloadSignature.from_json(header["workload"])
+        if "phase_timing" in header:
+            header["phase_timing"] = PhaseTiming(header["phase_timing"])
+    except ValueError as error:
+        raise Damaged(f"header: {error}") from error
+    return header
+
+
+def _device_values(device: Device) -> dict[str, Any]:
+    """`outside_bytes` and the properties only where they are known; these in Kineto's names, as in files from before."""
+    values = {name: getattr(device, name) for name in ("rank", "index", "name", "total_memory_bytes")}
+    outside = {"outside_bytes": device.outside_bytes} if device.outside_bytes else {}
+    return {**values, "properties": to_kineto(device.properties), **outside}
+
+
+def _make_device(values: Any) -> Device:
+    properties = values.get("properties") if isinstance(values, dict) else None
+    if not isinstance(properties, dict):
+        raise Damaged("header with a device that is none")
+    return replace(_made(Device, values | {"properties": {}}), properties=from_kineto(properties))
+
+
+def _machine_values(machines: dict[int, Machine]) -> list[dict[str, Any]]:
+    """Machines that are alike once, with the ranks that they are of."""
+    ranks: dict[Machine, list[int]] = {}
+    for rank, machine in sorted(machines.items()):
+        ranks.setdefault(machine, []).append(rank)
+    return [{"ranks": of, **to_json(machine)} for machine, of in ranks.items()]
+
+
+def _run_values(runs: dict[int, Run]) -> list[dict[str, Any]]:
+    return [{"ranks": [rank], **to_json(run)} for rank, run in sorted(runs.items())]
+
+
+def _make_by_rank(kind: type[T], values: Any) -> dict[int, T]:
+    """The inverse of `_machine_values` and `_run_values`."""
+    what = kind.__name__.lower()
+    if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
+        raise Damaged(f"header with {what}s that are none")
+    made: dict[int, T] = {}
+    for one in values:
+        ranks = one.get("ranks")
+        if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
+            raise Damaged(f"header with a {what} of no ranks")
+        made |= dict.fromkeys(ranks, _made(kind, one))
+    return dict(sorted(made.items()))
+
+
+def _made(kind: type[T], values: Any) -> T:
+    try:
+        return from_json(kind, values)
+    except ValueError as error:
+        raise Damaged(f"header with a {kind.__name__.lower()} that is none: {error}") from error
+
+
+def _json_value(value: Any, depth: int = 0) -> Any:
+    """`value` as JSON can say it: numpy's numbers as Python's, None for NaN and infinities. Raises ValueError."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, dict | list | tuple):
+        if depth >= MAX_DEPTH:
+            raise ValueError(f"provenance or properties of more than {MAX_DEPTH} levels")
+        if isinstance(value, dict):
+            return {key: _json_value(inner, depth + 1) for key, inner in value.items()}
+        return [_json_value(inner, depth + 1) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    raise ValueError(f"provenance or properties hold a {type(value).__name__}, which is no JSON value")
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def _levels(value: Any) -> int:
+    """How deeply lists and objects are nested. Without recursion, for the answer may be a thousand."""
+    levels, inner = 0, [value]
+    while outer := [one for one in inner if isinstance(one, dict | list)]:
+        inner = list(chain.from_iterable(one.values() if isinstance(one, dict) else one for one in outer))
+        levels += 1
+    return levels

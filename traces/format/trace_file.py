@@ -1,0 +1,245 @@
+"""The trace file: save, load, and write as a run goes on. FORMAT.md tells the layout and why it is so.
+
+    save(trace, "run.msgpack")          # all or nothing: what is under the final name is whole
+    trace = load("run.msgpack")         # or a TraceFormatError of one line
+
+    stream = TraceStream("run.msgpack.part")    # a recorder's: every frame is in the file when `add` returns
+    stream.header(Trace(threads=[main]))
+    stream.add_strings(["aten::relu_"])
+    stream.add("host", HostSpans.of(name=[0], start_ns=[100], duration_ns=[50]))
+    stream.close()
+
+`load` reads a streamed file as well, closed or cut; `save(load(part), path)` makes it small.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from traces.format.frames import (
+    DATA,
+    DEFLATED,
+    END,
+    HEADER,
+    LZMA_PLANES,
+    LZMA_TEXT,
+    Damaged,
+    FrameWriter,
+    Scan,
+    check_header,
+    compress,
+    scan,
+)
+from traces.format.items import (
+    Assembly,
+    end_item,
+    header_item,
+    number_items,
+    row_counts,
+    strings_item,
+    table_items,
+    text_items,
+)
+from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
+from traces.model import invariants as checks
+from traces.model.trace import TABLES, Table, Trace, TraceFormatError, TraceWriteError
+
+# Items that together are smaller share a frame: a frame costs 19 bytes and a compressor that has learnt nothing yet.
+_SHARED_BYTES = 32 << 10
+_WORKERS = 4  # lzma and zlib run without the interpreter's lock
+
+
+def save(trace: Trace, path: str | os.PathLike[str]) -> None:
+    """Write `trace` to `path`, as small as the format can. Raises TraceWriteError, and `path` is as before then."""
+    if reason := checks.fault(trace):
+        raise TraceWriteError(path, f"the trace is not sound: {reason}")
+    parts: list[bytes] = []
+    writer = FrameWriter(parts.append)
+    try:
+        contents = [(LZMA_TEXT, content) for content in _shared(text_items(trace))]
+        contents += [(LZMA_PLANES, content) for content in _shared(number_items(trace))]
+        with ThreadPoolExecutor(_WORKERS) as pool:
+            for (_, content), (codec, payload) in zip(contents, pool.map(_smallest, contents), strict=True):
+                writer.add(DATA, content, codec, payload)
+    except (TypeError, ValueError) as error:  # provenance that is no JSON, or a text larger than a frame may be
+        raise TraceWriteError(path, str(error)) from error
+    writer.add(END, end_item(len(trace.strings), row_counts(trace)))
+    with _as_write_error(path):
+        _replace(Path(os.path.realpath(path)), b"".join(parts))
+
+
+def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
+    """Read a trace file. Raises TraceFormatError, also for a small file that would take much memory (see UnpackLimit).
+
+    `is_ours`: a child of this very process wrote it just now, so it may be of any size.
+    Of a file that was cut, returns what precedes the cut, with `problems["truncated-file"]` and a sentence in `lacks`.
+    """
+    try:
+        data = _read(Path(path))
+        limit = UnpackLimit(len(data), None) if is_ours else UnpackLimit.of(len(data))
+        return _assemble(scan(data), limit)
+    except TooLarge as error:
+        raise TraceFormatError(path, HEADER.size, str(error)) from error
+    except Damaged as error:
+        raise TraceFormatError(path, error.offset_bytes, error.reason) from error
+
+
+class TraceStream:
+    """Appends tables to a file as a run goes on; a process that dies leaves all that `add` has returned from.
+
+    Rows and texts are numbered through the whole file in the order of adding, and indices in tables are such numbers.
+    Texts, devices and threads are added before the tables that name them; `header` may be called again when more is
+    known, and the last one counts. Memory does not grow with the run. Not for several threads at once.
+    Raises TraceWriteError when the file cannot be written; what was written before stays readable.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.rows = dict.fromkeys(TABLES, 0)  # written so far
+        self.strings = 0
+        with _as_write_error(path):
+            self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        self._writer = FrameWriter(self._write)
+
+    def header(self, trace: Trace) -> None:
+        """Devices, threads, provenance, problems and lacks of `trace`; its tables and strings are not looked at."""
+        self._append(header_item(trace, {}))
+
+    def add_strings(self, texts: list[str]) -> None:
+        """New texts, none of which was added before."""
+        for item in strings_item(texts):
+            self._append(item)
+        self.strings += len(texts)
+
+    def add(self, table_name: str, table: Table) -> None:
+        """The next rows of a table."""
+        self.add_tables({table_name: table})
+
+    def add_tables(self, tables: Mapping[str, Table]) -> None:
+        """The next rows of several tables, by name; small ones share a frame."""
+        items = (item for name, table in tables.items() for item in table_items(name, table, self.rows[name], compact=False))
+        for content in _shared(items):
+            self._append(content)
+        for name, table in tables.items():
+            self.rows[name] += len(table)
+
+    def close(self) -> None:
+        """Mark the file as whole; nothing can be added then. Does nothing the second time, and after a failed write."""
+        if self._file is None:
+            return
+        self._writer.add(END, end_item(self.strings, self.rows))
+        with _as_write_error(self.path):
+            os.fsync(self._file)
+            os.close(self._file)
+        self._file = None
+
+    def _append(self, content: bytes) -> None:
+        self._writer.add(DATA, content, DEFLATED, compress(DEFLATED, content, level=1))
+
+    def _write(self, frame: bytes) -> None:
+        if self._file is None:
+            raise TraceWriteError(self.path, "the stream is closed, or a write failed before")
+        try:
+            with _as_write_error(self.path):
+                _write_all(self._file, frame)
+        except TraceWriteError:  # the file ends inside this frame now, so nothing may follow it
+            os.close(self._file)
+            self._file = None
+            raise
+
+
+def _shared(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Frame contents: neighbouring items together as long as they are small."""
+    content = b""
+    for item in parts:
+        if content and len(content) + len(item) > _SHARED_BYTES:
+            yield content
+            content = b""
+        content += item
+    if content:
+        yield content
+
+
+def _smallest(task: tuple[int, bytes]) -> tuple[int, bytes]:
+    """The codec that fits and what it makes of the content; of small contents, the codec that turns out best."""
+    usual, content = task
+    codecs = (usual,) if len(content) > _SHARED_BYTES else (DEFLATED, LZMA_TEXT, LZMA_PLANES)
+    return min(((codec, compress(codec, content)) for codec in codecs), key=lambda tried: len(tried[1]))
+
+
+def _assemble(found: Scan, limit: UnpackLimit) -> Trace:
+    contents_bytes = sum(frame.content_bytes for frame in found.frames)
+    limit.check(contents_bytes, f"frames of {size_text(contents_bytes)}")
+    assembly = Assembly(limit)
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        for frame, content in zip(found.frames, pool.map(lambda frame: frame.content(), found.frames), strict=True):
+            assembly.add(content, frame.offset_bytes)
+    trace = assembly.trace()
+    if found.end is not None:
+        assembly.check_end(found.end.content(), found.end.offset_bytes)
+    else:
+        checks.clear_dangling_references(trace)
+        trace.problems["truncated-file"] = 1
+        trace.lacks.append(f"the end of the recording: the file is cut at byte {limit.file_bytes}{assembly.missing()}")
+    if reason := checks.fault(trace):
+        raise Damaged(reason, HEADER.size)
+    return trace
+
+
+def _read(path: Path) -> bytes:
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise Damaged("it is a directory" if stat.S_ISDIR(mode) else "it is not a regular file")
+        with path.open("rb") as file:
+            check_header(file.read(HEADER.size))  # before a large file of another kind is read
+            file.seek(0)
+            return file.read()
+    except OSError as error:
+        raise Damaged(error.strerror or str(error)) from error
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """Write beside `target`, sync, rename. Never into a NAME.part that is there: a killed recorder may have left it."""
+    if target.exists() and not target.is_file():
+        raise IsADirectoryError(None, "it is not a regular file")
+    part, file = _new_part(target)
+    try:
+        try:
+            _write_all(file, data)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)  # still there only if something failed
+
+
+def _new_part(target: Path) -> tuple[Path, int]:
+    """A new file beside `target`, open for writing. Others may be at the same just now."""
+    number = 1
+    while True:
+        part = target.with_name(f"{target.name}.part" if number == 1 else f"{target.name}.{number}.part")
+        try:
+            return part, os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            number += 1
+
+
+def _write_all(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+@contextmanager
+def _as_write_error(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TraceWriteError(path, error.strerror or str(error)) from error

@@ -1,0 +1,201 @@
+"""What differs between the Kineto formats of 2020 and today: category names, clocks, which ids mean what.
+
+Six eras are told apart by what they contain, never by a version (there is none in the file):
+
+    E0  2020, before torch 1.8    a bare array; categories Operator, Kernel, Runtime; threads are text
+    E1  torch 1.8 to 1.9          the same in an object
+    E2  torch 1.10 to 1.11        cpu_op beside Kernel and Runtime
+    E3  torch 1.12                lower-case categories, flows called async_cpu_to_gpu
+    E4  torch 1.13 to 2.3         flows called ac2g
+    E5  nightlies of spring 2024  absolute nanoseconds, written as microseconds with three decimals
+    E6  torch 2.4 and newer       microseconds with three decimals since baseTimeNanoseconds
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from traces.model.trace import Column, DeviceKind, HostKind
+from traces.names.collectives import SCALAR_TYPES
+
+TORCH_OF_ERA = {
+    "E0": "before 1.8",
+    "E1": "1.8 to 1.9",
+    "E2": "1.10 to 1.11",
+    "E3": "1.12",
+    "E4": "1.13 to 2.3",
+    "E5": "2.3 or 2.4 nightly",
+    "E6": "2.4 or newer",
+}
+
+# Categories of complete events. Any other is kept as HostKind.OTHER, but for Kineto's own window, which is left out.
+HOST_CATEGORIES = {
+    "Operator": HostKind.OP,
+    "cpu_op": HostKind.OP,
+    "Runtime": HostKind.RUNTIME,
+    "cuda_runtime": HostKind.RUNTIME,
+    "cuda_driver": HostKind.RUNTIME,
+    "xpu_runtime": HostKind.RUNTIME,
+    "xpu_driver": HostKind.RUNTIME,
+    "mtia_runtime": HostKind.RUNTIME,
+    "privateuse1_runtime": HostKind.RUNTIME,
+    "privateuse1_driver": HostKind.RUNTIME,
+    "user_annotation": HostKind.ANNOTATION,
+    "python_function": HostKind.PYTHON,
+}
+DEVICE_CATEGORIES = {
+    "Kernel": DeviceKind.KERNEL,
+    "kernel": DeviceKind.KERNEL,
+    "Memcpy": DeviceKind.MEMCPY,
+    "gpu_memcpy": DeviceKind.MEMCPY,
+    "Memset": DeviceKind.MEMSET,
+    "gpu_memset": DeviceKind.MEMSET,
+    "cuda_sync": DeviceKind.SYNC,
+    "cuda_event": DeviceKind.SYNC,
+    "xpu_sync": DeviceKind.SYNC,
+    "collective_comm": DeviceKind.ANNOTATION,  # spans what kernels of their own rows do
+    "gpu_user_annotation": DeviceKind.ANNOTATION,
+}
+WINDOW_CATEGORY = "Trace"
+COUNTER_CATEGORIES = ("hardware_counters", "mtia_counters", "xpu_scope_profiler")  # of counter events ("ph": "C")
+# All that the importer knows, with those of instants and flows; others are counted and kept as HostKind.OTHER.
+_FLOW_CATEGORIES = ("async", "async_gpu", "async_cpu_to_gpu", "ac2g", "fwdbwd", "forward_backward")
+KNOWN_CATEGORIES = frozenset(
+    [
+        *HOST_CATEGORIES,
+        *DEVICE_CATEGORIES,
+        *_FLOW_CATEGORIES,
+        *COUNTER_CATEGORIES,
+        WINDOW_CATEGORY,
+        "overhead",
+        "cpu_instant_event",
+    ]
+)
+
+# Names that record_function ranges had while they were still filed under Operator (E0 to E2).
+ANNOTATION_NAME = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(?:step|zero_grad)#|## .* ##$")
+# The ranges that `trace record` puts around calls of modules are cheap ones, which are filed under cpu_op.
+MODULE_NAME = re.compile(re.escape("nn.Module: "))
+
+# Element types as C++ spells them in `Input type`, to torch's names.
+DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "c10::Half": "float16",
+    "c10::BFloat16": "bfloat16",
+    "long": "int64",
+    "long int": "int64",
+    "long long": "int64",
+    "Long": "int64",
+    "int": "int32",
+    "short": "int16",
+    "short int": "int16",
+    "signed char": "int8",
+    "char": "int8",
+    "unsigned char": "uint8",
+    "unsigned short": "uint16",
+    "unsigned int": "uint32",
+    "unsigned long": "uint64",
+    "bool": "bool",
+    "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
+    "c10::complex<c10::Half>": "complex32",
+    **{f"c10::{name}": dtype for name, dtype in SCALAR_TYPES.items() if name.startswith("Float8")},
+    "c10::qint8": "qint8",
+    "c10::quint8": "quint8",
+    "c10::qint32": "qint32",
+}
+DTYPES |= {dtype: dtype for dtype in DTYPES.values()}  # an export writes what has no name in C++ as it is
+
+_FIRST_STAMP = re.compile(rb'"ts"\s*:\s*(\d+)(\.\d)?')
+_STAMP = re.compile(rb'("ts"\s*+:\s*+\d++)(?:\.(\d++))?+(?![.eE])')
+_DURATION = re.compile(rb'("dur"\s*:\s*\d+\.)(\d+)')
+_ROUNDED_DECIMALS = {b"0", b"2", b"25", b"5", b"75", b"8"}  # all that float64 can tell apart at 1.7e15
+_ABSOLUTE_US = 10**15
+_MAX_US = 4 * 10**15  # the year 2096
+_UNIX_NS = 12 * 10**17  # 2008: stamps above it count from 1970
+_EPOCHAL_US = 10**9  # a quarter of an hour: files with later stamps do not count from their own start
+
+
+def exact_digits(data: bytes) -> bytes | None:
+    """The text with every `ts` as whole nanoseconds, if it is one whose stamps float64 cannot hold (E5), else None.
+
+    Before April 2024 the decimals were not padded (".5" meant 5 ns), in durations too; a file whose floats went through
+    another program has decimals that are multiples of a quarter.
+    """
+    first = _FIRST_STAMP.search(data)
+    if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
+        return None
+    pieces = _STAMP.split(data)  # text, stamp without decimals, decimals, text...: far faster than a call per stamp
+    decimals = set(pieces[2::3])
+    told = decimals - {None}
+    unpadded = any(len(d) < 3 for d in told) and not told <= _ROUNDED_DECIMALS
+
+    def padded(digits: bytes) -> bytes:
+        return digits.rjust(3, b"0") if unpadded else digits.ljust(3, b"0")[:3]
+
+    padded_of = {digits: padded(digits or b"") for digits in decimals}
+    pieces[2::3] = map(padded_of.__getitem__, pieces[2::3])
+    data = b"".join(pieces)
+    return _DURATION.sub(lambda m: m[1] + padded(m[2]), data) if unpadded else data
+
+
+@dataclass(frozen=True)
+class TsUnit:
+    """How the numbers in `ts` become nanoseconds."""
+
+    exact_ns: bool  # `ts` is whole nanoseconds already
+    base_ns: int
+    epochal: bool  # stamps do not start at zero, so that a zero is a fault
+
+    @classmethod
+    def of(cls, header: dict[str, Any], stamps: list[Any], exact_ns: bool) -> TsUnit:
+        base = header.get("baseTimeNanoseconds", 0)
+        base_ns = base if type(base) is int and 0 <= base < _MAX_US * 1000 else 0
+        latest = max((t for t in stamps if isinstance(t, int | float)), default=0)
+        return cls(exact_ns, base_ns, exact_ns or base_ns > 0 or latest > _EPOCHAL_US)
+
+    @property
+    def latest(self) -> int:
+        """The greatest `ts` that makes sense."""
+        return _MAX_US * 1000 if self.exact_ns else _MAX_US
+
+    def start_ns(self, stamps: Column) -> Column:
+        return (stamps.astype("i8") if self.exact_ns else microseconds_as_ns(stamps)) + self.base_ns
+
+    @staticmethod
+    def name(start_ns: Column) -> str:
+        """ "unix" if the times count from 1970, else "recording"."""
+        return "unix" if len(start_ns) and int(start_ns.min()) > _UNIX_NS else "recording"
+
+
+def microseconds_as_ns(values: Column) -> Column:
+    """Whole nanoseconds of microsecond stamps. Rounding whole and broken part together would lose a nanosecond."""
+    if values.dtype.kind == "i":
+        return np.asarray(values * 1000)
+    whole = np.trunc(values)
+    return np.asarray(whole.astype("i8") * 1000 + np.rint((values - whole) * 1000).astype("i8"))
+
+
+def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, fractional: bool) -> str:
+    """The era of a file with these categories; see the table in the module's docstring."""
+    if clock.exact_ns:
+        return "E5"
+    if "baseTimeNanoseconds" in header or fractional:
+        return "E6"
+    if "Operator" in kinds:
+        return "E0" if bare else "E1"
+    if kinds & {"Kernel", "Runtime"}:
+        return "E2"
+    return "E3" if "async_cpu_to_gpu" in kinds else "E4"
+
+
+def external_ids_are_ops(external: Column, correlation: Column) -> bool:
+    """Whether device rows name their op in `External id`, where no call tells (see external_ids.py): not if it is a copy of
+    the correlation, as from torch 1.12 to 2.3."""
+    told = external > 0
+    return bool(told.any()) and float(np.mean(external[told] == correlation[told])) < 0.5

@@ -1,0 +1,253 @@
+"""Events to columns, at the speed of comprehensions: the fast path trusts the events, a slow one mends them.
+
+    columns = read(groups.complete["cpu_op"], clock, names, problems)  # of one event, {"ts": 3, "dur": 4, ...}
+    columns.start_ns  # array([3000])
+
+Note [Trust, then mend]
+    Nearly all files are what Kineto wrote. So each group of events is read without a look at any single event; numpy
+    and the key lookups fail loudly on what is odd (no `dur`, text for a number, a stamp out of range). Only then is the
+    group mended event by event, and what was lost or guessed on the way is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import compress, repeat
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from traces.kineto.reading.eras import TsUnit, microseconds_as_ns
+from traces.kineto.reading.event_rows import FIELDS, MISSING, CategoryEvents, Event
+from traces.model.trace import NONE, Column, Strings
+
+_MAX_DURATION_NS = 30 * 86_400 * 10**9  # a month: longer ones are overflows of an end that was never written
+
+_HUGE = 1e300
+_ID_BITS = (1 << 63) - 1
+_MOST_OF_TID = 1 << 62  # as in checks.py
+
+
+class _Odd(Exception):
+    """An event is not as Kineto writes it; see Note [Trust, then mend]."""
+
+
+_TROUBLE = (_Odd, KeyError, TypeError, ValueError, OverflowError)
+
+
+class Names:
+    """Text to indices of the shared string table, many at a time."""
+
+    def __init__(self, strings: Strings) -> None:
+        self.strings = strings
+        self._ids: dict[str, int] = {}
+
+    def ids(self, texts: list[str]) -> Column:
+        for text in dict.fromkeys(texts):
+            if text not in self._ids:
+                if type(text) is not str:
+                    raise _Odd
+                self._ids[text] = self.strings.add(text)
+        return np.fromiter(map(self._ids.__getitem__, texts), "i4", len(texts))
+
+
+class Threads:
+    """Threads as events name them (pid and tid, numbers or text) to rows, in the order of their appearance."""
+
+    def __init__(self) -> None:
+        self.keys: list[tuple[int, int]] = []  # (pid, tid) by row
+        self.texts: list[str] = []  # what the file called a thread that has no number
+        self._rows: dict[tuple[Any, Any], int] = {}  # by pid and tid as events have them
+        self._row_of_key: dict[tuple[int, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def rows(self, pids: list[Any], tids: list[Any]) -> Column:
+        if len(set(pids)) == 1:  # nearly always
+            row_of_tid = {tid: self.row(pids[0], tid) for tid in dict.fromkeys(tids)}
+            return np.fromiter(map(row_of_tid.__getitem__, tids), "i4", len(tids))
+        keys = list(zip(pids, tids, strict=True))
+        row_of = {key: self.row(*key) for key in dict.fromkeys(keys)}
+        return np.fromiter(map(row_of.__getitem__, keys), "i4", len(keys))
+
+    def row(self, pid: Any, tid: Any) -> int:
+        """The row of a thread; a new one if it has not been met."""
+        row = self.find(pid, tid)
+        if row is None:
+            process, thread = _number(pid, NONE), _number(tid, None)
+            row = self._rows[pid, tid] = len(self.keys)
+            # A thread known by a word, or by a number that no system gives, gets a number of its own.
+            if thread is not None and abs(thread) >= _MOST_OF_TID:
+                thread = None
+            self.keys.append((process, -2 - row if thread is None else thread))
+            self._row_of_key.setdefault(self.keys[-1], row)
+            self.texts.append(str(tid) if thread is None else "")
+        return row
+
+    def find(self, pid: Any, tid: Any) -> int | None:
+        """The row of a thread, or None. Some files write one thread both as a number and as text."""
+        row = self._rows.get((pid, tid))
+        key = (_number(pid, NONE), _number(tid, None))
+        if row is None and key in self._row_of_key:
+            row = self._rows[pid, tid] = self._row_of_key[key]
+        return row
+
+
+@dataclass
+class EventColumns:
+    """What all complete events have, and the arguments that were taken of them."""
+
+    names: Column
+    pids: list[Any]
+    tids: list[Any]
+    start_ns: Column
+    duration_ns: Column
+    args: dict[str, list[Any]]
+    defaults: dict[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def numbers(self, key: str) -> Column:
+        """One whole number out of each event's arguments; the default where it is missing or no number."""
+        return _whole(self.args[key], self.defaults[key], "i8")
+
+    def ids(self, key: str) -> Column:
+        """The same of ids, which are unsigned: of one beyond 63 bits, the lower 63 bits."""
+        values = self.args[key]
+        try:
+            return _whole_exactly(values, "i8")
+        except _TROUBLE:
+            return _whole([value & _ID_BITS if type(value) is int else value for value in values], self.defaults[key], "i8")
+
+
+def read(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
+    """The columns of complete events. Those that have no readable start are left out and counted."""
+    fields = [rows.column(key) for key in FIELDS]
+    args = {key: rows.column(key) for key in rows.defaults}
+    try:
+        columns = _read(fields, clock, names, problems)
+    except _TROUBLE:
+        events = ({k: v for k, v in zip(FIELDS, row, strict=True) if v is not MISSING} for row in zip(*fields, strict=True))
+        mended = [_mended(event, clock, problems) for event in events]
+        kept = [event for event in mended if event]
+        columns = _read([[event[key] for event in kept] for key in FIELDS], clock, names, problems)
+        args = {key: list(compress(column, mended)) for key, column in args.items()}
+    return replace(columns, args=args, defaults=rows.defaults)
+
+
+def _read(fields: list[list[Any]], clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
+    texts, pids, tids, stamps, durations = fields
+    if not set(map(type, pids)) | set(map(type, tids)) <= {int, str}:
+        raise _Odd
+    starts_ns = clock.start_ns(_checked(stamps, clock))
+    return EventColumns(names.ids(texts), pids, tids, starts_ns, _durations_ns(_numbers(durations), problems), {}, {})
+
+
+def _checked(values: list[Any], clock: TsUnit) -> Column:
+    stamps = _numbers(values)
+    if len(stamps) and (stamps.max() > clock.latest or stamps.min() < (1 if clock.epochal else -clock.latest)):
+        raise _Odd
+    return stamps
+
+
+def instants(events: list[Event], clock: TsUnit, problems: Counter[str]) -> tuple[list[Event], Column]:
+    """The instant events that can be read, and their times."""
+    try:
+        return events, _instants(events, clock)
+    except _TROUBLE:
+        events = [e for event in events if (e := _mended(event | {"dur": 0}, clock, problems))]
+        return events, _instants(events, clock)
+
+
+def _instants(events: list[Event], clock: TsUnit) -> Column:
+    stamps = _checked(list(map(itemgetter("ts"), events)), clock)
+    if not {type(event["pid"]) for event in events} | {type(event["tid"]) for event in events} <= {int, str}:
+        raise _Odd
+    if not {type(event["args"]) for event in events} <= {dict}:
+        raise _Odd
+    return clock.start_ns(stamps)
+
+
+def numbers(args: list[Event], key: str, default: int, dtype: str = "i8") -> Column:
+    """One whole number out of each event's args; `default` where it is missing or no number."""
+    return _whole(list(map(dict.get, args, repeat(key), repeat(default))), default, dtype)
+
+
+def _whole_exactly(values: list[Any], dtype: str) -> Column:
+    column = np.array(values, dtype=dtype)
+    if column.ndim != 1:
+        raise _Odd
+    return column
+
+
+def _whole(values: list[Any], default: int, dtype: str) -> Column:
+    try:
+        return _whole_exactly(values, dtype)
+    except (_Odd, TypeError, ValueError, OverflowError):
+        limit = np.iinfo(dtype)
+        whole = (_number(value, default) for value in values)
+        return np.array([v if limit.min <= v <= limit.max else default for v in whole], dtype=dtype)
+
+
+def _numbers(values: list[Any]) -> Column:
+    column = np.array(values) if values else np.empty(0, "i8")
+    if column.dtype.kind not in "if" or column.ndim != 1 or not np.isfinite(column).all():
+        raise _Odd
+    return column
+
+
+def _durations_ns(durations: Column, problems: Counter[str]) -> Column:
+    """Durations; one that is negative or absurdly long (the end was never written) becomes 0 and is counted."""
+    too_long = durations > _MAX_DURATION_NS // 1000
+    negative = durations < 0
+    for kind, wrong in (("duration-overflow", too_long), ("negative-duration", negative)):
+        if wrong.any():
+            problems[kind] += int(wrong.sum())
+            durations = np.where(wrong, 0, durations)
+    return microseconds_as_ns(durations)
+
+
+def _mended(event: dict[str, Any], clock: TsUnit, problems: Counter[str]) -> dict[str, Any] | None:
+    """A copy of an event that `_read` accepts, or None (counted) if its time cannot be told."""
+    start = _finite(event.get("ts"))
+    if start is None or abs(start) > clock.latest:
+        problems["unreadable-event"] += 1
+        return None
+    if clock.epochal and start < 1:
+        problems["zero-timestamp"] += 1
+        return None
+    if "dur" not in event:
+        problems["event-without-duration"] += 1
+    duration = _finite(event.get("dur", 0))
+    if duration is None:
+        problems["unreadable-duration"] += 1
+    mended: Event = {"ts": start, "dur": min(max(duration or 0, -1), 2**60)}
+    name = event.get("name")
+    if not isinstance(name, str):
+        problems["event-without-name"] += 1
+        name = "unknown"
+    for key in ("pid", "tid"):
+        told = event.get(key, 0)
+        mended[key] = told if type(told) in (int, str) else _number(told, 0)
+    args = event.get("args")
+    return mended | {"name": name, "args": args if isinstance(args, dict) else {}}
+
+
+def _finite(value: Any) -> int | float | None:
+    """The number that `value` is or spells, or None."""
+    if isinstance(value, str):
+        try:
+            value = int(value) if value.strip().lstrip("-").isdecimal() else float(value)
+        except ValueError:
+            return None
+    return value if type(value) in (int, float) and -_HUGE < value < _HUGE else None
+
+
+def _number(value: Any, default: Any) -> Any:
+    """A whole number out of a JSON value, or the default."""
+    number = _finite(value)
+    return default if number is None else int(number)

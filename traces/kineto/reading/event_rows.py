@@ -1,0 +1,134 @@
+"""What the importer needs of complete events, taken out of them right after they were parsed.
+
+    rows = CategoryEvents("kernel")
+    rows.pieces.append(taken("kernel", [{"name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 4, "args": {"stream": 7}}]))
+    rows.column("stream")  # [7]
+
+Note [Take, then drop]
+    A parsed recording is millions of small objects spread over hundreds of megabytes; to visit them again costs as much
+    as parsing did. So as soon as a piece of the text is parsed, and while it is in the processor's cache, the fields
+    and arguments that some table will want are taken, and the events are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, repeat
+from operator import itemgetter
+from typing import Any
+
+from traces.kineto.reading.eras import DEVICE_CATEGORIES, HOST_CATEGORIES
+from traces.kineto.spans.shapes import NO_SHAPES, json_rows, keys_of, layouts_of
+from traces.model.trace import NONE, HostKind
+from traces.names.launch_configs import CONFIG_ARGS
+
+Event = dict[str, Any]
+Taken = list[tuple[Any, ...]]  # the columns of some events
+
+FIELDS = ("name", "pid", "tid", "ts", "dur")
+ABSENT = -(1 << 40)  # no device or stream is called that
+SHAPES = "shapes"  # the dims and types of an op's inputs, as keys of Shapes
+LAYOUT = "layout"  # how the images among an op's inputs lie in memory, see layouts.py
+COMMS = "comms"  # the arguments of an event about a collective, None for any other
+CONFIG = "config"  # the CONFIG_ARGS of device work, as JSON text; b"" if it has none
+QUEUE = "hsa queue"  # of device work on AMD, since streams have numbers of their own
+MISSING = object()  # in place of a field that an event lacks
+
+_ARGS_OF_OPS = {
+    "Sequence number": NONE,
+    "Fwd thread id": 0,
+    "External id": NONE,
+    "Call stack": "",
+    SHAPES: NO_SHAPES,
+    LAYOUT: "",
+    COMMS: None,
+}
+_ARGS_OF_ANNOTATIONS = {key: default for key, default in _ARGS_OF_OPS.items() if key != "External id"}
+_ARGS_OF_CALLS = {"correlation": NONE, "External id": NONE, "external id": NONE}
+_ARGS_OF_DEVICE_SPANS = {
+    "device": ABSENT,
+    "stream": ABSENT,
+    "bytes": NONE,
+    "External id": 0,
+    "external id": 0,
+    "correlation": 0,
+    "graph id": NONE,
+    "graph node id": NONE,
+    QUEUE: NONE,
+    CONFIG: b"",
+}
+_ARGS: dict[str, dict[str, Any]] = (
+    {category: _ARGS_OF_OPS for category, kind in HOST_CATEGORIES.items() if kind == HostKind.OP}
+    | {category: _ARGS_OF_ANNOTATIONS for category, kind in HOST_CATEGORIES.items() if kind == HostKind.ANNOTATION}
+    | {category: _ARGS_OF_CALLS for category, kind in HOST_CATEGORIES.items() if kind == HostKind.RUNTIME}
+    | {category: _ARGS_OF_DEVICE_SPANS for category in DEVICE_CATEGORIES}
+)
+_NO_ARGS: dict[str, Any] = {}
+_COMMS = ("record_param_comms", "nccl:", "gloo:", "ucc:", "mpi:", "xccl:")
+_TAKE = itemgetter(*FIELDS, "args")
+
+
+class CategoryEvents:
+    """The complete events of one category, column by column. `defaults` has what absent arguments are given as."""
+
+    def __init__(self, category: str) -> None:
+        self.defaults = _ARGS.get(category, _NO_ARGS)
+        self.pieces: list[Taken] = []
+
+    def __len__(self) -> int:
+        return sum(len(piece[0]) for piece in self.pieces)
+
+    def column(self, key: str) -> list[Any]:
+        place = (*FIELDS, *self.defaults).index(key)
+        return list(chain.from_iterable(piece[place] for piece in self.pieces))
+
+
+def taken(category: str, events: list[Event]) -> Taken:
+    """The columns of `CategoryEvents` for some events of a category, at least one."""
+    try:
+        *fields, args = zip(*map(_TAKE, events), strict=True)
+        names = _shared(fields[0])
+        return [names, *fields[1:], *_told(category, names, args)]
+    except (KeyError, TypeError):  # a field is missing, or the arguments are no object
+        fields = list(zip(*([event.get(key, MISSING) for key in FIELDS] for event in events), strict=True))
+        texts = [name if isinstance(name, str) else "" for name in fields[0]]
+        kept = [event.get("args") for event in events]
+        return [*fields, *_told(category, texts, [args if isinstance(args, dict) else _NO_ARGS for args in kept])]
+
+
+def _told(category: str, names: Sequence[str], args: Sequence[dict[str, Any]]) -> Taken:
+    told: Taken = []
+    for key, default in _ARGS.get(category, _NO_ARGS).items():
+        if key == SHAPES:
+            told.append(_shared(keys_of(args)))
+        elif key == LAYOUT:
+            told.append(tuple(layouts_of(args)))
+        elif key == COMMS:
+            told.append(_of_comms(names, args))
+        elif key == CONFIG:
+            told.append(_shared(_configs(args)))
+        else:
+            told.append(tuple(map(dict.get, args, repeat(key), repeat(default))))
+    return told
+
+
+def _configs(args: Sequence[dict[str, Any]]) -> list[bytes]:
+    """Of each the CONFIG_ARGS as JSON text. All are written in one go and cut apart, as shapes are."""
+    columns = [list(map(dict.get, args, repeat(key))) for key in CONFIG_ARGS]
+    if all(column.count(None) == len(column) for column in columns):
+        return [b""] * len(args)
+    return json_rows(*columns) or [b""] * len(args)
+
+
+def _of_comms(names: Sequence[str], args: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None, ...]:
+    """The arguments of those few events that are about collectives. Asks each distinct name once."""
+    wanted = {name for name in set(names) if isinstance(name, str) and name.startswith(_COMMS)}
+    if not wanted:
+        return (None,) * len(names)
+    return tuple(own if name in wanted else None for name, own in zip(names, args, strict=True))
+
+
+def _shared(texts: Sequence[Any]) -> tuple[Any, ...]:
+    """The same texts, with one object for all that are equal: the fewer are kept, the more memory is used again."""
+    seen: dict[Any, Any] = {}
+    return tuple(map(seen.setdefault, texts, texts))

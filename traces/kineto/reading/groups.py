@@ -1,0 +1,209 @@
+"""Events sorted by what they are, before any is looked into.
+
+pieces = Piece.of(events)  # as they are parsed
+groups = Groups.of(pieces, problems)
+groups.complete["cpu_op"]  # the complete ("ph": "X") events of a category
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import Any, Self
+
+from traces.chrome.counters import COUNTER
+from traces.kineto.reading.eras import COUNTER_CATEGORIES, KNOWN_CATEGORIES
+from traces.kineto.reading.event_rows import CategoryEvents, Event, Taken, taken
+from traces.kineto.reading.odd_events import category_of, paired
+
+_FLOWS = ("s", "t", "f")
+_INSTANTS = ("i", "I")
+_PAIRS = ("B", "E")
+_PAIRED = ("B", None)  # under which a piece keeps all begin and end events, in their order
+_PLAIN_NAME = re.compile(r"[\w.:/ -]{1,60}")
+_THREAD_NAME = re.compile(r"thread \S+ \((.*)\)\s*$")
+_SAMPLED = 32  # so many events at a piece's begin and end tell whether they carry ranks
+_PIDS_PER_RANK = 100_000_000
+_CLOCK_EVENTS = 64  # so many of the first events tell what kind of clock theirs is
+
+
+@dataclass
+class Piece:
+    """Some of a file's events by phase and category: what was taken of complete ones, the others that matter as they are.
+
+    See Note [Take, then drop].
+    """
+
+    complete: dict[Any, Taken]
+    others: dict[Any, list[Event]]
+    stamps: list[Any]  # of the very first events
+    unreadable: int
+    rank: int | None = None  # see Note [Merged ranks]
+
+    @classmethod
+    def of(cls, events: list[Any]) -> list[Self]:
+        by_rank = _by_rank(events)
+        pieces = []
+        for rank, own in by_rank.items():
+            pieces.append(cls._of_one(own))
+            pieces[-1].rank = rank
+        return pieces
+
+    @classmethod
+    def _of_one(cls, events: list[Any]) -> Self:
+        by_kind: defaultdict[Any, list[Event]] = defaultdict(list)
+        unreadable = 0
+        try:
+            for event in events:
+                by_kind[event["ph"], event.get("cat")].append(event)
+        except (AttributeError, KeyError, TypeError):  # something that is no event
+            by_kind.clear()
+            for event in events:
+                if isinstance(event, dict) and isinstance(event.get("ph"), str):
+                    category = event.get("cat")
+                    by_kind[event["ph"], category if isinstance(category, str) else None].append(event)
+                else:
+                    unreadable += 1
+        for event in by_kind.pop(("X", None), []):
+            by_kind["X", category_of(event)].append(event)
+        if any(phase in _PAIRS for phase, _ in by_kind):
+            for kind in [kind for kind in by_kind if kind[0] in _PAIRS]:
+                del by_kind[kind]
+            by_kind[_PAIRED] = [event for event in events if isinstance(event, dict) and event.get("ph") in _PAIRS]
+        stamps = [event.get("ts") if isinstance(event, dict) else None for event in events[:_CLOCK_EVENTS]]
+        piece = cls({}, {}, stamps, unreadable)
+        for kind, members in by_kind.items():
+            phase, category = kind
+            if phase == "X":
+                piece.complete[kind] = taken(_text(category), members)
+            elif phase in _INSTANTS:
+                piece.others[kind] = [event for event in members if event.get("name") == "[memory]"]
+            else:
+                piece.others[kind] = [] if phase in _FLOWS else members
+        return piece
+
+
+def _by_rank(events: list[Any]) -> dict[int | None, list[Any]]:
+    """The events by the rank that they carry; of an ordinary file all under None.
+
+    Note [Merged ranks]
+        Tools that lay the files of several ranks into one write each event's rank into its arguments, and so that the
+        processes of several hosts stay apart, add a multiple of 100 000 000 to what is a number in `pid` and `device` (no
+        process of Linux has such a number). Metadata events without a rank belong to that of their `pid`. Once split,
+        each rank is read as a file of its own.
+    """
+    sample = events[:_SAMPLED] + events[-_SAMPLED:]
+    if not any(_rank_of(event) is not None for event in sample):
+        return {None: events}
+    by_rank: defaultdict[int | None, list[Any]] = defaultdict(list)
+    for event in events:
+        rank = _rank_of(event)
+        if isinstance(event, dict):
+            pid = event.get("pid")
+            if type(pid) is int and pid >= 0:
+                rank = pid // _PIDS_PER_RANK if rank is None else rank
+                event["pid"] = pid % _PIDS_PER_RANK
+            args = event.get("args")
+            if isinstance(args, dict) and type(args.get("device")) is int and args["device"] >= _PIDS_PER_RANK:
+                args["device"] %= _PIDS_PER_RANK
+        by_rank[rank].append(event)
+    return by_rank
+
+
+def _rank_of(event: Any) -> int | None:
+    args = event.get("args") if isinstance(event, dict) else None
+    rank = args.get("rank") if isinstance(args, dict) else None
+    return rank if type(rank) is int and 0 <= rank < 1 << 31 else None
+
+
+@dataclass
+class Groups:
+    """A file's events by kind. `categories` also has those of flows."""
+
+    complete: dict[str, CategoryEvents]
+    memory: list[Event]
+    metadata: list[Event]
+    categories: set[str]
+    stamps: list[Any]  # of the very first events
+    counters: list[Event]  # samples of hardware counters
+
+    @classmethod
+    def of(cls, pieces: list[Piece], problems: Counter[str], stamps_per_us: int = 1) -> Groups:
+        """`stamps_per_us`: what a microsecond is in `ts`."""
+        complete: defaultdict[Any, list[Taken]] = defaultdict(list)
+        others: defaultdict[Any, list[Event]] = defaultdict(list)
+        stamps: list[Any] = []
+        for piece in pieces:
+            if piece.unreadable:
+                problems["unreadable-event"] += piece.unreadable
+            if len(stamps) < _CLOCK_EVENTS:
+                stamps = (stamps + piece.stamps)[:_CLOCK_EVENTS]
+            for kind, columns in piece.complete.items():
+                complete[kind].append(columns)
+            for kind, members in piece.others.items():
+                others[kind] += members
+        spans, unpaired = paired(others.pop(_PAIRED, []), stamps_per_us)
+        if unpaired:
+            problems["begin-without-end"] += unpaired
+        for category, members in spans.items():
+            complete["X", category].append(taken(category, members))
+        categories = {category for _, category in (*complete, *others) if isinstance(category, str) and category}
+        groups = cls({}, [], [], categories, stamps, [])
+        for (_, category), parts in complete.items():
+            groups.complete.setdefault(_text(category), CategoryEvents(_text(category))).pieces += parts
+        for (phase, category), members in others.items():
+            if not isinstance(phase, str):
+                problems["unreadable-event"] += len(members)
+            elif phase == "M":
+                groups.metadata += members
+            elif phase in _INSTANTS:
+                groups.memory += members
+            elif phase == "C" and category in COUNTER_CATEGORIES:
+                groups.counters += members
+            elif phase not in _FLOWS and (phase, category) != COUNTER:
+                problems["other-phase-event"] += len(members)
+        for category, rows in groups.complete.items():
+            if not category:
+                problems["event-without-category"] += len(rows)
+            elif category not in KNOWN_CATEGORIES:
+                label = category if _PLAIN_NAME.fullmatch(category) else "(unreadable)"
+                problems[f"unknown-category {label}"] += len(rows)
+        return groups
+
+    def is_foreign(self, bare: bool) -> bool:
+        """Whether there are events, and none is of a kind that torch.profiler writes. A bare list of anything else is foreign
+        too."""
+        if not (self.categories or self.complete):
+            return bare and not (self.memory or self.metadata)
+        return not (self.categories & KNOWN_CATEGORIES) and not self.memory
+
+    def counter_figures(self) -> dict[str, dict[str, dict[str, float]]]:
+        """By GPU and counter: how many samples there are, their mean and their maximum."""
+        values: dict[tuple[str, str], list[float]] = {}
+        for event in self.counters:
+            args = event.get("args")
+            for name, value in args.items() if isinstance(args, dict) else ():
+                if type(value) in (int, float) and isinstance(name, str):
+                    values.setdefault((str(event.get("pid", "")), name), []).append(value)
+        figures: dict[str, dict[str, dict[str, float]]] = {}
+        for (gpu, name), of in values.items():
+            told = {"samples": len(of), "mean": round(sum(of) / len(of), 6), "max": max(of)}
+            figures.setdefault(gpu.removesuffix(" Counters"), {})[name] = told
+        return figures
+
+    def thread_names(self) -> dict[tuple[Any, Any], str]:
+        """What the operating system called the threads, by the file's pid and tid; the last word counts."""
+        names: dict[tuple[Any, Any], str] = {}
+        for event in self.metadata:
+            args = event.get("args")
+            if event.get("name") == "thread_name" and isinstance(args, dict) and isinstance(args.get("name"), str):
+                pid, tid = event.get("pid"), event.get("tid")
+                if isinstance(pid, int | str) and isinstance(tid, int | str):
+                    match = _THREAD_NAME.match(args["name"])
+                    names[pid, tid] = match[1] if match else args["name"].strip()
+        return names
+
+
+def _text(category: Any) -> str:
+    return category if isinstance(category, str) else ""

@@ -1,0 +1,70 @@
+"""Events that Kineto itself does not write, as other tools make them of its files.
+
+    category_of({"name": "aten::mm", "args": {}})       # "cpu_op": only an op is called that
+    paired([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
+
+An event without category gets one where its name and arguments allow no other; else it has none. A begin ("B") and the end
+("E") that closes it on the same thread are one complete event.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from operator import itemgetter
+from typing import Any
+
+from traces.kineto.reading.event_rows import Event
+
+_CALL = re.compile(r"(?:cuda|hip|cu)[A-Z]\w*$")
+_OP = re.compile(r"(?:aten|c10d|c10d_functional|_c10d_functional|torchvision|autograd::engine|torch::autograd)::")
+_STEP = re.compile(r"ProfilerStep#\d+$")
+_COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
+
+
+def category_of(event: Event) -> str:
+    """The category of a complete event that has none, or "" if that is uncertain."""
+    name, args = event.get("name"), event.get("args")
+    if not isinstance(name, str):
+        return ""
+    args = args if isinstance(args, dict) else {}
+    if type(args.get("device")) is int and type(args.get("stream")) is int and "correlation" in args:
+        if "grid" in args and "block" in args:
+            return "kernel"
+        return next((category for begin, category in _COPIES.items() if name.startswith(begin)), "")
+    if _CALL.match(name) and "correlation" in args:
+        return "cuda_runtime"
+    if "Python id" in args:
+        return "python_function"
+    if _STEP.match(name):
+        return "user_annotation"
+    return "cpu_op" if _OP.match(name) else ""
+
+
+def paired(events: list[Event], stamps_per_us: int) -> tuple[dict[str, list[Event]], int]:
+    """Complete events by category, of begin and end events in the order of the file; and how many found no partner.
+
+    An end closes the last open begin of its thread. `stamps_per_us`: what a microsecond is in `ts`.
+    """
+    spans: defaultdict[str, list[Event]] = defaultdict(list)
+    opened: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
+    usable = [event for event in events if type(event.get("ts")) in (int, float)]
+    unpaired = len(events) - len(usable)
+    for event in sorted(usable, key=itemgetter("ts")):
+        thread = opened[repr(event.get("pid")), repr(event.get("tid"))]
+        if event["ph"] == "B":
+            thread.append(event)
+        elif thread:
+            begin = thread.pop()
+            span: dict[str, Any] = {**event, **begin, "ph": "X", "dur": (event["ts"] - begin["ts"]) / stamps_per_us}
+            span["args"] = {**_args(begin), **_args(event)}
+            category = span.get("cat")
+            spans[category if isinstance(category, str) else category_of(span)].append(span)
+        else:
+            unpaired += 1
+    return dict(spans), unpaired + sum(map(len, opened.values()))
+
+
+def _args(event: Event) -> dict[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}

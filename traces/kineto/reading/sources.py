@@ -1,0 +1,114 @@
+"""The recordings that a path stands for: a file, or a folder or archive of them, one per rank.
+
+    for source in recordings_in(Path("run.tar.gz"), problems): ...    # Source("rank0.json", "run.tar.gz: rank0.json", b"{...}")
+
+An archive is told by its content. Of a folder or an archive the files called .json or .json.gz are read, one at a time.
+"""
+
+from __future__ import annotations
+
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
+from traces.kineto.reading.text import BYTES_PER_CHARACTER, decompressed, read_bytes
+from traces.model.trace import TraceImportError
+
+_SUFFIXES = (".json", ".json.gz")
+_DAMAGES = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError)
+_ZIP_MAGIC = b"PK\x03\x04"
+_TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
+
+
+def holds_several(path: Path) -> bool:
+    """Whether the path is a folder or an archive, of whose files some may be no recordings."""
+    return path.is_dir() or _is_zip(path) or _is_tar(path)
+
+
+class Source(NamedTuple):
+    """One file of a profiler, read."""
+
+    name: str  # of the file, within its folder or archive
+    label: str  # what a message calls it
+    text: bytes  # decompressed
+
+
+def recordings_in(path: Path, problems: Counter[str]) -> Iterator[Source]:
+    """Raises TraceImportError for what cannot be read or holds none."""
+    count = 0
+    if path.is_dir():
+        for file in sorted(path.iterdir()):
+            if file.name.endswith(_SUFFIXES) and file.is_file():
+                count += 1
+                yield Source(file.name, str(file), read_bytes(file, problems))
+    elif holds_several(path):
+        try:
+            for name, data in _zip_members(path) if _is_zip(path) else _tar_members(path):
+                count += 1
+                yield Source(name, f"{path}: {name}", decompressed(data, problems))
+        except TooLarge as error:
+            raise TraceImportError(f"{path}: {error}") from error
+        except _DAMAGES as error:
+            raise TraceImportError(f"{path}: a damaged archive ({error}); unpack what can be had, give the folder") from error
+    else:
+        count += 1
+        yield Source(path.name, str(path), read_bytes(path, problems))
+    if not count:
+        raise TraceImportError(f"{path}: has no .json or .json.gz files; give the folder of the ranks' traces")
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes of a file, none of what cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(1 << 16)
+    except OSError:
+        return b""
+
+
+def _is_zip(path: Path) -> bool:
+    return _head(path).startswith(_ZIP_MAGIC)
+
+
+def _is_tar(path: Path) -> bool:
+    """A tar archive, compressed or not: its first block has the magic."""
+    head = _head(path)
+    if head.startswith(b"\x1f\x8b"):
+        try:
+            head = zlib.decompressobj(wbits=31).decompress(head, 1 << 10)
+        except zlib.error:
+            return False
+    return head[_TAR_MAGIC_AT : _TAR_MAGIC_AT + len(_TAR_MAGIC)] == _TAR_MAGIC
+
+
+def _zip_members(path: Path) -> Iterator[tuple[str, bytes]]:
+    limit, size_bytes = UnpackLimit.of(path.stat().st_size), 0
+    with zipfile.ZipFile(path) as archive:
+        for name in sorted(archive.namelist()):
+            if name.endswith(_SUFFIXES) and not _is_hidden(name):
+                size_bytes += archive.getinfo(name).file_size
+                limit.check(BYTES_PER_CHARACTER * size_bytes, f"files of {size_text(size_bytes)}")
+                yield name, archive.read(name)
+
+
+def _tar_members(path: Path) -> Iterator[tuple[str, bytes]]:
+    limit, size_bytes = UnpackLimit.of(path.stat().st_size), 0
+    with tarfile.open(path) as archive:
+        for member in archive:
+            size_bytes += member.size  # whatever it is, it is unpacked on the way
+            limit.check(BYTES_PER_CHARACTER * size_bytes, f"files of {size_text(size_bytes)}")
+            if member.isfile() and member.name.endswith(_SUFFIXES) and not _is_hidden(member.name):
+                file = archive.extractfile(member)
+                if file is not None:
+                    yield member.name, file.read()
+
+
+def _is_hidden(name: str) -> bool:
+    """Such as macOS adds beside each file ("__MACOSX/._rank0.json")."""
+    return name.rpartition("/")[2].startswith(".")

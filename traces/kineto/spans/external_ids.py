@@ -1,0 +1,92 @@
+"""Which op made a runtime call, by the `External id` that Kineto writes on calls and kernels.
+
+    made_by = CallOwners.of(spans, ids, named)
+    made_by.names_ops     # whether the External ids of this file are ids of ops; None if no call tells
+    made_by.op            # per host row: the row of the op that made the call, or NONE
+
+Note [Threads that reuse ids]
+    CUPTI records the lower 32 bits of a caller's pthread id, and Kineto files the call under the first system thread that
+    had this id. Threads that live for one step only, such as the replicas of nn.DataParallel, get the ids of earlier threads.
+    From the second step on, their calls are therefore filed under a thread that has ended. The External id is right for all
+    of them, because the profiler pushes it on the calling thread when an op begins. So the id decides. Nesting on the thread
+    decides only where a call names no op, or names one that does not contain it in time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.kineto.spans.nesting import ROUNDING_NS
+from traces.model.trace import NONE, Column, HostSpans
+
+
+@dataclass(frozen=True)
+class CallOwners:
+    """`op` has for each host span the row of the op that made it, or NONE: only calls have one."""
+
+    op: Column
+    names_ops: bool | None
+
+    @classmethod
+    def of(cls, spans: HostSpans, ids: Column, named: Column) -> CallOwners:
+        """`ids` are the ids of ops, `named` the External ids of calls; NONE on all other rows.
+
+        External ids are ids of ops if most calls lie within the op that they name. From torch 1.12 to 2.3 they are copies of
+        the correlation instead: those that happen to be the id of an op lie elsewhere.
+        """
+        owner = np.full(len(spans), NONE, "i4")
+        calls = np.flatnonzero(named > 0)
+        ops = latest_by_id(ids, spans.start_ns, named[calls], spans.start_ns[calls])
+        calls, ops = calls[ops != NONE], ops[ops != NONE]
+        if not len(calls):
+            return cls(owner, None)
+        starts, ends = spans.start_ns, spans.end_ns
+        inside = (starts[ops] <= starts[calls]) & (ends[calls] <= ends[ops] + ROUNDING_NS)  # Note [Rounded ends]
+        if 2 * int(inside.sum()) < len(calls):
+            return cls(owner, False)
+        owner[calls[inside]] = ops[inside]
+        return cls(owner, True)
+
+    def in_order(self, order: Column) -> CallOwners:
+        """The same for a table of the rows `order`."""
+        place = np.empty(len(order) + 1, "i4")
+        place[order], place[NONE] = np.arange(len(order)), NONE
+        return CallOwners(place[self.op[order]], self.names_ops)
+
+    def move_to_threads(self, spans: HostSpans) -> None:
+        """Put each call on the thread of its op."""
+        calls = np.flatnonzero(self.op != NONE)
+        spans.thread[calls] = spans.thread[self.op[calls]]
+
+    def hang_under_ops(self, spans: HostSpans, ids: Column) -> None:
+        """Make each call a child of its op where nesting by time put it into another op. `spans` are nested.
+
+        What lies between an op and its call, such as Python frames, stays between them.
+        """
+        calls = np.flatnonzero(self.op != NONE)
+        above = spans.parent[calls]
+        climbing = np.flatnonzero((above != NONE) & (ids[above] <= 0))
+        while len(climbing):
+            above[climbing] = spans.parent[above[climbing]]
+            climbing = climbing[(above[climbing] != NONE) & (ids[above[climbing]] <= 0)]
+        elsewhere = calls[above != self.op[calls]]
+        spans.parent[elsewhere] = self.op[elsewhere]
+
+
+def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
+    """For each wanted id the row that has it, else NONE. Of several rows, the last that starts no later than `before_ns`, or
+    the first of them if all start later."""
+    rows = np.flatnonzero(ids > 0)
+    if not len(rows) or not len(wanted):
+        return np.full(len(wanted), NONE, "i4")
+    rows = rows[np.lexsort((start_ns[rows], ids[rows]))]
+    of_rows = ids[rows]
+    first, end = np.searchsorted(of_rows, wanted), np.searchsorted(of_rows, wanted, side="right")
+    found = np.where(first < end, rows[np.minimum(first, len(rows) - 1)], NONE)
+    for place in np.flatnonzero(end - first > 1).tolist():  # ids are given twice in joined files only
+        several = rows[first[place] : end[place]]
+        at = int(np.searchsorted(start_ns[several], before_ns[place], side="right"))
+        found[place] = several[max(at - 1, 0)]
+    return found.astype("i4")

@@ -1,0 +1,159 @@
+"""Which call launched each device span, and what the recording lost of the two.
+
+    found = Launches.of(host, device, names_ops)
+    found.launch      # per device span: a row of the host table, or NONE
+    found.backlog     # a mask: work that was launched before the recording began
+
+A device span and the call that launched it carry the same correlation id. Flow events are not used: in newer files most of
+their ends have no start.
+
+Note [One correlation, several calls]
+    A file that names a launch twice (cudaLaunchKernel, and within it cuLaunchKernel) has the outer call decide. Where separate
+    calls have one id, which files joined from several processes do, the call whose External id is the device span's launched
+    it; where that does not decide, the last call that began before the device span did.
+
+Note [Backlog]
+    Where the GPU lags behind the host, a recording begins with work of the steps before it. Streams execute work in order, and
+    CUPTI counts correlation ids upward. So work without a call is backlog if it runs before all work of its stream that was
+    launched within the recording, and if its id, where it has one, is below those of all recorded calls. It belongs to no step.
+    Any other work without a call was launched while calls were being recorded: the call is missing.
+
+Note [Lost kernels]
+    A profiler whose buffers are full, or that does not get all of them, drops device records and keeps the calls. Then a GPU
+    looks idle while it worked. So launching calls without device work are counted, except
+    * while a stream is captured, when a launch becomes a node of a graph and nothing runs;
+    * calls that the file names twice, if one of the two has its work.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.kineto.spans.external_ids import latest_by_id
+from traces.kineto.spans.name_patterns import matching
+from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
+
+_LAUNCHES = re.compile(r"(?:cuda|cu|hip)\w*Launch\w*Kernel|(?:cuda|cu|hip)GraphLaunch")
+_BEGIN_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")
+_END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
+
+
+@dataclass
+class HostColumns:
+    """Host spans, with the ids that join them to each other and to the device's. Each column has a number per span."""
+
+    spans: HostSpans
+    op: Column  # the id of an op, else NONE
+    named: Column  # of a runtime call: its External id, which may be the id of the op that made it; else NONE
+    correlation: Column  # of a runtime call, else NONE
+
+
+@dataclass
+class DeviceColumns:
+    """Device spans with their ids; 0 or less where there is none."""
+
+    spans: DeviceSpans
+    named: Column  # the External id
+    correlation: Column
+
+
+@dataclass
+class Launches:
+    """Per device span."""
+
+    launch: Column  # the row of the host span that launched it, or NONE
+    ambiguous: Column  # a mask: several calls have its correlation id, see Note [One correlation, several calls]
+    backlog: Column  # a mask: launched before the recording began, see Note [Backlog]
+
+    @classmethod
+    def of(cls, host: HostColumns, device: DeviceColumns, names_ops: bool) -> Launches:
+        """`host` is nested; `names_ops`: External ids are those of ops."""
+        calls = _calls(host)
+        launch = np.full(len(device.spans), NONE, "i4")
+        joined = np.flatnonzero(device.correlation > 0)
+        starts = host.spans.start_ns
+        launch[joined] = latest_by_id(calls, starts, device.correlation[joined], device.spans.start_ns[joined])
+        ambiguous = np.zeros(len(launch), bool)
+        ids, counts = np.unique(calls[calls > 0], return_counts=True)
+        if (counts > 1).any():
+            ambiguous = np.isin(device.correlation, ids[counts > 1])
+            _decide(launch, host, device, calls, np.flatnonzero(ambiguous))
+        missing = (launch == NONE) & (device.named > 0) & (device.spans.kind != DeviceKind.ANNOTATION)
+        if names_ops and missing.any():
+            rows = np.flatnonzero(missing)
+            ops = latest_by_id(host.op, starts, device.named[rows], device.spans.start_ns[rows])
+            began = ops != NONE
+            began[began] &= starts[ops[began]] <= device.spans.start_ns[rows[began]]
+            launch[rows[began]] = ops[began]
+        return cls(launch, ambiguous & device.spans.is_work, _backlog(device, launch, calls))
+
+
+def lost(host: HostColumns, launch: Column, strings: Strings) -> int:
+    """How many launching calls lost their device work, see Note [Lost kernels]. `launch` is that of the device spans."""
+    spans = host.spans
+    is_call = spans.kind == HostKind.RUNTIME
+    launching = np.flatnonzero(is_call & (host.correlation > 0) & matching(spans.name, _LAUNCHES, strings))
+    worked = np.zeros(len(spans) + 1, bool)
+    worked[launch[launch != NONE]] = True
+    ids = np.unique(host.correlation[worked[:-1] & (host.correlation > 0)])
+    worked[:-1] |= np.isin(host.correlation, ids)
+    is_launch = np.zeros(len(spans) + 1, bool)
+    is_launch[launching] = True
+    inner = launching[is_launch[spans.parent[launching]]]
+    worked[inner] |= worked[spans.parent[inner]]
+    worked[spans.parent[inner[worked[inner]]]] = True
+    is_launch[inner] = False  # the call around it counts for both
+    without = np.flatnonzero(is_launch[:-1] & ~worked[:-1])
+    begins = np.sort(spans.start_ns[is_call & matching(spans.name, _BEGIN_CAPTURE, strings)])
+    ends = np.sort(spans.end_ns[is_call & matching(spans.name, _END_CAPTURE, strings)])
+    at_ns = spans.start_ns[without]
+    # Captures that are open at a time; those that began before the recording only end in it.
+    begun_before = max(int((np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)), 0)
+    open_captures = begun_before + np.searchsorted(begins, at_ns, side="right") - np.searchsorted(ends, at_ns)
+    return int((open_captures <= 0).sum())
+
+
+def _calls(host: HostColumns) -> Column:
+    """The correlation id of each call, NONE within a call of the same id: the outer one decides."""
+    parent = host.spans.parent
+    inner = (host.correlation > 0) & (parent != NONE) & (host.correlation == host.correlation[parent])
+    return np.asarray(np.where(inner, NONE, host.correlation))
+
+
+def _decide(launch: Column, host: HostColumns, device: DeviceColumns, calls: Column, rows: Column) -> None:
+    """Let External ids decide which of several calls launched the device spans of `rows`."""
+    named: dict[tuple[int, int], list[int]] = {}
+    for call in np.flatnonzero((calls > 0) & np.isin(calls, device.correlation[rows])).tolist():
+        named.setdefault((int(calls[call]), int(host.named[call])), []).append(call)
+    for row in rows.tolist():
+        told = int(device.named[row])
+        same = named.get((int(device.correlation[row]), told), []) if told > 0 else []
+        if same:
+            begun = [call for call in same if host.spans.start_ns[call] <= device.spans.start_ns[row]]
+            launch[row] = max(begun or same[:1], key=lambda call: int(host.spans.start_ns[call]))
+
+
+def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
+    """See Note [Backlog]. Nothing is backlog in a recording without calls."""
+    called = calls[calls > 0]
+    if not len(called):
+        return np.zeros(len(launch), bool)
+    known_later = (device.correlation > 0) & (device.correlation >= called.min())
+    return np.asarray(before_launched_work(device.spans, launch) & ~known_later)
+
+
+def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
+    """A mask of the work without a call that begins before all work of its stream that has one; of none if no work has one."""
+    found = spans.is_work & (launch == NONE)
+    launched = spans.is_work & (launch != NONE)
+    if not launched.any():
+        return np.zeros(len(spans), bool)
+    for number, stream in {(int(spans.device[row]), int(spans.stream[row])) for row in np.flatnonzero(found).tolist()}:
+        on_stream = (spans.device == number) & (spans.stream == stream)
+        launched_ns = spans.start_ns[on_stream & launched]
+        if len(launched_ns):
+            found &= ~on_stream | (spans.start_ns < launched_ns.min())
+    return np.asarray(found)

@@ -1,0 +1,22 @@
+"""Rows of a table by a pattern of their names.
+
+    matching(host.name, re.compile("ProfilerStep#"), strings)  # a mask
+
+Names are matched once per distinct text, never once per row.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from traces.model.trace import Column, Strings
+
+
+def matching(names: Column, pattern: re.Pattern[str], strings: Strings) -> Column:
+    """Which rows have a name that the pattern matches at its start."""
+    matches = np.zeros(len(strings) + 1, bool)  # the last answers for NONE
+    for index in np.unique(names).tolist():
+        matches[index] = index >= 0 and pattern.match(strings[index]) is not None
+    return np.asarray(matches[names])

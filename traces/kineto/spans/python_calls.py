@@ -1,0 +1,163 @@
+"""Calls of Python functions in a profile: whose they are, and which are worth a row.
+
+    kept = scripts_calls(parent, is_call, names)    # a mask: without the tool's own functions and what they called
+    trace = folded(profile)                         # without functions that only come and go
+
+Kineto's stacks are calls: a row for each Python function ("train.py(8): step"), C function ("<built-in method conv2d ...>") and
+module ("nn.Module: Conv2d_0"). Of C++ they have the ops that ran within those, each in the one that called it, and the calls of
+the CUDA runtime; frames of other C++ functions no profile has.
+
+Note [Whose call is it]
+    A recorded or replaying script runs functions of this tool too: around each call of a module, and on the virtual GPU below
+    each op. They are known by file, line and name. What they call in turn is the script's again where it leads to an op, or to
+    a file that is neither torch's nor Python's own: they stand around modules, losses and loaders, and call no such thing else.
+    Of a thread that this tool started (one that writes a timeline) nothing is the script's.
+
+Note [Folding]
+    Most calls of a profile are of functions that run no op and take a microsecond or two (`isinstance`, `__getattr__`): their
+    rows tell of the profiler's own cost, and make a file up to three times its size. A function none of whose calls runs an op,
+    and whose calls take less than 10 us on average, is folded: its time is its callers', as in a flame graph that leaves out
+    what is too narrow to see. Whole functions go, so that what is told of those that stay is exact. Modules always stay.
+    `benchmarks/trace_file.py --stacks` prints what that makes of a file.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import CodeType
+
+import numpy as np
+
+from traces.model.invariants import REFERENCES
+from traces.model.row_order import repointed, taken
+from traces.model.trace import NONE, Column, HostKind, Strings, Trace
+
+SHORT_NS = 10_000  # on average: see Note [Folding]
+
+_ROOT = Path(__file__).resolve().parents[3]
+_ROOMS = ("traces", "tracer", "replayer")
+_CALL = re.compile(r"(?P<file>[^<>]+\.py)\((?P<line>\d+)\): (?P<name>.+)")
+_MODULE = "nn.Module: "
+_LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}  # which our functions call, too
+
+_TOOLS, _LIBRARYS, _SCRIPTS = range(3)
+
+
+def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Column:
+    """Which rows stay without the tool's own functions and what only they called, see Note [Whose call is it].
+
+    Rows are those of one profile, callers before what they call; `parent` is the row around each, or NONE. Rows that are no
+    calls all stay.
+    """
+    whose = {name: _whose(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
+    if _TOOLS not in whose.values():
+        return np.ones(len(names), bool)
+    above, calls = parent.tolist(), is_call.tolist()
+    of_script = [not call or whose[name] == _SCRIPTS for name, call in zip(names, calls, strict=True)]
+    leads_back = holding(parent, np.array(of_script, bool)).tolist()
+    is_ours = [False] * (len(above) + 1)  # whether the innermost call around or at a row is the tool's; the last is for NONE
+    begins = [*(call and name.startswith("threading.py(") for name, call in zip(names, calls, strict=True)), False]
+    in_own_thread = [False] * (len(above) + 1)
+    stays = [True] * len(above)
+    for row, outer in enumerate(above):
+        is_ours[row] = is_ours[outer]
+        begins[row] = begins[row] and (outer == NONE or begins[outer])  # how Python begins a thread
+        in_own_thread[row] = in_own_thread[outer] or (begins[outer] and whose.get(names[row]) == _TOOLS)
+        if calls[row]:
+            is_ours[row] = whose[names[row]] == _TOOLS or (is_ours[outer] and not leads_back[row])
+            stays[row] = not is_ours[row]
+    own = np.array(in_own_thread[:-1], bool)
+    kept: Column = np.array(stays, bool) & ~((holding(parent, own) | own) & np.array(is_call, bool))
+    return kept
+
+
+def folded(profile: Trace) -> Trace:
+    """The profile without the tool's functions and without those of Note [Folding]; names that nothing has any more go too."""
+    host = profile.host
+    is_call = host.kind == HostKind.PYTHON
+    if not is_call.any():
+        return profile
+    profile = _without(profile, ~scripts_calls(host.parent, is_call, [profile.strings[name] for name in host.name.tolist()]))
+    profile = _without(profile, is_fleeting(profile))
+    return _without_unused_names(profile)
+
+
+def is_fleeting(trace: Trace) -> Column:
+    """Which host rows are calls of functions that Note [Folding] folds."""
+    host = trace.host
+    is_call = host.kind == HostKind.PYTHON
+    places = len(trace.strings)
+    calls = np.bincount(host.name[is_call], minlength=places)
+    took_ns = np.bincount(host.name[is_call], weights=host.duration_ns[is_call].astype(np.float64), minlength=places)
+    goes = (calls > 0) & (took_ns < SHORT_NS * calls)
+    goes[host.name[is_call & holding(host.parent, ~is_call)]] = False
+    goes &= ~np.array([text.startswith(_MODULE) for text in trace.strings.texts], bool)
+    fleeting: Column = is_call & goes[host.name]
+    return fleeting
+
+
+def holding(parent: Column, rows: Column) -> Column:
+    """Of rows that lie within each other, outer ones first: a mask of `rows` and of all that one of them lies in."""
+    above, holds = parent.tolist(), [*rows.tolist(), False]
+    for row in range(len(above) - 1, -1, -1):
+        holds[above[row]] |= holds[row]
+    return np.array(holds[:-1], bool)
+
+
+def _without(trace: Trace, goes: Column) -> Trace:
+    """Without these host rows; what they enclosed lies in what enclosed them."""
+    above, gone = trace.host.parent.tolist(), [*goes.tolist(), False]
+    for row, outer in enumerate(above):
+        if gone[outer]:
+            above[row] = above[outer]
+    columns = trace.host.columns() | {"parent": np.array(above, "i4")}
+    return taken(replace(trace, host=type(trace.host)(**columns)), {"host": np.flatnonzero(~goes)})
+
+
+def _without_unused_names(trace: Trace) -> Trace:
+    used = np.zeros(len(trace.strings) + 1, bool)
+    for where, target in REFERENCES.items():
+        if target == "strings":
+            table, _, column = where.partition(".")
+            used[getattr(getattr(trace, table), column)] = True
+    strings = Strings()
+    places = [strings.add(text) if use else NONE for text, use in zip(trace.strings.texts, used[:-1].tolist(), strict=True)]
+    return replace(repointed(trace, {"strings": np.array([*places, NONE])}), strings=strings)
+
+
+def _whose(call: str) -> int:
+    found = _CALL.fullmatch(call)
+    if found is None:  # a module, or a C function
+        return _SCRIPTS if call.startswith(_MODULE) else _LIBRARYS
+    file = found["file"].replace("\\", "/")
+    own = file.removeprefix(f"{_ROOT.as_posix()}/").removeprefix("trace_replay/")
+    if own.split("/")[0] in _ROOMS and any(int(found["line"]) in lines for lines in _lines_of(own).get(found["name"], ())):
+        return _TOOLS
+    return _LIBRARYS if file.split("/")[0].removesuffix(".py") in _LIBRARIES else _SCRIPTS
+
+
+@cache
+def _lines_of(file: str) -> dict[str, list[range]]:
+    """By name, the lines of the functions of a file of this tool; none where it has no such file. A call that had begun before
+    the profile did is noted with the line at which it was."""
+    try:
+        code = compile((_ROOT / file).read_bytes(), file, "exec")
+    except OSError:
+        return {}
+    found: dict[str, list[range]] = {}
+    for one in _codes_of(code):
+        last = max(line or 0 for *_, line in one.co_lines())
+        found.setdefault(one.co_name, []).append(range(one.co_firstlineno, last + 1))
+    return found
+
+
+def _codes_of(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _codes_of(inner)

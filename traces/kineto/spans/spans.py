@@ -1,0 +1,347 @@
+"""Host, device and memory tables out of the events of one rank.
+
+    tables = read_tables(groups, clock, strings, problems)
+    tables.device.launch  # rows of tables.host
+
+A device span points at the runtime call that launched it, by correlation (`launches.py`). The call's op is the one that its
+External id names, or, where it names none, the one around it on its thread (`external_ids.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from traces.chrome.export_notes import ExportNotes
+from traces.kineto.reading import event_columns as cols
+from traces.kineto.reading.eras import (
+    ANNOTATION_NAME,
+    DEVICE_CATEGORIES,
+    HOST_CATEGORIES,
+    MODULE_NAME,
+    WINDOW_CATEGORY,
+    TsUnit,
+    external_ids_are_ops,
+)
+from traces.kineto.reading.event_rows import ABSENT, COMMS, CONFIG, LAYOUT, SHAPES, Event
+from traces.kineto.reading.groups import Groups
+from traces.kineto.spans.external_ids import CallOwners
+from traces.kineto.spans.impossible import longer_than, overlapping
+from traces.kineto.spans.launches import DeviceColumns, HostColumns, Launches, lost
+from traces.kineto.spans.name_patterns import matching
+from traces.kineto.spans.nesting import nesting_order, parents
+from traces.kineto.spans.shapes import Shapes
+from traces.kineto.spans.thread_roles import roles_of
+from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Strings, Thread
+from traces.names.launch_configs import config_text
+
+_OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}
+_OTHER_STREAMS = ("xpu_", "mtia_", "privateuse1_")  # of whose queues some do not run their work in order
+_LONGEST_WINDOW_US = 10**12  # eleven days
+_SYNC_ROWS = 1_000_000  # added to a stream's number
+_DIGITS = re.compile(r"-?\d+")
+# Of a frame's file: all up to the folder that packages or the standard library are in, else up to the last folder of a path
+# that begins at a root.
+_FOLDERS = re.compile(
+    r"\A(?:.*[/\\](?:(?:site|dist)-packages|python\d[\d.]*)[/\\]|(?:/|[A-Za-z]:[/\\]).*[/\\](?=[^/\\]*\(\d+\)))"
+)
+
+
+@dataclass
+class RankTables:
+    """One rank's tables. The `device` columns hold the profiler's numbers still, and the threads have no rank yet."""
+
+    threads: list[Thread]
+    host: HostSpans
+    device: DeviceSpans
+    memory: MemoryEvents
+    comms: dict[int, Event]  # the arguments of the host spans that are about collectives, by row
+
+
+def read_tables(
+    groups: Groups,
+    clock: TsUnit,
+    strings: Strings,
+    problems: Counter[str],
+    notes: ExportNotes | None = None,
+    *,
+    dependent_launch: bool = True,
+) -> RankTables:
+    """`notes` are those of a file that was exported from a trace; `dependent_launch` as in impossible.py."""
+    names, threads = cols.Names(strings), cols.Threads()
+    host, comms = _read_host(groups, clock, names, threads, problems, notes)
+    device = _read_device(groups, clock, names, problems, notes)
+    memory = _read_memory(groups.memory, clock, threads, problems)
+    if not notes:
+        _exclude_impossible(groups, host.spans, device, dependent_launch, problems)
+    owners = CallOwners.of(host.spans, host.op, _told_by_kernels(host, device))
+    if notes:
+        renumber, rows = _as_noted(threads, host.spans, notes), notes.threads
+    else:
+        filed = np.union1d(host.spans.thread, memory.thread)
+        owners.move_to_threads(host.spans)
+        left = np.setdiff1d(filed, np.union1d(host.spans.thread, memory.thread))
+        renumber, rows = roles_of(threads, groups.thread_names(), host.spans, strings, left)
+    host.spans.thread = renumber[host.spans.thread]
+    memory.thread = renumber[memory.thread]
+    host, comms = _nested(host, owners, comms, problems)
+    if notes:  # the ids are ours, and the problems were counted when the trace was made
+        spans = _launched(host, device, True, strings, Counter())
+    else:
+        spans = _launched(host, device, owners.names_ops, strings, problems)
+    return RankTables(rows, host.spans, spans, memory, comms)
+
+
+def _exclude_impossible(
+    groups: Groups, host: HostSpans, device: DeviceColumns, dependent_launch: bool, problems: Counter[str]
+) -> None:
+    """Set durations that cannot be true to 0, and count them. See impossible.py."""
+    window_ns = _window_ns(groups)
+    for spans in (host, device.spans):
+        too_long = longer_than(spans, window_ns)
+        _count(problems, "duration-beyond-window", too_long)
+        spans.duration_ns[too_long] = 0
+    if not any(category.startswith(_OTHER_STREAMS) for category in groups.complete):
+        late = overlapping(device, dependent_launch)
+        _count(problems, "impossible-overlap", late)
+        device.spans.duration_ns[late] = 0
+
+
+def _window_ns(groups: Groups) -> int:
+    """How long the profiler recorded, or 0 if the file does not say."""
+    if WINDOW_CATEGORY not in groups.complete:
+        return 0
+    rows = groups.complete[WINDOW_CATEGORY]
+    lasted = [took for took in rows.column("dur") if type(took) in (int, float) and 0 < took < _LONGEST_WINDOW_US]
+    return int(1000 * sum(lasted))
+
+
+def _told_by_kernels(host: HostColumns, device: DeviceColumns) -> Column:
+    """The External ids of calls; where a call has none, that of the device span that it launched."""
+    lacking = np.flatnonzero((host.named <= 0) & (host.correlation > 0))
+    telling = (device.named > 0) & (device.correlation > 0)
+    if not len(lacking) or not telling.any():
+        return host.named
+    named = host.named.copy()
+    ids, first = np.unique(device.correlation[telling], return_index=True)
+    place = np.minimum(np.searchsorted(ids, host.correlation[lacking]), len(ids) - 1)
+    launched = ids[place] == host.correlation[lacking]
+    named[lacking[launched]] = device.named[telling][first[place[launched]]]
+    return named
+
+
+def _as_noted(threads: cols.Threads, spans: HostSpans, notes: ExportNotes) -> Column:
+    """For each of `threads` its row in the notes. Those that are not there, and have host spans, are added to them."""
+    row_of = {track: row for row, track in enumerate(notes.tracks)}
+    used = np.bincount(spans.thread, minlength=len(threads))
+    for row, (_, tid) in enumerate(threads.keys):
+        if tid not in row_of and used[row]:
+            row_of[tid] = len(notes.threads)
+            notes.threads.append(Thread(0, tid))
+    return np.array([row_of.get(tid, NONE) for _, tid in threads.keys] or [NONE], "i4")
+
+
+def _read_host(
+    groups: Groups,
+    clock: TsUnit,
+    names: cols.Names,
+    threads: cols.Threads,
+    problems: Counter[str],
+    notes: ExportNotes | None,
+) -> tuple[HostColumns, dict[int, Event]]:
+    """The host spans, and by their rows the arguments of those that are about collectives."""
+    shapes = Shapes(names.strings, only_inputs=notes is not None)
+    parts: list[HostColumns] = []
+    comms: dict[int, Event] = {}
+    first = 0
+    for category, events in groups.complete.items():
+        if category in DEVICE_CATEGORIES or category == WINDOW_CATEGORY:
+            continue
+        kind = HOST_CATEGORIES.get(category, HostKind.OTHER)
+        read = cols.read(events, clock, names, problems)
+        spans = HostSpans.of(
+            name=read.names,
+            thread=threads.rows(read.pids, read.tids),
+            kind=np.full(len(read), kind),
+            start_ns=read.start_ns,
+            duration_ns=read.duration_ns,
+        )
+        recorded = slice(None)
+        if notes:
+            recorded, spans.start_ns, spans.duration_ns = notes.corrected(category, spans.start_ns, spans.duration_ns)
+        op = named = correlation = np.full(len(read), NONE)
+        if kind in (HostKind.OP, HostKind.ANNOTATION):
+            spans.shapes, spans.dtypes = shapes.ids(read.names, read.args[SHAPES])
+            spans.stack = _stacks(read.args["Call stack"], names.strings)
+            spans.layout = np.array([names.strings.add(text) if text else NONE for text in read.args[LAYOUT]], "i4")
+            spans.sequence = read.numbers("Sequence number")
+            forward = read.numbers("Fwd thread id")
+            spans.forward_thread = np.where((forward > 0) & (forward < 1 << 31), forward, NONE).astype("i4")
+        if kind == HostKind.OP:
+            op = read.ids("External id")
+            for pattern in (MODULE_NAME, ANNOTATION_NAME) if category == "Operator" else (MODULE_NAME,):
+                spans.kind[matching(read.names, pattern, names.strings)] = HostKind.ANNOTATION
+        elif kind == HostKind.RUNTIME:
+            correlation, named = read.ids("correlation"), _external_ids(read)
+        of_comms = list(read.args.get(COMMS, ()))[recorded]
+        comms.update((first + row, args) for row, args in enumerate(of_comms) if args is not None)
+        spans = spans.take(recorded) if notes else spans
+        parts.append(HostColumns(spans, op[recorded], named[recorded], correlation[recorded]))
+        first += len(parts[-1].spans)
+    none = np.empty(0, "i8")
+    columns = HostColumns(
+        HostSpans.concatenated([p.spans for p in parts]),
+        np.concatenate([p.op for p in parts] or [none]),
+        np.concatenate([p.named for p in parts] or [none]),
+        np.concatenate([p.correlation for p in parts] or [none]),
+    )
+    return columns, comms
+
+
+def _nested(
+    host: HostColumns, owners: CallOwners, comms: dict[int, Event], problems: Counter[str]
+) -> tuple[HostColumns, dict[int, Event]]:
+    """The host spans in nesting order with their parents, and `comms` by their new rows."""
+    spans = host.spans
+    outer = np.array([_OUTER[kind] for kind in HostKind])[spans.kind]
+    order = nesting_order(spans.thread, spans.start_ns, spans.duration_ns, outer, host.op)
+    spans = spans.take(order)
+    spans.parent, overlaps = parents(spans.thread, spans.start_ns, spans.end_ns)
+    if overlaps:
+        problems["partial-overlap"] += overlaps
+    nested = HostColumns(spans, host.op[order], host.named[order], host.correlation[order])
+    owners.in_order(order).hang_under_ops(spans, nested.op)
+    comms = dict(zip(np.argsort(order)[list(comms)].tolist(), comms.values(), strict=True)) if comms else {}
+    return nested, comms
+
+
+def _read_device(
+    groups: Groups,
+    clock: TsUnit,
+    names: cols.Names,
+    problems: Counter[str],
+    notes: ExportNotes | None,
+) -> DeviceColumns:
+    parts: list[DeviceSpans] = []
+    externals: list[Column] = [np.empty(0, "i8")]
+    correlations: list[Column] = [np.empty(0, "i8")]
+    for category, events in groups.complete.items():
+        if category not in DEVICE_CATEGORIES:
+            continue
+        read = cols.read(events, clock, names, problems)
+        kind = DEVICE_CATEGORIES[category]
+        size = NONE if kind in (DeviceKind.MEMCPY, DeviceKind.MEMSET) else 0
+        parts.append(
+            DeviceSpans.of(
+                name=read.names,
+                device=_told(read.numbers("device"), read.pids),
+                stream=_streams(read, kind),
+                kind=np.full(len(read), kind),
+                start_ns=read.start_ns,
+                duration_ns=read.duration_ns,
+                bytes=read.numbers("bytes") if size else np.full(len(read), NONE),
+                config=_configs(read.args[CONFIG], names.strings),
+                graph=_id(read.numbers("graph id")),
+                graph_node=_id(read.numbers("graph node id")),
+            )
+        )
+        if notes:
+            _, parts[-1].start_ns, parts[-1].duration_ns = notes.corrected(category, read.start_ns, read.duration_ns)
+            parts[-1].origin = notes.origins(category, len(read))
+        externals.append(_external_ids(read))
+        is_annotation = kind == DeviceKind.ANNOTATION
+        correlations.append(np.zeros(len(read), "i8") if is_annotation else read.ids("correlation"))
+    return DeviceColumns(DeviceSpans.concatenated(parts), np.concatenate(externals), np.concatenate(correlations))
+
+
+def _external_ids(read: cols.EventColumns) -> Column:
+    """Of calls and device spans; spelt with a small letter until 2021."""
+    external = read.ids("External id")
+    return external if (external > 0).any() else read.ids("external id")
+
+
+def _launched(
+    host: HostColumns, device: DeviceColumns, names_ops: bool | None, strings: Strings, problems: Counter[str]
+) -> DeviceSpans:
+    """The device spans, pointing at what launched them."""
+    if names_ops is None:
+        names_ops = external_ids_are_ops(device.named, device.correlation)
+    found = Launches.of(host, device, names_ops)
+    spans = device.spans
+    spans.launch = found.launch
+    _count(problems, "duplicate-correlation", found.ambiguous)
+    _count(problems, "backlog-at-start", found.backlog)
+    _count(problems, "kernel-without-launch", spans.is_work & (spans.launch == NONE) & ~found.backlog)
+    if missing := lost(host, spans.launch, strings):
+        problems["lost-kernel"] += missing
+    if len(host.spans):
+        early = spans.start_ns < host.spans.start_ns[spans.launch]
+        _count(problems, "kernel-before-launch", (spans.launch != NONE) & early)
+    return spans.take(np.lexsort((spans.kind, spans.start_ns, spans.stream, spans.device)))
+
+
+def _read_memory(events: list[Event], clock: TsUnit, threads: cols.Threads, problems: Counter[str]) -> MemoryEvents:
+    events, times = cols.instants(events, clock, problems)
+    args = [event.get("args", {}) for event in events]
+    kind = cols.numbers(args, "Device Type", 0)
+    memory = MemoryEvents.of(
+        time_ns=times,
+        thread=threads.rows([e["pid"] for e in events], [e["tid"] for e in events]),
+        device=np.where(kind == 0, NONE, cols.numbers(args, "Device Id", 0)),
+        bytes=cols.numbers(args, "Bytes", 0),
+        address=cols.numbers(args, "Addr", 0, "u8"),
+        allocated_bytes=cols.numbers(args, "Total Allocated", NONE),
+        reserved_bytes=cols.numbers(args, "Total Reserved", NONE),
+    )
+    return memory.take(np.argsort(memory.time_ns, kind="stable"))
+
+
+def _stacks(texts: list[Any], strings: Strings) -> Column:
+    """The string ids of call stacks, NONE where there is none."""
+    given = [text if isinstance(text, str) else "" for text in texts]
+    ids = {text: strings.add(shortened(text)) if text else NONE for text in dict.fromkeys(given)}
+    return np.fromiter(map(ids.__getitem__, given), "i4", len(texts))
+
+
+def shortened(stack: str) -> str:
+    """The frames of a stack as python_function rows have them: files of libraries from their package on, others by name, so
+    that no folder of a person's is kept."""
+    return ";".join(_FOLDERS.sub("", frame) for frame in stack.split(";"))
+
+
+def _configs(texts: list[bytes], strings: Strings) -> Column:
+    """The string ids of launch configurations, NONE where there is none."""
+    configs = {text: config_text(orjson.loads(b"[%b]" % text)) if text else "" for text in dict.fromkeys(texts)}
+    ids = {text: strings.add(config) if config else NONE for text, config in configs.items()}
+    return np.fromiter(map(ids.__getitem__, texts), "i4", len(texts))
+
+
+def _id(numbers: Column) -> Column:
+    """0 is no id: Kineto writes it for what is no part of a graph."""
+    return np.where(numbers > 0, numbers, NONE)
+
+
+def _told(told: Column, fallback: list[Any]) -> Column:
+    """What each event's arguments tell, else the number in its pid or tid (5, "5" or "stream 5")."""
+    for row in np.flatnonzero(told == ABSENT).tolist():
+        digits = _DIGITS.search(str(fallback[row]))
+        told[row] = int(digits[0]) if digits and len(digits[0]) < 10 else 0
+    return told
+
+
+def _streams(read: cols.EventColumns, kind: DeviceKind) -> Column:
+    """The streams of device spans. Since April 2026, waits for a stream lie on a row of their own beside it."""
+    streams = _told(read.numbers("stream"), read.tids)
+    if kind == DeviceKind.SYNC:
+        streams[streams >= _SYNC_ROWS] -= _SYNC_ROWS
+    return streams
+
+
+def _count(problems: Counter[str], kind: str, wrong: Column) -> None:
+    if wrong.any():
+        problems[kind] += int(wrong.sum())

@@ -1,0 +1,103 @@
+"""Communication between ranks, out of what torch.profiler writes of it.
+
+    collectives = read_collectives(tables, strings)
+    collectives.bytes   # array([8196000, ...])
+
+Every backend wraps a collective in a range of its own name ("nccl:all_reduce", "gloo:all_reduce"). Around NCCL's lies an op
+`record_param_comms`, which since torch 2.3 tells counts, dtype and group, and since 2026 the communicator and the operation's
+number in it; before, the range's input shapes are all there is.
+The time is that of the NCCL kernels launched within the range, from the first one's start to the last one's end. Gloo has none:
+its range is on the thread that does the work, so it is the whole operation. A range of NCCL without kernels is only the time
+that the host took to enqueue the operation: how long that took is unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from traces.kineto.reading.event_rows import Event
+from traces.kineto.spans.name_patterns import matching
+from traces.kineto.spans.shapes import describe
+from traces.kineto.spans.spans import RankTables
+from traces.model.trace import NONE, Collectives, Column, DeviceKind, Ending, Strings, parse_shapes
+from traces.names.collectives import SCALAR_TYPES, function_of
+from traces.rates.op_cost import itemsize, size_bytes
+
+_ON_DEVICE = ("nccl", "xccl")  # backends that execute on the GPU what the host enqueues
+_KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
+
+
+def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
+    """One row per collective of the rank, ordered by start."""
+    ranges = {row: call for row in tables.comms if (call := function_of(strings[int(tables.host.name[row])])) != ("", "")}
+    if not ranges:
+        return Collectives.empty()
+    host = tables.host
+    on_device = _kernel_times(tables, strings, ranges)
+    found = []
+    for row, (backend, name) in ranges.items():
+        around = row
+        while around != NONE and (around in ranges or around not in tables.comms):
+            around = int(host.parent[around])
+        told = tables.comms.get(around, {})
+        dtype, size_bytes = _size(told, tables.comms[row])
+        group = told.get("Process Group Name", told.get("Process Group ID"))
+        communicator = told.get("Comms Id")  # beyond 63 bits, so text
+        called_ns = int(host.start_ns[around if around != NONE else row])
+        start_ns, end_ns = on_device.get(row, (called_ns, called_ns + int(host.duration_ns[row])))
+        found.append(
+            {
+                "name": strings.add(name),
+                "dtype": strings.add(dtype) if dtype else NONE,
+                "group": strings.add(str(group)) if isinstance(group, str | int) else NONE,
+                "group_size": _count(told.get("Group size"), 1 << 31),
+                "backend": strings.add(backend),
+                "bytes": size_bytes,
+                "start_ns": start_ns,
+                "duration_ns": end_ns - start_ns,
+                "called_ns": called_ns if called_ns != start_ns else NONE,
+                "communicator": strings.add(str(communicator)) if type(communicator) in (int, str) else NONE,
+                "sequence": _count(told.get("Seq"), 1 << 62),
+                "ending": Ending.UNSEEN if backend in _ON_DEVICE and row not in on_device else Ending.SEEN,
+            }
+        )
+    found.sort(key=lambda call: call["start_ns"])
+    return Collectives.of(**{key: [call[key] for call in found] for key in found[0]})
+
+
+def _kernel_times(tables: RankTables, strings: Strings, ranges: dict[int, Any]) -> dict[int, tuple[int, int]]:
+    """By range: the first start and the last end of the kernels that it launched."""
+    device, parent = tables.device, tables.host.parent
+    launched = (device.kind == DeviceKind.KERNEL) & (device.launch != NONE) & matching(device.name, _KERNEL, strings)
+    kernels: dict[int, list[int]] = {}
+    for kernel in np.flatnonzero(launched).tolist():
+        row = int(device.launch[kernel])
+        while row != NONE and row not in ranges:
+            row = int(parent[row])
+        if row != NONE:
+            kernels.setdefault(row, []).append(kernel)
+    ends: Column = device.end_ns
+    return {row: (int(device.start_ns[own].min()), int(ends[own].max())) for row, own in kernels.items()}
+
+
+def _size(told: Event, of_range: Event) -> tuple[str, int]:
+    """The dtype ("" if unknown) and the bytes (or NONE) of the rank's input."""
+    elements, scalar = _count(told.get("In msg nelems"), 1 << 48), told.get("dtype")
+    if elements != NONE and isinstance(scalar, str) and scalar in SCALAR_TYPES:
+        return SCALAR_TYPES[scalar], elements * itemsize(SCALAR_TYPES[scalar])
+    dims, types = of_range.get("Input Dims"), of_range.get("Input type")
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return "", NONE
+    shapes, names = describe(dims, types)
+    dtypes = (names or "").split(";")
+    if not shapes or not all(dtypes):
+        return "", NONE
+    sizes = (size_bytes((shape,), dtype) for shape, dtype in zip(parse_shapes(shapes), dtypes, strict=True))
+    return dtypes[0], _count(sum(sizes), 1 << 62)
+
+
+def _count(value: Any, limit: int) -> int:
+    return value if type(value) is int and 0 <= value < limit else NONE

@@ -1,0 +1,62 @@
+"""The GPUs of one rank: which were used, what is known of them, and what torch calls them.
+
+    devices, row_of, visible = read_devices(header, tables)
+    row_of[2]   # 0: the profiler's device 2 is the first of `devices`
+
+Note [Agents]
+    NVIDIA's GPUs carry one number everywhere, which is torch's ("cuda:3"). Kernels on AMD carry agent numbers, which count the
+    processors too (2 on a machine with two of them and GPUs 0 to 7), while memory events carry torch's number. So neither
+    looks up its properties by number; the two are brought together by their order, and a GPU without memory events is
+    called by its place among those used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from traces.kineto.spans.spans import RankTables
+from traces.model.machine import from_kineto
+from traces.model.trace import NONE, Device
+
+
+def properties_of(header: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a file says of each GPU of its machine."""
+    listed = header.get("deviceProperties", header.get("computeProperties"))
+    return [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
+
+
+def is_of_amd(header: dict[str, Any]) -> bool:
+    """Whether a file is from a machine with AMD GPUs."""
+    if any(key.startswith(("hip_", "roctracer")) for key in header):
+        return True
+    return any("AMD" in str(p.get("name", "")) for p in properties_of(header))
+
+
+def read_devices(header: dict[str, Any], tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
+    """The GPUs that were used (if none was: those listed), their rows by the number that `tables` have, and how many were
+    visible. On AMD the numbers of memory events in `tables` become those of kernels."""
+    properties = properties_of(header)
+    by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}
+    memory, spans = tables.memory, tables.device
+    is_amd = is_of_amd(header)
+    used = np.unique(spans.device).tolist()
+    allocated = np.unique(memory.device[memory.device != NONE]).tolist()
+    index_of: dict[int, int] = {}
+    if is_amd and used:
+        index_of = dict(zip(used, range(len(used)), strict=True))
+        if len(allocated) <= len(used):
+            agent_of = dict(zip(allocated, used, strict=False))
+            index_of |= {agent: number for number, agent in agent_of.items() if number not in index_of.values()}
+            memory.device = np.array([agent_of.get(n, NONE) for n in memory.device.tolist()], "i4")
+            allocated = used
+    numbers = sorted(set(used) | set(allocated)) or sorted(by_id)
+    devices = []
+    for number in numbers:
+        known = by_id.get(number, {}) if not index_of else (properties[0] if properties else {})
+        total = known.get("totalGlobalMem")
+        total_bytes = total if type(total) is int else NONE
+        name = str(known.get("name", ""))
+        devices.append(Device(0, index_of.get(number, number), name, total_bytes, from_kineto(known)))
+    return devices, {number: row for row, number in enumerate(numbers)}, len(properties)

@@ -1,0 +1,153 @@
+"""Steps of a recording that says nothing of steps: repeated structure.
+
+    repeated_steps(host, device, strings)       # Repeats(starts_ns=[...], has_rest=False), or None
+    gpu_step_marks(host, device, strings)       # GpuMarks(numbers=[5, 6], starts_ns=[...]), or None
+
+Note [Repeated ops]
+    The symbols are the main thread's outermost ops, and its launches outside of ops: each by its name and the names of the work
+    that was launched in it, a graph by its id. If the whole recording is the same unit of symbols again and again, at least
+    twice, each unit is a step. What is left at the end is an incomplete step. A unit alone is not enough, since the layers of
+    one network repeat as well. It must also hold kernels and what a loop does once in each iteration: launch a graph, copy
+    between host and device, or run an optimizer's kernels.
+
+    If graphs are launched and the rest does not repeat (a loop that warms up and captures before it replays), the sequence of
+    graph launches alone is taken, from the first one on. What came before is no step.
+
+Note [Step marks on the GPU]
+    A profiler projects its step marks to the GPU's timeline, and some files hold that projection alone. Work that runs within
+    such a mark was launched in its step, so a step begins on the host with the first launch of that work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from traces.kineto.spans.name_patterns import matching
+from traces.kineto.spans.thread_roles import STEP_MARK
+from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
+from traces.names.device_names import copy_direction
+
+_GRAPH_LAUNCH = re.compile(r"(?:cu|cuda|hip)GraphLaunch")
+_OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|fused_?sgd|adam_?kernel|lamb)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Where steps begin on the host; the last one ends with the recording. `has_rest`: it is a part of a step only."""
+
+    starts_ns: list[int]
+    has_rest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMarks:
+    """Steps that are marked on the GPU alone: their numbers, and where they begin on the host."""
+
+    numbers: list[int]
+    starts_ns: list[int]
+
+
+def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> GpuMarks | None:
+    """See Note [Step marks on the GPU]; None where there are none, or where none of the work in a mark has a known launch."""
+    rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
+    rows = rows[matching(device.name[rows], STEP_MARK, strings)]
+    if not len(rows):
+        return None
+    work = np.flatnonzero(device.is_work & (device.launch != NONE))
+    top = _outermost(host)
+    begins: dict[int, int] = {}
+    for row in rows[np.argsort(device.start_ns[rows], kind="stable")].tolist():
+        match = STEP_MARK.match(strings[int(device.name[row])])
+        own = work[device.device[work] == device.device[row]]
+        own = own[(device.start_ns[own] >= device.start_ns[row]) & (device.start_ns[own] < device.end_ns[row])]
+        if match and len(own):
+            first_ns = int(host.start_ns[top[device.launch[own]]].min())
+            begins[int(match[1])] = min(begins.get(int(match[1]), first_ns), first_ns)
+    found = sorted(begins.items(), key=lambda one: one[1])
+    numbers = [number for number, _ in found]
+    return GpuMarks(numbers, [start_ns for _, start_ns in found]) if found and numbers == sorted(numbers) else None
+
+
+def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
+    """See Note [Repeated ops]; None where nothing repeats, or where a repeated unit may be a layer as well."""
+    calls = _calls(host, device, strings)
+    unit = _unit([call.symbol for call in calls])
+    if unit and any(call.is_once for call in calls[:unit]) and any(call.computes for call in calls[:unit]):
+        return Repeats([call.start_ns for call in calls[::unit]], len(calls) % unit > 0)
+    graphs = [call for call in calls if call.is_graph]
+    unit = _unit([call.symbol for call in graphs])
+    return Repeats([call.start_ns for call in graphs[::unit]], len(graphs) % unit > 0) if unit else None
+
+
+class _Call(NamedTuple):
+    """An outermost op of the main thread, or a launch outside of ops."""
+
+    start_ns: int
+    symbol: tuple[int, ...]
+    is_graph: bool  # it launched a graph
+    is_once: bool  # a loop does it once per iteration
+    computes: bool  # it launched kernels
+
+
+def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call]:
+    """In order of time."""
+    top = _outermost(host)
+    work = np.flatnonzero(device.is_work & (device.launch != NONE))
+    work = work[np.argsort(device.start_ns[work], kind="stable")]
+    work_of: dict[int, list[int]] = {}
+    for row, of in zip(work.tolist(), top[device.launch[work]].tolist(), strict=True):
+        work_of.setdefault(of, []).append(row)
+    once = {name for name in np.unique(device.name[work]).tolist() if _once(strings[name])}
+    tops = np.unique(
+        top[(host.thread == 0) & ((host.kind == HostKind.OP) | np.isin(np.arange(len(host)), device.launch[work]))]
+    )
+    launches_graph = set(top[matching(host.name, _GRAPH_LAUNCH, strings)].tolist())
+    found = []
+    for row in tops[np.argsort(host.start_ns[tops], kind="stable")].tolist():
+        own = work_of.get(row, [])
+        graphs = {int(device.graph[one]) for one in own} - {NONE}
+        is_graph = row in launches_graph or bool(graphs)
+        names = sorted(graphs) if graphs else device.name[own].tolist()
+        found.append(
+            _Call(
+                int(host.start_ns[row]),
+                (int(host.name[row]), *names),
+                is_graph,
+                is_graph or not once.isdisjoint(device.name[own].tolist()),
+                bool((device.kind[own] == DeviceKind.KERNEL).any()),
+            )
+        )
+    return found
+
+
+def _once(name: str) -> bool:
+    return copy_direction(name) in ("h2d", "d2h") or _OPTIMIZER_KERNEL.match(name) is not None
+
+
+def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
+    """The length of the shortest unit that the whole sequence repeats at least twice (the last time perhaps cut); 0: none.
+
+    The failure function of Knuth, Morris and Pratt: how much of the sequence's begin ends at each place.
+    """
+    fails = [0] * len(symbols)
+    for place in range(1, len(symbols)):
+        length = fails[place - 1]
+        while length and symbols[place] != symbols[length]:
+            length = fails[length - 1]
+        fails[place] = length + (symbols[place] == symbols[length])
+    unit = len(symbols) - fails[-1] if symbols else 0
+    return unit if 2 * unit <= len(symbols) else 0
+
+
+def _outermost(host: HostSpans) -> Column:
+    """For each span the outermost op around it, itself included; the span itself where there is no op."""
+    top, above = np.arange(len(host)), host.parent.copy()
+    while (above != NONE).any():
+        top = np.where((above != NONE) & (host.kind[above] == HostKind.OP), above, top)
+        above = np.where(above != NONE, host.parent[above], NONE)
+    return top

@@ -1,0 +1,516 @@
+"""Training steps, and their phases by the shared rule of `traces.script.phase_rule`.
+
+    steps, phases, source = read_steps(tables, strings)
+    source  # "profiler", see Note [Whose steps]
+
+What the rule is fed: the main thread's outermost ops and known annotations, and the runs of the autograd engine,
+wherever it ran. See Note [The profiler's own ops] and Note [The engine's run].
+
+Note [Whose steps]
+    "profiler"    one for each ProfilerStep mark
+    "batches"     marks again, of which some hold several batches: those are cut by the rule of `traces.script.step_rule`
+    "optimizer"   no marks: the same rule over the whole recording, in which each step of the first optimizer ends one
+    "inference"   no marks and no optimizer, nor backward: the same rule, batch by batch
+    "backward"    no marks and no optimizer's range: each forward pass after a backward one begins a step
+    "gpu marks"   no marks on the host, but ProfilerStep marks on the GPU (`repeats.py`)
+    "repeats"     none of these, but the same launches again and again (`repeats.py`)
+    "whole"       none of these: the whole recording is one step. Its work on the device may end later, see
+    `traces.figures.pace` "none"        nothing happened on the host
+
+    Ops right before a copy to the device that launched nothing are no events for the rule: they made the batch on the CPU. A
+    replay sees the GPU's ops alone, and both must cut alike.
+
+    What the rule wants to know of modules is told by `nn.Module` rows where Python functions were recorded. Without them a
+    module counts as called at the first op after a batch came, from a DataLoader or by a copy to the device, and as the same
+    one as before if that op is: of the same name, at shapes that differ in the size of the batch alone. Whether with gradient,
+    autograd's number of the op tells, where any op has one; who never trains has just not turned gradients off. What a
+    recording that trains does without gradient is such a call only if it does it with gradient too.
+
+Note [Kinds of imported steps]
+    A step without backward and optimizer is an EVALUATION, that is inference. Where no step of the recording shows either, the
+    names of what it launched tell: kernels of backward passes and optimizers, and sums over ranks (all-reduce,
+    reduce-scatter), are those of training; a step with such work is not called an evaluation. The first training steps are
+    WARMUP as long as each takes twice the median of those after it, waits for data left out: they tuned, or made their plans.
+    The last is INCOMPLETE if the others train and this one did not get so far, or if it is empty: what is left when the
+    profiler stops.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from traces.kineto.spans.launches import before_launched_work
+from traces.kineto.spans.name_patterns import matching
+from traces.kineto.spans.spans import RankTables
+from traces.kineto.spans.thread_roles import BACKWARD_NODE, OPTIMIZER_STEP, STEP_MARK
+from traces.kineto.structure.annotations import phase_of_annotation
+from traces.kineto.structure.repeats import gpu_step_marks, repeated_steps
+from traces.model.intervals import Intervals
+from traces.model.time_windows import TimeWindows
+from traces.model.trace import (
+    NONE,
+    Column,
+    DeviceKind,
+    DeviceSpans,
+    HostKind,
+    HostSpans,
+    Phases,
+    Shape,
+    StepKind,
+    Steps,
+    Strings,
+    parse_shapes,
+)
+from traces.names.device_names import copy_direction
+from traces.script.phase_rule import PLAIN, PhaseCut, Segment, from_begin, op_class
+from traces.script.step_rule import Optimizers, StepCut
+
+_EXPLICIT = (
+    ("loader", re.compile(r"enumerate\(DataLoader\)#")),
+    ("zero_grad", re.compile(r"Optimizer\.zero_grad#")),
+    ("optimizer", OPTIMIZER_STEP),
+)
+_COPY_OPS = re.compile(r"aten::(?:to|_to_copy|copy_|_copy_from)$")
+_SEED_OPS = re.compile(r"aten::ones_like$")
+_MODULE = re.compile(r"nn\.Module: ")
+_BEFORE_ALL_NS = -(1 << 62)
+_SLOW_START = 2.0  # times the median of what follows
+_FEWEST_STEADY = 2  # training steps that are left when slow first ones are taken for warm-up
+_TRAINING_KERNEL = re.compile(
+    r".*(?:backward|_bwd|dgrad|wgrad|multi_tensor_apply|fused_?adam|fused_?sgd|(?:nccl|rccl).*(?:all_?reduce|reduce_?scatter))",
+    re.I,
+)
+_TRAINING_CALL = re.compile(r"(?:nccl:|gloo:|c10d::)_?(?:all_?reduce|reduce_?scatter)", re.I)
+_GRAPH_LAUNCH = re.compile(r"(?:cuda|cu|hip)GraphLaunch")
+_PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
+
+
+class _StepEvent(NamedTuple):
+    """What happens at the top level of a step: an op, or a named range ("engine": a piece of the engine's run)."""
+
+    start_ns: int
+    end_ns: int
+    name: str  # "" for an op
+    kind: int  # the op's class, as traces.script.phase_rule has it
+    seeds: bool  # an op that makes the first gradient, if a backward follows at once
+    quiet: bool  # an op that autograd did not record: within the engine's run it is the engine's
+    leads: bool = False  # a step of the optimizer that stepped first
+    like: int = NONE  # of an op: equal for those of its name at the same shapes, their first sizes left out
+
+
+def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
+    """`marks_are_steps`: marks hold one batch each, see Note [Whose steps]."""
+    events = _top_events(tables, strings)
+    steps, source = _find_steps(tables, events, strings, marks_are_steps)
+    steps.kind = np.where(steps.kind == StepKind.INCOMPLETE, steps.kind, _kinds(steps, events, tables, strings))
+    return steps, _read_phases(steps, events, tables, strings, marks_are_steps), source
+
+
+def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, marks_are_steps: bool) -> tuple[Steps, str]:
+    host = tables.host
+    on_main = np.flatnonzero((host.thread == 0) & (host.kind != HostKind.PYTHON))
+    if not len(on_main):
+        return Steps.empty(), "none"
+    ranges = on_main[host.kind[on_main] == HostKind.ANNOTATION]
+    marks = ranges[matching(host.name[ranges], STEP_MARK, strings)]
+    batches = _BatchEnds(host, events, strings)
+    if len(marks):
+        numbers = [int(match[1]) if (match := STEP_MARK.match(strings[i])) else NONE for i in host.name[marks].tolist()]
+        windows = list(zip(host.start_ns[marks].tolist(), host.end_ns[marks].tolist(), strict=True))
+        cut = [[*([] if marks_are_steps else batches.between(begin, end)), end] for begin, end in windows]
+        starts = [start for (begin, _), ends in zip(windows, cut, strict=True) for start in (begin, *ends[:-1])]
+        ends = [end for own in cut for end in own]
+        if len(ends) > len(marks):
+            return _steps(list(range(numbers[0], numbers[0] + len(ends))), starts, ends), "batches"
+        return _steps(numbers, starts, ends), "profiler"
+    first, last = int(host.start_ns[on_main].min()), int(host.end_ns[on_main].max())
+    on_gpu = gpu_step_marks(host, tables.device, strings)
+    if on_gpu is not None:
+        return _steps(on_gpu.numbers, on_gpu.starts_ns, [*on_gpu.starts_ns[1:], max(last, on_gpu.starts_ns[-1])]), "gpu marks"
+    ends, source = batches.of_recording(first, last)
+    if source == "whole" and (repeats := repeated_steps(host, tables.device, strings)) is not None:
+        starts = repeats.starts_ns
+        steps = _steps(list(range(len(starts))), starts, [*starts[1:], max(last, starts[-1])])
+        steps.kind[-1] = StepKind.INCOMPLETE if repeats.has_rest else StepKind.STEADY
+        return steps, "repeats"
+    return _steps(list(range(len(ends))), [first, *ends[:-1]], ends), source
+
+
+def _steps(numbers: list[int], starts: list[int], ends: list[int]) -> Steps:
+    return Steps.of(number=numbers, start_ns=starts, duration_ns=np.array(ends, "i8") - np.array(starts, "i8"))
+
+
+class _BatchEnds:
+    """Where the batches of a recording end, by the rule of `traces.script.step_rule`."""
+
+    def __init__(self, host: HostSpans, events: list[_StepEvent], strings: Strings) -> None:
+        self._events = events
+        self._trains = any(event.name in ("engine", "optimizer") for event in events)
+        self._with_gradient = self._trains and bool((host.sequence != NONE).any())
+        self._trained = {event.like for event in events if not event.name and not event.quiet}
+        # Outermost calls of modules on the main thread: (start, name).
+        rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.PYTHON))
+        rows = rows[matching(host.name[rows], _MODULE, strings)]
+        ends = np.maximum.accumulate(host.end_ns[rows])
+        rows = rows[np.r_[True, host.start_ns[rows[1:]] >= ends[:-1]]] if len(rows) else rows
+        self._modules = list(zip(host.start_ns[rows].tolist(), host.name[rows].tolist(), strict=True))
+
+    def _of_model(self, event: _StepEvent) -> bool:
+        """Not an op that makes ready a batch without gradient: the ops of what is trained are seen with gradient too."""
+        return not (self._trains and event.quiet) or event.like in self._trained
+
+    def of_recording(self, first_ns: int, last_ns: int) -> tuple[list[int], str]:
+        """The ends of all steps of a recording without marks, and what they are by; see Note [Whose steps]."""
+        ends, begun = self._cut(first_ns, last_ns, begins_before=True)
+        if any(event.leads for event in self._events):
+            return ([*ends, last_ns] if begun else ends or [last_ns]), "optimizer"
+        if self._trains:
+            return [*self._forward_after_backward(), last_ns], "backward"
+        return ([*ends, last_ns] if begun else [*ends[:-1], last_ns]), "inference" if ends else "whole"
+
+    def between(self, begin_ns: int, end_ns: int) -> list[int]:
+        """Where batches end within a mark, but for the last one, which ends with the mark."""
+        ends, begun = self._cut(begin_ns, end_ns)
+        return ends if begun else ends[:-1]
+
+    def _cut(self, begin_ns: int, end_ns: int, begins_before: bool = False) -> tuple[list[int], bool]:
+        """Where steps end in that time, and whether an evaluated batch is under way at its end. `begins_before`: modules that
+        were called before that time count as well, for their calls are around the first op."""
+        inside = [event for event in self._events if begin_ns <= event.start_ns < end_ns]
+        calls = [call for call in self._modules if (begins_before or begin_ns <= call[0]) and call[0] < end_ns]
+        told = [(event.start_ns, event, NONE) for event in inside] + [(start_ns, None, name) for start_ns, name in calls]
+        told.sort(key=lambda one: one[0])
+        guesses = not self._modules
+        optimizers = Optimizers()
+        optimizers.add(self)  # what trains without one is left to `_forward_after_backward`
+        cut = StepCut(optimizers)
+        ends: list[int] = []
+        batch_ns = NONE  # when the batch began to come that no op has taken
+        for start_ns, event, module in told:
+            if event is None:
+                if cut.module_called(module, self._with_gradient):
+                    ends.append(start_ns)
+            elif event.name == "loader":
+                if cut.loader_entered():
+                    ends.append(start_ns)
+                batch_ns = start_ns
+            elif event.name == "h2d":
+                batch_ns = start_ns if batch_ns == NONE else batch_ns
+            elif event.name == "engine":
+                cut.backward()
+            elif event.name == "optimizer":
+                if cut.optimizer_stepped(event.leads):
+                    ends.append(min(event.end_ns, end_ns))
+                    batch_ns = NONE
+            elif guesses and batch_ns != NONE and not event.name and event.kind == PLAIN and self._of_model(event):
+                if cut.module_called(event.like, self._with_gradient and not event.quiet):
+                    ends.append(start_ns if self._trains else batch_ns)
+                batch_ns = NONE
+        return ends, cut.evaluating
+
+    def _forward_after_backward(self) -> list[int]:
+        found = []
+        after_backward = False
+        for event in self._events:
+            if event.name == "engine":
+                after_backward = True
+            elif after_backward and (event.name == "loader" or (not event.name and not event.quiet and event.kind == PLAIN)):
+                found.append(event.start_ns)
+                after_backward = False
+        return found
+
+
+def _kinds(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: Strings) -> Column:
+    """See Note [Kinds of imported steps]."""
+    starts = [event.start_ns for event in events]
+    bounds = np.searchsorted(starts, [steps.start_ns, steps.end_ns]).T.tolist()
+    inside = [events[first:last] for first, last in bounds]
+    goes_back = np.array([any(event.name == "engine" for event in own) for own in inside], bool)
+    steps_optimizer = np.array([any(event.name == "optimizer" for event in own) for own in inside], bool)
+    trains = goes_back | steps_optimizer
+    shows_training = trains if trains.any() else _launches_training(steps, tables, strings)
+    kinds = np.where(shows_training, StepKind.STEADY, StepKind.EVALUATION)
+    if len(steps) > 1:
+        records = any(not event.quiet and not event.name for event in inside[-1])
+        begins = any(not event.name and event.kind == PLAIN for event in inside[-1])
+        cut = (trains[:-1].all() and not trains[-1] and (records or not begins)) or not inside[-1]
+        if cut or (steps_optimizer[:-1].all() and not steps_optimizer[-1] and goes_back[-1]):
+            kinds[-1] = StepKind.INCOMPLETE
+    waited_ns = [sum(event.end_ns - event.start_ns for event in own if event.name == "loader") for own in inside]
+    busy_ns = steps.duration_ns - np.array(waited_ns, "i8")
+    rows = np.flatnonzero(kinds == StepKind.STEADY)
+    for place, row in enumerate(rows[:-_FEWEST_STEADY].tolist()):
+        if busy_ns[row] < _SLOW_START * np.median(busy_ns[rows[place + 1 :]]):
+            break
+        kinds[row] = StepKind.WARMUP
+    return kinds.astype("u1")
+
+
+def _launches_training(steps: Steps, tables: RankTables, strings: Strings) -> Column:
+    """Which steps launched work that only training does, by its names; see Note [Kinds of imported steps]."""
+    host, device = tables.host, tables.device
+    work = np.flatnonzero(device.is_work & (device.launch != NONE))
+    work = work[matching(device.name[work], _TRAINING_KERNEL, strings)]
+    calls = np.flatnonzero(matching(host.name, _TRAINING_CALL, strings))
+    step = TimeWindows(steps.start_ns, steps.end_ns).holding(
+        np.concatenate([host.start_ns[device.launch[work]], host.start_ns[calls]])
+    )
+    return np.isin(np.arange(len(steps)), step)
+
+
+def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: Strings, by_recorder: bool) -> Phases:
+    """`by_recorder`: our recorder set the marks. It gives the time before a step's first phase to that phase."""
+    if not len(steps):
+        return Phases.empty()
+    starts = [event.start_ns for event in events]
+    markers = Markers(tables.host, tables.device)
+    cut = PhaseCut()
+    parts = []
+    for row, (begin, end) in enumerate(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)):
+        first, last = np.searchsorted(starts, [begin, end])
+        segments = _cut(cut, events[first:last], begin, end)
+        if by_recorder and segments:
+            segments = [segments[0]._replace(start_ns=begin), *segments[1:]]
+        segments = from_begin(segments, begin, end)
+        edges = np.array([s.start_ns for s in segments] + [end])
+        told = markers.at(edges)
+        parts.append(
+            Phases.of(
+                step=np.full(len(segments), row),
+                name=[strings.add(s.name) for s in segments],
+                start_ns=edges[:-1],
+                duration_ns=np.diff(edges),
+                device=np.full(len(segments), markers.device),
+                device_start_ns=told[:-1],
+                device_end_ns=told[1:],
+            )
+        )
+    return Phases.concatenated(parts)
+
+
+def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:
+    """One step's segments, from its first event to its end.
+
+    Note [The engine's run]
+        A backward pass is the time from the first to the last of the engine's spans with nothing of the main thread
+        between, but for the seed gradient (ones_like) made right before, and, where the engine runs on the main thread
+        itself, for what it does between two nodes (sums of gradients: ops that autograd does not record).
+    """
+    now = begin_ns
+    run: list[_StepEvent] = []
+    held: list[_StepEvent] = []  # ops that are the engine's if its run goes on after them
+
+    def clamped(time_ns: int) -> int:
+        nonlocal now
+        now = min(max(now, time_ns), end_ns)
+        return now
+
+    def feed(event: _StepEvent) -> None:
+        if event.name:
+            cut.enter(event.name, clamped(event.start_ns))
+            cut.leave(event.name, clamped(event.end_ns), open_ended=event.name == "other")
+        else:
+            cut.op(event.kind, clamped(event.start_ns))
+
+    def flush() -> None:
+        if any(event.name for event in run):
+            feed(_StepEvent(run[0].start_ns, max(event.end_ns for event in run), "backward", 0, False, False))
+        else:
+            held[:0] = run
+        for event in held:
+            feed(event)
+        run.clear()
+        held.clear()
+
+    for event in events:
+        if event.name == "engine":
+            if not run:
+                flush()  # what was before the engine began is the script's
+            run += [*held, event]
+            held.clear()
+        elif run and event.quiet and not event.seeds and run[-1].name:
+            held.append(event)
+        else:
+            flush()
+            (run if event.seeds else held).append(event)
+    flush()
+    return [s for s in cut.close(end_ns) if s.end_ns > s.start_ns]
+
+
+def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
+    """The main thread's outermost ops and known ranges and the engine's spans, by time."""
+    host = tables.host
+    engine_threads = [row for row, thread in enumerate(tables.threads) if thread.role == "backward"]
+    is_range = host.kind == HostKind.ANNOTATION
+    names, forward = _named_ranges(host, np.flatnonzero(is_range), strings)
+    known = np.zeros(len(host), bool)
+    known[list(names)] = True
+    see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
+    on_main = host.thread == 0
+    visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
+    # Outside any op, the launch of a CUDA graph is all that shows of the ops in it.
+    visible |= on_main & (host.kind == HostKind.RUNTIME) & matching(host.name, _GRAPH_LAUNCH, strings)
+    tops = _outermost(np.flatnonzero(visible), host.parent, see_through)
+    on_engine = ~on_main[tops] | matching(host.name[tops], BACKWARD_NODE, strings)
+    copies = _copying_tops(tables, tops, strings)
+    own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)
+    on_cpu = _making_batches(host, tops[~on_engine], copies, _above(np.unique(tables.device.launch), host))
+    seeds = matching(host.name[tops], _SEED_OPS, strings)
+    quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
+    optimizers = tops[[names.get(row) == "optimizer" and bool(on_main[row]) for row in tops.tolist()]]
+    first_optimizer = int(host.name[optimizers[np.argmin(host.start_ns[optimizers])]]) if len(optimizers) else NONE
+    starts, ends = host.start_ns[tops].tolist(), (host.start_ns[tops] + host.duration_ns[tops]).tolist()
+    outside = ~forward.holds(host.start_ns[tops]) & bool(forward.total_ns)
+    events = []
+    likes: dict[tuple[int, tuple[Shape, ...]], int] = {}
+    for place in np.argsort(host.start_ns[tops], kind="stable").tolist():
+        row = int(tops[place])
+        if row in own or row in on_cpu:
+            continue
+        name_id = int(host.name[row])
+        if on_engine[place]:
+            name = "engine"
+        elif row in copies:
+            name = "h2d"
+        else:
+            name = names.get(row, "")
+        kind = 0 if name else op_class(strings[name_id])
+        if kind == PLAIN and not name and outside[place]:
+            name = "other"
+        seed = bool(seeds[place]) and not name
+        leads = name == "optimizer" and name_id == first_optimizer
+        like = NONE if name else likes.setdefault((name_id, _but_the_batch(strings[int(host.shapes[row])])), len(likes))
+        events.append(_StepEvent(starts[place], ends[place], name, kind, seed, bool(quiet[place]), leads, like))
+    return events
+
+
+@lru_cache(4096)
+def _but_the_batch(shapes: str) -> tuple[Shape, ...]:
+    return tuple(shape[1:] for shape in parse_shapes(shapes))
+
+
+def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[dict[int, str], Intervals]:
+    """The rows that mean a phase, with its name, and when an annotation says that the main thread is in the forward pass.
+
+    Of an annotation and torch's own range of the same phase within it, torch's counts. Where forward passes are annotated, what
+    is outside of them is none, nor a part of the loss: copies for the next batch, metrics.
+    """
+    names: dict[int, str] = {}
+    annotated: dict[int, str] = {}
+    for index in np.unique(host.name[ranges]).tolist():
+        text = strings[index]
+        own = next((phase for phase, pattern in _EXPLICIT if pattern.match(text)), "")
+        phase = own or phase_of_annotation(text)
+        if phase:
+            (names if own else annotated).update(dict.fromkeys(ranges[host.name[ranges] == index].tolist(), phase))
+    for row, phase in list(names.items()):
+        above = int(host.parent[row])
+        while above != NONE:
+            if annotated.get(above) == phase:
+                del annotated[above]
+            above = int(host.parent[above])
+    forward = np.array([row for row, phase in annotated.items() if phase == "forward" and host.thread[row] == 0], "i8")
+    names |= {row: phase for row, phase in annotated.items() if phase != "forward"}
+    return names, Intervals(host.start_ns[forward], host.end_ns[forward])
+
+
+def _outermost(rows: Column, parent: Column, see_through: Column) -> Column:
+    """Those rows that have only see-through spans above them."""
+    above = parent[rows]
+    found = [rows[above == NONE]]
+    while len(rows):
+        open_ = above != NONE
+        open_[open_] = see_through[above[open_]]
+        rows, above = rows[open_], parent[above[open_]]
+        found.append(rows[above == NONE])
+    return np.sort(np.concatenate(found))
+
+
+def _above(rows: Column, host: HostSpans) -> Column:
+    """Per host span, whether it is one of `rows` or lies around one."""
+    found = np.zeros(len(host), bool)
+    rows = rows[rows != NONE]
+    while len(rows):
+        found[rows] = True
+        rows = np.unique(host.parent[rows])
+        rows = rows[(rows != NONE) & ~found[rows]]
+    return found
+
+
+def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: Column) -> set[int]:
+    """The ops of `tops` that launched nothing and have none but their like between them and a copy to the device."""
+    found: set[int] = set()
+    before_copy = False
+    for row in tops[np.argsort(host.start_ns[tops], kind="stable")][::-1].tolist():
+        before_copy = row in copies or (before_copy and host.kind[row] == HostKind.OP and not launched[row])
+        if before_copy and row not in copies:
+            found.add(row)
+    return found
+
+
+def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int]:
+    """The rows of `tops` that are copying ops and launched a copy from host to device."""
+    device = tables.device
+    is_copy = (device.kind == DeviceKind.MEMCPY) & (device.launch != NONE)
+    to_device = [name for name in np.unique(device.name[is_copy]).tolist() if copy_direction(strings[name]) == "h2d"]
+    rows = np.unique(device.launch[is_copy & np.isin(device.name, to_device)])
+    copying = set(tops[matching(tables.host.name[tops], _COPY_OPS, strings)].tolist())
+    found: set[int] = set()
+    while len(rows):
+        found |= copying & set(rows.tolist())
+        rows = tables.host.parent[rows]
+        rows = np.unique(rows[rows != NONE])
+    return found
+
+
+def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strings) -> set[int]:
+    """Note [The profiler's own ops]: until torch 1.12, entering a record_function range made a tensor (aten::zeros,
+    seen as such or as its parts) right before it. They are no part of the script."""
+    rows = np.union1d(tops, ranges)
+    cheap = matching(host.name[rows], _PROFILER_OPS, strings) & (host.kind[rows] == HostKind.OP)
+    own: set[int] = set()
+    before_range = False
+    for row, is_range, is_cheap in zip(
+        rows[::-1].tolist(), (host.kind[rows] == HostKind.ANNOTATION)[::-1].tolist(), cheap[::-1].tolist(), strict=True
+    ):
+        before_range = is_range or (before_range and is_cheap)
+        if before_range and is_cheap:
+            own.add(row)
+    return own
+
+
+class Markers:
+    """What CUDA events would read on one device, the busiest if none is named: `at(t)` is when all work launched before
+    host time t had ended, or t itself if that was earlier."""
+
+    def __init__(self, host: HostSpans, device: DeviceSpans, number: int = NONE) -> None:
+        work = np.flatnonzero(device.is_work)
+        if number != NONE:
+            work = work[device.device[work] == number]
+        self.device = NONE
+        if not len(work):
+            return
+        numbers, which = np.unique(device.device[work], return_inverse=True)
+        busiest = int(np.argmax(np.bincount(which, weights=device.duration_ns[work])))
+        self.device = int(numbers[busiest])
+        work = work[which == busiest]
+        launch = device.launch[work]
+        # Backlog was launched before the recording, so every event waits for it. Other work without a call counts from its own
+        # start: it was launched no later.
+        backlog = before_launched_work(device, device.launch)[work]
+        unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
+        launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
+        order = np.argsort(launched_ns, kind="stable")
+        self._launched_ns = launched_ns[order]
+        self._ended_ns = np.maximum.accumulate(device.end_ns[work][order])
+
+    def at(self, times_ns: Column) -> Column:
+        if self.device == NONE:
+            return np.full(len(times_ns), NONE)
+        before = np.searchsorted(self._launched_ns, times_ns)
+        ended_ns = np.where(before > 0, self._ended_ns[np.maximum(before, 1) - 1], 0)
+        return np.asarray(np.maximum(times_ns, ended_ns))

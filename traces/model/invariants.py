@@ -1,0 +1,132 @@
+"""What must hold in every trace, so that code may index without looking: checked before saving and after loading.
+
+    fault(trace)        # None, or "host.parent holds 7, outside 0..4"
+    limits(trace)       # {"host.parent": (-1, 5), "host.start_ns": (-2**62 + 1, 2**62), ...}
+    clear_dangling_references(trace)  # of a cut file: references to rows that were lost become NONE
+
+Ranges are such that no sum or difference of two values, and no sum of a column of durations or sizes, leaves 64 bits.
+REFERENCES is the one list of which column points into what, as the tables declare it; merging and sorting follow it as well.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traces.model.trace import NONE, TABLES, Column, Trace
+
+_MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for column, of in kind.MEANINGS.items()}
+# What the numbers of a column are rows of: a table, or the `strings`, `threads` or `devices` of the trace; and of what kinds.
+REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
+KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
+
+# Magnitudes, exclusive. Times are nanoseconds since 1970 or since the recording's zero: 2**62 is in the year 2116. A duration
+# has at most 2**56 ns (two years), a size 2**56 bytes; whole columns of them add up to less than 2**62.
+_MOST = 1 << 62
+_MOST_OF_AMOUNTS = 1 << 56
+_AMOUNTS = ("duration_ns", "bytes")
+
+
+def fault(trace: Trace) -> str | None:
+    """The first broken rule, in words, or None: columns as long as their table, numbers within their range, indices within
+    what they point into, no text twice, no host span its own ancestor."""
+    for name, kind in TABLES.items():
+        table = getattr(trace, name)
+        for column, dtype in kind.DTYPES.items():
+            values = getattr(table, column)
+            if values.shape != (len(table),) or values.dtype != dtype:
+                return f"{name}.{column} is {values.dtype}{values.shape}, not {np.dtype(dtype)}({len(table)},)"
+    for where, (lowest, count) in limits(trace).items():
+        values = column_at(trace, where)
+        if len(values) and (values.min() < lowest or values.max() >= count):
+            outside = (values < lowest) | (values >= count)
+            return f"{where} holds {values[outside.argmax()]}, outside {lowest}..{count - 1}"
+    if reason := _fault_of_sums(trace) or _fault_of_header(trace):
+        return reason
+    if len(set(trace.strings.texts)) != len(trace.strings.texts):
+        return "a text is twice in the string table"
+    if _has_cycle(trace.host.parent):
+        return "host.parent holds a cycle"
+    return None
+
+
+def limits(trace: Trace) -> dict[str, tuple[int, int]]:
+    """By column: the lowest number that it may hold, and one more than the highest."""
+    found: dict[str, tuple[int, int]] = {}
+    for table, of in TABLES.items():
+        for column, dtype in of.DTYPES.items():
+            if column == "rank":
+                found[f"{table}.rank"] = (0, 1 << 31)
+            elif dtype == "i8":
+                most = _MOST_OF_AMOUNTS if column in _AMOUNTS else _MOST
+                found[f"{table}.{column}"] = (1 - most, most)
+    found |= {where: (0, len(kind)) for where, kind in KINDS.items()}
+    for where, target in REFERENCES.items():
+        found[where] = (lowest(where), len(getattr(trace, target)))
+    return found
+
+
+def _fault_of_sums(trace: Trace) -> str | None:
+    for name in TABLES:
+        columns = getattr(trace, name).columns()
+        for column in columns.keys() & set(_AMOUNTS):
+            if np.abs(columns[column]).sum(dtype=np.float64) >= _MOST:
+                return f"{name}.{column} adds up to 2**62 or more"
+        if "duration_ns" in columns and np.abs(columns["start_ns"] + columns["duration_ns"]).max(initial=0) >= _MOST:
+            return f"{name}.start_ns and {name}.duration_ns end beyond 2**62"
+    return None
+
+
+def _fault_of_header(trace: Trace) -> str | None:
+    devices, threads = trace.devices, trace.threads
+    numbers = {
+        "devices.index": [device.index for device in devices],
+        "devices.total_memory_bytes": [device.total_memory_bytes for device in devices],
+        "threads.tid": [thread.tid for thread in threads],
+        "problems": list(trace.problems.values()),
+    }
+    for where, values in numbers.items():
+        if max(map(abs, values), default=0) >= _MOST:
+            return f"{where} holds a number beyond 2**62"
+    for where, ranks in (("devices", [of.rank for of in devices]), ("threads", [of.rank for of in threads])):
+        if ranks and not 0 <= min(ranks) <= max(ranks) < 1 << 31:
+            return f"{where}.rank holds a number outside 0..{(1 << 31) - 1}"
+    return None
+
+
+def lowest(where: str) -> int:
+    """NONE for a reference that may be absent, else 0."""
+    table, _, column = where.partition(".")
+    return NONE if TABLES[table].DEFAULTS.get(column) == NONE else 0
+
+
+def column_at(trace: Trace, where: str) -> Column:
+    """The column called "TABLE.COLUMN"."""
+    table, _, name = where.partition(".")
+    column: Column = getattr(getattr(trace, table), name)
+    return column
+
+
+def clear_dangling_references(trace: Trace) -> None:
+    """For a file that was cut: launches and parents behind the cut become NONE, and phases whose step was lost are dropped."""
+    kept = trace.phases.step < len(trace.steps)
+    place = np.where(kept, np.cumsum(kept) - 1, NONE)
+    of_part = trace.parts.phase
+    inside = (of_part >= 0) & (of_part < len(place))
+    of_part[inside] = place[of_part[inside]]
+    of_part[of_part >= len(place)] = NONE
+    trace.phases = trace.phases.take(kept)
+    steps, hosts = len(trace.steps), len(trace.host)
+    for column, count in ((trace.host.parent, hosts), (trace.device.launch, hosts)):
+        column[column >= count] = NONE
+    for column in (trace.values.step, trace.sizes.step):
+        column[column >= steps] = NONE
+
+
+def _has_cycle(parent: Column) -> bool:
+    """Follows all parents at once, doubling the stride: after log2(rows) rounds, who is not at NONE goes in circles."""
+    if (parent < np.arange(len(parent))).all():  # spans in the order in which they begin: the usual case
+        return False
+    above = np.append(parent, NONE)  # so that NONE, which is -1, leads to NONE
+    for _ in range(len(parent).bit_length()):
+        above = above[above]
+    return bool((above != NONE).any())

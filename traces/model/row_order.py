@@ -1,0 +1,68 @@
+"""Sorts a trace's rows into the order that the model promises, and updates the row numbers that point at moved rows.
+
+Writers that follow several threads or streams at once append rows as they come; `in_order` is for what they wrote.
+
+    trace = in_order(load("replay-4711.msgpack"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from traces.model.invariants import REFERENCES
+from traces.model.trace import NONE, TABLES, Column, HostKind, Table, Trace
+
+
+def in_order(trace: Trace) -> Trace:
+    """The same trace with its rows sorted; rows that compare equal stay as they are.
+
+    Steps by start; phases by (step, start); host spans by (thread, start, longest first, ops last); device spans by (device,
+    stream, start); memory events by time; parts by (start, longest first); batches and collectives by (rank, start). Values
+    stay.
+    """
+    steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
+    parts, batches, collectives = trace.parts, trace.batches, trace.collectives
+    step_order = np.argsort(steps.start_ns, kind="stable")
+    orders = {
+        "steps": step_order,
+        "phases": np.lexsort((phases.start_ns, place_of_each(step_order, len(steps))[phases.step])),
+        "host": np.lexsort((host.kind == HostKind.OP, -host.duration_ns, host.start_ns, host.thread)),
+        "device": np.lexsort((device.start_ns, device.stream, device.device)),
+        "memory": np.argsort(trace.memory.time_ns, kind="stable"),
+        "parts": np.lexsort((-parts.duration_ns, parts.start_ns)),
+        "batches": np.lexsort((batches.start_ns, batches.rank)),
+        "collectives": np.lexsort((collectives.start_ns, collectives.rank)),
+    }
+    return taken(trace, orders)
+
+
+def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
+    """Of each table named, the rows with these numbers in this order. What pointed at them still does; what pointed at a
+    row that was left out is NONE."""
+    tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
+    places = {name: place_of_each(order, len(getattr(trace, name))) for name, order in rows.items()}
+    return repointed(replace(trace, **tables), places)
+
+
+def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
+    """The same rows, pointing elsewhere: `places` has, by what is pointed to ("strings", "host"...), the new number of
+    each old one, and NONE at the end for NONE."""
+    tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
+    for where, target in REFERENCES.items():
+        if target in places:
+            table, _, column = where.partition(".")
+            rows = getattr(tables[table], column)
+            setattr(tables[table], column, places[target][rows].astype(rows.dtype))
+    changed: dict[str, Any] = tables
+    return replace(trace, **changed)
+
+
+def place_of_each(order: Column | Sequence[int], rows: int) -> Column:
+    """Where each of `rows` rows went when they were taken in `order`; NONE for what was left out, and stays NONE."""
+    place = np.full(rows + 1, NONE, dtype="i8")
+    place[np.asarray(order, "i8")] = np.arange(len(order))
+    return place

@@ -1,0 +1,42 @@
+"""Which window of time holds a moment: the step of an event, or its phase.
+
+    steps = TimeWindows(trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank)
+    steps.holding(times_ns, ranks)      # for each time the row of that rank's step, or NONE
+
+Windows of one owner (the steps of a rank, the phases of a step) do not overlap; windows of several owners may.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from traces.model.trace import NONE, Column
+
+
+class TimeWindows:
+    """Half-open windows [start, end), in any order. `owner` is an integer per window; without it all have one owner."""
+
+    def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
+        self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)
+        owners = np.zeros(len(self._start_ns), dtype=np.int64) if owner is None else np.asarray(owner)
+        order = np.lexsort((self._end_ns, self._start_ns, owners))  # an empty window comes before one that begins there
+        found, first = np.unique(owners[order], return_index=True)
+        parts = np.split(order, first[1:]) if len(order) else []
+        self._rows_of: dict[int, Column] = dict(zip(found.tolist(), parts, strict=True))
+
+    def holding(self, time_ns: Any, owner: Any = None) -> Column:
+        """For each time the row of the window of the same owner that holds it, or NONE."""
+        times = np.asarray(time_ns)
+        owners = np.zeros(len(times), dtype=np.int64) if owner is None else np.asarray(owner)
+        found = np.full(len(times), NONE, dtype=np.int64)
+        for number in np.unique(owners).tolist():
+            rows = self._rows_of.get(number)
+            if rows is None:
+                continue
+            asked = np.flatnonzero(owners == number)
+            place = np.searchsorted(self._start_ns[rows], times[asked], side="right") - 1
+            row = rows[place]
+            found[asked] = np.where((place >= 0) & (times[asked] < self._end_ns[row]), row, NONE)
+        return found

@@ -1,0 +1,458 @@
+"""What ops achieve against what the card can do: FLOP/s, bytes per second and their shares of the data sheet, by kind of op.
+
+    for row in achieved(trace): print(row.op, row.tflops, row.flops_share, row.gbps, row.bytes_share)
+    achieved(trace, by_shape=True)      # a row for each op at each shape: a per-shape table
+
+FLOPs are those of matrix products, convolutions and attention, 2 for each multiply-add, from the recorded input shapes
+(`traces.rates.op_cost`). A convolution's stride is not recorded: its output is read from the gradient in the backward pass,
+and in the forward pass from the next op on its thread that takes a tensor of as many samples and channels. If there is none, it
+counts as an upper bound with stride 1 (`flops_bounded`). So does attention, because it is not recorded whether it is causal.
+Bytes are those that an op has to read and write at least (`traces.rates.op_traffic`). If its work is nothing but copies and
+memsets whose sizes are recorded, it is those. Time is that of the kernels. Communication between ranks has neither.
+
+The card is looked up by the device's name (`traces.names.cards`). If a card is not in the table, there are no shares.
+
+Note [Above the data sheet]
+    A rate above the data sheet is either explained or not shown; no rate is cut off.
+
+    cached              the memory that an op touches fits in the card's cache ("in L2"), so its bandwidth is no limit. Or what
+                        does not fit would not exceed it ("partly in L2"). The cache is the last one before the memory: L2, on
+                        AMD's MI300 series the Infinity Cache.
+    winograd            the convolution ran by Winograd's algorithm, as its kernels' names say. It needs 2.25 times fewer
+                        multiplications (4 times, where transforms and products are separate kernels). `tflops` counts the usual
+                        number, the share counts those that were needed.
+    TF32                products of float32 run as TF32 if the script allowed it, if the kernels' names say so, or if they are
+                        faster than float32 can be on this card.
+    causal attention    is half of the FLOPs. If all of them would be faster than the card, it must have been causal.
+
+    Any other rate above the data sheet shows that the op did not do what its shapes suggest. Its bytes or FLOPs are not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from traces.comparison.op_calls import calls_of
+from traces.figures.measure import enclosing, op_of, work_rows
+from traces.model.trace import (
+    NONE,
+    UNTOLD_LIST,
+    Column,
+    DeviceKind,
+    HostKind,
+    Shape,
+    Trace,
+    parse_shapes,
+    shapes_text,
+)
+from traces.names.cards import UNKNOWN_CARD, Card, card_of
+from traces.names.device_names import copy_direction
+from traces.names.equivalent_ops import canonical_op, shapes_of_canonical
+from traces.names.launch_configs import programs_of
+from traces.rates.op_cost import (
+    ATTENTION_LAYOUTS,
+    SCALED_PRODUCTS,
+    attention_flops,
+    compute_unit,
+    flops,
+    is_attention_backward,
+    itemsize,
+)
+from traces.rates.op_traffic import Operand, Traffic, is_inductor_kernel, once, traffic, triton_traffic
+
+_COMMUNICATION = ("record_param_comms",)
+_HALVES = ("convolution_backward_input", "convolution_backward_weight")
+_EXPANDS = ("MeanBackward",)  # autograd's nodes in which the input of `div` is expanded
+_USUAL = (1, 2, 3, 4, 8)  # strides and dilations of convolutions
+_LOOK_AHEAD = 12  # ops after a convolution among which its consumer is looked for
+IN_CACHE, PARTLY_IN_CACHE = "in L2", "partly in L2"
+# Kernels that use tensor cores on float32 inputs: cuBLAS's and CUTLASS's names of the instruction and its element type.
+_TF32_KERNEL = re.compile(r"tf32|s1688|s16816|tensorop|TF32")
+_PRODUCT_KERNEL = re.compile(r"gemm|conv|wgrad|dgrad|fprop")
+_WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # F(2x2, 3x3) and F(4x4, 3x3)
+
+
+@dataclass(frozen=True, slots=True)
+class OpRates:
+    """Ops of one kind, or at one shape. `calls` have device work; figures are None where they are not known.
+
+    `flops` and `bytes` are those of the calls for which they are known; `flops_ns` and `bytes_ns` are the device time of those
+    calls. Shares are of the card's peak, for the units that the op's dtype runs on. See Note [Above the data sheet].
+    """
+
+    op: str  # canonical: "convolution_backward"
+    shapes: str  # as in model.shapes_text, what releases write alike (`shapes_of_canonical`); "" in a row of a whole kind
+    dtype: str
+    calls: int
+    device_ns: int
+    flops: int | None
+    bytes: int | None
+    tflops: float | None
+    flops_share: float | None
+    gbps: float | None
+    bytes_share: float | None
+    flops_bounded: bool  # FLOPs may be fewer
+    flops_ns: int = 0
+    bytes_ns: int = 0
+    cached: str = ""  # IN_CACHE if all calls are, PARTLY_IN_CACHE if some or a part
+    winograd: bool = False  # some of the FLOPs were not needed
+
+
+def compared_text(op: str, shapes: str) -> str:
+    """The recorded shapes of a canonical op as `OpRates` has them; what was not told stays as it is."""
+    return shapes_text(shapes_of_canonical(op, parse_shapes(shapes))) if shapes and UNTOLD_LIST not in shapes else shapes
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What all calls of a kind do, as far as it is known, and how long the card would take for their FLOPs."""
+
+    flops: int = 0
+    flops_ns: int = 0
+    peak_ns: float = 0.0
+    bounded: bool = False
+    winograd: bool = False
+    bytes: int = 0
+    bytes_ns: int = 0
+    cached_ns: int = 0
+    partly_cached_ns: int = 0
+
+
+@dataclass
+class _Sum:
+    calls: int = 0
+    device_ns: int = 0
+    work: _Work = _Work()
+
+    def add(self, calls: int, device_ns: int, work: _Work) -> None:
+        self.calls += calls
+        self.device_ns += device_ns
+        added = {name: getattr(self.work, name) + getattr(work, name) for name in _Work.__dataclass_fields__}
+        self.work = _Work(**added | {name: bool(added[name]) for name in ("bounded", "winograd")})
+
+
+def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
+    """Most device time first. Work without an op is left out."""
+    return achieved_tables(trace)[1 if by_shape else 0]
+
+
+def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
+    """By kind of op, and by kind, shapes and dtype; as `achieved`, in the time of one."""
+    card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
+    rated = _Rated(trace, card)
+    kinds: dict[tuple[str, str, str], _Sum] = {}
+    shapes: dict[tuple[str, str, str], _Sum] = {}
+    for call in _calls(trace):
+        work = rated.work(call)
+        for sums, key in ((kinds, (call.op, "", "")), (shapes, (call.op, call.compared_shapes, call.dtype))):
+            sums.setdefault(key, _Sum()).add(call.calls, call.device_ns, work)
+    return _rows(kinds, card), _rows(shapes, card)
+
+
+def _rows(sums: dict[tuple[str, str, str], _Sum], card: Card) -> list[OpRates]:
+    rows = [_row(key, of, card) for key, of in sums.items()]
+    return sorted(rows, key=lambda row: (-row.device_ns, row.op, row.shapes))
+
+
+def _row(key: tuple[str, str, str], of: _Sum, card: Card) -> OpRates:
+    op, shapes, dtype = key
+    work, is_known = of.work, card is not UNKNOWN_CARD
+    gbps = work.bytes / work.bytes_ns if work.bytes_ns else None
+    cached = PARTLY_IN_CACHE if work.partly_cached_ns or work.cached_ns else ""
+    return OpRates(
+        op,
+        shapes,
+        dtype,
+        of.calls,
+        of.device_ns,
+        flops=work.flops if work.flops_ns else None,
+        bytes=work.bytes if work.bytes_ns else None,
+        tflops=work.flops / work.flops_ns / 1000 if work.flops_ns else None,
+        flops_share=work.peak_ns / work.flops_ns if work.peak_ns and work.flops_ns else None,
+        gbps=gbps,
+        bytes_share=gbps / card.memory_gbps if gbps is not None and is_known else None,
+        flops_bounded=work.bounded,
+        flops_ns=work.flops_ns,
+        bytes_ns=work.bytes_ns,
+        cached=IN_CACHE if work.bytes_ns and work.cached_ns == work.bytes_ns else cached,
+        winograd=work.winograd,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _LikeCalls:
+    """All calls of one op at one shape that were recorded alike; `compared_shapes` may be those of calls recorded otherwise."""
+
+    op: str
+    name: str  # as recorded, without its namespace, of the op whose shapes these are
+    compared_shapes: str
+    dtype: str
+    operands: tuple[Operand, ...]
+    output: Shape | None  # of a convolution, where another op tells
+    count: int  # of the ops
+    calls: int  # see `traces.comparison.op_calls`; an op within a call of the same name counts with the first op of that call
+    device_ns: int
+    kernels: tuple[str, ...]
+    programs: int | None  # of the first kernel's grid
+    copied_bytes: int | None  # that copies and memsets move, where the op's work is nothing else
+    around: str  # the node of autograd around it, if it is one of _EXPANDS
+    is_half: bool  # of a convolution's backward pass
+
+    @property
+    def parsed(self) -> tuple[Shape, ...]:
+        return tuple(of.shape for of in self.operands)
+
+
+class _Rated:
+    """Works out what calls do on a card. See Note [Above the data sheet]."""
+
+    def __init__(self, trace: Trace, card: Card) -> None:
+        self.card = card
+        self.is_known = card is not UNKNOWN_CARD
+        self.peaks = dict(card.tflops) if self.is_known else {}
+        self.settings = trace.machine_of(trace.ranks[0]).settings
+
+    def work(self, call: _LikeCalls) -> _Work:
+        return self._with_bytes(call, self._with_flops(call, _Work()))
+
+    def _with_flops(self, call: _LikeCalls, work: _Work) -> _Work:
+        each, bounded = _flops(call) if call.operands else (0, False)
+        total = each * call.count
+        if not total or not call.device_ns:
+            return work
+        winograd = any("winograd" in kernel.lower() for kernel in call.kernels)
+        peak_ns = total / (self._peak(call, total) * 1000) if self.peaks else 0.0
+        if winograd:
+            peak_ns *= _needed_share(call)
+        if peak_ns > call.device_ns and call.name in ATTENTION_LAYOUTS:
+            total, peak_ns, bounded = total // 2, peak_ns / 2, False
+        if peak_ns > call.device_ns:
+            return work
+        return replace(work, flops=total, flops_ns=call.device_ns, peak_ns=peak_ns, bounded=bounded, winograd=winograd)
+
+    def _peak(self, call: _LikeCalls, total: int) -> float:
+        """TFLOP/s of the units that the op ran on."""
+        unit = compute_unit(call.op, call.dtype, self.settings)
+        peak = self.peaks.get(unit, self.peaks.get("fp32", 0.0))
+        if unit == "fp32" and "tf32" in self.peaks:
+            is_tf32 = any(_TF32_KERNEL.search(kernel) for kernel in call.kernels) or total / call.device_ns / 1000 > peak
+            peak = self.peaks["tf32"] if is_tf32 else peak
+        return peak
+
+    def _with_bytes(self, call: _LikeCalls, work: _Work) -> _Work:
+        of = _bytes(call)
+        if of is None or not call.device_ns:
+            return work
+        moved, most = of.moved_bytes * call.count, self.card.memory_gbps * call.device_ns
+        cached = self.is_known and of.footprint_bytes <= self.card.cache_bytes
+        partly = self.is_known and not cached and moved > most
+        if partly and moved - self.card.cache_bytes * call.count > most:
+            return work
+        return replace(
+            work,
+            bytes=moved,
+            bytes_ns=call.device_ns,
+            cached_ns=call.device_ns if cached else 0,
+            partly_cached_ns=call.device_ns if partly else 0,
+        )
+
+
+def _needed_share(call: _LikeCalls) -> float:
+    """Which share of its multiplications a convolution needed that ran by Winograd's algorithm."""
+    separate = any("nonfused" in kernel or "4x4" in kernel for kernel in call.kernels)
+    needed = 1 / (_SEPARATE_WINOGRAD_GAIN if separate else _WINOGRAD_GAIN)
+    others = any(_PRODUCT_KERNEL.search(kernel) and "winograd" not in kernel.lower() for kernel in call.kernels)
+    both_gradients = call.op == "convolution_backward" and not call.is_half
+    return (1 + needed) / 2 if both_gradients and others and not separate else needed
+
+
+def _calls(trace: Trace) -> Iterator[_LikeCalls]:
+    rows = work_rows(trace)
+    op = op_of(trace)[rows]
+    rows, op = rows[op >= 0], op[op >= 0]
+    if not len(op):
+        return
+    host, strings, device = trace.host, trace.strings, trace.device
+    told = _with_shapes(trace, op)
+    shapes = np.where(told >= 0, host.shapes[told], NONE)
+    dtypes = np.where(told >= 0, host.dtypes[told], NONE)
+    node = np.full(len(op), NONE)
+    expands = np.isin(host.name, [row for row, text in enumerate(strings.texts) if text.startswith(_EXPANDS)])
+    if expands.any():
+        node = enclosing(host, expands & (host.kind == HostKind.OP))[op]
+    first, group = _alike(host.name[op], shapes, dtypes, np.append(host.name, NONE)[node])
+    device_ns = np.bincount(group, weights=device.duration_ns[rows]).astype(np.int64)
+    is_copy = (device.kind[rows] != DeviceKind.KERNEL) & (device.bytes[rows] != NONE)
+    copies = np.bincount(group, weights=is_copy) == np.bincount(group)
+    twice = np.isin(device.name[rows], [row for row, text in enumerate(strings.texts) if copy_direction(text) == "d2d"])
+    moved = np.bincount(group, weights=np.where(is_copy, device.bytes[rows], 0) * np.where(twice, 2, 1)).astype(np.int64)
+    _, of_ops = np.unique(op, return_index=True)
+    counts = np.bincount(group[of_ops], minlength=len(device_ns))
+    _, of_calls = np.unique(calls_of(trace, op), return_index=True)
+    calls = np.bincount(group[of_calls], minlength=len(device_ns))
+    kernels = _kernels(trace, rows, group)
+    for place, row in enumerate(first.tolist()):
+        name, shape, dtype = int(host.name[op[row]]), int(shapes[row]), int(dtypes[row])
+        text, kind = strings[shape] if shape >= 0 else "", canonical_op(strings[name])
+        is_told = text and UNTOLD_LIST not in text and kind not in _COMMUNICATION
+        parsed = parse_shapes(text) if is_told else ()
+        names = strings[dtype].split(";") if dtype >= 0 else []
+        known = [word for word in names if word]
+        floating = next((word for word in known if "float" in word), known[0] if known else "float32")
+        names = names if len(names) == len(parsed) else [floating] * len(parsed)
+        sizes = [itemsize(word or floating) for word in names]
+        output = _consumed(trace, int(op[row]), parsed) if kind == "convolution" and parsed else None
+        config = device.config[rows[row]]
+        yield _LikeCalls(
+            op=kind,
+            name=strings[int(host.name[told[row]])].rpartition("::")[2] if told[row] >= 0 else "",
+            compared_shapes=compared_text(kind, text) if is_told else text,
+            dtype=floating,
+            operands=tuple(Operand(*of) for of in zip(parsed, sizes, strict=True)),
+            output=output,
+            count=int(counts[place]),
+            calls=int(calls[place]),
+            device_ns=int(device_ns[place]),
+            kernels=kernels[place],
+            programs=programs_of(strings[int(config)]) if config >= 0 else None,
+            copied_bytes=int(moved[place]) // int(counts[place]) if copies[place] and kind not in _COMMUNICATION else None,
+            around=strings[int(host.name[node[row]])] if node[row] >= 0 and kind == "div" else "",
+            is_half=strings[name].endswith(_HALVES),
+        )
+
+
+def _alike(*columns: Column) -> tuple[Column, Column]:
+    """The first row of each group of rows that are alike in all these columns, and the group of each row."""
+    group = np.zeros(len(columns[0]), dtype=np.int64)
+    first = group[:1]
+    for column in columns:
+        least = int(column.min())
+        keys = group * (int(column.max()) - least + 1) + (column - least)
+        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    return first, group
+
+
+def _kernels(trace: Trace, rows: Column, group: Column) -> list[tuple[str, ...]]:
+    """The names of the work of each group."""
+    found: list[list[str]] = [[] for _ in range(int(group.max()) + 1)]
+    first, _ = _alike(group, trace.device.name[rows])
+    for row in first.tolist():
+        found[int(group[row])].append(trace.strings[int(trace.device.name[rows[row]])])
+    return [tuple(names) for names in found]
+
+
+def _with_shapes(trace: Trace, op: Column) -> Column:
+    """For each op the span whose shapes tell what it did: itself, or the op around it if nothing was recorded of it and that op
+    launched nothing else; NONE if neither tells.
+
+    A half of a convolution's backward pass (cuDNN's of PyTorch before 1.10) does not name all tensors that its FLOPs depend on:
+    the whole around it does.
+    """
+    host, texts = trace.host, trace.strings.texts
+    is_op = host.kind == HostKind.OP
+    has_shapes = is_op & (host.shapes != NONE)
+    nearest = enclosing(host, has_shapes)[op]
+    alone = np.bincount(nearest[nearest >= 0], minlength=len(host)) == _works_within(trace)
+    nearest = np.where((nearest == op) | ((nearest >= 0) & alone[nearest]), nearest, NONE)
+    halves = [row for row in np.unique(host.name[op]).tolist() if texts[row].endswith(_HALVES)]
+    if not halves:
+        return nearest
+    whole = [row for row in np.unique(host.shapes).tolist() if sum(part.count(",") > 1 for part in texts[row].split(";")) > 2]
+    around = enclosing(host, is_op & np.isin(host.shapes, whole))[op]
+    return np.where(np.isin(host.name[op], halves) & (around != NONE), around, nearest)
+
+
+def _works_within(trace: Trace) -> Column:
+    """For each host span how many pieces of work were launched within it."""
+    host, count = trace.host, np.zeros(len(trace.host), dtype=np.int64)
+    launch = trace.device.launch[work_rows(trace)]
+    np.add.at(count, launch[(launch >= 0) & (launch < len(host))], 1)
+    at = np.flatnonzero(count)
+    of = count[at]
+    parent = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
+    found = count.copy()
+    while len(at):
+        at = parent[at]
+        at, of = at[at >= 0], of[at >= 0]
+        np.add.at(found, at, of)
+    return found
+
+
+def _consumed(trace: Trace, row: int, shapes: tuple[Shape, ...]) -> Shape | None:
+    """The shape of a convolution's output, as one of the next ops takes it."""
+    wide = [shape for shape in shapes if len(shape) > 2]
+    if len(wide) < 2:
+        return None
+    image, weight = wide[0], wide[1]
+    host = trace.host
+    near = slice(row + 1, row + 200)
+    later = np.flatnonzero((host.kind[near] == HostKind.OP) & (host.thread[near] == host.thread[row]))
+    for at in (row + 1 + later).tolist()[:_LOOK_AHEAD]:
+        if host.start_ns[at] < host.end_ns[row]:
+            continue
+        text = trace.strings[int(host.shapes[at])]
+        for shape in parse_shapes(text) if text else ():
+            same = len(shape) == len(image) and shape[:2] == (image[0], weight[0])
+            if same and all(map(_can_be_output, shape[2:], image[2:], weight[2:])):
+                return shape
+    return None
+
+
+def _can_be_output(size: int, image: int, kernel: int) -> bool:
+    """Whether a convolution can make `size` pixels of `image` pixels: with some usual dilation, padding and stride, or with the
+    stride of its own size (patches)."""
+    widths = {dilation * (kernel - 1) + 1 for dilation in _USUAL}
+    strides = (*_USUAL, kernel)
+    return size <= image and any(
+        (image + 2 * padding - width) // stride + 1 == size
+        for width in widths
+        for padding in range(width)
+        for stride in strides
+    )
+
+
+def _flops(call: _LikeCalls) -> tuple[int, bool]:
+    """Of one call, and whether that is an upper bound."""
+    wide = [shape for shape in call.parsed if len(shape) > 2]
+    if call.name in ATTENTION_LAYOUTS:
+        return attention_flops(call.name, call.parsed)
+    if call.op in SCALED_PRODUCTS and len(call.parsed) >= 2:
+        return flops("mm", call.parsed[:2]), False
+    if call.op == "convolution" and len(wide) >= 2:
+        if call.output is None:
+            return flops(call.op, (wide[0], wide[1])), True
+        return _convolution_flops(call.output, wide[1]), False
+    if call.op == "convolution_backward" and len(wide) >= 3:
+        # Which is which differs between releases: the gradient has as many channels as the weight has outputs, and where the
+        # image has so too, it is the smaller one.
+        for weight in reversed(wide):
+            others = [shape for shape in wide if shape is not weight]
+            gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]
+            if gradients:
+                return (1 if call.is_half else 2) * _convolution_flops(min(gradients, key=prod), weight), False
+    return flops(call.op, call.parsed), call.op.startswith("convolution")
+
+
+def _convolution_flops(output: Shape, weight: Shape) -> int:
+    return 2 * prod(output) * prod(weight[1:])
+
+
+def _bytes(call: _LikeCalls) -> Traffic | None:
+    """Of one call, or None where that is not known."""
+    if call.copied_bytes is not None:
+        return once(call.copied_bytes)
+    if call.is_half:  # each half counts as half of the whole, so that both together are what one op of today is
+        whole = traffic(call.op, call.name, call.operands) if call.operands else None
+        return None if whole is None else once(whole.moved_bytes // 2)
+    if is_inductor_kernel(call.op):
+        return triton_traffic(call.op, call.operands, call.programs)
+    if call.around and call.operands:  # the gradient of a mean is one number per sum, expanded to the shape that is recorded
+        return once(call.operands[0].bytes)
+    if call.name in ATTENTION_LAYOUTS:
+        return traffic("attention_backward" if is_attention_backward(call.name) else "attention", call.name, call.operands)
+    return traffic(call.op, call.name, call.operands, call.output)

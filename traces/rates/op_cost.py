@@ -1,0 +1,121 @@
+"""What an op has to do, from its input shapes: bytes, floating-point operations, and the units of a GPU that do them.
+
+    flops("mm", ((1024, 512), (512, 256)))                  # 268435456
+    size_bytes(((1024, 512), (512, 256)), "float32")        # 2621440
+    compute_unit("convolution", "float32", TorchSettings())      # "tf32"
+
+Ops are canonical ones (`traces.names.equivalent_ops`). Recordings hold no outputs, so all is worked out from inputs alone.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from math import prod
+
+from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
+from traces.model.trace import Shape
+
+_BITS = re.compile(r"\d+")
+_UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
+
+MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
+
+# Products of matrices of 8 bits, whose scales follow them: not among MATMULS, where all inputs have one dtype.
+SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
+
+
+def flops(op: str, shapes: tuple[Shape, ...]) -> int:
+    """Floating-point operations of a canonical op, from its input shapes alone (as recordings hold no outputs).
+
+    A convolution counts as if its stride were 1; ratios between two calls of the same layer are right nevertheless.
+    """
+    wide = [shape for shape in shapes if len(shape) > 1]
+    if op.startswith("convolution") and len(wide) >= 2:
+        weight, image = wide[-1], wide[-2] if op == "convolution" else max(wide[:-1], key=prod)
+        each = 2 * image[0] * prod(image[2:]) * prod(weight)
+        return each if op == "convolution" else 2 * each
+    if op.startswith("_cudnn_rnn") and len(shapes) > 1:  # the input, then the weights: matrices among them
+        each = 2 * prod(shapes[0][:-1]) * sum(prod(shape) for shape in shapes[1:] if len(shape) == 2)
+        return each if op == "_cudnn_rnn" else 2 * each
+    if op in MATMULS and len(wide) >= 2:
+        left, right = wide[-2], wide[-1]
+        return 2 * prod(left) * (right[0] if op == "linear" else right[-1])
+    if op.startswith("attention") and len(wide) >= 3 and len(wide[0]) == 4:
+        query, key = wide[0], wide[1]
+        return (4 if op == "attention" else 10) * prod(query) * max(key[1:3])
+    return 0
+
+
+# In which order the dimensions of an attention op's tensors come: batch, heads, tokens, channels; or batch, tokens, heads,
+# channels. If the latter have three dimensions, the batch's sequences follow each other in the first.
+_HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
+ATTENTION_LAYOUTS = {
+    **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
+                     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
+                     "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward"), _HEADS_FIRST),
+    **dict.fromkeys(("scaled_dot_product_attention", "_scaled_dot_product_fused_attention_overrideable",
+                     "_scaled_dot_product_fused_attention_overrideable_backward"), _HEADS_FIRST),
+    **dict.fromkeys(("_flash_attention_forward", "_flash_attention_backward", "_efficient_attention_forward",
+                     "_efficient_attention_backward", "_flash_attn_forward", "_flash_attn_backward",
+                     "_flash_attn_varlen_forward", "_flash_attn_varlen_backward", "efficient_attention_forward_cutlass",
+                     "mha_fwd", "mha_bwd", "fmha_v3_fwd", "fmha_v3_bwd", "mha_varlen_fwd", "mha_varlen_bwd",
+                     "fmha_v3_varlen_fwd", "fmha_v3_varlen_bwd", "varlen_fwd", "flash_attn_varlen_func", "flash_attn_func"),
+                    _TOKENS_FIRST),
+}  # fmt: skip
+
+
+def is_attention_backward(name: str) -> bool:
+    """Whether an op of ATTENTION_LAYOUTS computes gradients: its first input is the output's gradient."""
+    return name.endswith(("_backward", "_bwd"))
+
+
+def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
+    """Floating-point operations of an op of ATTENTION_LAYOUTS, and whether that is an upper bound; 0 if the shapes do not tell.
+
+    Two products forward and five backward (the scores are computed again), for all pairs of tokens: a causal mask, which is not
+    recorded, halves that. Of sequences that follow each other in one dimension the lengths are known only if it is one.
+    """
+    backward = is_attention_backward(name)
+    wide = [shape for shape in shapes if len(shape) > 2][1 if backward else 0 :]
+    if len(wide) < 3 or len({len(shape) for shape in wide[:3]}) > 1:
+        return 0, False
+    query, key, value = wide[:3]
+    if len(query) == 3:
+        bounds = [shape for shape in shapes if len(shape) == 1]
+        if not bounds or bounds[0] != (2,):
+            return 0, False
+        query, key, value = (1, *query), (1, *key), (1, *value)
+    if len(query) != 4 or query[-1] != key[-1]:
+        return 0, False
+    tokens_first = ATTENTION_LAYOUTS[name] == _TOKENS_FIRST
+    batch, heads, tokens, channels = (query[0], query[2], query[1], query[3]) if tokens_first else query
+    keys = key[1] if tokens_first else key[2]
+    each = 3 * channels + 2 * value[-1] if backward else channels + value[-1]
+    return 2 * batch * heads * tokens * keys * each, tokens > 1
+
+
+@cache
+def itemsize(dtype: str) -> int:
+    """Bytes of an element of a torch dtype, whose name begins with its bits ("float8_e4m3fn"); 4 where it is not known."""
+    bits = _BITS.search(dtype)
+    return max(int(bits[0]) // 8, 1) if bits else 1 if dtype == "bool" else 4
+
+
+def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
+    """Bytes of all tensors of these shapes, as if all had the same dtype."""
+    return sum(map(prod, shapes)) * itemsize(dtype)
+
+
+def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS) -> str:
+    """The units on which a matrix product or convolution of this dtype runs: a key of `Card.tflops`.
+
+    float32 runs as TF32 where the recorded script allowed it. PyTorch's defaults since 1.12: in cuDNN's convolutions and
+    recurrent networks, but not in matrix products.
+    """
+    unit = _UNITS.get(dtype, "fp8" if dtype.startswith("float8") else "fp32")
+    if unit == "fp32":
+        is_cudnn = op.startswith(("convolution", "_cudnn"))
+        told = settings.tf32_cudnn if is_cudnn else settings.tf32_matmul
+        unit = "tf32" if (is_cudnn if told is None else told) else "fp32"
+    return unit

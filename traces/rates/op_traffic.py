@@ -1,0 +1,387 @@
+"""How many bytes an op reads and writes, from the shapes and element types of its inputs.
+
+    weight, tokens = Operand((50257, 768), 4), Operand((8, 128), 8)
+    traffic("embedding", "aten::embedding", (weight, tokens))       # Traffic(moved_bytes=6_299_648, footprint_bytes=6_299_648)
+
+`moved_bytes` counts each element as often as the op must read or write it. `footprint_bytes` counts the memory itself, once: an
+op in place reads and writes the same memory. If the footprint fits in the GPU's cache, the op can be faster than its memory.
+
+Note [Bytes that an op touches]
+    Recordings hold the shapes of inputs and no values, scalars or outputs. The rules, n being the number of indices:
+
+    elementwise, norms                  inputs once, and the output: as large as the inputs broadcast to; 1 byte if it compares
+    products, convolutions, attention   inputs once and the output (backward: one gradient for each of its inputs)
+    scaled products of 8 bits           inputs once, and the output in two bytes an element
+    reductions, pooling                 inputs once: the output is small, or its size is not known
+    upsampling                          not known: the output is larger than the input, and its size is not recorded
+    fill, zero, random numbers          the target once
+    copy, clone                         the source and the target, each with its own element type
+    cat, stack                          inputs twice
+    gather, take, index, index_select,  n elements or rows of the table are read and written, and the indices are read;
+    embedding                           of dimensions that are not recorded, the one that touches fewest bytes
+    scatter, index_put, index_add       n elements or rows are read from the source and written, and the indices are read;
+                                        adding also reads the target; out of place the target is copied first
+    embedding_backward                  the gradient and the indices are read, the same rows are written
+    nll_loss                            one element per target, the targets, and their weights; backward: one element per target
+    item                                one element
+    cache stores (reshape_and_cache)    keys and values are read and written, not the cache
+    rotary_embedding                    queries and keys are read and written, one row of the table per position
+    lists of tensors (foreach, fused)   all tensors once
+    Triton kernels of Inductor          every pointer once, at most as many elements as the kernel has (see `triton_elements`)
+
+    Ops that are not listed and not PyTorch's own are taken as elementwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, prod
+
+from traces.model.trace import Shape
+from traces.rates.op_cost import MATMULS, SCALED_PRODUCTS, flops
+
+_REDUCTIONS = frozenset(
+    "all amax amin aminmax any argmax argmin linalg_vector_norm logsumexp max mean median min norm prod std sum topk var"
+    " var_mean nonzero masked_select unique count_nonzero bincount histc".split()
+)
+_WRITES_ONLY = frozenset("fill zero uniform normal random exponential log_normal geometric cauchy".split())
+_COMPARES = frozenset(
+    "eq ne lt le gt ge logical_and logical_or logical_not logical_xor isnan isinf isfinite signbit isin".split()
+)
+_JOINS = frozenset("cat stack hstack vstack concat concatenate _cat".split())
+_POOLS = re.compile(r"(adaptive_)?(avg|max)_pool|pixel_")
+_RESIZES = re.compile(r"_?upsample|interpolate")
+_LISTS = re.compile(r"_?(foreach|fused_(adam|adamw|sgd|adagrad)|amp_foreach|multi_tensor)")
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor among an op's inputs."""
+
+    shape: Shape
+    itemsize: int
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """See the module."""
+
+    moved_bytes: int
+    footprint_bytes: int
+
+
+def once(moved_bytes: int) -> Traffic:
+    """Of an op that touches no memory twice."""
+    return Traffic(moved_bytes, moved_bytes)
+
+
+def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | None = None) -> Traffic | None:
+    """Of one call of a canonical op that is recorded under `name`; None where its operands do not tell.
+
+    `output` is a convolution's output shape, where it is known. See Note [Bytes that an op touches].
+    """
+    rule = _RULES.get(op)
+    if op == "item":
+        return once(operands[0].itemsize if operands else 4)
+    if not operands:
+        return None
+    if rule is not None:
+        return rule(operands, name.rstrip("0123456789").endswith("_"))
+    sizes = sum(of.bytes for of in operands)
+    wide = [of for of in operands if len(of.shape) > 1]
+    own = operands[0].itemsize
+    if op in MATMULS and len(wide) >= 2:
+        return once(sizes + flops(op, tuple(of.shape for of in operands)) // (2 * max(wide[-2].shape[-1], 1)) * own)
+    if op == "convolution":
+        return once(sizes + (prod(output) * own if output is not None else 0))
+    if op == "convolution_backward":
+        images = [of for of in wide if len(of.shape) > 2]
+        gradient = _output_gradient(images)
+        return once(sizes + sum(of.bytes for of in images if of is not gradient))
+    if op.startswith("attention") and wide:
+        return once(sizes + sum(of.bytes for of in (wide[1:4] if op.endswith("backward") else wide[:1])))
+    if _RESIZES.match(op):
+        return None
+    if op.endswith("_with_output"):
+        return _outputs_given(operands, False)
+    if op in _REDUCTIONS or op.startswith("_cudnn_rnn") or op.startswith("rnn") or _POOLS.match(op) or _LISTS.match(op):
+        return once(sizes)
+    return _elementwise(op, operands, name.partition(".")[0].endswith("_"))
+
+
+def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traffic:
+    sizes = sum(of.bytes for of in operands)
+    elements = _broadcast(tuple(of.shape for of in operands))
+    itemsize = 1 if op in _COMPARES else _promoted_itemsize(operands)
+    written = operands[0].bytes if in_place else elements * itemsize
+    return Traffic(sizes + written, sizes + (0 if in_place else written))
+
+
+def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
+    """The bytes of an element of the result: the largest operand's, or those of a wider one. Numbers (no dimensions) do not
+    promote tensors, and integers of 8 bytes do not promote floating-point numbers."""
+    own = max(operands, key=lambda of: of.elements).itemsize
+    return max([own, *(of.itemsize for of in operands if of.shape and of.itemsize <= 4)])
+
+
+def _output_gradient(images: list[Operand]) -> Operand | None:
+    """Which of gradient, image and weight of a convolution is the gradient of its output. It has as many channels as the weight
+    has outputs; where the image has so too, it is the smaller one."""
+    for weight in reversed(images):
+        found = [
+            of for of in images if of is not weight and of.shape[1] == weight.shape[0] and len(of.shape) == len(weight.shape)
+        ]
+        if found:
+            return min(found, key=lambda of: of.elements)
+    return min(images, key=lambda of: of.elements, default=None)
+
+
+def _broadcast(shapes: tuple[Shape, ...]) -> int:
+    """The elements of the shape to which these broadcast; of the largest one where they do not."""
+    found: list[int] = []
+    for shape in shapes:
+        found = [1] * (len(shape) - len(found)) + found
+        for place in range(1, len(shape) + 1):
+            size = shape[-place]
+            if size != found[-place] and 1 not in (size, found[-place]):
+                return max(map(prod, shapes))
+            found[-place] = max(found[-place], size)
+    return prod(found)
+
+
+def _written_once(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
+    return once(operands[0].bytes)
+
+
+def _copy(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
+    source = operands[1] if len(operands) > 1 else operands[0]  # `copy_` has its target first
+    return once(operands[0].bytes + source.bytes)
+
+
+def _joined(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
+    return once(2 * sum(of.bytes for of in operands))
+
+
+def _gather(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    if len(operands) < 2:
+        return None
+    table, index = operands[:2]
+    return once(index.bytes + 2 * index.elements * table.itemsize)
+
+
+def _scatter(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    if len(operands) < 2:
+        return None
+    target, index = operands[:2]
+    source = index.elements * operands[2].itemsize if len(operands) > 2 else 0
+    moved = index.bytes + source + index.elements * target.itemsize
+    return once(moved + (0 if in_place else 2 * target.bytes))
+
+
+def _scatter_add(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    of = _scatter(operands, in_place)
+    return None if of is None else Traffic(of.moved_bytes + operands[1].elements * operands[0].itemsize, of.footprint_bytes)
+
+
+def _rows(table: Shape, count: int) -> int:
+    """The elements of `count` slices of a table along the dimension that makes them smallest."""
+    return count * min((prod(table) // max(size, 1) for size in table), default=1)
+
+
+def _index_select(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    if len(operands) < 2:
+        return None
+    table, index = operands[:2]
+    return once(index.bytes + 2 * _rows(table.shape, index.elements) * table.itemsize)
+
+
+def _embedding(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    if len(operands) < 2:
+        return None
+    table, index = operands[:2]
+    return once(index.bytes + 2 * index.elements * prod(table.shape[1:]) * table.itemsize)
+
+
+def _embedding_bag(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    if len(operands) < 3:
+        return None
+    table, index, offsets = operands[:3]
+    row = prod(table.shape[1:]) * table.itemsize
+    return once(index.bytes + offsets.bytes + (index.elements + offsets.elements) * row)
+
+
+def _embedding_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
+    return once(2 * operands[0].bytes + sum(of.bytes for of in operands[1:]))
+
+
+def _index_add(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    if len(operands) < 3:
+        return None
+    target, index, source = operands[:3]
+    rows = source.elements * target.itemsize
+    copied = 0 if in_place else 2 * target.bytes
+    return Traffic(index.bytes + source.bytes + 2 * rows + copied, index.bytes + source.bytes + rows + copied)
+
+
+def _indexed(table: Operand, indices: tuple[Operand, ...]) -> int | None:
+    """The elements that these indices choose, those of the table's first dimensions; None for masks."""
+    if not indices or len(indices) > len(table.shape) or any(of.itemsize == 1 for of in indices):
+        return None
+    return _broadcast(tuple(of.shape for of in indices)) * prod(table.shape[len(indices) :])
+
+
+def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    table, indices = operands[0], operands[1:]
+    chosen = _indexed(table, indices)
+    return None if chosen is None else once(2 * chosen * table.itemsize + sum(of.bytes for of in indices))
+
+
+def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    """The values come last. Without indices (older profilers write none of a list's) as many elements as values are written.
+
+    If target and indices have equally long elements, it is not known whether the last operand is an index or the values.
+    """
+    target, rest = operands[0], operands[1:]
+    if not rest or target.itemsize == 8:
+        return None
+    copied = 0 if in_place else 2 * target.bytes
+    if rest[0].itemsize == target.itemsize:
+        return once(2 * rest[0].bytes + copied)
+    indices = tuple(of for of in rest if of.itemsize != target.itemsize)
+    chosen = _indexed(target, indices)
+    return None if chosen is None else once(sum(of.bytes for of in rest) + chosen * target.itemsize + copied)
+
+
+def _nll_loss(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    if len(operands) < 2:
+        return None
+    scores, target = operands[:2]
+    weights = target.elements * scores.itemsize if len(operands) > 2 else 0
+    return once(target.bytes + target.elements * scores.itemsize + weights)
+
+
+def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    """The gradient of the loss is a number, or one per target; then come scores and targets."""
+    if len(operands) < 2:
+        return None
+    place = next((n for n, of in enumerate(operands[1:], 1) if len(of.shape) == len(operands[n - 1].shape) - 1), None)
+    if place is None:
+        return None
+    scores, target = operands[place - 1], operands[place]
+    return once(target.bytes + target.elements * scores.itemsize + sum(of.bytes for of in operands[: place - 1]))
+
+
+def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    """Keys, values, their caches, and a slot for each token."""
+    if len(operands) < 5:
+        return None
+    keys, values, key_cache, value_cache, slots = operands[:5]
+    written = keys.elements * key_cache.itemsize + values.elements * value_cache.itemsize
+    return once(keys.bytes + values.bytes + written + slots.bytes)
+
+
+def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    """Latent vectors, rotary keys, one cache, and a slot for each token."""
+    if len(operands) < 4:
+        return None
+    latent, keys, cache, slots = operands[:4]
+    return once(latent.bytes + keys.bytes + (latent.elements + keys.elements) * cache.itemsize + slots.bytes)
+
+
+def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    """Positions, queries, keys (both in place), and the table of cosines and sines."""
+    if len(operands) < 3:
+        return None
+    positions, rotated, table = operands[0], operands[1:-1], operands[-1]
+    rows = min(positions.elements, table.shape[0]) * prod(table.shape[1:]) * table.itemsize
+    own = sum(of.bytes for of in rotated)
+    return Traffic(positions.bytes + 2 * own + rows, positions.bytes + own + rows)
+
+
+def _scaled_product(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+    """Two matrices of one or two bytes an element, then their scales; the product has two bytes an element."""
+    if len(operands) < 2 or not len(operands[0].shape) == len(operands[1].shape) == 2:
+        return None
+    return once(sum(of.bytes for of in operands) + 2 * operands[0].shape[0] * operands[1].shape[1])
+
+
+def _outputs_given(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
+    """Ops whose output is among their inputs."""
+    return once(sum(of.bytes for of in operands))
+
+
+def _added_norm(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
+    """Input and residual, both in place, then the weight."""
+    own = sum(of.bytes for of in operands)
+    return Traffic(own + sum(of.bytes for of in operands[:2]), own)
+
+
+_RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
+    **dict.fromkeys(_WRITES_ONLY, _written_once),
+    **dict.fromkeys(_JOINS, _joined),
+    **dict.fromkeys(("copy", "clone", "contiguous", "to"), _copy),
+    **dict.fromkeys(("gather", "take", "take_along_dim"), _gather),
+    **dict.fromkeys(("scatter", "index_copy", "index_fill"), _scatter),
+    **dict.fromkeys(("scatter_add", "scatter_reduce", "scatter_add_"), _scatter_add),
+    **dict.fromkeys(SCALED_PRODUCTS, _scaled_product),
+    "index_select": _index_select,
+    "embedding": _embedding,
+    **dict.fromkeys(("_embedding_bag", "embedding_bag", "_embedding_bag_forward_only"), _embedding_bag),
+    "embedding_backward": _embedding_backward,
+    "index_add": _index_add,
+    **dict.fromkeys(("index", "_unsafe_index"), _index),
+    **dict.fromkeys(("index_put", "_index_put_impl", "_unsafe_index_put"), _index_put),
+    "nll_loss": _nll_loss,
+    "nll_loss_backward": _nll_loss_backward,
+    **dict.fromkeys(("reshape_and_cache", "reshape_and_cache_flash"), _cache_store),
+    "concat_and_cache_mla": _latent_cache_store,
+    "rotary_embedding": _rotary,
+    **dict.fromkeys(
+        ("rms_norm_out", "rmsnorm", "add_rmsnorm", "silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), _outputs_given
+    ),
+    **dict.fromkeys(("fused_add_rms_norm", "fused_add_rmsnorm"), _added_norm),
+}
+
+
+def is_inductor_kernel(name: str) -> bool:
+    """Whether an op of this name is a Triton kernel that Inductor wrote: pointwise, reduction, or template."""
+    return name.startswith(("triton_poi_", "triton_red_", "triton_per_"))
+
+
+def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | None) -> Traffic | None:
+    """Of an Inductor kernel: each pointer once, at most as many elements as the kernel has.
+
+    An output in place is a pointer that is read and written. It counts once, because the pointers do not tell.
+    """
+    if not pointers:
+        return None
+    most = triton_elements(name, tuple(of.elements for of in pointers), programs)
+    return once(sum(min(of.elements, most) * of.itemsize for of in pointers))
+
+
+def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
+    """The elements that an Inductor kernel goes through, from the sizes of its pointers and how many programs it runs.
+
+    Outputs come first (in place) or last. A pointwise kernel goes through the elements of an output, and each program takes a
+    power of two of them: the output is the one that its programs fit best. A reduction goes through its input.
+    """
+    first, last = sizes[0], sizes[-1]
+    if not name.startswith("triton_poi_") or programs is None or first == last:
+        return max(first, last)
+    return min((first, last), key=lambda size: (_excess(size, programs), -size))
+
+
+def _excess(size: int, programs: int) -> float:
+    """By which share `programs` that each take the least sufficient power of two go beyond `size` elements."""
+    each = 1 << max(ceil(size / programs) - 1, 0).bit_length()
+    return each * programs / max(size, 1)

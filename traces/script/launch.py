@@ -1,0 +1,168 @@
+"""Runs a script in a child interpreter, exactly as Python would, with our rooms at work inside it.
+
+The child is `python script.py arguments`, nothing else, so that argv, `__main__`, `sys.path[0]`, tracebacks,
+pickling, spawned workers and the exit code need no care of ours. What reaches into it is
+`bootstrap/sitecustomize.py`, which Python imports by itself and which calls `<room>.child.start(session)` of each room as
+soon as torch has been imported, there and in every descendant.
+
+    session = ReplaySession(Path("/data/v100.msgpack"), folder, os.getpid())
+    result = run_child({"replayer": session}, ["train.py", "--lr", "0.1"])
+    result.returncode  # the script's: 0, 3, 128 + 15 if SIGTERM killed it
+    result.started     # the processes in which the rooms are at work: empty if torch was never imported
+
+With `ranks=8` the child makes eight processes of itself before it runs the script, each told its place by torchrun's names
+(`bootstrap/_trace_ranks.py`). The rooms then have a `share(session)` too, which is called once, before there are ranks, and
+gives what starts one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from traces.model.typed_json import to_json
+
+BOOTSTRAP = Path(__file__).resolve().parents[1] / "bootstrap"
+ROOT = BOOTSTRAP.parents[1]  # where our rooms lie; of the installed ones only `traces`, the others in the folder above
+LIBRARIES = ("msgpack", "orjson")  # what the rooms import, besides what torch has imported before them
+
+
+@dataclass(frozen=True)
+class ChildResult:
+    """How a run ended, and how far our bootstrap got in which processes (the child itself has `pid`).
+
+    `booted`: Python ran the bootstrap. `triggered`: torch was imported. `started`: the rooms' `start` returned.
+    """
+
+    returncode: int
+    pid: int
+    booted: frozenset[int]
+    triggered: frozenset[int]
+    started: frozenset[int]
+
+
+def run_child(
+    rooms: Mapping[str, object],
+    words: Sequence[str],
+    *,
+    ranks: int = 0,
+    env: Mapping[str, str] | None = None,
+    trigger: str = "torch",
+    root: Path = ROOT,
+    stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    meanwhile: Callable[[int], None] | None = None,
+) -> ChildResult:
+    """Run `python WORDS...` to its end, with `<room>.child.start(session)` called in it once `trigger` is imported.
+
+    `rooms` gives each room's session (a dataclass of configuration.py, or JSON values), in the order in which they start.
+    `words` are a script and its arguments, or `-m`, a module and its arguments; `ranks` is how many processes run them, if
+    it is not 0. stdin, stdout and stderr are the child's, or descriptors for it; `meanwhile` is called with its process id
+    while it runs, and may return before or after its end; `env` replaces the environment; `root` is the folder that the
+    rooms lie in, or one in that. Ctrl-C reaches the child, and this function returns when the child has dealt with it.
+    """
+    with tempfile.TemporaryDirectory(prefix="trace-") as folder:
+        session = Path(folder)
+        (session / "trigger").write_text(trigger, encoding="utf-8")
+        facts = {
+            "path": [str(root), str(root.parent)],
+            "libraries": {name: home for name in LIBRARIES if (home := _home(name)) is not None},
+            "rooms": to_json(rooms),
+        }
+        (session / "session.json").write_text(json.dumps(facts), encoding="utf-8")
+        (session / "handshake").mkdir()
+        with _Relay() as relay:
+            environment = _environment(os.environ if env is None else env, session, ranks)
+            command = [sys.executable, *words]
+            child = subprocess.Popen(command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
+            relay.to(child)
+            try:
+                if meanwhile is not None:
+                    meanwhile(child.pid)
+            finally:
+                code = child.wait()
+        said = {int(file.name): file.read_text(encoding="utf-8").split() for file in (session / "handshake").iterdir()}
+    return ChildResult(
+        returncode=128 - code if code < 0 else code,
+        pid=child.pid,
+        booted=frozenset(pid for pid, told in said.items() if "boot" in told),
+        triggered=frozenset(pid for pid, told in said.items() if "trigger" in told),
+        started=frozenset(pid for pid, told in said.items() if "started" in told),
+    )
+
+
+def _home(library: str) -> str | None:
+    """The folder that it lies in: beside the script, anything else may have its name."""
+    spec = importlib.util.find_spec(library)
+    if spec is None or spec.origin is None:
+        return None
+    return str(Path(spec.origin).parents[0 if spec.submodule_search_locations is None else 1])
+
+
+def _environment(env: Mapping[str, str], session: Path, ranks: int) -> dict[str, str]:
+    # An empty entry in PYTHONPATH means the current folder, so an empty PYTHONPATH must not be appended.
+    path = os.pathsep.join([str(BOOTSTRAP), *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])
+    return {**(_group(env, ranks) if ranks else env), "PYTHONPATH": path, "TRACE_SESSION": str(session)}
+
+
+def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
+    """What torchrun tells every rank, and to our bootstrap that it is to make them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    return {"OMP_NUM_THREADS": "1", **env, **told, "TRACE_RANKS": str(ranks)}
+
+
+class _Relay:
+    """While entered, signals that would end us go to the child instead.
+
+    A terminal sends Ctrl-C to the child as well as to us: then we only wait. Where there is no terminal, whoever sent
+    the signal sent it to us alone. A signal that we were started with ignored (nohup) stays ignored, as it would be
+    natively.
+    """
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []  # signals that came before the child was there
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Relay:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._pass_on)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def to(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+        for number in self._early:
+            child.send_signal(number)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        if self._child is None:
+            self._early.append(number)
+        elif number != signal.SIGINT or not _in_foreground_of_a_terminal():
+            self._child.send_signal(number)
+
+
+def _in_foreground_of_a_terminal() -> bool:
+    with suppress(OSError), open("/dev/tty", "rb") as terminal:  # no terminal: the open fails
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False

@@ -1,0 +1,234 @@
+"""Where a training script shows what it does, in torch's Python: shared by the recorder's and the replayer's surfaces.
+
+    hooks = ScriptHooks(torch, recorder, optimizers)    # `recorder()` returns who listens in this process, or None
+    hooks.backward()            # phase "backward"
+    hooks.optimizers()          # phases "optimizer" and "zero_grad", and which optimizer has stepped
+    hooks.module_calls(ModuleCalls())   # outermost calls of modules
+    iterator.__next__ = hooks.loading(iterator.__next__)    # phase "loader"
+
+Note [Wrapping an optimizer's step]
+    Every optimizer class, also the user's, has its `step` wrapped by torch when its first instance is made
+    (`Optimizer.profile_hook_step`). We wrap there and not by torch's global step hooks: those are not called when a step
+    fails, and they run inside torch's own "Optimizer.step" range, in which a step of the profiler cannot end.
+
+Note [Outermost calls]
+    `Module.__call__` is replaced on the class, which every module's call goes through, scripted and traced ones too. (A global
+    forward hook would do as well, but it disables torch's short path for modules without hooks.) Within another module's call
+    this costs one look at a flag of the thread, or two numbers where calls are noted (a fifth of a microsecond).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sized
+from functools import wraps
+from types import TracebackType
+from typing import Any, ClassVar, Literal, Protocol
+from weakref import WeakSet
+
+from traces.model.trace import Shape
+from traces.script.patching import PhaseListener, PhaseScope, patch
+from traces.script.step_rule import Optimizers
+from traces.script.workload_observer import WorkloadObserver
+
+Call = Callable[..., Any]
+# Where a thread notes calls of modules: takes a name's number and the place added, or the place inverted at the end; what the
+# place is counted in; the number of a module's name by its identity; and the number of one that has none yet.
+ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
+Wrapper = Callable[[Call], Call]
+
+
+class CallListener(PhaseListener, Protocol):
+    """Who listens: the recorder, or the virtual GPU."""
+
+    def module_called(self, module: object, grad_enabled: bool) -> None: ...
+
+    def module_marks(self, module: object) -> ModuleMarks | None: ...
+
+    def modules_left(self) -> None: ...
+
+    def module_returned(self) -> None: ...
+
+    def optimizer_stepped(self, is_first: bool) -> None: ...
+
+    def loader_exhausted(self) -> None: ...
+
+    @property
+    def workload(self) -> WorkloadObserver: ...
+
+
+class _Backward(PhaseScope):
+    """The script's backward passes, of which the workload's observer is told when they have gone through."""
+
+    def __init__(self, listener: Callable[[], CallListener | None]) -> None:
+        super().__init__("backward", listener)
+        self._hearing = listener
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        super().__exit__(kind, error, trace)
+        if kind is None and not self.inside and (listener := self._hearing()) is not None:
+            listener.workload.backward_passed()
+
+
+class ModuleCalls(threading.local):
+    """Whether this thread is within a module's call, and where it notes those within, if anywhere."""
+
+    inside: ModuleMarks | Literal[True] | None = None
+    within: ClassVar[list[int]] = [0]  # calls of modules within others so far, by all threads, that were noted nowhere
+
+
+class ScriptHooks:
+    """Wraps torch's functions. Where `listener` returns None they do what they did before."""
+
+    def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
+        self._torch = torch
+        self._listener = listener
+        self._optimizers = optimizers
+
+    def backward(self) -> None:
+        """Wrap all entries to autograd's engine. The phase begins where they make the first gradient (`ones_like`)."""
+        autograd = self._torch.autograd
+        scope = _Backward(self._listener)
+        patch(autograd, backward=scope.around(autograd.backward), grad=scope.around(autograd.grad))
+        if (run := getattr(autograd.graph, "_engine_run_backward", None)) is not None:
+            run = scope.around(run)
+            patch(autograd.graph, _engine_run_backward=run)
+            patch(autograd, _engine_run_backward=run)
+
+    def loading(self, fetch: Call) -> Call:
+        """`fetch` of a DataLoader's iterator as the phase "loader", which an end of the data (StopIteration) leaves as well."""
+        waiting = PhaseScope("loader", self._listener).around(fetch)
+
+        @wraps(fetch)
+        def next_batch(iterator: Any) -> Any:
+            try:
+                batch = waiting(iterator)
+            except StopIteration:
+                if (listener := self._listener()) is not None:
+                    listener.loader_exhausted()
+                raise
+            if (listener := self._listener()) is not None and listener.workload.is_open:
+                sizes = [int(tensor.nbytes) for tensor in tensors_in(self._torch, batch)]
+                listener.workload.batch_loaded(sum(sizes) if sizes else None)
+            return batch
+
+        return next_batch
+
+    def optimizers(self, step: Wrapper = lambda call: call, zero: Wrapper = lambda call: call) -> None:
+        """Wrap `step` and `zero_grad` of the base class and of classes that have their own; see Note [Wrapping an optimizer's
+        step]. `step` and `zero` wrap the two once more, within torch's own wrapper."""
+        cls = self._torch.optim.Optimizer
+        wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
+        stepping, zeroing = PhaseScope("optimizer", self._listener), PhaseScope("zero_grad", self._listener)
+        known, seen = self._optimizers, WeakSet[type]()
+
+        def wrap_step_with_phase(call: Call) -> Call:
+            hooked = wrap_step(step(call))
+
+            @wraps(hooked)
+            def step_as_phase(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                nested = stepping.inside
+                with stepping:
+                    result = hooked(optimizer, *args, **kwargs)
+                if not nested and (listener := self._listener()) is not None:
+                    is_first = known.is_first(optimizer)
+                    if is_first and listener.workload.is_open:
+                        listener.workload.optimizer_stepped(type(optimizer).__name__)
+                    listener.optimizer_stepped(is_first)
+                return result
+
+            return step_as_phase
+
+        @wraps(patch_class)
+        def patch_class_with_phase(optimizer: Any) -> None:
+            """Called by torch for each new optimizer."""
+            patch_class(optimizer)
+            known.add(optimizer)
+            own = type(optimizer)
+            if own not in seen and own is not cls and "zero_grad" in vars(own):
+                seen.add(own)
+                patch(own, zero_grad=zeroing.around(vars(own)["zero_grad"]))
+
+        patch(
+            cls,
+            profile_hook_step=staticmethod(wrap_step_with_phase),
+            _patch_step_function=patch_class_with_phase,
+            zero_grad=zeroing.around(zero(cls.zero_grad)),
+        )
+
+    def module_calls(self, calls: ModuleCalls) -> None:
+        """Wrap `Module.__call__`, which keeps `calls` up to date; see Note [Outermost calls]."""
+        cls = self._torch.nn.Module
+        patch(cls, __call__=self.module_call(cls.__call__, calls))
+
+    def module_call(self, call: Call, calls: ModuleCalls) -> Call:
+        """`Module.__call__`, wrapped."""
+        listening, grad_enabled = self._listener, self._torch.is_grad_enabled
+        described, autocast = self._described, self._autocast
+        within = calls.within
+
+        # torch's profiler with stacks looks into this frame for the module, under the name `self`.
+        @wraps(call)
+        def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if inside := calls.inside:
+                if inside is not True:
+                    note, place, number, new = inside
+                    note((number(id(self)) or new(self)) + len(place))
+                    try:
+                        return call(self, *args, **kwargs)
+                    finally:
+                        note(~len(place))
+                within[0] += 1
+                return call(self, *args, **kwargs)
+            if (listener := listening()) is None:
+                return call(self, *args, **kwargs)
+            marks = listener.module_marks(self)
+            calls.inside = True if marks is None else marks
+            returned: Callable[[], None] | None = None
+            try:
+                if (tell := listener.workload.on_every_call) is not None:
+                    returned = tell(self, described([args, kwargs]), autocast(), grad_enabled())
+                listener.module_called(self, grad_enabled())
+                if listener.workload.is_open:
+                    listener.workload.module_called(self, described([args, kwargs]), autocast())
+                if marks is not None:
+                    marks[0]((marks[2](id(self)) or marks[3](self)) + len(marks[1]))
+                return call(self, *args, **kwargs)
+            finally:
+                calls.inside = None
+                if marks is not None:
+                    marks[0](~len(marks[1]))
+                    listener.modules_left()
+                listener.module_returned()
+                if returned is not None:
+                    returned()
+
+        return called
+
+    def _autocast(self) -> str:
+        """The dtype that torch.autocast for CUDA is on with, "float16"; "off" without."""
+        return str(self._torch.get_autocast_dtype("cuda"))[len("torch.") :] if self._torch.is_autocast_enabled() else "off"
+
+    def _described(self, arguments: object) -> Iterator[tuple[Shape, str]]:
+        """Shape and dtype of each tensor among the arguments of a call; while torch traces or exports, sizes are no numbers."""
+        for tensor in tensors_in(self._torch, arguments):
+            shape = tuple(tensor.shape)
+            if all(type(size) is int for size in shape):
+                yield shape, str(tensor.dtype).removeprefix("torch.")
+
+
+def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
+    """The strided tensors in a batch as loaders make them: tensors, lists, dicts, named tuples, batch classes."""
+    if isinstance(batch, torch.Tensor):
+        if batch.layout is torch.strided:
+            yield batch
+    elif isinstance(batch, Mapping):
+        for item in batch.values():
+            yield from tensors_in(torch, item)
+    elif isinstance(batch, list | tuple):
+        for item in batch:
+            yield from tensors_in(torch, item)
+    elif hasattr(batch, "__dict__"):
+        for item in vars(batch).values():
+            if isinstance(item, torch.Tensor):
+                yield from tensors_in(torch, item)

@@ -1,0 +1,281 @@
+"""Where a training step waits for data: in the disk, in preparing, in pinning; by the difference of three runs.
+
+    stalls = Stalls(gpu=pace(synthetic, 128), prepared=pace(cached, 128), fetched=pace(cold, 128), ...)
+    stalls.preparation_share      # 0.74: of a step whose data is cached, what is waiting
+    stalls.bottleneck             # Bottleneck.PREPARATION
+
+The method is that of "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021): the GPU's own rate G with one batch
+that is ready in memory, P with data that is cached, F with a cold cache or one of a share of the data set. What P loses
+against G is the preparation stall, what F loses against P the fetch stall. No pipeline is faster than its slowest stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from traces.figures.measure import device_time_by_origin, phase_times
+from traces.model.trace import Origin, StepKind, Trace, TraceError
+from traces.stalls.loader_model import BatchCost, LoaderRun, loaded
+from traces.stalls.storage_server import Loading
+
+_NOTICEABLE = 0.02  # of a step: less than that is no stall, but a run's noise
+MOST_WORKERS = 128
+_ESTIMATED = (Origin.SCALED, Origin.ROOFLINE, Origin.CURVE)
+_BUSY = 0.1  # of a step, that no loader can save
+_MOST_OTHERS = 1000.0  # programs beside the script
+
+
+class Bottleneck(StrEnum):
+    """What the steps of a run with a loader wait for."""
+
+    GPU = "gpu"
+    STORAGE = "storage"
+    PREPARATION = "preparation"
+    PINNING = "pinning"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a run went once it had its pace; means per step."""
+
+    steps: int
+    step_ns: int
+    wait_ns: int  # of it, in the script's waits for a batch
+    samples_per_s: float
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """What the model of the loader says of another machine."""
+
+    workers: int
+    cores: int
+    samples_per_s: float
+    wait_share: float
+
+
+@dataclass(frozen=True)
+class Stalls:
+    """Of one script. Shares are of a step's time."""
+
+    gpu: Pace
+    estimated_share: float  # of the GPU's time: not recorded for such an op, but scaled, or by curves and data sheets
+    prepared: Pace
+    fetched: Pace | None  # None where no storage was modelled, or no file was seen to be read from it
+    batch_samples: float
+    step_batches: int  # that the script takes for a step
+    workers: int  # of all loaders that a step takes batches of
+    batch_cpu_ns: int  # one worker's work for one batch
+    batch_wall_ns: int  # while it fetched that batch
+    batch_bytes: int  # read for one batch
+    batch_missed_bytes: int | None  # of it, what the cache did not hold
+    batch_pin_ns: int | None
+    batch_pin_cpu_ns: int | None  # of `batch_pin_ns`; less where the machine had other things to do
+    data_set_bytes: int | None  # estimated: samples of the data set times bytes per sample
+    bottleneck: Bottleneck
+    check: Modelled | None  # the model for this machine, to be compared with `prepared`; None without workers
+    taken_cores: float  # that other programs had while `prepared` was measured, and in `check` too; 0: not told
+    enough: Modelled | None  # the fewest workers, each on a core, that end the preparation stall
+    by_cores: list[Modelled]
+    disk_bytes_per_s: float | None  # that ends the fetch stall
+    notes: list[str]
+
+    @property
+    def preparation_share(self) -> float:
+        return _share(self.prepared.step_ns, self.gpu.step_ns)
+
+    @property
+    def fetch_share(self) -> float | None:
+        return None if self.fetched is None else _share(self.fetched.step_ns, self.prepared.step_ns)
+
+
+def _share(step_ns: int, without_ns: int) -> float:
+    return max(1 - without_ns / step_ns, 0.0) if step_ns else 0.0
+
+
+def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
+    """The index of the first step that counts: after those that lived on what was prefetched, and so that whole rounds of the
+    workers are left. Workers that began together end their batches together, W at a time. Raises TraceError."""
+    unsteady = max(prefetch * workers + 1, 2, steps // 5)
+    enough = unsteady + max(workers, 4)
+    if steps < enough:
+        raise TraceError(f"{steps} steps show no pace with {workers} workers; let the script train {enough} or more")
+    return unsteady + (steps - unsteady) % max(workers, 1)
+
+
+def _training_steps(trace: Trace) -> npt.NDArray[np.int64]:
+    return np.flatnonzero((trace.steps.kind != StepKind.EVALUATION) & (trace.steps.kind != StepKind.INCOMPLETE))
+
+
+def pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> Pace:
+    """Of the training steps after those that lived on what was prefetched. Raises TraceError where too few are left."""
+    rows = _training_steps(trace)
+    at_pace = rows[_first_at_pace(len(rows), workers, prefetch) :]
+    waits = phase_times(trace).get("loader")
+    wait_ns = 0 if waits is None else int(waits.host_ns[at_pace].mean())
+    step_ns = int(trace.steps.duration_ns[at_pace].mean())
+    return Pace(len(rows), step_ns, wait_ns, step_samples / step_ns * 1e9)
+
+
+def stalls_of(
+    gpu: Trace, prepared: Trace, told: list[Loading], cores: int, core_counts: list[int],
+    fetched: Trace | None = None, told_cold: list[Loading] | None = None,
+) -> Stalls:  # fmt: skip
+    """`told` and `told_cold` are what the storage was told in the runs `prepared` and `fetched`. This machine has `cores`
+    cores; `core_counts` are machines to be modelled, a worker on each core.
+
+    Raises TraceError for a script that loads nothing with a DataLoader, or trains too few steps.
+    """
+    if not any(one.batches for one in told):
+        raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
+    told = _of_training(told)
+    cached, cold = Loading.sum(told), None if told_cold is None else Loading.sum(_of_training(told_cold))
+    workers, prefetch = _workers(told) or cached.workers, cached.prefetch or 2
+    if cold is not None and not cold.read_bytes:
+        fetched = cold = None  # nothing went through the storage, so that its run shows nothing
+    batches, samples = cached.batches, cached.samples / max(cached.batches, 1)
+    step_batches = _step_batches(cached, prepared)
+    paces = [pace(trace, samples * step_batches, workers, prefetch) for trace in (gpu, prepared)]
+    if not batches:
+        raise TraceError("no DataLoader fetched a batch that the script trains on")
+    late = None if fetched is None else pace(fetched, samples * step_batches, workers, prefetch)
+    # Batches that are all given the mean would come sooner than they do: a worker beside the script's own computing, or a busy
+    # neighbour, spends more on a batch than another, and the script waits for each in turn. So the model for this machine
+    # gets batches and steps as they were, from the first on, and the same ones are compared.
+    first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
+    fetches = _in_rounds([one for one in told if one.batches], workers)
+    at_pace = Loading.sum(fetches[first:last] or fetches)
+    cost = BatchCost(at_pace.cpu_ns // at_pace.batches)
+    step_ns = paces[0].step_ns // step_batches  # of each batch
+    computing = [BatchCost(one.cpu_ns // one.batches) for one in fetches]
+    scripted = [one for one in told if one.script_batches]
+    hosts_ns = [one.script_cpu_ns // one.script_batches for one in scripted] or [0]
+    hosts_ns += hosts_ns[-1:] * (last - len(hosts_ns))  # the last step had no batch after it
+    taken = _taken(Loading.sum(scripted[first:last]), cost.cpu_ns)
+
+    def modelled(run: LoaderRun, workers: int, cores: int) -> Modelled:
+        return Modelled(workers, cores, samples / run.step_ns * 1e9, run.wait_ns / run.step_ns)
+
+    def elsewhere(count: int) -> Modelled:
+        return modelled(loaded(cost, workers=count, cores=count, step_ns=step_ns, prefetch=prefetch), count, count)
+
+    def here(others: float) -> LoaderRun:
+        return loaded(
+            computing, workers=workers, cores=cores, step_ns=step_ns, host_ns=hosts_ns, prefetch=prefetch,
+            steps=range(first, last), others=others,
+        )  # fmt: skip
+
+    missed = None if cold is None or not cold.batches else cold.missed_bytes // cold.batches
+    pin_ns = cached.pin_ns // cached.pinned if cached.pinned else None
+    notes = []
+    if paces[0].step_ns > paces[1].step_ns * (1 + _BUSY):
+        notes.append("A batch that is ready in memory took longer than data that is loaded: this machine was busy. Run again.")
+    if late is not None and paces[1].step_ns > late.step_ns * (1 + _BUSY):
+        notes.append("Cached data took longer than data behind the disk: this machine was busy. Run again.")
+    if not cached.read_bytes:
+        notes.append("No file was read through Python's open while loading: storage that C or C++ reads is not seen.")
+    elif cached.stored_bytes > 0.05 * cached.read_bytes:
+        share = min(cached.stored_bytes / cached.read_bytes, 1)
+        notes.append(f"This machine's own storage delivered {share:.0%} of what was read: not all data was cached. Run again.")
+    if cold is not None and cold.dropped and cold.kept:
+        share = cold.kept / cold.dropped
+        notes.append(f"{share:.0%} of the files stayed cached: their file system does not obey posix_fadvise.")
+    if cold is not None and cold.dropped and cold.untold:
+        share = cold.untold / cold.dropped
+        notes.append(f"Whether {share:.0%} of the files left the cache cannot be told on their file system.")
+    return Stalls(
+        gpu=paces[0],
+        estimated_share=_estimated_share(gpu),
+        prepared=paces[1],
+        fetched=late,
+        batch_samples=samples,
+        step_batches=step_batches,
+        workers=workers,
+        batch_cpu_ns=cost.cpu_ns,
+        batch_wall_ns=at_pace.wall_ns // at_pace.batches,
+        batch_bytes=cached.read_bytes // batches,
+        batch_missed_bytes=missed,
+        batch_pin_ns=pin_ns,
+        batch_pin_cpu_ns=cached.pin_cpu_ns // cached.pinned if cached.pinned else None,
+        data_set_bytes=cached.data_set_samples * cached.read_bytes // cached.samples if cached.data_set_samples else None,
+        bottleneck=_bottleneck(paces[0], paces[1], late, pin_ns and pin_ns * step_batches),
+        check=modelled(_beside_others(here, taken), workers, cores) if workers else None,
+        taken_cores=taken,
+        enough=next((found for count in range(1, MOST_WORKERS) if (found := elsewhere(count)).wait_share < _NOTICEABLE), None),
+        by_cores=[elsewhere(count) for count in core_counts],
+        disk_bytes_per_s=None if missed is None else missed * step_batches / min(paces[1].step_ns, paces[0].step_ns) * 1e9,
+        notes=notes,
+    )
+
+
+def _step_batches(cached: Loading, prepared: Trace) -> int:
+    """How many batches the script takes for a step: several where it accumulates gradients, or has several loaders."""
+    got = cached.script_batches + 1 if cached.script_batches else cached.batches
+    return max(round(got / max(len(_training_steps(prepared)), 1)), 1)
+
+
+def _workers(told: list[Loading]) -> int:
+    """Of the loader, or of all that are used in turn: others that a script uses rarely have less than half of its batches."""
+    by_loader: dict[int, Loading] = {}
+    for one in told:
+        if one.script_batches:
+            by_loader.setdefault(one.loader, Loading()).add(one)
+    most = max((one.script_batches for one in by_loader.values()), default=0)
+    return sum(one.workers for one in by_loader.values() if 2 * one.script_batches > most)
+
+
+def _estimated_share(trace: Trace) -> float:
+    times = device_time_by_origin(trace)
+    return sum(times.get(origin, 0) for origin in _ESTIMATED) / max(sum(times.values()), 1)
+
+
+def _taken(script: Loading, batch_cpu_ns: int) -> float:
+    """Cores that other programs took from the script and its workers, on average; 0 where the system does not tell."""
+    own_ns = script.script_cpu_ns + script.script_batches * batch_cpu_ns
+    return max(script.machine_cpu_ns - own_ns, 0) / max(script.script_wall_ns, 1)
+
+
+def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun:
+    """The run beside so many other programs that they get the cores which they really had: by halving, for they get more the
+    more they are."""
+    few, many = 0.0, 0.01
+    while many < _MOST_OTHERS and run(many).others_cores < taken:
+        few, many = many, 2 * many
+    for _ in range(8):
+        middle = (few + many) / 2
+        few, many = (few, middle) if run(middle).others_cores >= taken else (middle, many)
+    return run(few)
+
+
+def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
+    """In the order in which the loader hands batches out, one of each worker in turn; what is left of an epoch's last round
+    is not in it. Each worker's own batches come in their order; workers that began a new epoch are others."""
+    by_worker: dict[int, list[Loading]] = {}
+    for one in fetches:
+        by_worker.setdefault(one.process, []).append(one)
+    own = list(by_worker.values())
+    epochs = [own[begin : begin + workers] for begin in range(0, len(own) - workers + 1, max(workers, 1))]
+    return [one for epoch in epochs for in_turn in zip(*epoch, strict=False) for one in in_turn] or fetches
+
+
+def _of_training(told: list[Loading]) -> list[Loading]:
+    """Without what was loaded for a script that computed no gradient of it: that evaluates, and its steps do not count."""
+    evaluating = {one.evaluates for one in told if one.evaluates}
+    return [one for one in told if not one.evaluation and one.process not in evaluating]
+
+
+def _bottleneck(gpu: Pace, prepared: Pace, fetched: Pace | None, pin_ns: int | None) -> Bottleneck:
+    """The stage that sets the pace: the last one that made it noticeably slower."""
+    slowest_ns = max(prepared.step_ns, 0 if fetched is None else fetched.step_ns)
+    if slowest_ns <= gpu.step_ns * (1 + _NOTICEABLE):
+        return Bottleneck.GPU
+    if fetched is not None and fetched.step_ns > prepared.step_ns * (1 + _NOTICEABLE):
+        return Bottleneck.STORAGE
+    if pin_ns is not None and pin_ns >= prepared.step_ns * (1 - 2 * _NOTICEABLE):
+        return Bottleneck.PINNING
+    return Bottleneck.PREPARATION

@@ -1,0 +1,181 @@
+"""A DataLoader on a machine that is not there: W workers on C cores in front of a GPU, by what loading one batch costs.
+
+    cost = BatchCost(cpu_ns=900_000_000, read_bytes=14_000_000, seeks=128)
+    run = loaded(cost, workers=24, cores=24, step_ns=80_000_000)
+    run.step_ns, run.wait_ns       # 80_000_000, 0: means over the batches after the first ones
+
+The rules are those of torch.utils.data: batch b is made by worker b mod W, which has at most `prefetch` of them in hand or
+waiting, and the script gets the batches in their order. Cores are shared evenly by all that compute (the script's own host
+work and other programs too); the disk serves reads one after the other (`storage_model.Disk`). A batch is made in `_PARTS`
+turns of reading and computing, so that workers meet at the disk as they do file by file.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traces.stalls.storage_model import Disk
+
+_PARTS = 8
+_SCRIPT = -1  # among the workers: the script's own process
+
+
+@dataclass(frozen=True)
+class BatchCost:
+    """What one worker spends on one batch."""
+
+    cpu_ns: int  # on a core of its own: decoding, transforming, collating, handing over
+    read_bytes: int = 0  # from the disk: what no cache has
+    seeks: int = 0  # positions of the disk that are gone to
+
+
+@dataclass(frozen=True)
+class LoaderRun:
+    """What the model says of a run with given workers and cores; times in nanoseconds."""
+
+    step_ns: int  # from one batch to the next, mean
+    wait_ns: int  # of that the script waits for its batch
+    others_cores: float = 0  # that other programs have on average
+
+
+def loaded(
+    cost: BatchCost | Sequence[BatchCost],
+    *,
+    workers: int,
+    cores: int,
+    step_ns: int,
+    host_ns: int | Sequence[int] = 0,
+    disk: Disk | None = None,
+    prefetch: int = 2,
+    steps: range | None = None,
+    others: float = 0,
+) -> LoaderRun:
+    """Means of a long run, or over these steps, counted from its first. Of several costs batch b has the one at b mod their
+    number: with batches that differ, a late one holds up those after it. `step_ns` is a step whose batch is ready, of which
+    the script computes `host_ns` on a core; of several, step b likewise. `others` are other programs that always compute.
+
+    Raises ValueError for no workers (a loader in the script's own process is measured, not modelled) and for no cores.
+    """
+    if workers < 1 or cores < 1:
+        raise ValueError(f"{workers} workers on {cores} cores; give at least one of each")
+    if steps is None:  # what was prefetched before the first step is used up, the loader has its own pace
+        steps = range(12 * workers, 36 * workers)
+    costs = [cost] if isinstance(cost, BatchCost) else list(cost)
+    hosts_ns = [host_ns] if isinstance(host_ns, int) else list(host_ns)
+    run = _Simulation(costs, workers, cores, step_ns, hosts_ns, disk, prefetch, others)
+    while len(run.ended_ns) < steps.start:
+        run.go_on()
+    begin_ns, begin_others_ns = run.now_ns, run.others_ns
+    while len(run.ended_ns) < steps.stop:
+        run.go_on()
+    span_ns = run.now_ns - begin_ns
+    waited_ns = sum(run.waited_ns[steps.start : steps.stop])
+    return LoaderRun(round(span_ns / len(steps)), waited_ns // len(steps), (run.others_ns - begin_others_ns) / span_ns)
+
+
+class _Simulation:
+    """Events in their order: a worker's part is read or computed, a step of the script ends."""
+
+    def __init__(
+        self,
+        costs: list[BatchCost],
+        workers: int,
+        cores: int,
+        step_ns: int,
+        hosts_ns: list[int],
+        disk: Disk | None,
+        prefetch: int,
+        others: float,
+    ) -> None:
+        self._costs, self._workers, self._cores, self._disk = costs, workers, cores, disk
+        self._step_ns, self._hosts_ns, self._ahead, self._others = step_ns, hosts_ns, prefetch * workers, others
+        self.now_ns = self.others_ns = 0.0  # what other programs have computed
+        # Of all that compute each gets the same: it is done when this clock, slower than time where cores lack, says so.
+        self._work_ns = 0.0
+        self._computing: list[tuple[float, int]] = []  # (work clock at its end, worker)
+        self._timed: list[tuple[float, int]] = []  # (time, worker): a read or the GPU's part of a step ends
+        self._parts_left = [0] * workers
+        self._at = list(range(workers))  # the batch that each worker makes next
+        self._busy = [False] * workers
+        self._ready: set[int] = set()
+        self._open_ends = 0  # of the script's step: its host work, the GPU's
+        self._asked_ns = 0.0
+        self.got = 0
+        self.ended_ns: list[int] = []
+        self.waited_ns: list[int] = []
+        for worker in range(workers):
+            self._begin(worker)
+
+    def go_on(self) -> None:
+        rate = min(1.0, self._cores / max(len(self._computing) + self._others, 1))
+        done_ns = self.now_ns + (self._computing[0][0] - self._work_ns) / rate if self._computing else float("inf")
+        timed_ns = self._timed[0][0] if self._timed else float("inf")
+        at_ns = min(done_ns, timed_ns)
+        self._work_ns += (at_ns - self.now_ns) * rate
+        self.others_ns += (at_ns - self.now_ns) * rate * self._others
+        self.now_ns = at_ns
+        if timed_ns <= done_ns:
+            _, worker = heapq.heappop(self._timed)
+            if worker == _SCRIPT:
+                self._end_of_step()
+            else:
+                self._compute(worker, self._cost(worker).cpu_ns / _PARTS)
+        else:
+            _, worker = heapq.heappop(self._computing)
+            if worker == _SCRIPT:
+                self._end_of_step()
+            else:
+                self._part_done(worker)
+
+    def _begin(self, worker: int) -> None:
+        """The worker's next batch, if its index has been sent: when the batch `_ahead` before it was got."""
+        batch = self._at[worker]
+        if not self._busy[worker] and batch < self.got + self._ahead:
+            self._busy[worker] = True
+            self._parts_left[worker] = _PARTS
+            self._read(worker)
+
+    def _cost(self, worker: int) -> BatchCost:
+        return self._costs[self._at[worker] % len(self._costs)]
+
+    def _read(self, worker: int) -> None:
+        cost = self._cost(worker)
+        if self._disk is None or not (cost.read_bytes or cost.seeks):
+            return self._compute(worker, cost.cpu_ns / _PARTS)
+        seeks = cost.seeks // _PARTS + (self._parts_left[worker] <= cost.seeks % _PARTS)
+        ready_ns = self._disk.read(round(self.now_ns), cost.read_bytes // _PARTS, seeks)
+        heapq.heappush(self._timed, (float(ready_ns), worker))
+
+    def _compute(self, worker: int, work_ns: float) -> None:
+        heapq.heappush(self._computing, (self._work_ns + work_ns, worker))
+
+    def _part_done(self, worker: int) -> None:
+        self._parts_left[worker] -= 1
+        if self._parts_left[worker]:
+            return self._read(worker)
+        self._ready.add(self._at[worker])
+        self._at[worker] += self._workers
+        self._busy[worker] = False
+        self._begin(worker)
+        self._get()
+
+    def _get(self) -> None:
+        """The script takes its next batch, if that is ready and the step before is over."""
+        if self._open_ends or self.got not in self._ready:
+            return
+        self._ready.remove(self.got)
+        self.waited_ns.append(round(self.now_ns - self._asked_ns))
+        self._compute(_SCRIPT, self._hosts_ns[self.got % len(self._hosts_ns)])
+        self.got += 1
+        self._begin((self.got - 1 + self._ahead) % self._workers)
+        self._open_ends = 2
+        heapq.heappush(self._timed, (self.now_ns + self._step_ns, _SCRIPT))
+
+    def _end_of_step(self) -> None:
+        self._open_ends -= 1
+        if not self._open_ends:
+            self._asked_ns = self.now_ns
+            self.ended_ns.append(round(self.now_ns))
+            self._get()
