@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.timeline import made_up
-from tui.html_report import NamedTrace, report_html
+from tui.report.page import NamedTrace, report_html
 
 
 def main() -> None:

@@ -32,9 +32,9 @@ sys.path.insert(0, str(ROOT))
 
 from traces.format.trace_file import save  # noqa: E402
 from traces.model.trace import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Steps, Thread, Trace  # noqa: E402
-from tui.view.drawing import Drawing  # noqa: E402
-from tui.view.scene import Scene  # noqa: E402
-from tui.view.window import Window  # noqa: E402
+from tui.view.scene.scene import Scene  # noqa: E402
+from tui.view.timeline.drawing import Drawing  # noqa: E402
+from tui.view.timeline.window import Window  # noqa: E402
 
 DEVICES, STREAMS, HOST_LANES = 8, 3, 8
 LANES, COLUMNS, LABEL_COLUMNS = DEVICES * STREAMS + HOST_LANES, 200, 20
@@ -106,8 +106,10 @@ def frames(scene: Scene) -> tuple[list[list[float]], dict[float, float]]:
 
 def frame_s(window: Window) -> float:
     """One frame of all lanes from nothing: no part of an earlier one is used."""
-    from tui.view.palette import palette_of
-    from tui.view.timeline import strip_of  # not at the top: the first picture is timed with textual still to be imported
+    from tui.view.timeline.palette import palette_of
+    from tui.view.timeline.timeline import (
+        strip_of,  # not at the top: the first picture is timed with textual still to be imported
+    )
 
     drawing, palette = Drawing(), palette_of(True)
     start = time.process_time()
@@ -129,7 +131,7 @@ def child(paths: list[str]) -> None:
 
     reading = stages(paths)  # as the command does
     from tui.view.app import ViewApp
-    from tui.view.timeline import TimelineView
+    from tui.view.timeline.timeline import TimelineView
 
     class Watched(ViewApp):
         def _arrived(self, stage: Any) -> None:

@@ -12,7 +12,7 @@ from traces.format.trace_file import load
 from traces.library import FORMER_NAMES, SUFFIX, entries, find, is_cell_name
 from traces.library import load as load_cell
 from traces.model.trace import Trace, TraceError
-from tui.narration import say
+from tui.running.narration import say
 
 
 def find_trace(name: str) -> Path:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tui import progress
 from tui.errors import line_for
 from tui.outputs import require_place_for, write_json
+from tui.running import progress
 from tui.terminal import look
 
 

@@ -13,7 +13,7 @@ from traces.format.trace_file import save
 from traces.kineto import read_kineto
 from traces.model.trace import Trace
 from tui.cli import run
-from tui.html_report import NamedTrace, report_html
+from tui.report.page import NamedTrace, report_html
 
 _VOID = {"meta", "br"}
 

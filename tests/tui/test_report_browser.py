@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.traces.handmade import replay_of, training
-from tui.html_report import NamedTrace, report_html
+from tui.report.page import NamedTrace, report_html
 
 pytestmark = pytest.mark.slow
 

@@ -18,11 +18,11 @@ from traces.format.trace_file import save
 from traces.kineto import read_kineto
 from traces.model.trace import Trace
 from tui.cli import run
-from tui.figures import share_text, size_text, time_text
-from tui.html_report import NamedTrace, report_html
-from tui.plots import draw
-from tui.view.headline import headline
-from tui.view.table_rows import table_of
+from tui.report.page import NamedTrace, report_html
+from tui.report.plots import draw
+from tui.text.figures import share_text, size_text, time_text
+from tui.view.tables.rows import table_of
+from tui.view.timeline.headline import headline
 
 
 def _printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:

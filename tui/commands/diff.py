@@ -10,9 +10,9 @@ from traces.comparison.compare import compare
 from traces.comparison.gate import check, read_budgets
 from traces.model.json_facts import as_json
 from tui.outputs import to_json
-from tui.print_diff import diff_text
-from tui.print_gate import gate_line
 from tui.terminal import is_quiet, look
+from tui.text.diff import diff_text
+from tui.text.gate import gate_line
 from tui.trace_names import load_trace
 
 # Exit codes; 2 is trouble, as for every command.

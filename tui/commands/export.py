@@ -11,9 +11,9 @@ from pathlib import Path
 from traces.chrome.export import export_chrome
 from traces.chrome.pair import export_pair
 from traces.model.trace import NONE
-from tui.narration import say
 from tui.outputs import require_place_for, require_suffix, to_json
-from tui.progress import working
+from tui.running.narration import say
+from tui.running.progress import working
 from tui.trace_names import load_trace
 
 

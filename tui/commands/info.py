@@ -6,8 +6,8 @@ import sys
 
 from traces.figures.summary import summarize
 from tui.outputs import to_json
-from tui.print_info import info_text
 from tui.terminal import look
+from tui.text.info import info_text
 from tui.trace_names import load_trace
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tui.html_report import NamedTrace
-from tui.narration import say
 from tui.outputs import require_place_for, require_suffix
-from tui.plots import SUFFIXES, draw
-from tui.progress import working
+from tui.report.page import NamedTrace
+from tui.report.plots import SUFFIXES, draw
+from tui.running.narration import say
+from tui.running.progress import working
 from tui.trace_names import load_trace
 
 

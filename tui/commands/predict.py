@@ -15,9 +15,9 @@ from traces.format.trace_file import save
 from traces.model.trace import Trace, TraceError
 from tui.options import PredictOptions
 from tui.outputs import require_place_for, show_text, to_json
-from tui.print_predict import prediction_text, sweep_text
-from tui.progress import working
+from tui.running.progress import working
 from tui.terminal import look
+from tui.text.predict import prediction_text, sweep_text
 from tui.trace_names import load_trace
 
 _BATCHES = (0.25, 0.5, 1, 2, 4, 8)  # times the recorded one

@@ -33,11 +33,11 @@ from traces.script.configuration import RecordConfig, RecordSession, ReplayConfi
 from traces.script.deferred_signals import deferred_signals
 from traces.script.launch import ChildResult, run_child
 from tui.errors import line_for
-from tui.narration import explain_empty_run, hint_misplaced_option, say
 from tui.options import RecordOptions
 from tui.outputs import require_place_for
-from tui.print_record import lack_lines, record_lines
-from tui.progress import working
+from tui.running.narration import explain_empty_run, hint_misplaced_option, say
+from tui.running.progress import working
+from tui.text.record import lack_lines, record_lines
 from tui.trace_names import load_pace
 
 

@@ -11,9 +11,9 @@ from traces.comparison.compare import compare
 from traces.figures.summary import summarize
 from traces.library import load
 from tui.outputs import require_place_for, require_suffix, write_text
-from tui.print_diff import diff_text
-from tui.print_info import info_text
 from tui.terminal import look
+from tui.text.diff import diff_text
+from tui.text.info import info_text
 from tui.trace_names import find_trace
 
 

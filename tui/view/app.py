@@ -26,7 +26,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import Footer, ProgressBar, Static
 
-from tui.figures import fit, printable
+from tui.text.figures import fit, printable
 from tui.view.actions.context import ViewContext
 from tui.view.actions.difference_walk import DifferenceWalk
 from tui.view.actions.finding import Finding
@@ -36,18 +36,18 @@ from tui.view.actions.related_events import RelatedEvents
 from tui.view.actions.row_layout import RowLayout
 from tui.view.actions.saving import ViewSaving
 from tui.view.actions.selection import Selection
-from tui.view.headline import LINES, headline
 from tui.view.keys import KEYS, Key
 from tui.view.live import Live
 from tui.view.loading import Stage
 from tui.view.output import ScriptOutput
-from tui.view.palette import Palette, palette_of
-from tui.view.scene import Scene
-from tui.view.spans import under
-from tui.view.status import legend, range_text, status
-from tui.view.tables import TablePanel
-from tui.view.timeline import TimelineView
-from tui.view.window import Window
+from tui.view.scene.scene import Scene
+from tui.view.tables.panel import TablePanel
+from tui.view.timeline.headline import LINES, headline
+from tui.view.timeline.palette import Palette, palette_of
+from tui.view.timeline.spans import under
+from tui.view.timeline.status import legend, range_text, status
+from tui.view.timeline.timeline import TimelineView
+from tui.view.timeline.window import Window
 
 WIDE_ENOUGH = 120  # columns from which on tables stand beside the lanes, not below
 HIGH_ENOUGH = 30  # lines from which on there is a legend, unless it is turned off

@@ -20,10 +20,10 @@ from traces.comparison.counterparts import SAME_SHARE, Counterparts, KernelChang
 from traces.figures.measure import launch_phases, op_of, work_rows
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, StepKind, Trace
-from tui.view.alignment import ANCHOR_NS, phase_rows
-from tui.view.difference import Difference
-from tui.view.scene import TABLE_ROWS, Scene
-from tui.view.tracks import groups
+from tui.view.scene.alignment import ANCHOR_NS, phase_rows
+from tui.view.scene.difference import Difference
+from tui.view.scene.scene import TABLE_ROWS, Scene
+from tui.view.scene.tracks import groups
 
 _WORDS = {
     KernelChange.LONGER: "longer",

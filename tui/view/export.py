@@ -9,7 +9,7 @@ from pathlib import Path
 
 from traces.chrome.export import export_chrome
 from traces.combining.excerpt import between
-from tui.view.window import Window
+from tui.view.timeline.window import Window
 
 
 def write_range(window: Window, path: Path) -> list[Path]:

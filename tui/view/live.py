@@ -20,7 +20,7 @@ from traces.format.growing_file import Follower, timeline_of
 from traces.model.trace import Trace
 from tui.view.differences import differences
 from tui.view.loading import Stage
-from tui.view.scene import Scene
+from tui.view.scene.scene import Scene
 
 _LEAST_WAIT_S = 0.2
 _WAIT_OVER_LOOK = 3.0

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from traces.library import load
 from traces.model.trace import Trace
 from tui.view.differences import differences
-from tui.view.scene import Scene
+from tui.view.scene.scene import Scene
 
 
 class Stage(NamedTuple):

@@ -12,14 +12,14 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static, TabbedContent, TabPane, Tabs
 from textual.widgets.option_list import Option
 
-from tui.figures import count_text, fit
-from tui.view.categories import Category
-from tui.view.cells import CUT, INSTANT, SIGN_WORDS, SIGNS, Sign
+from tui.text.figures import count_text, fit
 from tui.view.keys import KEYS, MOUSE, TABLE_KEYS
-from tui.view.palette import Palette
+from tui.view.scene.categories import Category
+from tui.view.scene.cells import CUT, INSTANT, SIGN_WORDS, SIGNS, Sign
+from tui.view.scene.short_names import short_name
 from tui.view.search import Hit
-from tui.view.short_names import short_name
-from tui.view.status import words_of
+from tui.view.timeline.palette import Palette
+from tui.view.timeline.status import words_of
 
 _BOX = """
 {name} {{ align: center middle; }}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tui.view.scene import TABLE_ROWS, Scene
+from tui.view.scene.scene import TABLE_ROWS, Scene
 
 _WHAT = {"device": "kernel", "phases": "phase", "parts": "part", "collectives": "collective", "host": "op"}
 

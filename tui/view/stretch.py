@@ -15,10 +15,10 @@ from traces.analyses.idle import IdleReason, IdleSpans
 from traces.figures.measure import work_rows
 from traces.model.intervals import Intervals
 from traces.model.trace import Trace
-from tui.view.aggregates import Totals, by_name, by_op
-from tui.view.axis import Axis, SlotTimes
-from tui.view.categories import Category, of_device
-from tui.view.scene import Scene
+from tui.view.scene.aggregates import Totals, by_name, by_op
+from tui.view.scene.axis import Axis, SlotTimes
+from tui.view.scene.categories import Category, of_device
+from tui.view.scene.scene import Scene
 
 
 @dataclass(frozen=True)

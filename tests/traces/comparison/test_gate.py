@@ -14,7 +14,7 @@ from traces.comparison.compare import compare
 from traces.comparison.gate import KEYS, GateError, check, read_budgets
 from traces.format.trace_file import save
 from tui.cli import run
-from tui.print_gate import gate_line
+from tui.text.gate import gate_line
 
 
 def written(folder: Path, *lines: str) -> Path:

@@ -13,7 +13,7 @@ from traces.figures.phase_medians import PhaseMedians
 from traces.figures.summary import summarize
 from traces.kineto import read_kineto
 from traces.model.trace import Ending, StepKind, Trace
-from tui.print_info import info_text
+from tui.text.info import info_text
 
 
 def test_the_keys_that_scripts_rely_on() -> None:

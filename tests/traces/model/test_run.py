@@ -21,7 +21,7 @@ def test_each_field_goes_through_json() -> None:
 # Who may look into provenance: what prints or lists it, and what lays provenances together.
 READERS = (
     "traces/combining/merge.py", "traces/kineto/ranks.py", "traces/chrome/export_notes.py", "traces/format/items.py",
-    "traces/library/cells.py", "traces/library/recorded_cells.py", "tui/print_info.py", "tui/html_report.py",
+    "traces/library/cells.py", "traces/library/recorded_cells.py", "tui/text/info.py", "tui/report/page.py",
     "tui/commands/import_.py", "tui/commands/library.py",
 )  # fmt: skip
 

@@ -28,11 +28,11 @@ from traces.model.trace import (
 )
 from tui.view.app import ViewApp
 from tui.view.differences import differences
-from tui.view.drawing import Drawing, label_of
 from tui.view.loading import Stage
-from tui.view.ruler import step_places, steps_line, times_line
-from tui.view.scene import Scene
-from tui.view.window import Window
+from tui.view.scene.scene import Scene
+from tui.view.timeline.drawing import Drawing, label_of
+from tui.view.timeline.ruler import step_places, steps_line, times_line
+from tui.view.timeline.window import Window
 
 
 def whole(*named: tuple[str, Trace]) -> Scene:

@@ -18,17 +18,17 @@ from tests.traces.handmade import US, phase_grained, replay_of, training
 from tests.tui.view.scenes import app_on, crowd, lone_scene, pair_scene, piloted, ready, screen_text, whole
 from traces.format.trace_file import load
 from traces.model.trace import Trace, TraceFormatError
-from tui.view.alignment import Alignment
 from tui.view.app import ViewApp
 from tui.view.keys import KEYS
 from tui.view.live import Live
 from tui.view.loading import Stage
-from tui.view.palette import palette_of
+from tui.view.scene.alignment import Alignment
 from tui.view.screens import PromptScreen, SearchScreen, TextScreen, help_pages
-from tui.view.shown_rows import LinePart
-from tui.view.spans import name_of
-from tui.view.tables import TablePanel
-from tui.view.window import Window
+from tui.view.tables.panel import TablePanel
+from tui.view.timeline.palette import palette_of
+from tui.view.timeline.shown_rows import LinePart
+from tui.view.timeline.spans import name_of
+from tui.view.timeline.window import Window
 
 T = TypeVar("T", bound=Callable[..., Any])
 PRESSED: set[str] = set()

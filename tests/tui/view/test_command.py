@@ -15,8 +15,8 @@ from traces.figures.summary import summarize
 from traces.format.trace_file import save
 from traces.script.launch import ROOT
 from tui.cli import run
-from tui.print_diff import diff_text
-from tui.print_info import info_text
+from tui.text.diff import diff_text
+from tui.text.info import info_text
 from tui.view.keys import KEYS, MOUSE
 
 GUIDE = ROOT / "docs" / "timeline.md"
@@ -82,7 +82,7 @@ print(sorted({{"textual", "torch"}} & sys.modules.keys()))
 
 
 def test_lane_arithmetic_needs_nothing_but_numpy() -> None:
-    program = "import sys, tui.view.lanes, tui.view.axis; print(sorted({'textual', 'rich', 'msgpack'} & sys.modules.keys()))"
+    program = "import sys, tui.view.scene.lanes, tui.view.scene.axis; print(sorted({'textual', 'rich', 'msgpack'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("[]\n", "")
 

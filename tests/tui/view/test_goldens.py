@@ -8,8 +8,8 @@ from tests.traces.handmade import MS, US, phase_grained, training
 from tests.tui.goldens import assert_golden
 from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, stack, text_of, whole
 from traces.model.trace import DeviceSpans, Trace
-from tui.view.alignment import Alignment
-from tui.view.window import Window, fold
+from tui.view.scene.alignment import Alignment
+from tui.view.timeline.window import Window, fold
 
 COLUMNS, HEIGHT = 90, 30
 

@@ -23,8 +23,8 @@ from traces.model.trace import Trace
 from traces.script.launch import ROOT
 from tui.view.live import Live
 from tui.view.loading import Stage, stages
-from tui.view.scene import Scene
-from tui.view.tracks import TrackKind
+from tui.view.scene.scene import Scene
+from tui.view.scene.tracks import TrackKind
 
 
 def write_steps(stream: TraceStream, trace: Trace, steps: slice) -> None:

@@ -9,14 +9,14 @@ import pytest
 from tests.tui.view.scenes import text_of, whole
 from traces.figures.measure import busy_by_stream
 from traces.kineto import read_kineto
-from tui.view.alignment import Alignment
-from tui.view.details import details
 from tui.view.differences import differences
-from tui.view.headline import headline
-from tui.view.lanes import Lane
-from tui.view.spans import neighbour
-from tui.view.tracks import TrackKey, TrackKind
-from tui.view.window import Window
+from tui.view.scene.alignment import Alignment
+from tui.view.scene.lanes import Lane
+from tui.view.scene.tracks import TrackKey, TrackKind
+from tui.view.timeline.details import details
+from tui.view.timeline.headline import headline
+from tui.view.timeline.spans import neighbour
+from tui.view.timeline.window import Window
 
 NAMES = (
     "h100_transformer_toy mi250_minitoy a100_event_sync_multi_stream gpu_graph_vllm_decode a100_nccl_args_rank0of2"

@@ -13,19 +13,19 @@ from traces.analyses.communication import communication
 from traces.comparison.compare import compare
 from traces.model.trace import NONE, Collectives, Ending, Origin, StepKind, Trace
 from traces.names.equivalent_ops import canonical_op
-from tui.view.alignment import Alignment
-from tui.view.details import details
 from tui.view.differences import differences
-from tui.view.headline import headline
-from tui.view.ruler import round_ns, step_places, steps_line, tick_text, when
-from tui.view.scene import Scene
+from tui.view.scene.alignment import Alignment
+from tui.view.scene.scene import Scene
+from tui.view.scene.short_names import short_name
 from tui.view.search import search
-from tui.view.short_names import short_name
-from tui.view.spans import Span, counterpart, find_span, name_of, step_of, under
 from tui.view.stretch import stretch_sums
-from tui.view.table_parts import Unit, csv_text
-from tui.view.table_rows import TABS, table_of
-from tui.view.window import Window
+from tui.view.tables.parts import Unit, csv_text
+from tui.view.tables.rows import TABS, table_of
+from tui.view.timeline.details import details
+from tui.view.timeline.headline import headline
+from tui.view.timeline.ruler import round_ns, step_places, steps_line, tick_text, when
+from tui.view.timeline.spans import Span, counterpart, find_span, name_of, step_of, under
+from tui.view.timeline.window import Window
 
 
 def span(scene: Scene, side: int, table: str, number: int) -> Span:

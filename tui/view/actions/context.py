@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from textual.app import App
 from textual.screen import Screen
 
-from tui.view.scene import Scene
-from tui.view.tables import TablePanel
-from tui.view.timeline import TimelineView
-from tui.view.window import Window
+from tui.view.scene.scene import Scene
+from tui.view.tables.panel import TablePanel
+from tui.view.timeline.timeline import TimelineView
+from tui.view.timeline.window import Window
 
 T = TypeVar("T")
 

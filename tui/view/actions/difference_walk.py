@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tui.figures import counted
+from tui.text.figures import counted
 from tui.view.actions.context import ViewContext
 from tui.view.actions.selection import Selection
-from tui.view.difference import Difference
 from tui.view.differences import differences
-from tui.view.scene import Scene
-from tui.view.spans import duration_of, find_span, place_of
+from tui.view.scene.difference import Difference
+from tui.view.scene.scene import Scene
+from tui.view.timeline.spans import duration_of, find_span, place_of
 
 # How much is shown on either side of a difference, as a share of it: a kernel among others, most of a window for a phase.
 _BESIDE = {"device": 6.0, "phases": 0.25}

@@ -7,11 +7,11 @@ from functools import partial
 from tui.view.actions.context import ViewContext
 from tui.view.actions.difference_walk import DifferenceWalk
 from tui.view.actions.selection import Selection
-from tui.view.related import next_named
-from tui.view.scene import Scene
+from tui.view.scene.scene import Scene
 from tui.view.screens import PromptScreen, SearchScreen
 from tui.view.search import Hit, search
-from tui.view.table_parts import TableRow
+from tui.view.tables.parts import TableRow
+from tui.view.timeline.related import next_named
 
 
 class Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tui.view.actions.context import ViewContext
 from tui.view.actions.selection import Selection
-from tui.view.spans import duration_of, place_of
+from tui.view.timeline.spans import duration_of, place_of
 
 _PAN = 0.25  # of the window
 

@@ -8,8 +8,8 @@ from tui.view.actions.context import ViewContext
 from tui.view.actions.difference_walk import DifferenceWalk
 from tui.view.actions.selection import Selection
 from tui.view.screens import HelpScreen
-from tui.view.table_parts import TabTable
-from tui.view.table_rows import TABS, table_of
+from tui.view.tables.parts import TabTable
+from tui.view.tables.rows import TABS, table_of
 
 
 class Panels:

@@ -8,11 +8,11 @@ from rich.text import Text
 
 from tui.view.actions.context import ViewContext
 from tui.view.actions.selection import Selection
-from tui.view.details import details
-from tui.view.related import backward, launched, launcher, place_among
-from tui.view.scene import Scene
+from tui.view.scene.scene import Scene
 from tui.view.screens import TextScreen
-from tui.view.spans import Span, counterpart, neighbour, under
+from tui.view.timeline.details import details
+from tui.view.timeline.related import backward, launched, launcher, place_among
+from tui.view.timeline.spans import Span, counterpart, neighbour, under
 
 
 class RelatedEvents:

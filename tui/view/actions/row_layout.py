@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tui.figures import counted
+from tui.text.figures import counted
 from tui.view.actions.context import ViewContext
 from tui.view.actions.selection import Selection
-from tui.view.alignment import Alignment
+from tui.view.scene.alignment import Alignment
 from tui.view.screens import PromptScreen
-from tui.view.window import fold, move_row, pin
+from tui.view.timeline.window import fold, move_row, pin
 
 
 class RowLayout:

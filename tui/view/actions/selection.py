@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tui.view.actions.context import ViewContext
-from tui.view.related import launched_rows, launcher
-from tui.view.spans import Span, counterpart, duration_of, find_span, place_of, under
-from tui.view.status import status
-from tui.view.window import Window
+from tui.view.timeline.related import launched_rows, launcher
+from tui.view.timeline.spans import Span, counterpart, duration_of, find_span, place_of, under
+from tui.view.timeline.status import status
+from tui.view.timeline.window import Window
 
 _MOST_HIGHLIGHTED = 400  # kernels of one op
 

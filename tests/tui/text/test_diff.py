@@ -1,0 +1,128 @@
+"""`trace diff`, and the end of a replay, as people see them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.traces.handmade import US, Call, calls, phase_grained, replay_of, training
+from tests.tui.goldens import assert_golden
+from traces.comparison.compare import Comparison, ValueReads, compare
+from traces.format.trace_file import load
+from traces.library import find
+from traces.model.trace import Trace
+from tui.text.diff import diff_text
+
+
+def _text(comparison: Comparison, **options: bool | int) -> str:
+    return diff_text(comparison, "v100.msgpack", "other.msgpack", **options)  # type: ignore[arg-type]
+
+
+def two_recordings() -> Comparison:
+    recorded = training(jitter_us=(0, 10, 20, 30, 40), steps=5)
+    other = training(loader_us=40, kernel_us=11, steps=7, made=[*calls(32)[:-1], Call("aten::mul", "2,2", 91, "mul_kernel")])
+    return compare(recorded, other)
+
+
+def a_replay() -> Comparison:
+    recorded = training()
+    missing = [{"op": f"aten::foo{i}", "shapes": "2,2", "count": 3} for i in range(10)]
+    notes = {
+        "lag_ns_per_step": 350 * US,
+        "us_per_op": 12.5,
+        "ops_per_step": 684,
+        "uncharged_ns": 4 * US,
+        "missing": missing,
+    }
+    replay = replay_of(recorded, 1.01, **notes)  # type: ignore[arg-type]
+    replay.memory.allocated_bytes[0] += 512
+    return compare(recorded, replay)
+
+
+def test_two_recordings() -> None:
+    assert_golden("diff_recordings", _text(two_recordings()))
+
+
+def test_a_replay_and_its_recording() -> None:
+    assert_golden("diff_replay", _text(a_replay()))
+
+
+def test_the_verdict_four_figures_and_what_to_know_first() -> None:
+    told = a_replay()
+    text = diff_text(told, "v100.msgpack", "this replay", details=False, next_step="trace diff a b --details")
+    assert_golden("diff_replay_brief", text)
+    assert text.splitlines()[0].startswith("Within 5.0 %") and text.endswith("trace diff a b --details")
+    assert len(text.splitlines()) < 24 < len(_text(told).splitlines())
+
+
+def test_another_program_is_said_first() -> None:
+    for details in (False, True):
+        text = _text(compare(training(batch=32), training(batch=64)), details=details)
+        assert text.startswith("NOT the same program: same ops, other shapes")
+        assert "compare different work; step time differs by 0.0 %, GPU time by 0.0 %" in " ".join(text.split())
+
+
+def test_a_slow_host_is_named_as_the_reason() -> None:
+    recorded = training()
+    slow = replay_of(recorded, 1.5, lag_ns_per_step=40 * US)
+    assert "The host here is slower than the recorded one, by 40.0 µs per step." in _text(compare(recorded, slow), width=200)
+    assert "40.0 µs of a step (" in _text(compare(recorded, slow), width=200)
+    assert "slower" not in _text(compare(recorded, replay_of(recorded, 1.5, lag_ns_per_step=1 * US)))
+    assert "own time" not in _text(compare(recorded, replay_of(recorded, 1.5, lag_ns_per_step=1 * US)))
+
+
+def test_without_steps_whole_traces_are_compared() -> None:
+    bare = training()
+    bare.steps, bare.phases = Trace().steps, Trace().phases
+    text = _text(compare(bare, bare))
+    assert "per step" not in _text(compare(bare, training(kernel_us=20))) and "Kernels that take longer, in all" in _text(
+        compare(bare, training(kernel_us=20))
+    )
+    assert "Whole traces" in text and "Within 5.0 %: GPU time" in text
+
+
+def test_nothing_to_compare() -> None:
+    text = _text(compare(Trace(), Trace()))
+    assert "cannot be told" in text and "Not judged" in text
+
+
+def test_phase_grained() -> None:
+    text = _text(compare(phase_grained(), phase_grained(4)))
+    assert "without kernels" in text and "Phases between events" in text and "GPU busy, by" not in text
+
+
+@pytest.mark.parametrize("comparison", [two_recordings(), a_replay()], ids=["recordings", "replay"])
+def test_lines_fit_narrow_terminals_and_colour_adds_nothing_but_codes(comparison: Comparison) -> None:
+    for width in (72, 80, 100):
+        assert max(map(len, _text(comparison, width=width).splitlines())) <= width
+    coloured = _text(comparison, colour=True)
+    assert "\x1b[1m" in coloured
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == _text(comparison)
+
+
+def test_longer_is_red_and_shorter_blue() -> None:
+    recorded = training()
+    slower = _text(compare(recorded, training(stretch=1.5)), colour=True)
+    assert "\x1b[31mstep time" in slower and "\x1b[34m" not in slower
+    faster = _text(compare(recorded, training(stretch=0.5)), colour=True)
+    assert "\x1b[34mstep time" in faster
+
+
+def test_reads_that_the_recording_does_not_answer_are_told() -> None:
+    comparison = a_replay()
+    assert "were read" not in _text(comparison)
+    read = replace(comparison, values=ValueReads(unrecorded_reads=3, computed=False))
+    assert "Values that were not recorded were read 3 times" in _text(read)
+
+
+def test_parts_of_data_parallel_are_shown_on_the_host_and_on_the_gpu() -> None:
+    one, two = (load(find(name)) for name in ("p100-no-cudnn", "p100x2-no-cudnn"))
+    host, device = (text.partition("\n\n")[0] for text in _text(compare(one, two)).split("Parts of nn.DataParallel ")[1:])
+    for text, gather, replica in ((host, "8.5 ms", "247.3 ms"), (device, "300.0 µs", "255.5 ms")):
+        shown = {line.partition("  ")[0]: line.split("  ") for line in text.splitlines()[1:]}
+        assert list(shown)[:2] == ["scatter", "replicate"] and len(shown) == 7
+        assert gather in map(str.strip, shown["gather"])
+        assert replica in map(str.strip, shown["parallel_apply (cuda:1)"])
+    assert "Parts of" not in _text(a_replay())

@@ -1,0 +1,92 @@
+"""Units, cut names and tables."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tui.text.figures import (
+    count_text,
+    error_text,
+    fit,
+    fit_apart,
+    kernel_text,
+    kernel_texts,
+    names_text,
+    paint,
+    share_text,
+    size_text,
+    table,
+    time_text,
+)
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "text"),
+    [(0, "0 ns"), (417, "417 ns"), (12_345, "12.3 µs"), (176_100_000, "176.1 ms"), (1_204_000_000, "1.204 s"),
+     (61_000_000_000, "61.0 s"), (-2_500, "-2.5 µs"), (None, "-")],
+)  # fmt: skip
+def test_times(time_ns: int | None, text: str) -> None:
+    assert time_text(time_ns) == text
+
+
+def test_other_figures() -> None:
+    assert time_text(2_500, signed=True) == "+2.5 µs" and time_text(0, signed=True) == "0 ns"
+    assert [size_text(n) for n in (512, 1536, 34 << 30, None, -1)] == ["512 B", "1.5 KiB", "34.0 GiB", "-", "-"]
+    assert [count_text(n) for n in (8772, 4.5, 3.0, 1234.5)] == ["8,772", "4.5", "3", "1,234"]
+    assert [share_text(s) for s in (0.972, None)] == ["97.2 %", "-"]
+    assert [error_text(e) for e in (0.0132, -0.5, 0.0001, -0.0001, None)] == [
+        "+1.3 %",
+        "-50.0 %",
+        "0.0 %",
+        "0.0 %",
+        "-",
+    ]
+    assert paint("x", "red", colour=False) == "x" and paint("x", "red", colour=True) == "\x1b[31mx\x1b[0m"
+
+
+def test_kernels_lose_what_says_least() -> None:
+    assert kernel_text("void at::native::relu<float (*)(int)>(int, float (*)(int))") == "at::native::relu<float (*)(int)>"
+    assert kernel_text("Memcpy HtoD (Pageable -> Device)") == "Memcpy HtoD (Pageable -> Device)"
+    assert kernel_text("volta_sgemm_nn") == "volta_sgemm_nn"
+    assert kernel_text("odd)") == "odd)"
+
+
+def test_names_are_cut_and_marked() -> None:
+    assert fit("a  b\nc", 10) == "a b c"
+    assert fit("volta_sgemm", 6) == "volta…"
+
+
+def test_different_names_stay_different_when_they_are_cut() -> None:
+    assert fit_apart(["volta_sgemm_128x64_nn", "volta_sgemm_128x64_nt", "relu"], 16) == [
+        "volta_sgemm…4_nn",
+        "volta_sgemm…4_nt",
+        "relu",
+    ]
+    assert fit_apart(["same_name_of_a_kernel"] * 2, 16) == ["same_name_of_a_…"] * 2
+    between = [f"{'a' * 40}{middle}{'z' * 40}" for middle in "bc"]
+    assert fit_apart(between, 16) == ["aaaaaaaaaaaaa…#1", "aaaaaaaaaaaaa…#2"]
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=40), max_size=8), st.integers(12, 40))
+def test_cut_names_are_as_many_as_names(names: list[str], width: int) -> None:
+    short = fit_apart(names, width)
+    assert len(set(short)) == len(set(names)) and all(len(name) <= width for name in short)
+
+
+def test_kernels_that_differ_in_their_parameters_alone_keep_them() -> None:
+    assert kernel_texts(["void f<int>(long)", "void f<int>(char)", "void g(int)"]) == [
+        "void f<int>(long)",
+        "void f<int>(char)",
+        "g",
+    ]
+    assert names_text(["void a(int)", "b", "c", "d"]) == "a + b and 2 more"
+
+
+@given(st.lists(st.tuples(st.text(max_size=60), st.integers(0, 10**9)), max_size=5), st.integers(40, 120), st.booleans())
+def test_tables_never_pass_the_width_and_align_to_the_right(rows: list[tuple[str, int]], width: int, stretch: bool) -> None:
+    lines = table(["name", "figure"], [[name, str(figure)] for name, figure in rows], width=width, stretch=stretch)
+    assert len({len(line) for line in lines}) == bool(rows)  # without rows there are no lines
+    assert all(len(line) == width if stretch else len(line) <= width for line in lines)
+    assert all(line.endswith(str(figure)) for line, (_, figure) in zip(lines[1:], rows, strict=True))

@@ -1,0 +1,101 @@
+"""`trace info` as people see it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from tests.traces.handmade import Call, data_parallel, phase_grained, training
+from tests.tui.goldens import assert_golden
+from traces.figures.summary import summarize
+from traces.model.machine import Machine
+from traces.model.run import CleanSteps, Run
+from traces.model.trace import StepKind, Trace
+from tui.text.info import info_text, note_sentences
+
+
+def test_a_kernel_grained_recording() -> None:
+    trace = training(steps=10, jitter_us=(0, 3))
+    trace.steps.kind[0] = StepKind.WARMUP
+    trace.lacks = ["call stacks"]
+    trace.problems = {"kernel-without-launch": 12}
+    trace.machines = {0: Machine(torch="2.13.0")}
+    trace.provenance |= {"argv": ["train.py", "--lr", "0.1"], "flags": {"tf32": False, "note": ""}}
+    trace.memory.allocated_bytes[:] = -1
+    assert_golden("info_kernel", info_text(summarize(trace), "v100.msgpack"))
+
+
+def test_a_phase_grained_recording() -> None:
+    assert_golden("info_phase", info_text(summarize(phase_grained()), "p100-no-cudnn"))
+
+
+def test_a_recording_of_data_parallel_tells_parts_pipeline_and_collectives() -> None:
+    trace = data_parallel()
+    scale = {"forward": 0.8, "backward": 0.75, "optimizer": 1.0}
+    trace.runs[0] = replace(trace.runs[0], clean=CleanSteps(3, 100_000, 125_000, 1.25), host_scale=scale)
+    assert_golden("info_data_parallel", info_text(summarize(trace), "dp.msgpack"))
+
+
+def test_facts_of_another_make_are_no_trouble() -> None:
+    trace = training()
+    told = {"loaders": "four", "recorder": "me", "clean": {"slowdown": None}, "host_scale": {"x": "y"}}
+    trace.provenance, trace.runs = told, {0: Run(clean=CleanSteps())}
+    text = info_text(summarize(trace), "odd.msgpack")
+    assert "Input pipeline" not in text and "What recording cost" not in text and "Kinds of steps" in text
+
+
+def test_an_empty_trace_says_that_there_is_nothing_to_replay() -> None:
+    assert "nothing to replay" in info_text(summarize(Trace()), "empty.msgpack")
+
+
+def test_long_provenance_is_cut() -> None:
+    trace = training()
+    trace.provenance = {f"fact {i}": "x" * 200 for i in range(40)}
+    text = info_text(summarize(trace), "v100.msgpack")
+    assert "and 18 more (--json shows all)" in text and "fact 23" not in text
+
+
+def test_lines_fit_narrow_terminals_and_colour_adds_nothing_but_codes() -> None:
+    trace = training()
+    trace.strings.texts[trace.strings.find("volta_sgemm_nn")] = "void " + "very_long_kernel_name<" * 20
+    summary = summarize(trace)
+    for width in (60, 80, 100):
+        assert max(map(len, info_text(summary, "v100.msgpack", width=width).splitlines())) <= width
+    coloured = info_text(summary, "v100.msgpack", colour=True)
+    assert "\x1b[1m" in coloured
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == info_text(summary, "v100.msgpack")
+
+
+def test_work_outside_of_the_steps_is_told() -> None:
+    # GIVEN four batches of which one is marked as a step
+    trace = training(steps=4)
+    trace.steps, trace.phases = trace.steps.take([0]), trace.phases.take(trace.phases.step == 0)
+    assert any(said.startswith("75.0 % of the GPU's busy time is outside") for said in note_sentences(summarize(trace)))
+    # WHEN the GPU only begins when the host has gone on THEN its work belongs to the step nevertheless
+    late = training(steps=1)
+    late.device.start_ns += int(late.steps.duration_ns[0]) * 3
+    assert not any("outside" in said for said in note_sentences(summarize(late)))
+    assert not any("outside" in said for said in note_sentences(summarize(training())))
+
+
+def test_a_recording_of_the_host_alone_is_not_said_to_hold_kernels() -> None:
+    trace = training()
+    trace.device = Trace().device
+    text = info_text(summarize(trace), "t", details=False)
+    assert "the host alone" in text and "every kernel" not in text and "nothing to replay here" in text
+
+
+def test_process_groups_are_counted_and_one_of_a_thing_is_singular() -> None:
+    trace = training(steps=1, made=[Call("aten::mm", "8,8;8,8", 31, "gemm")])
+    trace.provenance["distributed"] = {"pg_config": [{"pg_name": str(number), "ranks": [0, 1]} for number in range(7)]}
+    said = info_text(summarize(trace), "t")
+    assert "distributed.pg_config" in said and "7 (--json shows them)" in said and "pg_name" not in said
+    assert "1 kernel, 0 copies and memsets" in said
+
+
+def test_a_kind_is_shown_only_where_there_are_several() -> None:
+    trace = training(steps=2)
+    trace.steps.kind[:] = StepKind.EVALUATION
+    assert "evaluation" not in info_text(summarize(trace), "t")
+    trace.steps.kind[0] = StepKind.STEADY
+    assert "step 6 (evaluation)" in info_text(summarize(trace), "t")

@@ -1,0 +1,75 @@
+"""Memory peaks, and whether a replay fitted, as text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from traces.comparison.compare import MemoryComparison
+from tui.text.memory import memory_sentences, peak_rows
+
+GIB, MIB = 1 << 30, 1 << 20
+
+
+def of(**changed: Any) -> MemoryComparison:
+    """What a comparison says of one device."""
+    facts: dict[str, Any] = {
+        "recorded_peak_bytes": 2 * GIB,
+        "replayed_peak_bytes": 2 * GIB,
+        "recorded_source": "recorded",
+        "replayed_source": "recorded",
+        "recorded_step_rise_bytes": GIB,
+        "replayed_step_rise_bytes": GIB + MIB,
+        "capacity_bytes": 8 * GIB,
+        "capacity_given": True,
+        "outside_bytes": 512 * MIB,
+        "reserved_peak_bytes": 3 * GIB,
+        "ooms": 0,
+        "fits": True,
+    }
+    return MemoryComparison(**facts | changed)
+
+
+def test_peaks_side_by_side() -> None:
+    assert peak_rows({"cuda:0": of(), "cuda:1": of(replayed_peak_bytes=None)}) == [
+        ["cuda:0", "2.0 GiB", "2.0 GiB", "same"],
+        ["cuda:1", "2.0 GiB", "-", "-"],
+    ]
+
+
+def test_without_totals_the_rise_of_a_step_is_compared_too() -> None:
+    memory = {"cuda:0": of(recorded_source="summed", replayed_peak_bytes=3 * GIB, capacity_given=False)}
+    assert peak_rows(memory) == [
+        ["cuda:0", "2.0 GiB", "3.0 GiB", "+1.0 GiB"],
+        ["cuda:0, rise within a step", "1.0 GiB", "1.0 GiB", "+1.0 MiB"],
+    ]
+    assert memory_sentences(memory) == ["Summed up where totals were not recorded: what was held from before is missing."]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "fits into 8.0 GiB: at most 3.0 GiB reserved and 512.0 MiB outside of PyTorch, 4.5 GiB left."),
+        ({"outside_bytes": 0}, "fits into 8.0 GiB: at most 3.0 GiB reserved, 5.0 GiB left."),
+        ({"fits": None}, "did not run out of 8.0 GiB before the script failed: at most 3.0 GiB reserved and 512.0 MiB"),
+        ({"fits": False, "ooms": 1}, "does NOT fit into 8.0 GiB: out of memory once, at most 3.0 GiB reserved and"),
+        ({"fits": False, "ooms": 3, "capacity_given": False}, "does NOT fit into 8.0 GiB: out of memory 3 times, at most"),
+    ],
+)
+def test_would_it_fit(changed: dict[str, Any], said: str) -> None:
+    [sentence] = memory_sentences({"cuda:0": of(**changed)})
+    assert sentence.startswith(f"cuda:0: {said}")
+
+
+@pytest.mark.parametrize(
+    "changed", [{"capacity_given": False}, {"capacity_given": False, "fits": None}, {"capacity_bytes": None}]
+)
+def test_what_nobody_asked_is_not_said(changed: dict[str, Any]) -> None:
+    assert memory_sentences({"cuda:0": of(**changed)}) == []
+
+
+def test_recordings_have_no_capacity() -> None:
+    plain = {key: value for key, value in asdict(of()).items() if key.startswith(("recorded", "replayed"))}
+    assert memory_sentences({"cuda:0": MemoryComparison(**plain)}) == []

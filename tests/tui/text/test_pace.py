@@ -1,0 +1,38 @@
+"""What is said about the time of a replay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.traces.handmade import replay_of, training
+from traces.comparison.compare import Comparison, compare
+from tui.text.pace import event_sentences, loader_note, pace_sentences
+
+
+def facts(**notes: Any) -> Comparison:
+    """The comparison with a replay that left these notes."""
+    recorded = training()
+    return compare(recorded, replay_of(recorded, **notes))
+
+
+def test_a_replay_in_real_time_and_a_second_recording_say_nothing() -> None:
+    recorded = compare(training(), training())
+    usual = facts(clock="wall", speed=1.0, events_never_recorded=0)
+    assert (recorded.clock, recorded.speed, recorded.events_never_recorded) == (None, None, None)
+    for said in (recorded, usual):
+        assert pace_sentences(said) == [] and event_sentences(said) == []
+        assert loader_note(said).startswith("Data loading ran on this machine")
+
+
+def test_speed_and_virtual_clock_are_told_with_what_they_do_to_the_figures() -> None:
+    said = facts(clock="virtual", speed=2.5)
+    assert (said.clock, said.speed) == ("virtual", 2.5)
+    speed, clock = pace_sentences(said)
+    assert speed.startswith("Replayed at 2.5 times the recorded speed") and "recorded time" in speed
+    assert clock.startswith("Data loading was not real")
+    assert "ran on this machine" not in loader_note(said)
+
+
+def test_events_that_nobody_records_are_counted() -> None:
+    assert "an event that was never recorded" in event_sentences(facts(events_never_recorded=1))[0]
+    assert "1,200 events that were never recorded" in event_sentences(facts(events_never_recorded=1_200))[0]

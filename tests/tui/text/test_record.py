@@ -1,0 +1,61 @@
+"""The last lines of `trace record`: what the recording lacks, why, and what to do about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from traces.model.run import ProfilerUse, RecorderNotes, Run
+from traces.model.trace import Device, DeviceKind, DeviceSpans, Phases, Steps, Strings, Trace, Untimed
+from tui.text.record import lack_lines
+
+
+def recording(run: Run, untimed: tuple[Untimed, ...] = (), kernels: int = 0) -> Trace:
+    strings = Strings()
+    name = strings.add("kernel")
+    steps = Steps.of(number=range(len(untimed)), untimed=untimed) if untimed else Steps.empty()
+    device = DeviceSpans.of(name=[name] * kernels, kind=[DeviceKind.KERNEL] * kernels) if kernels else DeviceSpans.empty()
+    phases = Phases.of(step=[0], name=[name], device=[0])
+    return Trace(steps=steps, phases=phases, device=device, strings=strings, devices=[Device(0, 0, "GPU")], runs={0: run})
+
+
+@pytest.mark.parametrize(
+    ("run", "kernels", "line"),
+    [
+        (Run(profiler=ProfilerUse((3, 4))), 7, None),
+        (Run(), 0, None),
+        (
+            Run(profiler=ProfilerUse((3, 4), warnings=("failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)",))),
+            0,
+            "no kernels were recorded: the process lacks the privilege to record kernels, which the NVIDIA driver gives to",
+        ),
+        (
+            Run(profiler=ProfilerUse((3, 4))),
+            0,
+            "no kernels were recorded: torch.profiler reported no device work; run trace doctor",
+        ),
+        (
+            Run(profiler=ProfilerUse((), "the script was profiling itself")),
+            0,
+            "no kernels were recorded: the script was profiling",
+        ),
+    ],
+)
+def test_missing_kernels_have_a_reason_and_a_remedy(run: Run, kernels: int, line: str | None) -> None:
+    lines = lack_lines(recording(run, kernels=kernels))
+    assert len(lines) == (line is not None) and (line is None or lines[0].startswith(line))
+
+
+def test_steps_without_device_times_say_why() -> None:
+    run = Run(recorder=RecorderNotes(device_lost="CUDA error: device-side assert triggered"))
+    untimed = (Untimed.NO, Untimed.CAPTURE, Untimed.PROFILE, Untimed.PROFILE, Untimed.LOST)
+    assert lack_lines(recording(run, untimed)) == [
+        "1 step has no device times: a CUDA graph was captured at a boundary, where no event may be recorded",
+        "2 steps have no device times: the script profiled itself there",
+        "1 step has no device times, from step 4 on: CUDA error: device-side assert triggered",
+    ]
+
+
+def test_a_script_that_used_no_gpu_lacks_no_kernels() -> None:
+    """GIVEN a profile that names the machine's GPU, which the script did not use."""
+    trace = Trace(devices=[Device(0, 0, "GPU")], runs={0: Run(profiler=ProfilerUse((3, 4)))})
+    assert lack_lines(trace) == ["there is no device time in it: the script used no GPU here"]

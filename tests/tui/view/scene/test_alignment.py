@@ -1,0 +1,104 @@
+"""How two traces come to lie over each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.traces.handmade import MS, US, replay_of, training
+from tests.tui.view.scenes import one_event, whole
+from traces.comparison.counterparts import counterparts, paired_steps
+from traces.model.trace import NONE, Trace
+from tui.view.scene.alignment import ANCHOR_NS, Alignment, by_counterpart, by_step, by_wall, extent_ns
+from tui.view.scene.axis import Axis
+
+
+def test_a_replayed_step_lies_over_the_one_that_drove_it() -> None:
+    recorded = training(steps=2)
+    assert paired_steps(recorded, replay_of(recorded)) == [(0, 0), (0, 1), (1, 2), (1, 3)]
+    assert paired_steps(replay_of(recorded), recorded) == [(0, 0), (1, 0), (2, 1), (3, 1)]
+
+
+def test_of_two_recordings_the_first_lies_over_the_first() -> None:
+    assert paired_steps(training(steps=2), training(steps=3)) == [(0, 0), (1, 1), (NONE, 2)]
+    assert paired_steps(training(steps=1), Trace()) == []
+
+
+def test_later_steps_do_not_inherit_earlier_drift() -> None:
+    # GIVEN a replay whose steps take a fifth longer, so that by wall time its third step begins far behind
+    recorded, replayed = training(steps=3), training(steps=3, stretch=1.2)
+    begin = [int(trace.steps.start_ns[2]) for trace in (recorded, replayed)]
+    wall, step = by_wall(recorded, replayed), by_step(recorded, replayed)
+    assert wall.sides[1].place(begin[1]) != wall.sides[0].place(begin[0])
+    # THEN by step they begin at the same place
+    assert step.sides[1].place(begin[1]) == step.sides[0].place(begin[0])
+
+
+def by_their_counterparts(first: Trace, second: Trace) -> Axis:
+    return by_counterpart(first, second, counterparts(first, second, paired_steps(first, second)))
+
+
+@pytest.mark.parametrize("by", [by_wall, by_step, by_their_counterparts])
+def test_every_moment_between_first_and_last_step_is_shown(by: object) -> None:
+    recorded = training(steps=3)
+    replayed = replay_of(recorded, stretch=1.3)
+    axis = by(recorded, replayed)  # type: ignore[operator]
+    for trace, side in zip((recorded, replayed), axis.sides, strict=True):
+        begin, end = extent_ns(trace)
+        for time_ns in (begin + (end - 1 - begin) * part // 56 for part in range(57)):
+            places = side.places(time_ns)
+            assert len(places) and (side.times(places) == time_ns).all()
+
+
+def begins(axis: Axis, first: Trace, second: Trace, row: int) -> list[int | None]:
+    """Where a row of the device table begins on the axis, in each trace."""
+    return [side.place(int(trace.device.start_ns[row])) for trace, side in zip((first, second), axis.sides, strict=True)]
+
+
+def test_by_counterpart_a_late_start_is_one_gap() -> None:
+    # GIVEN a second trace in which one kernel of the first step, and all that follows there, starts 20 µs later
+    recorded, replayed = training(steps=2), training(steps=2)
+    late = replayed.device.start_ns >= recorded.device.start_ns[2]
+    replayed.device.start_ns[late] += 20 * US
+    for table in (replayed.steps, replayed.phases, replayed.host, replayed.memory):
+        times = table.time_ns if table is replayed.memory else table.start_ns  # type: ignore[union-attr]
+        times[times >= int(recorded.steps.start_ns[1])] += 20 * US
+    axis = by_their_counterparts(recorded, replayed)
+    # THEN each kernel lies over its counterpart, before the gap and behind it
+    for row in range(len(recorded.device)):
+        places = begins(axis, recorded, replayed, row)
+        assert None not in places and abs(places[0] - places[1]) <= ANCHOR_NS, row  # type: ignore[operator]
+    assert axis.length_ns - by_wall(recorded, recorded).length_ns <= 21 * US
+    # while by step they lie apart
+    places = begins(by_step(recorded, replayed), recorded, replayed, 2)
+    assert places[0] is not None and places[1] == places[0] + 20 * US
+
+
+def test_by_counterpart_each_kernel_begins_with_its_like() -> None:
+    recorded, replayed = training(steps=2), training(steps=2, stretch=1.5)
+    axis = by_their_counterparts(recorded, replayed)
+    for row in range(len(recorded.device)):
+        places = begins(axis, recorded, replayed, row)
+        assert None not in places and abs(places[0] - places[1]) <= ANCHOR_NS, row  # type: ignore[operator]
+
+
+def test_what_precedes_the_first_step_ends_where_it_begins() -> None:
+    recorded, replayed = training(steps=1), training(steps=1)
+    replayed.device.start_ns[0] -= 30 * MS  # a long set-up
+    axis = by_step(recorded, replayed)
+    first = [side.place(int(trace.steps.start_ns[0])) for trace, side in zip((recorded, replayed), axis.sides, strict=True)]
+    assert first[0] == first[1] and first[0] is not None and first[0] >= 29 * MS
+
+
+def test_traces_without_steps_are_laid_by_wall_time() -> None:
+    scene = whole(("a", one_event()), ("b", one_event(9 * US)))
+    for by in Alignment:
+        axis = scene.axis(by)
+        assert axis.length_ns == 9 * US
+        assert [side.place(MS) for side in axis.sides] == [0, 0]
+
+
+def test_a_span_of_a_step_that_drove_several_is_shown_in_each() -> None:
+    recorded = training(steps=2)
+    axis = by_step(recorded, replay_of(recorded))
+    assert len(axis.sides[0].places(int(recorded.device.start_ns[0]))) == 2
+    assert len(axis.sides[1].places(int(replay_of(recorded).device.start_ns[0]))) == 1

@@ -1,0 +1,106 @@
+"""The axis: which trace time each place shows, against a model that writes the axis out nanosecond by nanosecond."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tui.view.scene.axis import Axis, SlotTimes
+from tui.view.scene.lanes import Lane
+
+# Per slot: the start and length of each side's part. Starts are anywhere: a recorded step may drive several replayed ones.
+SLOTS = st.lists(st.tuples(*(st.tuples(st.integers(0, 40), st.integers(0, 9)) for _ in range(2))), min_size=1, max_size=6)
+Slots = list[tuple[tuple[int, int], tuple[int, int]]]
+
+
+def axis_of(slots: Slots, flush_right: int = 0) -> Axis:
+    sides = [SlotTimes([s[n][0] for s in slots], [s[n][0] + s[n][1] for s in slots]) for n in range(2)]
+    return Axis.of(sides, flush_right=flush_right)
+
+
+def written_out(slots: Slots, number: int) -> list[int | None]:
+    """The trace time at each nanosecond of the axis, None in gaps."""
+    shown: list[int | None] = []
+    for slot in slots:
+        width = max(slot[0][1], slot[1][1])
+        start, length = slot[number]
+        shown += [start + ns if ns < length else None for ns in range(width)]
+    return shown
+
+
+@given(SLOTS, st.lists(st.integers(0, 60), min_size=2, max_size=9, unique=True))
+def test_pieces_hold_each_shown_nanosecond_once(slots: Slots, cuts: list[int]) -> None:
+    axis, edges = axis_of(slots), sorted(cuts)
+    for number, side in enumerate(axis.sides):
+        shown = written_out(slots, number)
+        found: list[list[int]] = [[] for _ in edges[1:]]
+        for column, begin, end in zip(*(part.tolist() for part in side.pieces(edges)), strict=True):
+            found[column] += range(begin, end)
+        expected = [[t for t in shown[a:b] if t is not None] for a, b in pairwise(edges)]
+        assert found == expected
+
+
+@given(SLOTS, st.integers(0, 60))
+def test_shown_and_times_agree_with_the_axis_written_out(slots: Slots, at_ns: int) -> None:
+    axis = axis_of(slots)
+    for number, side in enumerate(axis.sides):
+        shown = written_out(slots, number)
+        time_ns = shown[at_ns] if at_ns < len(shown) else None
+        assert bool(side.shown([at_ns])[0]) == (time_ns is not None)
+        if time_ns is not None:
+            assert side.times([at_ns])[0] == time_ns
+            assert at_ns in side.places(time_ns)
+
+
+@given(SLOTS, st.integers(0, 50))
+def test_places_are_all_the_places_that_show_a_time(slots: Slots, time_ns: int) -> None:
+    axis = axis_of(slots)
+    for number, side in enumerate(axis.sides):
+        expected = [at for at, time in enumerate(written_out(slots, number)) if time == time_ns]
+        places = side.places(time_ns).tolist()
+        # A moment that no nanosecond begins at is shown where a slot's part ends with it.
+        ends = [slot for slot in slots if slot[number][0] + slot[number][1] == time_ns]
+        assert places == expected if expected else len(places) == len(ends)
+
+
+@given(SLOTS, st.lists(st.integers(0, 50), max_size=6))
+def test_every_place_of_many_times(slots: Slots, times: list[int]) -> None:
+    axis = axis_of(slots)
+    for number, side in enumerate(axis.sides):
+        shown = written_out(slots, number)
+        expected = sorted((at, which) for at, time in enumerate(shown) for which, wanted in enumerate(times) if time == wanted)
+        places, which = side.every_place(times)
+        assert sorted(zip(places.tolist(), which.tolist(), strict=True)) == expected
+
+
+@given(SLOTS, st.integers(1, 7))
+def test_columns_add_up_to_the_axis(slots: Slots, width: int) -> None:
+    """Coverage over columns of any width equals coverage over the whole axis: gaps count nothing, repeats count again."""
+    axis = axis_of(slots)
+    lane = Lane([0, 11, 30], [8, 9, 30], [0, 1, 0])
+    edges = np.arange(0, axis.length_ns + 2 * width, width)
+    for side in axis.sides:
+        parts, whole = side.pieces(edges), side.pieces([edges[0], edges[-1]])
+        for kind, covered in lane.covered(parts.from_ns, parts.to_ns).items():
+            assert covered.sum() == lane.covered(whole.from_ns, whole.to_ns)[kind].sum()
+
+
+def test_what_precedes_the_first_common_event_ends_with_it() -> None:
+    # GIVEN a replay that took 30 to get ready, and a recording that took 10
+    axis = axis_of([((90, 10), (470, 30)), ((100, 50), (500, 40))], flush_right=1)
+    recorded, replayed = axis.sides
+    assert axis.slots_ns.tolist() == [0, 30] and axis.length_ns == 80
+    assert recorded.times([0, 20, 29, 30, 79]).tolist() == [90, 90, 99, 100, 149]
+    assert replayed.times([0, 20, 29, 30, 79]).tolist() == [470, 490, 499, 500, 540]
+    assert recorded.shown([19, 20]).tolist() == [False, True]
+    assert recorded.place(100) == 30
+
+
+def test_the_place_closest_to_where_one_looks() -> None:
+    axis = axis_of([((0, 10), (0, 10)), ((0, 10), (10, 10))])
+    assert [axis.sides[0].place(3, near_ns=near) for near in (0, 12)] == [3, 13]
+    assert axis.sides[0].place(77) is None
+    assert axis.slots_ns.tolist() == [0, 10]

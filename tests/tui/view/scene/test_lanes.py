@@ -1,0 +1,119 @@
+"""The lane arithmetic, against brute force that counts every nanosecond."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces.model.trace import NONE
+from tui.view.scene.lanes import Curve, Lane
+
+END_NS = 60  # brute force counts nanoseconds one by one
+TIMES = st.integers(-5, END_NS + 5)
+SPANS = st.lists(st.tuples(st.integers(0, END_NS), st.integers(0, 25), st.integers(0, 3)), max_size=12)
+
+
+def lane_of(spans: list[tuple[int, int, int]]) -> Lane:
+    return Lane([s for s, _, _ in spans], [d for _, d, _ in spans], [c for _, _, c in spans])
+
+
+def owners(spans: list[tuple[int, int, int]]) -> dict[int, int]:
+    """For each covered nanosecond the place, in order of start, of the span that it belongs to: of those that have it,
+    the one that begins first."""
+    ordered = sorted(spans, key=lambda span: span[0])
+    owner: dict[int, int] = {}
+    busy_until = -1
+    for place, (start, duration, _) in enumerate(ordered):
+        for ns in range(max(start, busy_until), start + duration):
+            owner[ns] = place
+        busy_until = max(busy_until, start + duration)
+    return owner
+
+
+@given(SPANS, st.lists(st.tuples(TIMES, st.integers(0, 30)), min_size=1, max_size=8))
+def test_coverage_is_what_counting_gives(spans: list[tuple[int, int, int]], windows: list[tuple[int, int]]) -> None:
+    ordered = sorted(spans, key=lambda span: span[0])
+    owner = owners(spans)
+    covered = lane_of(spans).covered([a for a, _ in windows], [a + b for a, b in windows])
+    for number, (begin, length) in enumerate(windows):
+        for kind in range(4):
+            expected = sum(1 for ns in range(begin, begin + length) if ns in owner and ordered[owner[ns]][2] == kind)
+            assert int(covered[kind][number] if kind in covered else 0) == expected
+
+
+@given(SPANS, st.lists(TIMES, min_size=2, max_size=10))
+def test_windows_that_partition_a_longer_one_add_up_to_it(spans: list[tuple[int, int, int]], cuts: list[int]) -> None:
+    lane, edges = lane_of(spans), sorted(cuts)
+    whole = lane.covered(edges[:1], edges[-1:])
+    for kind, parts in lane.covered(edges[:-1], edges[1:]).items():
+        assert parts.sum() == whole[kind][0]
+
+
+@given(SPANS)
+def test_all_categories_together_are_the_union(spans: list[tuple[int, int, int]]) -> None:
+    covered = lane_of(spans).covered([-5], [END_NS + 40])
+    union = {ns for start, duration, _ in spans for ns in range(start, start + duration)}
+    assert sum(int(ns[0]) for ns in covered.values()) == len(union)
+
+
+@given(SPANS, st.lists(TIMES, min_size=1, max_size=5))
+def test_the_span_at_a_time(spans: list[tuple[int, int, int]], times: list[int]) -> None:
+    owner = owners(spans)
+    assert lane_of(spans).at(times).tolist() == [owner.get(ns, NONE) for ns in times]
+
+
+@given(SPANS, st.lists(st.tuples(TIMES, st.integers(0, 30)), min_size=1, max_size=5))
+def test_instants_are_counted(spans: list[tuple[int, int, int]], windows: list[tuple[int, int]]) -> None:
+    expected = [sum(1 for ns, duration, _ in spans if not duration and a <= ns < a + b) for a, b in windows]
+    assert lane_of(spans).instants([a for a, _ in windows], [a + b for a, b in windows]).tolist() == expected
+
+
+@given(SPANS, TIMES)
+def test_the_nearest_span_is_nearest(spans: list[tuple[int, int, int]], time_ns: int) -> None:
+    lane = lane_of(spans)
+    place = lane.nearest(time_ns)
+    if not spans:
+        assert place == NONE
+        return
+
+    def distance(at: int) -> int:
+        return max(int(lane.start_ns[at]) - time_ns, time_ns - int(lane.end_ns[at]), 0)
+
+    assert distance(place) == min(map(distance, range(len(lane))))
+
+
+def test_rows_follow_their_spans() -> None:
+    # GIVEN spans out of order, the second within the first
+    lane = Lane([50, 0, 5], [10, 20, 5], [1, 2, 3], row=[7, 8, 9])
+    assert lane.row.tolist() == [8, 9, 7]
+    assert lane.at([3, 7, 19, 20, 55]).tolist() == [0, 0, 0, NONE, 2]
+    assert lane.end_ns.tolist() == [20, 20, 60]
+    assert [lane.place_of(row) for row in (9, 7, 4)] == [1, 2, NONE]
+
+
+def test_times_of_an_epoch_do_not_overflow() -> None:
+    now_ns = 1_700_000_000 * 10**9
+    lane = Lane(now_ns + np.arange(1000) * 10, np.full(1000, 7), np.zeros(1000))
+    assert lane.covered([0], [2**62])[0].tolist() == [7000]
+
+
+CHANGES = st.lists(st.tuples(st.integers(0, END_NS), st.integers(-9, 9)), max_size=12, unique_by=lambda change: change[0])
+
+
+@given(CHANGES, st.lists(st.tuples(TIMES, st.integers(0, 30)), min_size=1, max_size=6))
+def test_the_highest_value_of_a_window(changes: list[tuple[int, int]], windows: list[tuple[int, int]]) -> None:
+    curve = Curve([t for t, _ in changes], [v for _, v in changes])
+    found = curve.highest([a for a, _ in windows], [a + b for a, b in windows]).tolist()
+    ordered = sorted(changes)
+
+    def value(ns: int) -> int:
+        before = [v for t, v in ordered if t <= ns]
+        return before[-1] if before else ordered[0][1]
+
+    for (begin, length), highest in zip(windows, found, strict=True):
+        assert highest == (max(value(ns) for ns in range(begin, begin + max(length, 1))) if ordered else 0)
+
+
+def test_the_peak_of_a_curve() -> None:
+    assert (Curve([], []).peak, Curve([1], [-4]).peak, Curve([5, 1], [3, 9]).peak) == (0, 0, 9)

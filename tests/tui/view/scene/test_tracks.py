@@ -1,0 +1,126 @@
+"""Which rows a trace has, what kind of work its spans are, and how rows of two traces come together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.traces.handmade import MS, phase_grained, training
+from tests.tui.view.scenes import crowd, one_event, side_tables, stack, whole
+from traces.model.trace import DeviceKind, HostKind, HostSpans, Thread, Trace
+from tui.view.scene.categories import Category, of_device, of_host, of_kernel
+from tui.view.scene.lanes import Lane
+from tui.view.scene.scene import Scene
+from tui.view.scene.short_names import short_name
+from tui.view.scene.tracks import TrackKey, TrackKind, gpu_tracks, host_tracks, quick_tracks, stack_depth
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("volta_sgemm_128x64_nn", Category.MATRIX),
+        ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float>", Category.REDUCTION),
+        ("volta_scudnn_128x64_relu_interior_nn_v1", Category.MATRIX),
+        ("void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float> >(int)", Category.ELEMENTWISE),
+        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<>", Category.OPTIMIZER),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", Category.COLLECTIVE),
+        ("void at::native::(anonymous namespace)::softmax_warp_forward<float>", Category.REDUCTION),
+        ("fmha_cutlassF_f16_aligned_64x64_rf_sm80", Category.MATRIX),
+        ("backward", Category.BACKWARD),
+        ("spin", Category.OTHER),
+    ],
+)
+def test_kernels_go_by_their_names(name: str, category: Category) -> None:
+    assert of_kernel(name) is category
+
+
+def test_copies_are_copies_whatever_they_are_called() -> None:
+    trace = one_event()
+    trace.device.kind[:] = DeviceKind.MEMSET
+    assert of_device(trace, np.arange(1)).tolist() == [Category.COPY]
+
+
+def test_host_spans_go_by_their_kinds_and_waits_apart() -> None:
+    trace = Trace(threads=[Thread(0, 1)])
+    names = [trace.strings.add(text) for text in ("cudaLaunchKernel", "cudaStreamSynchronize", "hipDeviceSynchronize", "relu")]
+    kinds = [HostKind.RUNTIME] * 3 + [HostKind.OP]
+    trace.host = HostSpans.of(thread=[0] * 4, kind=kinds, name=names, start_ns=range(4), duration_ns=[1] * 4)
+    assert of_host(trace).tolist() == [Category.RUNTIME, Category.WAIT, Category.WAIT, Category.OP]
+
+
+def test_a_track_per_device_and_stream() -> None:
+    tracks = gpu_tracks(crowd(devices=2, streams=3))
+    assert [track.label for track in tracks.values()] == [
+        f"rank {rank} cuda:0 stream {stream}" for rank in range(2) for stream in range(3)
+    ]
+    assert all(len(track.lane) == 6 for track in tracks.values())
+
+
+def test_a_phase_grained_trace_has_its_phases_on_the_device() -> None:
+    (key, track), *others = gpu_tracks(phase_grained()).items()
+    assert not others and key.kind is TrackKind.GPU and track.table == "phases"
+    assert isinstance(track.lane, Lane) and len(track.lane) == 15  # five phases with device times in each of three steps
+
+
+def test_tables_that_only_some_recordings_have() -> None:
+    tracks = quick_tracks(side_tables())
+    found = {(key.kind, track.label): track.table for key, track in tracks.items()}
+    assert found[TrackKind.LOADER, "loader"] == found[TrackKind.LOADER, "pinning"] == "batches"
+    assert found[TrackKind.COLLECTIVES, "collectives"] == "collectives"
+    assert found[TrackKind.PARTS, "parts"] == found[TrackKind.PARTS, "parts 2"] == "parts"
+
+
+def test_without_them_waits_come_from_phases_and_collectives_from_kernels() -> None:
+    assert quick_tracks(training())[TrackKey(TrackKind.LOADER, 0)].table == "phases"
+    ranks = [track for key, track in quick_tracks(crowd()).items() if key.kind is TrackKind.COLLECTIVES]
+    assert [(track.table, len(track.lane)) for track in ranks] == [("device", 16)] * 4
+
+
+def test_a_stack_has_a_row_per_depth_and_marks_of_steps_none() -> None:
+    trace = stack(4)
+    assert stack_depth(trace).tolist() == [-1, 0, 1, 2, 3]
+    assert [track.label for track in host_tracks(trace).values()] == ["main thread", "main +1", "main +2", "main +3"]
+
+
+def test_threads_of_a_role_are_numbered() -> None:
+    trace = Trace(
+        threads=[Thread(0, 1, role="loader"), Thread(0, 2, role="main"), Thread(0, 3, role="loader"), Thread(0, 4, role="?")]
+    )
+    name = trace.strings.add("op")
+    trace.host = HostSpans.of(thread=range(4), name=[name] * 4, start_ns=[0] * 4, duration_ns=[1] * 4)
+    assert [track.label for track in host_tracks(trace).values()] == [
+        "loader thread",
+        "main thread",
+        "loader thread 2",
+        "other thread",
+    ]
+
+
+def test_streams_whose_numbers_differ_lie_over_each_other() -> None:
+    recorded, replayed = one_event(), one_event(duration_ns=MS)
+    replayed.device.stream[:] = 0
+    (row,) = Scene.of(("a", recorded), ("b", replayed)).rows
+    assert row.label == "cuda:0 stream 7/0" and None not in row.tracks
+
+
+def test_rows_of_only_one_trace_are_kept() -> None:
+    scene = whole(("a", training()), ("b", phase_grained()))
+    lone = [row.label for row in scene.rows if row.tracks[1] is None]
+    assert "cuda:0 memory" in lone and "main thread" in lone
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::add<float> >(int, float)",
+            "vectorized_elementwise_kernel",
+        ),
+        ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pageable -> Device)"),
+        ("aten::conv2d", "conv2d"),
+        ("训练 step\n", "·· step·"),
+        ("::", "::"),
+    ],
+)
+def test_short_names(text: str, short: str) -> None:
+    assert short_name(text) == short

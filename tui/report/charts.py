@@ -1,0 +1,170 @@
+"""Charts as SVG for a page: lines over time, pairs of bars, stacked bars. Colours are the page's variables, so that they follow
+light and dark; text is text, and nothing is fetched.
+
+    line_chart([ChartLine("recorded", xs, ys, "a")], y_unit="ms", x_label="step")
+    stacked_bars([("A", {"busy": 98.3, "data": 58.7})], unit="ms")
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import floor, log10
+
+from traces.model.trace import Column
+from tui.text.figures import printable
+
+_WIDTH, _HEIGHT = 860, 220
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 34
+_BAR = 16
+_LABEL = 150
+_LETTER = 6.6  # about as wide is a letter of the small text
+# For readers that do not apply a page's style within its pictures (mail, some converters).
+PLAIN = {
+    "a": "#0b6bcb", "b": "#d9730d", "busy": "#3f8f6b", "r0": "#e69f00", "r1": "#d55e00", "r2": "#cc79a7", "r3": "#56b4e9",
+    "r4": "#0072b2", "r5": "#9aa5b1", "r6": "#6b7280",
+}  # fmt: skip
+
+
+def escape(text: str) -> str:
+    """`text` as XML may contain it: names of a recording may have characters that no XML allows."""
+    return html.escape(printable(text, colour=False))
+
+
+@dataclass(frozen=True)
+class ChartLine:
+    """`side` is "a" or "b": the page's colour. `faded` are x values of points that count less (warm-up)."""
+
+    name: str
+    x: Column
+    y: Column
+    side: str
+    is_stepped: bool = False
+    has_dots: bool = False
+    faded: frozenset[float] = frozenset()
+
+
+def line_chart(
+    lines: Sequence[ChartLine],
+    *,
+    x_label: str,
+    y_label: str,
+    band: tuple[float, float] | None = None,
+    limit: tuple[str, float] | None = None,
+    has_whole_x: bool = False,
+) -> str:
+    """Lines over a common x, which `has_whole_x` if it counts; `band` is a range of y to shade, `limit` a level with a name."""
+    lines = [line for line in lines if len(line.x)]
+    if not lines:
+        return ""
+    x_low, x_high = (float(end(end(line.x) for line in lines)) for end in (min, max))
+    x_low = x_low if has_whole_x else min(x_low, 0.0)
+    y_high = max(float(line.y.max()) for line in lines)
+    if limit is not None and limit[1] < 4 * y_high:  # a limit far above would flatten the curve: it is told in words
+        y_high = max(y_high, limit[1])
+    y_high = (y_high or 1.0) * 1.08
+
+    def at_x(value: float) -> float:
+        return _LEFT + (value - x_low) / ((x_high - x_low) or 1.0) * (_WIDTH - _LEFT - _RIGHT)
+
+    def at_y(value: float) -> float:
+        return _HEIGHT - _BOTTOM - value / y_high * (_HEIGHT - _TOP - _BOTTOM)
+
+    parts = []
+    if band is not None:
+        top, bottom = at_y(band[1]), at_y(max(band[0], 0))
+        parts.append(f'<rect class="band" fill="#dde8f6" x="{_LEFT}" y="{top:.1f}" width="{_WIDTH - _LEFT - _RIGHT}" '
+                     f'height="{bottom - top:.1f}"/>')  # fmt: skip
+    for value in _ticks(y_high):
+        y = at_y(value)
+        parts.append(f'<line class="grid" stroke="#d8dee4" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value)}</text>')
+    for value in _ticks(x_high - x_low, 1.0 if has_whole_x else 0.0):
+        x = at_x(x_low + value)
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{_HEIGHT - 18}" text-anchor="middle">{_number(x_low + value)}</text>')
+    if limit is not None and limit[1] <= y_high:
+        y = at_y(limit[1])
+        parts.append(f'<line class="limit" stroke="#c02626" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="tick" x="{_WIDTH - _RIGHT}" y="{y - 4:.1f}" text-anchor="end">{escape(limit[0])}</text>')
+    for line in lines:
+        points = list(zip(map(at_x, line.x.tolist()), map(at_y, line.y.tolist()), strict=True))
+        style = f'class="line {line.side}" fill="none" stroke="{PLAIN[line.side]}"'
+        parts.append(f'<path {style} d="{_path(points, line.is_stepped)}"/>')
+        if line.has_dots and len(points) <= 400:
+            for value, (x, y) in zip(line.x.tolist(), points, strict=True):
+                faded = " faded" if value in line.faded else ""
+                style = f'class="dot {line.side}{faded}" fill="{PLAIN[line.side]}"'
+                parts.append(f'<circle {style} cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>')
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    parts.append(f'<text class="label" x="{middle}" y="{_HEIGHT - 3}" text-anchor="middle">{escape(x_label)}</text>')
+    parts.append(f'<text class="label" x="2" y="{_TOP}">{escape(y_label)}</text>')
+    names = [(line.name, line.side) for line in lines]
+    return _figure(_svg(_WIDTH, _HEIGHT, parts), names if len(names) > 1 else [])
+
+
+def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]], names: Sequence[str]) -> str:
+    """A group of one or two bars for each row: its label, values and their texts."""
+    if not rows:
+        return ""
+    high = max((value for _, values, _ in rows for value in values if value), default=0.0) or 1.0
+    room = _LETTER * max(len(text) for _, _, texts in rows for text in texts) + 10  # behind the longest bar
+    parts, y = [], 4.0
+    for label, values, texts in rows:
+        parts.append(f'<text class="label" x="{_LABEL - 8}" y="{y + _BAR * len(values) / 2 + 4:.1f}" text-anchor="end">'
+                     f"{escape(label)}</text>")  # fmt: skip
+        for side, value, text in zip("ab", values, texts, strict=False):
+            width = (value or 0.0) / high * max(_WIDTH - _LABEL - room, 100)
+            place = f'x="{_LABEL}" y="{y:.1f}" width="{width:.1f}" height="{_BAR - 3}"'
+            parts.append(f'<rect class="bar {side}" fill="{PLAIN[side]}" {place}/>')
+            parts.append(f'<text class="tick" x="{_LABEL + width + 5:.1f}" y="{y + _BAR - 5:.1f}">{escape(text)}</text>')
+            y += _BAR
+        y += 7
+    return _figure(_svg(_WIDTH, y, parts), list(zip(names, "ab", strict=False)) if len(names) > 1 else [])
+
+
+def stacked_bars(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Mapping[str, str], texts: Mapping[str, str]) -> str:
+    """A bar for each row, of parts by kind; `kinds` names the page's colour of each kind, `texts` what it is called."""
+    high = max((sum(parts.values()) for _, parts in rows), default=0.0) or 1.0
+    shapes, y = [], 4.0
+    for label, values in rows:
+        shapes.append(f'<text class="label" x="{_LABEL - 8}" y="{y + 15}" text-anchor="end">{escape(label)}</text>')
+        x = float(_LABEL)
+        for kind, colour in kinds.items():
+            width = values.get(kind, 0.0) / high * (_WIDTH - _LABEL - 10)
+            if width > 0:
+                title = f"<title>{escape(texts[kind])}: {values[kind]:.3f} ms</title>"
+                place = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="22"'
+                shapes.append(f'<rect class="{colour}" fill="{PLAIN[colour]}" {place}>{title}</rect>')
+                x += width
+        y += 30
+    present = [kind for kind in kinds if any(values.get(kind) for _, values in rows)]
+    return _figure(_svg(_WIDTH, y, shapes), [(texts[kind], kinds[kind]) for kind in present])
+
+
+def _figure(svg: str, legend: Sequence[tuple[str, str]]) -> str:
+    keys = "".join(f'<span><i class="key {colour}"></i>{escape(name)}</span>' for name, colour in legend)
+    return f"<figure>{svg}{f'<figcaption>{keys}</figcaption>' if keys else ''}</figure>"
+
+
+def _svg(width: float, height: float, parts: Sequence[str]) -> str:
+    return f'<svg viewBox="0 0 {width} {height:.0f}" role="img">{"".join(parts)}</svg>'
+
+
+def _path(points: Sequence[tuple[float, float]], is_stepped: bool) -> str:
+    steps = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
+    steps += [f"H{x:.1f}V{y:.1f}" if is_stepped else f"L{x:.1f} {y:.1f}" for x, y in points[1:]]
+    return "".join(steps)
+
+
+def _ticks(high: float, least: float = 0.0) -> list[float]:
+    """Three to six round values from 0 to `high`, `least` apart."""
+    if high <= 0:
+        return [0.0]
+    step = 10 ** floor(log10(high))
+    step = max(next(part for part in (step / 5, step / 2, step, step * 2) if high / part <= 6), least)
+    return [number * step for number in range(int(high / step) + 1)]
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if abs(value) < 1e5 else f"{value:,.0f}"

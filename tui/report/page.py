@@ -1,0 +1,342 @@
+"""`trace report`: one page about a trace, or about two side by side, that needs nothing but itself.
+
+    page = report_html([NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)])
+    Path("report.html").write_text(page)
+
+No script, no font, no address: charts are SVG within the page, colours follow light and dark, and it prints. Curves are thinned
+to some hundred points, tables to what is worth reading, so that a recording of a million events is a page of some 100 kB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from traces.comparison.changed_ops import ChangeLists
+from traces.comparison.compare import Both, Comparison, compare
+from traces.figures.measure import MemoryCurve, memory_curve
+from traces.figures.problems import problems_of
+from traces.figures.summary import Summary, summarize
+from traces.model.trace import NONE, Column, StepKind, Steps, Trace
+from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
+from tui.text.analyses import REASONS, analysis_rows, idle_sentence
+from tui.text.communication import exposure_sentence
+from tui.text.diff import COVERAGE, verdict_sentences, warning_sentences
+from tui.text.figures import (
+    ABSENT,
+    count_text,
+    error_text,
+    kernel_text,
+    names_text,
+    printable,
+    share_text,
+    size_text,
+    time_text,
+)
+from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
+
+_POINTS = 800  # of a curve
+_MOST_DOTS = 2_000  # steps
+IDLE_COLOURS = {"busy": "busy"} | {reason: f"r{number}" for number, reason in enumerate(REASONS)}
+
+
+@dataclass
+class NamedTrace:
+    """A trace and what people call it."""
+
+    name: str
+    trace: Trace
+    summary: Summary = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.summary = summarize(self.trace)
+
+
+def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
+    """The page about one trace, or about two: a recording and a replay, or another recording."""
+    comparison = None
+    if len(sides) > 1:
+        analyses = Both(sides[0].summary.analyses, sides[1].summary.analyses)
+        comparison = compare(sides[0].trace, sides[1].trace, tolerance, analyses=analyses)
+    times = phase_times([side.summary for side in sides], comparison)
+    phases = [(name, of, [time_text(time_ns) for time_ns in of]) for name, of in times.items()]
+    labels = ["recorded", "replayed"] if comparison is not None and comparison.replay else ["A", "B"][: len(sides)]
+    body = [
+        _head(sides, labels, comparison),
+        _section("Steps", _steps_chart(sides, labels, comparison)),
+        _section("Phases on the host, median per step", paired_bars(phases, labels)),
+        _section("GPU busy and idle, per step", _idle_chart(sides, labels)),
+        _section("Memory allocated", _memory_chart(sides, labels)),
+        *(_differences(comparison, labels) if comparison is not None else []),
+        *_coverage(comparison),
+        *_of_each(sides, labels),
+    ]
+    title = f"trace report: {', '.join(side.name for side in sides)}"
+    page = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
+    page += '<meta name="viewport" content="width=device-width,initial-scale=1">'
+    return f"{page}<style>{_STYLE}</style></head><body><main>{''.join(filter(None, body))}</main></body></html>\n"
+
+
+def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> str:
+    """The verdict, four figures, and what to know of them."""
+    if comparison is not None:
+        first, *rest = verdict_sentences(comparison)
+        verdict = f'<h1 class="{first[1]}">{_text(first[0])}</h1>' + "".join(f"<p>{_text(said)}</p>" for said, _ in rest)
+        notes = warning_sentences(comparison)
+    else:
+        summary = sides[0].summary
+        gpus = ", ".join(sorted({device.name or "an unnamed GPU" for device in summary.devices})) or "no GPU"
+        verdict, notes = f"<h1>{_text(gpus)}</h1>", note_sentences(summary)
+    marks = [f"<b>{label}</b> " if comparison else "" for label in labels]
+    names = "".join(f"<p>{mark}{_text(side.name)}</p>" for mark, side in zip(marks, sides, strict=True))
+    idle = [(label, idle_sentence(side.summary.analyses.idle)) for label, side in zip(labels, sides, strict=True)]
+    notes = [*(f"GPU idle{f' ({label})' if comparison else ''} {said}." for label, said in idle if said), *notes]
+    listed = "".join(f"<li>{_text(note)}</li>" for note in notes)
+    cards = _cards(comparison, [side.summary for side in sides])
+    return f"{verdict}{names}{cards}{f'<ul>{listed}</ul>' if listed else ''}"
+
+
+def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
+    """Four figures: of two traces those of their comparison, over the steps that both have."""
+    peaks = [max((peak.peak_allocated_bytes for peak in of.memory.values()), default=None) for of in summaries]
+    figures: list[tuple[str, list[float | None], Callable[[Any], str]]]
+    if comparison is not None:
+        of_steps = (comparison.steps, comparison.compute_side, comparison.gpu_busy)
+        spreads = zip(("step time", "without data loading", "GPU time"), of_steps, strict=True)
+        figures = [(label, [of.recorded_median_ns, of.replayed_median_ns], time_text) for label, of in spreads]
+    else:
+        (of,) = summaries
+        figures = [
+            ("step time", [of.step_median_ns], time_text),
+            ("without data loading", [of.compute_side_median_ns], time_text),
+        ]
+        figures.append(("GPU busy", [_busy(of)], share_text))
+    figures.append(("memory peak", [*peaks], size_text))
+    cards = []
+    for label, values, worded in figures:
+        told = " → ".join(worded(value) for value in values)
+        change = ""
+        if len(values) == 2 and values[0] and values[1] is not None:
+            change = f"<small>{error_text(values[1] / values[0] - 1)}</small>"
+        cards.append(f"<div><span>{label}</span><strong>{told}</strong>{change}</div>")
+    return f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _busy(summary: Summary) -> float | None:
+    """The mean share of all devices."""
+    shares = summary.busy_shares.values()
+    return sum(shares) / len(shares) if shares else None
+
+
+def _steps_chart(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> str:
+    lines = []
+    own, numbers, x_label = step_axis(sides)
+    for label, letter, side, steps, number in zip(labels, "ab", sides, own, numbers, strict=False):
+        time_ms = step_times_ms(side)
+        other = np.isin(steps.kind, (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE))
+        faded = frozenset(number[other].astype(float).tolist())
+        if len(steps) > _MOST_DOTS:
+            number, time_ms = _thinned(number, time_ms, _POINTS)
+        lines.append(ChartLine(label, number, time_ms, letter, has_dots=True, faded=faded))
+    band = None
+    if comparison is not None and comparison.steps.noise_floor and comparison.steps.recorded_median_ns:
+        middle = comparison.steps.recorded_median_ns / 1e6
+        band = middle * (1 - comparison.steps.noise_floor), middle * (1 + comparison.steps.noise_floor)
+    chart = line_chart(lines, x_label=x_label, y_label="ms", band=band, has_whole_x=True)
+    note = "Faded: warm-up, evaluation and incomplete steps." + (" Shaded: the recording's own noise." if band else "")
+    return chart and f"{chart}<p class=note>{note}</p>"
+
+
+def phase_times(summaries: Sequence[Summary], comparison: Comparison | None) -> dict[str, list[int | None]]:
+    """The host's median time in each phase, of each side: of two as `trace diff` has it, over the steps that it compares."""
+    if comparison is not None:
+        return {name: [of.recorded_median_ns, of.replayed_median_ns] for name, of in comparison.phases.items()}
+    return {name: [of.median_ns] for summary in summaries for name, of in summary.phases.items()}
+
+
+def step_axis(sides: Sequence[NamedTrace]) -> tuple[list[Steps], list[Column], str]:
+    """The steps of each side's first rank, where they lie, and what that axis is called; two traces count on their own."""
+    found = []
+    for side in sides:
+        steps = side.trace.steps
+        found.append(steps.take(steps.rank == (steps.rank.min() if len(steps) else 0)))
+    if len(sides) == 1:
+        return found, [found[0].number.astype(np.int64)], "step"
+    return found, [np.arange(len(steps)) for steps in found], "step, counted from 0 in each trace"
+
+
+def step_times_ms(side: NamedTrace) -> Column:
+    """The time of each step of a side's first rank, as its pace counts it."""
+    rank = min((step.rank for step in side.summary.steps), default=0)
+    return np.array([step.interval_ns / 1e6 for step in side.summary.steps if step.rank == rank])
+
+
+def _idle_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
+    rows = []
+    for label, side in zip(labels, sides, strict=True):
+        for device, of in list(side.summary.analyses.idle.items())[:8]:
+            per_step = {"busy": of.busy_ns, **of.by_reason}
+            parts_ms = {kind: time_ns / max(of.steps, 1) / 1e6 for kind, time_ns in per_step.items()}
+            rows.append((f"{label} {device}" if len(sides) > 1 else device, parts_ms))
+    return stacked_bars(rows, IDLE_COLOURS, {"busy": "GPU busy", **REASONS}) if rows else ""
+
+
+def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
+    """Of the device that holds the most on each side, from its first event on."""
+    lines, limit = [], None
+    for label, letter, side in zip(labels, "ab", sides, strict=False):
+        trace = side.trace
+        if (highest := highest_memory(trace)) is None:
+            continue
+        row, curve = highest
+        time_ms, held = _thinned((curve.time_ns - curve.time_ns[0]) / 1e6, curve.allocated_bytes / 2**30, _POINTS)
+        lines.append(ChartLine(f"{label} {trace.device_label(row)}", time_ms, held, letter, is_stepped=True))
+        size = trace.devices[row].total_memory_bytes
+        if size != NONE and limit is None:
+            limit = (f"the device's {size_text(size)}", size / 2**30)
+    chart = line_chart(lines, x_label="ms since the first event", y_label="GiB", limit=limit)
+    return chart and (chart + (f"<p class=note>Limit: {_text(limit[0])}.</p>" if limit else ""))
+
+
+def highest_memory(trace: Trace) -> tuple[int, MemoryCurve] | None:
+    """The row of the device that holds the most, and its curve; None of a trace without memory events."""
+    rows = np.unique(trace.memory.device[trace.memory.device != NONE]).tolist()
+    curves = [(row, memory_curve(trace, row)) for row in rows]
+    return max(curves, key=lambda pair: int(pair[1].allocated_bytes.max()), default=None)
+
+
+def _thinned(x: Column, y: Column, points: int) -> tuple[Column, Column]:
+    """At most so many points: of each stretch the one with the highest y, so that peaks stay."""
+    if len(x) <= points:
+        return x, y
+    bounds = np.linspace(0, len(x), points + 1).astype(np.int64)
+    rows = [int(first + y[first:last].argmax()) for first, last in pairwise(bounds.tolist())]
+    return x[rows], y[rows]
+
+
+def _differences(comparison: Comparison, labels: Sequence[str]) -> Iterable[str]:
+    for title, lists in (("Kernels", comparison.changes.kernels), ("Ops", comparison.changes.ops)):
+        rows = _change_rows(lists, labels)
+        yield _section(f"{title} that differ, per step", _table(["", "", "count", *labels, "change"], rows))
+
+
+def _change_rows(lists: ChangeLists, labels: Sequence[str]) -> list[list[str]]:
+    rows = []
+    kinds = {"longer": lists.longer, "shorter": lists.shorter, f"only in {labels[1]}": lists.added, "gone": lists.gone}
+    for kind, changes in kinds.items():
+        for change in changes:
+            counts = list(dict.fromkeys(count_text(round(n, 1)) for n in (change.recorded_count, change.replayed_count)))
+            times = [time_text(change.recorded_ns), time_text(change.replayed_ns)]
+            difference = time_text(change.replayed_ns - change.recorded_ns, signed=True)
+            rows.append([kernel_text(change.name), kind, "→".join(counts), *times, difference])
+    for of in lists.replaced:
+        counts = list(dict.fromkeys(count_text(round(n, 1)) for n in (of.recorded_count, of.replayed_count)))
+        times = [time_text(of.recorded_ns), time_text(of.replayed_ns)]
+        names = f"{names_text(of.recorded_names)} → {names_text(of.replayed_names)}"
+        rows.append([names, "other names", "→".join(counts), *times, time_text(of.replayed_ns - of.recorded_ns, signed=True)])
+    return rows
+
+
+def _coverage(comparison: Comparison | None) -> Iterable[str]:
+    if comparison is None or comparison.coverage is None:
+        return
+    shares = [(kind, words, comparison.coverage.get(kind, 0)) for kind, words in COVERAGE.items()]
+    rows = [(kind, [100 * share], [f"{share_text(share)}: {words}"]) for kind, words, share in shares if share >= 5e-5]
+    yield _section("Where the replay's GPU time comes from", paired_bars(rows, [""]))
+    calls = comparison.missing[:20]
+    missing = [[row.op, row.shapes.replace(",", "x").replace(";", " "), count_text(row.count)] for row in calls]
+    yield _section("Not in the recording", _table(["op", "shapes", "calls"], missing))
+
+
+def _of_each(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:
+    """What `trace info` says of a trace, of one side after the other."""
+    for tables in (_kernels, _collectives, _analyses, _provenance):
+        for label, side in zip(labels, sides, strict=True):
+            for title, body in tables(side.summary):
+                yield _section(title + (f", {label}" if len(sides) > 1 else ""), body)
+
+
+def _kernels(of: Summary) -> Iterable[tuple[str, str]]:
+    yield "Kernels with the most GPU time", _table(*work_cells(of, of.kernels if of.gpu_busy_ns else [], "kernel"))
+
+
+def _collectives(of: Summary) -> Iterable[tuple[str, str]]:
+    exposure = exposure_sentence(of.communication)
+    note = f"<p class=note>{_text(exposure[:1].upper() + exposure[1:])}.</p>" if exposure else ""
+    cells = _table(*collective_rows(of))
+    yield "Collectives", cells and cells + note
+
+
+def _analyses(of: Summary) -> Iterable[tuple[str, str]]:
+    for title, head, rows in analysis_rows(of.analyses):
+        if not title.startswith("GPU idle"):
+            yield title, _table(head, rows)
+
+
+def _provenance(of: Summary) -> Iterable[tuple[str, str]]:
+    rows = [[key, value] for key, value in provenance_facts(of)[:60]]
+    rows += [["lacks", ", ".join(of.lacks)]] if of.lacks else []
+    rows += [["problem", problem.text] for problem in problems_of(of.problems, of.counts.kernels)]
+    yield "Where it comes from", _table(["", ""], rows, left=2)
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{_text(title)}</h2>{body}</section>" if body else ""
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """The first `left` columns are text, the others figures; a cell that the head does not name is left out."""
+    if not rows:
+        return ""
+    cells = ["".join(f"<th{_side(at, left)}>{_text(cell)}</th>" for at, cell in enumerate(head))]
+    for row in rows:
+        cells.append("".join(f"<td{_side(at, left)}>{_text(cell) if cell else ABSENT}</td>" for at, cell in enumerate(row)))
+    lines = "".join(f"<tr>{cell}</tr>" for cell in cells)
+    return f'<div class="scroll"><table>{lines}</table></div>'
+
+
+def _side(at: int, left: int) -> str:
+    return ' class="left"' if at < left else ""
+
+
+def _text(text: str) -> str:
+    """As text of a page: names in a recording are somebody else's."""
+    return escape(printable(text, colour=False).encode("utf-8", "replace").decode("utf-8"))
+
+
+# Colour-blind-safe blue and orange for the two sides; reasons of idling from Okabe and Ito's palette.
+_STYLE = (
+    """
+:root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;
+--good:#157a3c;--bad:#c02626;--band:#0b6bcb22;--busy:#3f8f6b;--r0:#e69f00;--r1:#d55e00;--r2:#cc79a7;--r3:#56b4e9;--r4:#0072b2;
+--r5:#9aa5b1;--r6:#6b7280}
+@media screen and (prefers-color-scheme:dark){:root{--bg:#14181d;--fg:#e4e8ec;--dim:#98a3ae;--line:#333b44;--card:#1d232a;
+--a:#5aa9f5;--b:#f0a052;--good:#4cc27d;--bad:#f17171;--band:#5aa9f522;--busy:#57b58c}}
+body{background:var(--bg);color:var(--fg);font:15px/1.45 system-ui,-apple-system,"Segoe UI",sans-serif;margin:0}
+main{max-width:960px;margin:0 auto;padding:24px}
+h1{font-size:21px;margin:0 0 6px}h1.green{color:var(--good)}h1.red{color:var(--bad)}
+h2{font-size:16px;margin:28px 0 8px}p{margin:3px 0}.note,ul{color:var(--dim);font-size:13px}ul{padding-left:20px}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:10px;margin:14px 0}
+.cards div{background:var(--card);border-radius:6px;padding:10px 12px}
+.cards span,.cards small{display:block;color:var(--dim);font-size:12px}.cards strong{font-size:17px}
+.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
+th,td{padding:3px 8px;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap;width:1%}
+th{color:var(--dim);font-weight:500}
+.left{text-align:left;white-space:pre-wrap;overflow-wrap:anywhere;width:auto;min-width:11em}
+figure{margin:0;overflow-x:auto}svg{width:100%;height:auto;display:block}
+figcaption span{margin-right:14px;font-size:13px;color:var(--dim)}
+.key{display:inline-block;width:11px;height:11px;margin-right:5px;border-radius:2px}
+.line{fill:none;stroke-width:1.6}.grid{stroke:var(--line)}.limit{stroke:var(--bad);stroke-dasharray:5 4}.band{fill:var(--band)}
+.line.a{stroke:var(--a)}.line.b{stroke:var(--b)}.dot.a,.bar.a{fill:var(--a)}.dot.b,.bar.b{fill:var(--b)}.faded{opacity:.35}
+.key.a{background:var(--a)}.key.b{background:var(--b)}text{fill:var(--fg);font-size:12px}.tick{fill:var(--dim);font-size:11px}
+@media screen and (max-width:640px){main{padding:14px}svg{min-width:620px}}
+@media print{body{font-size:11px}main{max-width:none;padding:0}figure,tr,.cards{break-inside:avoid}h2{break-after:avoid}
+*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
+""".replace("\n", "")
+    + "".join(f".{name}{{fill:var(--{name})}}.key.{name}{{background:var(--{name})}}" for name in IDLE_COLOURS.values())
+)

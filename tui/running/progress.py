@@ -1,0 +1,52 @@
+"""A sign of life while something takes long: one line on stderr that counts seconds, and only where a person watches.
+
+with working("reading worker0.pt.trace.json.gz"):
+    trace = read_kineto(path)
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tui.running.narration import say
+from tui.terminal import is_quiet, is_verbose
+
+_FIRST_S = 0.5  # what is done before that needs no sign
+_PERIOD_S = 0.2
+_ERASE = "\r\x1b[K"
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show `what` and the seconds since while the body runs, if stderr is a terminal; leave no trace of it. With --verbose say
+    how long it took, with --quiet nothing."""
+    if is_verbose():
+        start_s = time.monotonic()
+        yield
+        say(f"{what} took {time.monotonic() - start_s:.1f} s")
+        return
+    if is_quiet() or not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+    ticker = threading.Thread(target=_tick, args=(what, done), daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        ticker.join()
+
+
+def _tick(what: str, done: threading.Event) -> None:
+    start_s = time.monotonic()
+    wait_s = _FIRST_S
+    while not done.wait(wait_s):
+        wait_s = _PERIOD_S
+        print(f"{_ERASE}{what} ... {time.monotonic() - start_s:.0f} s", end="", file=sys.stderr, flush=True)
+    if wait_s == _PERIOD_S:
+        print(_ERASE, end="", file=sys.stderr, flush=True)

@@ -1,0 +1,96 @@
+"""How far a long replay is: a line on stderr now and then, only where a person watches.
+
+    with telling_steps(folder, ["train.py", "--steps", "500"], recorded) as meanwhile:
+        run_child(..., meanwhile=meanwhile)
+    # trace: step 40 of 500, 2.1 steps/s, 3 min 39 s left
+
+The lines are whole ones, and rarer with time, for the script writes to the same terminal. How many steps there will be is told
+by the script's own option for it, or by a recording of the whole run of the same script with the same arguments.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from traces.format.growing_file import StepCount, timeline_of
+from traces.model.trace import Trace, TraceFormatError
+from tui.running.narration import say
+from tui.terminal import is_quiet
+from tui.text.figures import count_text, counted
+
+_FIRST_STEP_S = 1  # between two looks for the first step: what comes before it is not counted
+_LOOK_S = (10, 20, 30, 60)  # between two lines; the last one repeats
+_STEPS_OPTION = re.compile(r"--(?:max[-_]|num[-_])?(?:steps|iters|iterations)(?:=(\d+))?$")
+_ERASE = "\r\x1b[K"  # a progress bar of the script's may stand in the line
+
+
+@contextmanager
+def telling_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[int], None]]:
+    """A function to be called with the script's process id when it runs; the lines end with the body. `folder` is where the
+    replay puts its timelines, `words` are the script and its arguments."""
+    done = threading.Event()
+    expected = expected_steps(words, recorded)
+
+    def tell(pid: int) -> None:
+        if sys.stderr.isatty() and not is_quiet():
+            threading.Thread(target=_tell, args=(folder, pid, expected, done), daemon=True).start()
+
+    try:
+        yield tell
+    finally:
+        done.set()
+
+
+def expected_steps(words: Sequence[str], recorded: Trace) -> int | None:
+    """How many steps a run will have, None where nothing tells."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if found := _STEPS_OPTION.match(word):
+            number = found[1] or following
+            return int(number) if number.isdecimal() else None
+    run = recorded.run_of(recorded.ranks[0])  # `trace record` notes the script, and records whole runs
+    if run.script is None or Path(words[0]).name != run.script.name or run.argv != tuple(words[1:]):
+        return None
+    return int((recorded.steps.rank == recorded.steps.rank.min(initial=0)).sum()) or None
+
+
+def progress_text(steps: int, expected: int | None, per_s: float) -> str:
+    """ "step 40 of 500, 2.1 steps/s, 3 min 39 s left"; without an end where there were more steps than expected."""
+    rate = f"{per_s:.3g} steps/s" if per_s >= 1 else f"{1 / per_s:.3g} s per step"
+    if expected is None or steps > expected:
+        return f"{counted(steps, 'step')}, {rate}"
+    return f"step {count_text(steps)} of {count_text(expected)}, {rate}, {_span_text((expected - steps) / per_s)} left"
+
+
+def _span_text(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _tell(folder: Path, pid: int, expected: int | None, done: threading.Event) -> None:
+    count: StepCount | None = None
+    before = 0, 0.0
+    lines = 0
+    while not done.wait(_LOOK_S[min(lines, len(_LOOK_S) - 1)] if before[0] else _FIRST_STEP_S):
+        try:
+            if count is None and (file := timeline_of(folder, pid)) is not None:
+                count = StepCount(file)
+            now = count.now() if count is not None else 0, time.monotonic()
+        except (TraceFormatError, OSError):
+            return  # the folder has gone, or the end of the replay says what is wrong with its timeline
+        if before[0] and now[0] > before[0]:
+            text = progress_text(now[0], expected, (now[0] - before[0]) / (now[1] - before[1]))
+            sys.stderr.write(_ERASE)
+            say(text)
+            lines += 1
+        if now[0] > before[0]:
+            before = now

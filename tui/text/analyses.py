@@ -1,0 +1,221 @@
+"""The analyses of a trace, or of two side by side, as tables: idle time by reason, launches, rates, modules, critical path.
+
+for title, lines in analysis_sections(summary.analyses, width=80): ...      # of one trace
+for head, rows in both_sections(comparison.analyses): ...                   # of two
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from traces.comparison.compare import pair_streams
+from tui.text.figures import ABSENT, count_text, curve_text, share_text, size_text, table, time_text
+
+if TYPE_CHECKING:
+    from traces.analyses.analyse import Analyses
+    from traces.analyses.idle import IdleTime
+    from traces.analyses.launches import StreamLaunches
+    from traces.analyses.modules import ModuleTime
+    from traces.comparison.compare import Both
+    from traces.rates.achieved_rates import OpRates
+
+Key = TypeVar("Key")
+Row = TypeVar("Row")
+_MOST_OPS, _MOST_MODULES = 10, 16
+REASONS = {
+    "data": "waiting for data",
+    "host": "host-bound",
+    "synchronization": "host had waited for the GPU",
+    "collective": "waiting for other ranks",
+    "stream": "waiting for another stream",
+    "launch": "launched but not begun",
+    "unknown": "launch not recorded",
+}
+
+
+def analysis_sections(of: Analyses, width: int) -> Iterator[tuple[str, list[str]]]:
+    """Title and lines of each section, none where there is nothing to tell."""
+    for title, head, cells in analysis_rows(of):
+        yield title, table(head, cells, width=width, indent=2)
+
+
+def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Title, head and cells of each table."""
+    many = len(of.idle) > 4
+    heads = ["", "mean of all"] if many else ["", *of.idle]
+    yield "GPU idle by reason" + per_step_words(of.idle, together=many), heads, idle_rows(of.idle, together=many)
+    path = of.critical_path
+    if path is not None:
+        shares = [[kind, time_text(ns), share_text(ns / path.duration_ns)] for kind, ns in path.by_kind.items()]
+        yield f"Critical path of step {path.step}, {time_text(path.duration_ns)}", ["", "time", "of the step"], shares
+    launches = [
+        [f"{row.device} stream {row.stream}", count_text(row.count), time_text(row.delay_median_ns),
+         time_text(row.delay_p95_ns), f"{row.queue_mean:.1f}", count_text(row.queue_most)]
+        for row in of.launches[:_MOST_OPS]
+    ]  # fmt: skip
+    yield "Launches", ["", "count", "delay", "95 %", "queue, mean", "most"], launches
+    long = [
+        [row.call, row.reason, count_text(row.count), time_text(row.host_ns), time_text(row.longest_ns)]
+        for row in of.long_launches[:_MOST_OPS]
+    ]
+    yield "Launch calls that took long", ["", "why", "count", "host time", "longest"], long
+    moved = [
+        [row.kind, count_text(row.count), size_text(row.bytes), time_text(row.duration_ns), _gbps(row.gbps),
+         curve_text(row.over_time)]
+        for row in of.transfers[:_MOST_OPS]
+    ]  # fmt: skip
+    yield "Copies", ["", "count", "bytes", "time", "GB/s", "over time"], moved
+    yield "Achieved rates by kind of op", _RATES, [_rates(row) for row in of.achieved[:_MOST_OPS]]
+    shapes = [_rates(row) for row in of.op_shapes[:_MOST_OPS] if row.shapes]
+    yield "Ops by shape", _RATES, shapes
+    modules = sorted(of.modules, key=lambda of: (_gpu_ns(of), _host_ns(of)), reverse=True)[:_MOST_MODULES]
+    shown = [row for row in of.modules if row in modules]  # in the order of their calls
+    cells = [
+        [_indented(row.path), time_text(row.forward_ns), time_text(row.backward_ns),
+         time_text(row.own_ns), time_text(row.host_ns)]
+        for row in shown
+    ]  # fmt: skip
+    title = "Modules with the most GPU time, per step" if any(map(_gpu_ns, modules)) else "Modules, per step"
+    yield title, ["", "forward", "backward", "own", "on the host"], cells
+    late = [
+        [f"rank {row.rank}", f"{count_text(row.last)} of {count_text(row.collectives)}",
+         time_text(row.caused_ns), time_text(row.waited_ns)]
+        for row in of.stragglers[:_MOST_OPS]
+    ]  # fmt: skip
+    yield "Stragglers: who came last to collectives", ["", "last", "others waited", "waited itself"], late
+
+
+def both_sections(sides: Both[Analyses]) -> Iterator[tuple[str, list[list[str]]]]:
+    """Title and rows (label, one cell per side) of what is compared."""
+    pair = (sides.recorded, sides.replayed)
+    idle = [{row[0]: row[1] for row in idle_rows(of.idle, together=True)} for of in pair]
+    labels = [label for label in REASONS.values() if any(label in side for side in idle)]
+    rows = [[label, *(side.get(label, ABSENT) for side in idle)] for label in labels]
+    yield "GPU idle by reason" + per_step_words(pair[0].idle), rows
+    paths = [of.critical_path for of in pair]
+    kinds = dict.fromkeys(kind for path in paths if path is not None for kind in path.by_kind)
+    cells = [[time_text(path.by_kind.get(kind, 0)) if path is not None else ABSENT for path in paths] for kind in kinds]
+    yield "Critical path of the median step", [[kind, *told] for kind, told in zip(kinds, cells, strict=True)]
+    rows = []
+    for label, both in list(paired_launches(sides).items())[:4]:
+        rows.append([f"{label}, delay", *(ABSENT if row is None else time_text(row.delay_median_ns) for row in both)])
+        rows.append([f"{label}, mean queue", *(ABSENT if row is None else f"{row.queue_mean:.1f}" for row in both)])
+    yield "Launches", rows
+    rows = []
+    for kind, transfers in _shared(*({row.kind: row for row in of.transfers} for of in pair))[:4]:
+        rows.append([f"{kind}, GB/s", *(_gbps(row.gbps) for row in transfers)])
+        rows.append(["  over time", *(curve_text(row.over_time) for row in transfers)])
+    yield "Copies", rows
+    modules = _shared(*({row.path: row for row in of.modules} for of in pair))
+    has_gpu_time = any(map(_gpu_ns, pair[0].modules))
+    took, title = (_gpu_ns, "GPU time of modules") if has_gpu_time else (_host_ns, "Host time of modules")
+    most = dict(sorted(modules, key=lambda shared: -max(map(took, shared[1])))[:_MOST_OPS])
+    yield f"{title}, per step", [[_indented(path), *map(time_text, map(took, of))] for path, of in modules if path in most]
+    rates = _shared(*({op_label(row): row for row in of.achieved if row.calls} for of in pair))[:_MOST_OPS]
+    yield "Achieved rates by kind of op", [row for label, ops in rates for row in _compared_rates(label, ops)]
+    shapes = _shared(*({op_label(row): row for row in of.op_shapes if row.calls} for of in pair))[:_MOST_OPS]
+    told = [(label, ops) for label, ops in shapes if any(row.shapes for row in ops)]
+    rows = [[label, *(time_text(row.device_ns / row.calls) for row in ops)] for label, ops in told]
+    yield "GPU time of ops by shape, per call", rows
+    ranks = _shared(*({row.rank: row for row in of.stragglers} for of in pair))[:_MOST_OPS]
+    rows = [[f"rank {rank} kept others waiting", *(time_text(row.caused_ns) for row in late)] for rank, late in ranks]
+    yield "Stragglers: who came last to collectives", rows
+
+
+def _shared(first: Mapping[Key, Row], second: Mapping[Key, Row]) -> list[tuple[Key, tuple[Row, Row]]]:
+    """What both sides have, in the order of the first."""
+    return [(key, (row, second[key])) for key, row in first.items() if key in second]
+
+
+def paired_launches(sides: Both[Analyses]) -> dict[str, tuple[StreamLaunches | None, StreamLaunches | None]]:
+    """The streams of both sides by what they are called, those over each other that `trace diff` pairs: "cuda:0 stream 7/0"."""
+    of_device: dict[str, list[dict[int, StreamLaunches]]] = {}
+    for number, of in enumerate((sides.recorded, sides.replayed)):
+        for row in of.launches:
+            of_device.setdefault(row.device, [{}, {}])[number][row.stream] = row
+    found = {}
+    for device, (ours, theirs) in of_device.items():
+        counts = [{stream: float(row.count) for stream, row in side.items()} for side in (ours, theirs)]
+        for pair in pair_streams(*counts):
+            numbers = dict.fromkeys(str(stream) for stream in pair if stream is not None)
+            rows = [None if stream is None else side[stream] for stream, side in zip(pair, (ours, theirs), strict=True)]
+            found[f"{device} stream {'/'.join(numbers)}"] = rows[0], rows[1]
+    return found
+
+
+def _compared_rates(label: str, both: tuple[OpRates, OpRates]) -> list[list[str]]:
+    """What a kind of op achieves."""
+    rates = (
+        [f"{label}, TFLOP/s", *(ABSENT if row.tflops is None else f"{row.tflops:.2f}" for row in both)],
+        [f"{label}, GB/s", *(_gbps(row.gbps) for row in both)],
+    )
+    return [row for row in rates if row[1:] != [ABSENT, ABSENT]]
+
+
+def op_label(row: OpRates) -> str:
+    """A kind of op, or one with its shapes: "convolution 32x3x224x224 64x3x7x7 float32"."""
+    return f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')} {row.dtype}" if row.shapes else row.op
+
+
+def _gpu_ns(of: ModuleTime) -> int:
+    return of.forward_ns + of.backward_ns
+
+
+def _host_ns(of: ModuleTime) -> int:
+    return of.host_ns or 0
+
+
+def _indented(path: str) -> str:
+    """The module alone, as far in as it is deep."""
+    return "  " * path.count("/") + path.rpartition("/")[2]
+
+
+def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
+    """Per step of each device, or of the mean of all; reasons without time are left out."""
+    columns = [idle] if together else [{device: of} for device, of in idle.items()]
+    times = [idle_per_step(of) for of in columns]
+    return [[label, *(time_text(of[label]) for of in times)] for label in REASONS.values() if any(of[label] for of in times)]
+
+
+def idle_per_step(idle: dict[str, IdleTime]) -> dict[str, float]:
+    """Nanoseconds of a step in which a device is idle, by what is said of the reason: the mean of the devices."""
+    return {
+        words: sum(of.by_reason[reason] / max(of.steps, 1) for of in idle.values()) / max(len(idle), 1)
+        for reason, words in REASONS.items()
+    }
+
+
+def idle_sentence(idle: dict[str, IdleTime]) -> str:
+    """The share of all devices' time, and its main reasons: "43.9 %; per step waiting for data 58.7 ms, host-bound 12.9 ms"."""
+    window_ns = sum(of.window_ns for of in idle.values())
+    if not window_ns:
+        return ""
+    per_step = idle_per_step(idle)
+    most = sorted(per_step, key=lambda words: -per_step[words])[:3]
+    told = ", ".join(f"{words} {time_text(per_step[words])}" for words in most if per_step[words])
+    share = share_text(sum(of.idle_ns for of in idle.values()) / window_ns)
+    of = per_step_words(idle).removeprefix(", ")
+    return f"{share}; {of}{': ' if of else ''}{told}" if told else share
+
+
+_RATES = ["", "calls", "time", "TFLOP/s", "of peak", "GB/s", "of peak"]
+
+
+def _rates(row: OpRates) -> list[str]:
+    most = "≤ " if row.flops_bounded else ""
+    flops = ABSENT if row.tflops is None else f"{most}{row.tflops:.2f}"
+    share = ABSENT if row.flops_share is None else most + share_text(row.flops_share)
+    in_cache = f", {row.cached}" if (row.bytes_share or 0) > 1 else ""
+    moved = [_gbps(row.gbps), share_text(row.bytes_share) + in_cache]
+    return [op_label(row), count_text(row.calls), time_text(row.device_ns), flops, share, *moved]
+
+
+def _gbps(gbps: float | None) -> str:
+    return ABSENT if gbps is None else f"{gbps:.1f}"
+
+
+def per_step_words(idle: dict[str, IdleTime], *, together: bool = True) -> str:
+    if not any(of.steps for of in idle.values()):
+        return ""
+    return ", per step and GPU" if together and len(idle) > 1 else ", per step"

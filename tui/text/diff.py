@@ -1,0 +1,434 @@
+"""`trace diff` for people, and the end of every replay: the verdict first, then how far apart they are, and where.
+
+    comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
+    print(diff_text(comparison, "v100.msgpack", "replay.msgpack"))
+
+Longer is red and shorter blue where there is colour; the sign says the same without.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+
+from traces.comparison.changed_ops import ChangeLists
+from traces.comparison.compare import Comparison
+from traces.figures.spread import Spread, relative_error
+from traces.model.run import HostFigures
+from tui.text.analyses import both_sections
+from tui.text.communication import communication_rows, exposure_sentence
+from tui.text.figures import (
+    ABSENT,
+    count_text,
+    counted,
+    error_text,
+    fit,
+    fit_apart,
+    kernel_texts,
+    names_text,
+    paint,
+    printable,
+    share_text,
+    size_text,
+    table,
+    time_text,
+)
+from tui.text.limit import lag_sentence, limit_text
+from tui.text.memory import memory_sentences, peak_rows
+from tui.text.pace import event_sentences, loader_note, pace_sentences, values_sentences
+
+_SHOWN_CHANGES = 5  # of each kind; the JSON has more
+_SHOWN_MISSING = 8
+_CHANGE_FIGURES = 38  # characters of a row's counts and times
+_STEPS_FOR_A_SPREAD = 4
+_CHANGE_TITLES = {
+    "longer": "that take longer",
+    "shorter": "that take less time",
+    "added": "only in {second}",
+    "gone": "only in {first}",
+}
+_JUDGED = {"steps": "step time", "compute_side": "step time without data", "gpu_busy": "GPU time"}
+_SIDES = ("recorded", "replayed")
+COVERAGE = {
+    "exact": "matched, the same op and shapes",
+    "equivalent": "matched, recorded under another name of the op",
+    "scaled": "estimated from the op at other shapes",
+    "phase": "unmatched remainder of a recorded phase",
+    "roofline": "estimated from bytes and FLOPs",
+    "published": "estimated from data sheets and published figures",
+    "curve": "estimated by curves of published measurements",
+    "unmatched": "recorded phases that the script never entered",
+}
+
+
+def diff_text(
+    comparison: Comparison,
+    recorded: str,
+    other: str,
+    *,
+    details: bool = True,
+    next_step: str = "",
+    width: int = 80,
+    colour: bool = False,
+) -> str:
+    """The text for a terminal `width` wide: verdict, figures and what to know first; with `details` everything.
+
+    The names are what people say. `next_step` is what to type for more.
+    """
+    page = _DiffPage(comparison, width, colour)
+    lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), ""]
+    if not details:
+        lines += [*page.figures(), *page.warnings()]
+        if next_step:
+            lines.append(f"More: {next_step}")
+        return printable("\n".join(lines).rstrip("\n"), colour=colour)
+    lines += [
+        *page.sentences(pace_sentences(comparison)),
+        *page.per_step(),
+        *page.phases(),
+        *page.parts(),
+        *page.streams(),
+        *page.coverage(),
+        *page.host(),
+        *page.communication(),
+        *page.analyses(),
+        *page.memory(),
+        *page.sentences(values_sentences(comparison)),
+        *page.sentences(event_sentences(comparison)),
+        *page.missing(),
+        *page.changes(comparison.changes.kernels, "Kernels"),
+        *page.changes(comparison.changes.ops, "Ops"),
+    ]
+    return printable("\n".join(lines).rstrip("\n"), colour=colour)
+
+
+def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
+    """What came of it, and what it rests on: sentences with the style ("green", "red", "bold" or "") of each."""
+    verdict = comparison.verdict
+    if verdict.same is None:
+        said = "Not judged: whether this is the same program cannot be told."
+        return [(said, "bold"), (f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.", "")]
+    error, tolerance = comparison.judged_error, share_text(comparison.tolerance)
+    differs = _differences(comparison)
+    if verdict.same is False:
+        judged = "" if error is None else f"; {differs}"
+        reason = f"NOT the same program: {verdict.reason}."
+        return [(reason, "red"), (f"The figures below compare different work{judged}.", "")]
+    if comparison.within_tolerance and error is None:
+        said, style = "Identical traces; there are neither steps nor GPU work in them to compare.", "green"
+    elif comparison.within_tolerance:
+        said, style = f"Within {tolerance}: {differs}.", "green"
+    elif error is None and comparison.within_tolerance is None:
+        said, style = "Nothing to judge: neither steps nor GPU work in both.", "red"
+    else:
+        said, style = f"FAIL: {differs}; limit {tolerance}.", "red"
+        behind_ns = comparison.host.lag_ns_per_step or 0
+        if behind_ns > comparison.tolerance * (comparison.steps.recorded_median_ns or 0):
+            said += f" The host here is slower than the recorded one, by {time_text(behind_ns)} per step."
+    return [(said, style), (f"The same program: {verdict.reason}.", "")]
+
+
+def _differences(comparison: Comparison) -> str:
+    """The figures that decide, the one that is judged first: "GPU time differs by +900.0 %, step time by 0.0 %"."""
+    parts: list[str] = []
+    for name in sorted(comparison.judged_figures, key=lambda name: name != comparison.judged):
+        of = comparison.figures[name]
+        if of.error is not None:
+            parts.append(f"{_JUDGED[name]}{' differs' if not parts else ''} by {error_text(of.error)}")
+        elif of.replayed_median_ns and of.recorded_median_ns == 0:
+            parts.append(f"{_JUDGED[name]}{' is' if not parts else ''} {time_text(of.replayed_median_ns)} instead of 0")
+    return ", ".join(parts)
+
+
+def warning_sentences(comparison: Comparison) -> list[str]:
+    """What to know before trusting the figures."""
+    said = comparison.estimate_sentences()
+    if comparison.verdict.same and "gpu_busy" not in comparison.judged_figures and comparison.steps_compared.recorded:
+        said.append("GPU time is not known in both traces, so step time alone decides.")
+    names = ("the recording", "the replay") if comparison.replay else ("A", "B")
+    lags = (comparison.paces.recorded, comparison.paces.replayed)
+    said += [text for name, of in zip(names, lags, strict=True) if (text := lag_sentence(of, f"The GPU of {name}"))]
+    said += pace_sentences(comparison)
+    if comparison.judged == "compute_side" and comparison.clock is not None:
+        said.append(loader_note(comparison))
+    if comparison.steps.noise_floor:
+        spread = "the recorded steps" if comparison.replay else "the steps of A"
+        said.append(f"Noise floor: {share_text(comparison.steps.noise_floor)} (spread of {spread}).")
+    said += estimate_sentences(comparison.coverage)
+    if comparison.missing_in_steps:
+        ops = list(dict.fromkeys(row.op for row in comparison.missing_in_steps))
+        several = f" and {counted(len(ops) - 3, 'other op')}" if len(ops) > 3 else ""
+        said.append(f"Not in the recording, and so estimated: {', '.join(ops[:3])}{several}.")
+    said += memory_sentences(comparison.memory)
+    said += values_sentences(comparison) + event_sentences(comparison)
+    if comparison.communication:
+        names = ("recorded", "replayed") if comparison.replay else ("A", "B")
+        sides = zip(names, (comparison.communication.recorded, comparison.communication.replayed), strict=True)
+        told = [f"{which} {sentence}" for which, of in sides if (sentence := exposure_sentence(of))]
+        said.append(f"Communication between ranks: {'; '.join(told) or 'its calls and bytes are among the details'}.")
+    return said
+
+
+def estimate_sentences(coverage: dict[str, float] | None) -> list[str]:
+    """How much of the replay's GPU time was not recorded as it was replayed; nothing below a tenth of a percent."""
+    if coverage is None:
+        return []
+    words = {"scaled": "scaled from other shapes", "phase": "unmatched remainder of phases", "roofline": "by a roofline",
+             "published": "from published figures", "curve": "estimated by curves of published ones"}  # fmt: skip
+    parts = [f"{share_text(coverage[kind])} {of}" for kind, of in words.items() if coverage.get(kind, 0) >= 0.001]
+    matched = coverage["exact"] + coverage["equivalent"]
+    said = [f"{share_text(matched)} of the GPU time is matched op by op" + (f"; {', '.join(parts)}." if parts else ".")]
+    if coverage["unmatched"] >= 0.001:
+        said.append(f"{share_text(coverage['unmatched'])} lies in recorded phases that the script never entered.")
+    return said
+
+
+class _DiffPage:
+    def __init__(self, comparison: Comparison, width: int, colour: bool) -> None:
+        self.of = comparison
+        self.width = width
+        self.colour = colour
+        self.first, self.second = ("recorded", "replayed") if comparison.replay else ("A", "B")
+
+    def names(self, recorded: str, other: str) -> list[str]:
+        """Which is which, and how many steps of each are compared."""
+        counts = self.of.steps_compared
+        # Of a replay's recording the steps count as often as they were replayed: no number that would mean anything.
+        ours = 0 if self.of.replay else counts.recorded
+        rows = ((self.first, recorded, ours), (self.second, other, counts.replayed))
+        longest = max(len(self.first), len(self.second))
+        lines = []
+        for which, name, count in rows:
+            text = fit(f"{name}, {counted(count, 'step')}" if count else name, self.width - longest - 2)
+            lines.append(f"{self.bold(which.ljust(longest))}  {text}")
+        return lines
+
+    def limits(self) -> list[str]:
+        """What limits the pace: of a replay's recording, or of both traces."""
+        sides = list(zip((self.first, self.second), self.of.paces, self.of.bottlenecks, strict=True))
+        told = [(which, text) for which, pace, of in sides if (text := limit_text(pace, of))]
+        if self.of.replay:
+            told = [("", text) for which, text in told if which == self.first]
+        listed = ", ".join(f"{which} by {text}".lstrip() for which, text in told)
+        return (
+            _wrapped(f"The pace is limited: {listed}." if not self.of.replay else f"The pace is limited {listed}.", self.width)
+            if told
+            else []
+        )
+
+    def figures(self) -> list[str]:
+        """The table of what is asked first."""
+        steps = self.of.steps
+        rows = [row for of, row in self.medians() if of.recorded_median_ns is not None]
+        title = "Median per step" if steps.recorded_median_ns is not None else "Whole traces, for not both have training steps"
+        return self.times(title, [*rows, *self.evaluation(), *self.peaks()])
+
+    def medians(self) -> list[tuple[Spread, list[str]]]:
+        """Each figure of a step with its row."""
+        of = self.of
+        figures = ((of.steps, "step time"), (of.compute_side, "without data loading"), (of.gpu_busy, "GPU time"))
+        return [(one, [words, *self.pair(one.recorded_median_ns, one.replayed_median_ns)]) for one, words in figures]
+
+    def peaks(self) -> list[list[str]]:
+        """The memory peaks that both know, of the devices with the most."""
+        both = {device: (of.recorded_peak_bytes, of.replayed_peak_bytes) for device, of in self.of.memory.items()}
+        known = [(device, a, b) for device, (a, b) in both.items() if a is not None and b is not None]
+        rows = []
+        for device, a, b in sorted(known, key=lambda row: -row[1])[:2]:
+            change = size_text(b - a, signed=True), error_text(relative_error(a, b))
+            rows.append([f"memory peak, {device}", size_text(a), size_text(b), *change])
+        return rows
+
+    def warnings(self) -> list[str]:
+        said = warning_sentences(self.of)
+        return [line for sentence in said for line in _wrapped(sentence, self.width, "  ")] + ([""] if said else [])
+
+    def per_step(self) -> list[str]:
+        steps = self.of.steps
+        rows = [row for _, row in self.medians()]
+        if steps.recorded_median_ns is None:
+            return self.times("Whole traces, for not both have training steps", [rows[-1], *self.evaluation()])
+        if min(self.of.steps_compared.recorded, self.of.steps_compared.replayed) >= _STEPS_FOR_A_SPREAD:
+            rows.append(["fast steps (5th percentile)", *self.pair(steps.recorded_p5_ns, steps.replayed_p5_ns)])
+            rows.append(["slow steps (95th percentile)", *self.pair(steps.recorded_p95_ns, steps.replayed_p95_ns)])
+        rows += self.evaluation()
+        lines = self.times("Median per step", rows)
+        floors = [
+            f"{share_text(of.noise_floor)} {words}".rstrip()
+            for of, words in ((steps, ""), (self.of.compute_side, "without data loading"))
+            if of.noise_floor
+        ]
+        if floors:
+            lines = self.noted(lines, f"Noise floor: {', '.join(floors)} (spread of the steps of {self.first_name()}).")
+        if self.of.judged == "compute_side":
+            lines = self.noted(lines, loader_note(self.of))
+        return lines
+
+    def evaluation(self) -> list[list[str]]:
+        """A row for validation and inference, where there is any."""
+        spread = None if self.of.evaluation is None else self.of.evaluation.steps
+        if spread is None or spread == self.of.steps:  # inference: its steps are the steps
+            return []
+        return [["a batch evaluated", *self.pair(spread.recorded_median_ns, spread.replayed_median_ns)]]
+
+    def phases(self) -> list[str]:
+        """Three kinds of time, each in a table of its own: on the host, elapsed between events, and of the GPU being busy."""
+        if self.of.host_phases_comparable:
+            lines = self.medians_of(self.of.phases, "", "Phases on the host, per step")
+        else:
+            said = (
+                "Host times of phases are not compared: one trace's were taken with the GPU synchronized at each boundary, the"
+                " other's when the host got there."
+            )
+            lines = [*_wrapped(said, self.width), ""] if self.of.phases else []
+        lines += self.medians_of(self.of.phases, "device_", "Phases between events, waiting included")
+        return lines + self.medians_of(self.of.phases, "busy_", "GPU busy, by the phase that launched")
+
+    def parts(self) -> list[str]:
+        """Of nn.DataParallel; between events too, where an asynchronous host would hide it."""
+        lines = self.medians_of(self.of.parts, "", "Parts of nn.DataParallel on the host")
+        return lines + self.medians_of(self.of.parts, "device_", "Parts of nn.DataParallel between CUDA events")
+
+    def medians_of(self, figures: Mapping[str, object], key: str, title: str) -> list[str]:
+        """A table of the medians whose names begin with `key`: of the host all, else what either trace has."""
+        both = {name: [getattr(of, f"{key}{side}_median_ns") for side in _SIDES] for name, of in figures.items()}
+        return self.times(title, [[name, *self.pair(*times)] for name, times in both.items() if not key or any(times)])
+
+    def streams(self) -> list[str]:
+        rows = []
+        for row in self.of.streams:
+            numbers = [str(n) for n in (row.recorded_stream, row.replayed_stream) if n is not None]
+            stream = "/".join(dict.fromkeys(numbers))
+            a, b = row.recorded_busy, row.replayed_busy
+            points = ABSENT if a is None or b is None else f"{100 * (b - a):+.1f} points"
+            rows.append([f"{row.device} stream {stream}", share_text(a), share_text(b), points])
+        return self.table(["Busy share", self.first, self.second, "change"], rows)
+
+    def coverage(self) -> list[str]:
+        coverage = self.of.coverage
+        if coverage is None:
+            return []
+        rows = [
+            [f"{kind}: {words}", f"{100 * coverage[kind]:.2f} %"]
+            for kind, words in COVERAGE.items()
+            if round(coverage.get(kind, 0), 4) or kind == "exact"  # what shows as 0.00 % is left out
+        ]
+        return self.table(["Where the replay's GPU time comes from", "share"], rows)
+
+    def host(self) -> list[str]:
+        host = self.of.host
+        worst_ns = host.lag_ns_of_worst_step
+        if host == HostFigures():
+            return []
+        rows = [
+            ["host overhead: behind the recorded host, per step", time_text(host.lag_ns_per_step)],
+            *([["in the worst step", time_text(worst_ns)]] if worst_ns is not None else []),
+            ["time per op", ABSENT if host.us_per_op is None else f"{host.us_per_op:.1f} µs"],
+            ["ops per step", ABSENT if host.ops_per_step is None else count_text(round(host.ops_per_step, 1))],
+        ]
+        return self.table(["Replaying host", ""], rows)
+
+    def communication(self) -> list[str]:
+        sides = self.of.communication
+        return self.table(["Communication between ranks", self.first, self.second], communication_rows(sides) if sides else [])
+
+    def analyses(self) -> list[str]:
+        sections = both_sections(self.of.analyses)
+        return [line for title, rows in sections for line in self.table([title, self.first, self.second], rows)]
+
+    def memory(self) -> list[str]:
+        lines = self.table(["Memory peak", self.first, self.second, "change"], peak_rows(self.of.memory))
+        for sentence in memory_sentences(self.of.memory):
+            lines = self.noted(lines, sentence)
+        return lines
+
+    def missing(self) -> list[str]:
+        missing, elsewhere = self.of.missing_in_steps, len(self.of.missing) - len(self.of.missing_in_steps)
+        rows = [
+            [f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')}", count_text(row.count)]
+            for row in missing[:_SHOWN_MISSING]
+        ]
+        if len(missing) > _SHOWN_MISSING:
+            rows.append([f"and {len(missing) - _SHOWN_MISSING} more", ""])
+        if elsewhere:
+            rows.append([f"{counted(elsewhere, 'other op')} in steps that are not compared", ""])
+        return self.table(["Not in the recording", "calls"], rows)
+
+    def changes(self, lists: ChangeLists, title: str) -> list[str]:
+        lines: list[str] = []
+        # One name is cut in one way in all tables, and no two names are cut to one text.
+        changed = [change.name for kind in _CHANGE_TITLES for change in getattr(lists, kind)[:_SHOWN_CHANGES]]
+        shown = dict(zip(changed, fit_apart(kernel_texts(changed), max(self.width - _CHANGE_FIGURES, 16)), strict=True))
+        for kind, words in _CHANGE_TITLES.items():
+            rows = []
+            for change in getattr(lists, kind)[:_SHOWN_CHANGES]:
+                a, b = change.recorded_ns, change.replayed_ns
+                counts = [count_text(round(count, 1)) for count in (change.recorded_count, change.replayed_count)]
+                number = counts[0] if counts[0] == counts[1] else "→".join(counts)
+                times = [time_text(a) if counts[0] != "0" else ABSENT, time_text(b) if counts[1] != "0" else ABSENT]
+                rows.append([shown[change.name], number, *times, time_text(b - a, signed=True)])
+            per = ", per step" if self.of.steps_compared.recorded else ", in all"
+            words = words.format(first=self.first_name(), second="the replay" if self.of.replay else "B")
+            lines += self.table([f"{title} {words}{per}", "count", self.first, self.second, "change"], rows)
+        return lines + self.replaced(lists, title)
+
+    def replaced(self, lists: ChangeLists, title: str) -> list[str]:
+        """Two rows for each replacement: the names in the first trace with the figures, and the names in the second."""
+        rows = []
+        for of in lists.replaced[:_SHOWN_CHANGES]:
+            counts = list(dict.fromkeys(count_text(round(count, 1)) for count in (of.recorded_count, of.replayed_count)))
+            times = [time_text(of.recorded_ns), time_text(of.replayed_ns)]
+            change = time_text(of.replayed_ns - of.recorded_ns, signed=True)
+            rows.append([f"{of.op}: {names_text(of.recorded_names)}".removeprefix(": "), "→".join(counts), *times, change])
+            rows.append([f"  → {names_text(of.replayed_names)}", "", "", "", ""])
+        per = ", per step" if self.of.steps_compared.recorded else ", in all"
+        other = "the replay" if self.of.replay else "B"
+        return self.table([f"{title} with other names in {other}{per}", "count", self.first, self.second, "change"], rows)
+
+    def verdict(self) -> list[str]:
+        """What came of it, and what it rests on."""
+        return [line for sentence, style in verdict_sentences(self.of) for line in self.said(sentence, style)]
+
+    def first_name(self) -> str:
+        return "the recording" if self.of.replay else "A"
+
+    def pair(self, recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
+        """The cells of a time in both traces."""
+        if recorded_ns is None or replayed_ns is None:
+            return [time_text(recorded_ns), time_text(replayed_ns), ABSENT, ABSENT]
+        error = replayed_ns / recorded_ns - 1 if recorded_ns else None
+        change = time_text(replayed_ns - recorded_ns, signed=True)
+        return [time_text(recorded_ns), time_text(replayed_ns), change, error_text(error)]
+
+    def times(self, title: str, rows: list[list[str]]) -> list[str]:
+        """A table of `pair` rows; those that differ by more than the tolerance are coloured."""
+        lines = self.table([title, self.first, self.second, "change", "error"], rows)
+        for number, row in enumerate(rows, start=1):
+            error = row[-1]
+            if error != ABSENT and abs(float(error.removesuffix(" %"))) > 100 * self.of.tolerance:
+                lines[number] = paint(lines[number], "blue" if error.startswith("-") else "red", colour=self.colour)
+        return lines
+
+    def sentences(self, sentences: list[str]) -> list[str]:
+        return [line for sentence in sentences for line in [*_wrapped(sentence, self.width), ""]]
+
+    def table(self, heads: list[str], rows: list[list[str]]) -> list[str]:
+        lines = table(heads, rows, width=self.width, stretch=True)
+        return [self.bold(lines[0]), *lines[1:], ""] if lines else []
+
+    def noted(self, lines: list[str], note: str) -> list[str]:
+        """`lines` of a table with a sentence under it."""
+        return [*lines[:-1], *_wrapped(note, self.width, "  "), ""]
+
+    def said(self, sentence: str, style: str) -> list[str]:
+        return [paint(line, style, colour=self.colour) for line in _wrapped(sentence, self.width)]
+
+    def bold(self, text: str) -> str:
+        return paint(text, "bold", colour=self.colour)
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """`text` in lines; a figure is not parted from its percent sign."""
+    whole = text.replace(" %", "\N{NO-BREAK SPACE}%")
+    lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=indent)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

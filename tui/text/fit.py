@@ -1,0 +1,197 @@
+"""What `trace fit` says: what a script needs, and a line for each card.
+
+for line in fit_lines(need, found, width=100, colour=False): print(line)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from replayer.memory.rerun_requests import Outcome
+from traces.library.limits import MeasuredLimit
+from traces.model.workload import WorkloadSignature
+from traces.names.cards import Card
+from tui.commands.fit_times import ESTIMATED, StepTime
+from tui.text.figures import ABSENT, count_text, counted, paint, size_text, table, time_text
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a script requests on a card with room for everything: bytes of the device that needs most."""
+
+    script: str
+    batch: int | None  # None: not seen
+    batch_option: str | None  # the script's option for it, None if unknown
+    steps_run: int  # training steps
+    devices: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    workload: WorkloadSignature
+    notes: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "workload": self.workload.to_json()}
+
+
+@dataclass(frozen=True)
+class OtherMemory:
+    """The library has a cell by the script's signature, and yet the script is not what was measured: peaks in bytes."""
+
+    limit: MeasuredLimit
+    batch: int
+    needs_bytes: int
+
+
+@dataclass(frozen=True)
+class CardFit:
+    """What becomes of it on one card. A measured limit goes before what the allocator says, whose figures stay beside it."""
+
+    card: Card
+    outcome: Outcome  # of the allocator, at the script's own batch size
+    estimated_batch: int | None  # the largest one by the allocator; None: cannot be told
+    step: StepTime | None  # None: nothing tells
+    batch: int | None = None  # the script's own, as its model sees it
+    limit: MeasuredLimit | None = None  # measured on this very card, of what the script trains
+    other: OtherMemory | None = None  # in place of a limit
+    verified: bool | None = None  # the script was run at the limit and beyond; None: it was not
+
+    @property
+    def fits(self) -> bool:
+        seen = None if self.limit is None or self.batch is None else self.limit.fits(self.batch)
+        return self.outcome.fits if seen is None else seen
+
+    @property
+    def largest_batch(self) -> int | None:
+        """None: cannot be told."""
+        return self.estimated_batch if self.limit is None else self.limit.largest(self.estimated_batch)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the largest batch is what was seen on this card."""
+        return self.limit is not None and self.limit.is_exact
+
+    @property
+    def told(self) -> bool:
+        """Whether the allocator's figures at the script's own batch are those of a run that fits."""
+        return self.fits and self.outcome.fits
+
+    @property
+    def usable_bytes(self) -> int:
+        return self.card.memory_bytes - self.card.context_bytes
+
+    @property
+    def headroom_bytes(self) -> int:
+        """What is left where it fits; where it does not, what was missing for the request that failed."""
+        return self.usable_bytes - self.outcome.reserved_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        outcome = self.outcome
+        return {
+            "gpu": self.card.names[0],
+            "memory_bytes": self.card.memory_bytes,
+            "context_bytes_estimated": self.card.context_bytes,
+            "fits": self.fits,
+            "fits_by_allocator": outcome.fits,
+            "peak_allocated_bytes": outcome.peak_bytes,
+            "peak_reserved_bytes": outcome.reserved_bytes,
+            "headroom_bytes": self.headroom_bytes if self.told else None,
+            "alloc_retries": outcome.retries,
+            "out_of_memory": None if outcome.fits else {"step": outcome.steps + 1, "asked_bytes": outcome.asked_bytes},
+            "largest_batch": self.largest_batch,
+            "largest_batch_from": None if self.largest_batch is None else "measured" if self.is_measured else "estimated",
+            "largest_batch_by_allocator": self.estimated_batch,
+            "largest_batch_verified": self.verified,
+            "measured": None if self.limit is None else _limit_json(self.limit),
+            "measured_with_other_memory": None if self.other is None else _limit_json(self.other.limit),
+            "step_ns": None if self.step is None else self.step.step_ns,
+            "step_from": None if self.step is None else self.step.source,
+            "step_estimated": None if self.step is None else self.step.is_estimate,
+            "step_communication_ns_estimated": None if self.step is None else self.step.communication_ns,
+        }
+
+
+def _limit_json(limit: MeasuredLimit) -> dict[str, Any]:
+    return {"entry": limit.cell.name, "largest_batch": limit.fitted, "out_of_memory_batch": limit.full}
+
+
+def fit_lines(need: Need, found: Sequence[CardFit], *, width: int, colour: bool) -> list[str]:
+    at = f" at batch {count_text(need.batch)}" if need.batch is not None else ""
+    reserved = f"and reserves {size_text(need.peak_reserved_bytes)} where there is room"
+    lines = [f"{need.script} needs {size_text(need.peak_allocated_bytes)}{at}, {reserved}.", ""]
+    heads = ["card", "memory", "fits", "reserved", "left", "largest batch", "step"]
+    rows = [_row(one) for one in found]
+    marks = {True: "green", False: "red"}
+    head, *body = table(heads, rows, width=width)
+    lines += [paint(head, "bold", colour=colour)]
+    lines += [paint(line, marks[one.fits], colour=colour) for line, one in zip(body, found, strict=True)]
+    lines += ["", *_said(need, found)]
+    return lines
+
+
+def _row(one: CardFit) -> list[str]:
+    outcome = one.outcome
+    largest = ABSENT if one.largest_batch is None else count_text(one.largest_batch) if one.largest_batch else "none"
+    largest = largest if one.largest_batch is None or one.is_measured else f"~{largest}"
+    largest += {True: " ✓", False: " ?", None: ""}[one.verified]
+    return [
+        one.card.names[0],
+        size_text(one.card.memory_bytes),
+        "yes" if one.fits else "NO",
+        size_text(outcome.reserved_bytes) if one.told else ABSENT,
+        size_text(one.headroom_bytes) if one.told else ABSENT,
+        largest,
+        ABSENT if one.step is None else ("~" if one.step.is_estimate else "") + time_text(one.step.step_ns),
+    ]
+
+
+def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
+    asked = counted(need.steps_run, "step") if need.steps_run else "the script"
+    said = [
+        f"PyTorch's allocator was given what {asked} requested. Of the card's memory the CUDA context was taken off,",
+        "estimated at 2 KiB per thread that the card can hold. Kernels that are loaded are not counted; cuDNN's workspaces",
+        "for fp32 convolutions of 3x3 are, before Ampere: it takes them where there is room.",
+    ]
+    failed = [one for one in found if not one.fits and not one.outcome.fits]
+    if failed and len(failed) <= 3:
+        for one in failed:
+            asked, step = size_text(one.outcome.asked_bytes), one.outcome.steps + 1
+            said.append(f"{one.card.names[0]}: out of memory in step {step}, asking for {asked}.")
+    said += [note[0].upper() + note[1:] + "." for note in need.notes]
+    if not need.batch_option:
+        said.append("For the largest batch, name the script's option for it: --batch-option=--batch-size.")
+    elif any(one.verified is not None for one in found):
+        said.append("✓: run at that batch, and at one more, which does not fit. ?: such runs said otherwise.")
+    steps = [one.step for one in found if one.step is not None]
+    if ranks := [step for step in steps if step.communication_ns]:
+        most = time_text(max(step.communication_ns for step in ranks))
+        sources = ", ".join(dict.fromkeys(step.source for step in ranks if not step.source.startswith(ESTIMATED)))
+        measured = f"; the rest of it is from the library: {sources}" if sources else ""
+        said.append(f"A step holds what operations between ranks add, up to {most}, estimated by the card's link{measured}.")
+    estimates = [step for step in steps if step.is_estimate and step.source.startswith(ESTIMATED)]
+    if estimates:
+        corrected = estimates[0].source.partition(", ")[2]
+        beside = f", {corrected}" if corrected else ""
+        said.append(f"~ before a step: nobody measured it; the GPU's time, estimated op by op as by trace predict{beside}.")
+    if not need.steps_run and (passes := [step.source for step in steps if not step.source.startswith(ESTIMATED)]):
+        said.append(f"~ before a step: the forward pass in training, from the library: {', '.join(dict.fromkeys(passes))}.")
+    if any(one.largest_batch is not None and not one.is_measured for one in found):
+        said.append("~ before a batch: estimated by the allocator.")
+    if seen := [one.limit for one in found if one.limit is not None]:
+        said.append(f"Measured on the card itself: {'; '.join(map(_limit_text, seen))}.")
+    said += [_other_text(one.other) for one in found if one.other is not None]
+    return said
+
+
+def _limit_text(limit: MeasuredLimit) -> str:
+    beyond = "" if limit.full is None else f", {count_text(limit.full)} did not"
+    return f"{limit.cell.name}, batch {count_text(limit.fitted)} fitted{beyond}"
+
+
+def _other_text(other: OtherMemory) -> str:
+    cell, batch = other.limit.cell, count_text(other.batch)
+    release = f" (PyTorch {cell.source.torch})" if cell.source.torch else ""
+    took = f"batch {batch} took {size_text(cell.peak_at(other.batch))} where it was measured{release}"
+    needs = f"takes {size_text(other.needs_bytes)} here"
+    return f"{_limit_text(other.limit)}; but {took} and {needs}: that limit is not this script's."

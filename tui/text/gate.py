@@ -1,0 +1,39 @@
+"""What became of budgets, in one line, for the log of a build.
+
+gate_line(check(budgets, comparison))
+# "gate FAILED: step_time 184.2 ms over 180.0 ms; passed: memory_peak 12.1 GiB of 14.0 GiB"
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tui.text.figures import ABSENT, count_text, error_text, share_text, size_text, time_text
+
+if TYPE_CHECKING:
+    from traces.comparison.gate import Check, GateResult
+
+
+def gate_line(result: GateResult) -> str:
+    failed = [_words(of, "under" if of.name == "matched" else "over") for of in result.checks if not of.passed]
+    passed = [_words(of, "of") for of in result.checks if of.passed]
+    if result.passed:
+        return f"gate passed: {', '.join(passed)}"
+    return f"gate FAILED: {', '.join(failed)}" + (f"; passed: {', '.join(passed)}" if passed else "")
+
+
+def _words(of: Check, between: str) -> str:
+    if of.name == "same_program":
+        return "same_program " + ("cannot be told" if of.value is None else "yes" if of.value else "no")
+    value = ABSENT if of.value is None else _text(of.name, of.value)
+    return f"{of.name} {value} {between} {_text(of.name, of.budget)}" if of.value is not None else f"{of.name} is not known"
+
+
+def _text(name: str, value: float) -> str:
+    if name.endswith("_change"):
+        return error_text(value)
+    if name == "matched":
+        return share_text(value)
+    if name == "missing_ops":
+        return count_text(value)
+    return size_text(value) if name == "memory_peak" else time_text(value)

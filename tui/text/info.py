@@ -1,0 +1,366 @@
+"""`trace info` for people: what a recording holds, most asked first, and what to type next.
+
+print(info_text(summarize(load("v100.msgpack")), "v100.msgpack"))
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from textwrap import wrap
+from typing import Any
+
+from traces.figures.measure import WorkSum
+from traces.figures.problems import Severity, problems_of
+from traces.figures.summary import Summary
+from traces.model.typed_json import to_json
+from tui.text.analyses import analysis_sections, idle_sentence
+from tui.text.communication import exposure_sentence
+from tui.text.figures import (
+    ABSENT,
+    count_text,
+    counted,
+    fit,
+    kernel_text,
+    kernel_texts,
+    of_devices,
+    paint,
+    printable,
+    share_text,
+    size_text,
+    table,
+    time_text,
+)
+from tui.text.limit import lag_sentence, limit_sentence
+
+_GRAINS = {
+    "kernel": "kernel-grained: every op and every kernel",
+    "phase": "phase-grained: the phases of each step, no kernels",
+}
+_HOST_ONLY = "the host alone: no GPU work was recorded"
+_KINDS = {"warmup": "warm-up", "steady": "clean"}  # others are called as they are
+_AT_MOST = "≤ "
+_MOST_STEPS = 8  # shown one by one
+_MOST_FACTS = 24  # lines of provenance
+
+
+def info_text(summary: Summary, name: str, *, details: bool = True, width: int = 80, colour: bool = False) -> str:
+    """The text for a terminal `width` wide; `name` is what the person called the trace. With `details` all sections."""
+
+    def heading(text: str) -> str:
+        return paint(text, "bold", colour=colour)
+
+    ranks = summary.ranks
+    what = _GRAINS.get(summary.grain, summary.grain) if summary.gpus or summary.grain != "kernel" else _HOST_ONLY
+    several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
+    lines = [heading(fit(name, width)), fit(f"  {what}{several}", width), *estimate_line(summary, "  "), ""]
+    if not details:
+        lines += [*_figures(summary, width), *_notes(summary, width), ""]
+        more = f"      trace info {shlex.quote(name)} --details"
+        return printable("\n".join([*lines, *_next(summary, name), more]), colour=colour)
+    lines += [*_figures(summary, width), ""]
+    sections: list[tuple[str, list[str]]] = [
+        ("Where it comes from", _provenance(summary, width)),
+        ("Devices", _devices(summary, width)),
+        ("What is in it", _counts(summary)),
+        ("Steps", _steps(summary, width)),
+        ("Kinds of steps", _step_kinds(summary, width)),
+        ("Phases, median of the steps", _phases(summary, width)),
+        ("Parts of nn.DataParallel, median", _parts(summary, width)),
+        ("Input pipeline", _input_pipeline(summary, width)),
+        ("Collectives", _collectives(summary, width)),
+        ("Kernels with the most GPU time", table(*work_cells(summary, summary.kernels, "kernel"), width=width, indent=2)),
+        (
+            "Ops with the most GPU time (innermost around the launch)",
+            table(*work_cells(summary, summary.ops, "op"), width=width, indent=2),
+        ),
+        *analysis_sections(summary.analyses, width),
+        ("Memory peak", _memory(summary, width)),
+        ("What recording cost", _recorder(summary, width)),
+        ("What it lacks", [f"  {fit(text, width - 2)}" for text in summary.lacks]),
+        ("Problems found in it", _problems(summary, width)),
+    ]
+    for title, body in sections:
+        if body:
+            lines += [heading(title), *body, ""]
+    return printable("\n".join([*lines, *_next(summary, name)]), colour=colour)
+
+
+def _figures(summary: Summary, width: int) -> list[str]:
+    """What is asked first: of what, how long a step, how busy the GPU, how much memory, and which kernels."""
+    names = sorted({device.name or "an unnamed GPU" for device in summary.devices})
+    step = f"{time_text(summary.step_median_ns)}, {time_text(summary.compute_side_median_ns)} without data loading"
+    noise = summary.pace.noise if summary.pace is not None else None
+    spread = f", ±{share_text(noise)}" if noise is not None else ""
+    several = f" of {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
+    idle = summary.analyses.idle
+    sizes = {device: of.peak_allocated_bytes for device, of in summary.memory.items()}
+    most = max(sizes, key=lambda device: sizes[device], default=None)
+    of_kernels = [f"{share_text(row.device_ns / summary.gpu_busy_ns)} {kernel_text(row.name)}" for row in summary.kernels[:3]
+                  if summary.gpu_busy_ns]  # fmt: skip
+    rows = [
+        ("GPU", ", ".join(names) or "none"),
+        ("torch", summary.machine.torch or ""),
+        ("step", f"{step} (median of {counted(summary.counts.steps, 'step')}{several}{spread})" if summary.steps else ""),
+        ("limit", limit_sentence(summary.pace, summary.bottleneck)),
+        ("GPU busy", ", ".join(of_devices(summary.busy_shares, share_text))),
+        ("GPU idle", idle_sentence(idle)),
+        ("memory", f"{size_text(sizes[most])} allocated at most, on {most}" if most is not None else ""),
+        *(("kernels" if not place else "", text) for place, text in enumerate(of_kernels)),
+    ]
+    longest = max(len(label) for label, _ in rows)
+    lines = []
+    for label, text in rows:
+        one = f"  {label.ljust(longest)}  "
+        if text in of_kernels:
+            lines.append(one + fit(text, width - len(one)))
+        elif text:
+            lines += wrap(text, width, initial_indent=one, subsequent_indent=" " * len(one))
+    return lines
+
+
+def _notes(summary: Summary, width: int) -> list[str]:
+    """What to know before relying on it."""
+    lines = []
+    for text in note_sentences(summary)[len(estimate_line(summary)) :]:  # which stands above all
+        lines += wrap(text, width - 2, initial_indent="  ", subsequent_indent="    ")
+    return ["", *lines] if lines else []
+
+
+def note_sentences(summary: Summary) -> list[str]:
+    """What is wrong with a trace, and what it lacks."""
+    problems = problems_of(summary.problems, summary.counts.kernels)
+    said = [problem.text for problem in problems if problem.severity >= Severity.WARNING]
+    within_ns = sum(of.busy_ns for of in summary.analyses.idle.values() if of.steps)
+    if summary.steps and within_ns < summary.gpu_busy_ns / 2:
+        share = share_text(1 - within_ns / summary.gpu_busy_ns)
+        said.insert(0, f"{share} of the GPU's busy time is outside the steps that GPU busy and idle are about")
+    if lag := lag_sentence(summary.pace):
+        said.insert(0, lag.rstrip("."))
+    said = [*estimate_line(summary), *said]
+    return [*said, f"lacks {', '.join(summary.lacks)}"] if summary.lacks else said
+
+
+def estimate_line(summary: Summary, indent: str = "") -> list[str]:
+    """That nobody recorded this trace, if so."""
+    return [f"{indent}ESTIMATE by trace predict, not a recording"] if summary.run.predicted else []
+
+
+def provenance_facts(summary: Summary) -> list[tuple[str, str]]:
+    """Where a trace comes from and what it was made with, as label and text."""
+    run = replace(
+        summary.run, loaders=(), recorder=None, clean=None, host_scale={}, profiler_cost=None
+    )  # which have sections of their own
+    facts = {"source": run.source, **to_json(replace(summary.machine, oom_text=None)), **to_json(run), **summary.provenance}
+    return [(_label(key), _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None) and key != "era"]
+
+
+def _provenance(summary: Summary, width: int) -> list[str]:
+    shown = provenance_facts(summary)
+    longest = min(max((len(label) for label, _ in shown), default=0), width // 2)
+    lines = [f"  {fit(label, longest).ljust(longest)}  {fit(text, width - longest - 4)}" for label, text in shown]
+    rest = len(lines) - _MOST_FACTS
+    return lines if rest <= 0 else [*lines[:_MOST_FACTS], f"  and {rest} more (--json shows all)"]
+
+
+def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested facts one by one, "flags.tf32"; lists of plain values as one text; of lists of dictionaries (process groups) only
+    how many there are."""
+    found: list[tuple[str, Any]] = []
+    for key, value in facts.items():
+        if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            found.append((prefix + key, f"{len(value)} (--json shows {'it' if len(value) == 1 else 'them'})"))
+        elif isinstance(value, dict):
+            found += _flat(value, f"{prefix}{key}.")
+        else:
+            found.append((prefix + key, ", ".join(map(str, value)) if isinstance(value, list) else value))
+    return found
+
+
+def _label(key: str) -> str:
+    """The key without a unit that the value shows."""
+    return key.removesuffix("_ns").removesuffix("_bytes")
+
+
+def _value_text(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float) and key.endswith("_ns"):
+        return time_text(value)
+    if isinstance(value, int | float) and key.endswith("_bytes"):
+        return size_text(value)
+    return str(value)
+
+
+def _devices(summary: Summary, width: int) -> list[str]:
+    gpus, several = summary.gpus, len(summary.ranks) > 1
+    rows = []
+    for device in summary.devices:
+        label = f"cuda:{device.index}"
+        label = f"rank {device.rank} {label}" if several else label
+        gpu = gpus.get(label)
+        used = [time_text(gpu.busy_ns), share_text(gpu.idle_share), str(len(gpu.streams))] if gpu else [ABSENT] * 3
+        rows.append([f"{label} {device.name}", size_text(device.total_memory_bytes), *used])
+    return table(["", "memory", "busy", "idle", "streams"], rows, width=width, indent=2)
+
+
+def _counts(summary: Summary) -> list[str]:
+    counts, ranks = summary.counts, len(summary.ranks)
+    steps = counted(counts.steps, "step")
+    if ranks > 1:
+        each = counts.steps // ranks
+        steps = f"{counted(each, 'step')} of each rank" if each * ranks == counts.steps else f"{steps} of {ranks} ranks"
+    copies = "1 copy or memset" if counts.copies == 1 else f"{count_text(counts.copies)} copies and memsets"
+    lines = [
+        f"  {counted(counts.kernels, 'kernel')}, {copies}, {counted(counts.host_ops, 'host op')},",
+        f"  {counted(counts.memory_events, 'memory event')}, {steps},"
+        f" over {time_text(summary.window_ns)}; GPU busy {time_text(summary.gpu_busy_ns)}",
+    ]
+    if summary.without_op_ns and summary.grain == "kernel":
+        share = share_text(summary.without_op_ns / summary.work_ns)
+        lines.append(f"  {share} of the GPU's work was launched by no op that was recorded")
+    return lines
+
+
+def _steps(summary: Summary, width: int) -> list[str]:
+    steps = summary.steps
+    if not steps:
+        return []
+    several = len(summary.ranks) > 1
+    rows = []
+    for step in steps[:_MOST_STEPS]:
+        label = f"rank {step.rank} step {step.number}" if several else f"step {step.number}"
+        label += f" ({_KINDS.get(step.kind, step.kind)})" if step.kind != "steady" and len(summary.step_kinds) > 1 else ""
+        gpu_time = time_text(step.gpu_time_ns) if step.gpu_time_ns else ABSENT
+        intervals = [time_text(step.host_interval_ns), time_text(step.device_interval_ns)]
+        rows.append([label, *intervals, gpu_time, time_text(step.compute_side_ns)])
+    if len(steps) > _MOST_STEPS:
+        rows.append([f"and {len(steps) - _MOST_STEPS} more", "", "", "", ""])
+    pace = summary.pace
+    if pace is not None:
+        medians = (pace.host_ns, pace.device_ns, pace.gpu_time_ns, pace.without_data_ns)
+        rows.append(["median", *(time_text(median_ns) for median_ns in medians)])
+    return table(["", "on host", "on GPU", "GPU time", "without data"], rows, width=width, indent=2)
+
+
+def _step_kinds(summary: Summary, width: int) -> list[str]:
+    """Only where there are several; with how much the profiler slowed the host."""
+    kinds, clean, scale = summary.step_kinds, summary.clean, summary.host_scale
+    names = _KINDS if "profiled" in kinds else {"warmup": "warm-up"}
+    rows = [[names.get(kind, kind), count_text(of.count), time_text(of.median_ns)] for kind, of in kinds.items()]
+    lines = table(["", "steps", "median"], rows, width=width, indent=2) if len(rows) > 1 else []
+    if clean is not None:
+        lines.append(f"  under the profiler a step took {clean.slowdown:.2f} times as long")
+    if (cost := summary.profiler_cost) is not None:
+        told = ((name.removesuffix("_ns").replace("_", " "), ns) for name, ns in vars(cost).items())
+        costs = ", ".join(f"{time_text(ns)} per {kind}" for kind, ns in told if ns)
+        lines += wrap(f"torch.profiler took {costs or 'nothing'}", width - 2, initial_indent="  ", subsequent_indent="    ")
+    if scale:
+        shares = ", ".join(f"{name} {share:.2f}" for name, share in scale.items())
+        lines += wrap(f"profiled host times are scaled to the clean ones: {shares}", width - 2, initial_indent="  ",
+                      subsequent_indent="    ")  # fmt: skip
+    return lines
+
+
+def _phases(summary: Summary, width: int) -> list[str]:
+    rows = [
+        [name, time_text(phase.median_ns), time_text(phase.device_median_ns), time_text(phase.busy_median_ns)]
+        for name, phase in summary.phases.items()
+    ]
+    return table(["", "on the host", "between events", "GPU busy"], rows, width=width, indent=2)
+
+
+def _parts(summary: Summary, width: int) -> list[str]:
+    rows = [
+        [
+            f"{part.name} ({part.device})" if part.device else part.name,
+            time_text(part.median_ns),
+            time_text(part.device_median_ns),
+        ]
+        for part in summary.parts
+    ]
+    return table(["", "on the host", "between events"], rows, width=width, indent=2)
+
+
+def _input_pipeline(summary: Summary, width: int) -> list[str]:
+    pipeline = summary.input_pipeline
+    if not pipeline:
+        return []
+    lines = []
+    for number, loader in enumerate(pipeline.loaders):
+        facts = ", ".join(f"{key} {value}" for key, value in vars(loader).items() if value is not None)
+        lines.append(fit(f"loader {number}: {facts}", width - 2))
+    if pipeline.waits:
+        each = f"{time_text(pipeline.wait_median_ns)} each, {time_text(pipeline.wait_per_step_ns)} in a step (medians)"
+        lines.append(f"{count_text(pipeline.waits)} waits for a batch of {size_text(pipeline.batch_bytes)}: {each}")
+    if pipeline.pins:
+        rate = f", {pipeline.pin_bytes_per_s / 1e9:.1f} GB/s" if pipeline.pin_bytes_per_s else ""
+        lines.append(f"{count_text(pipeline.pins)} batches pinned: {time_text(pipeline.pin_median_ns)} each{rate}")
+    return [f"  {fit(line, width - 2)}" for line in lines]
+
+
+def collective_rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """Head and cells of the table of collectives."""
+    rows = [
+        [
+            f"{row.name} ({row.backend})" if row.backend else row.name,
+            count_text(row.count),
+            size_text(row.bytes),
+            f"{_AT_MOST if row.bounded else ''}{time_text(row.duration_ns)}" if row.median_ns is not None else ABSENT,
+            f"{'' if row.timed else _AT_MOST}{time_text(row.median_ns)}" if row.median_ns is not None else ABSENT,
+            count_text(row.timed),
+        ]
+        for row in summary.collectives
+    ]
+    head = ["", "count", "bytes", "time", "median", "timed"]
+    if all(row.timed == row.count for row in summary.collectives):
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    return head, rows
+
+
+def _collectives(summary: Summary, width: int) -> list[str]:
+    exposure = exposure_sentence(summary.communication)
+    lines = table(*collective_rows(summary), width=width, indent=2)
+    return [*lines, "  " + fit(exposure, width - 2)] if exposure and lines else lines
+
+
+def _recorder(summary: Summary, width: int) -> list[str]:
+    cost = summary.recorder
+    if cost is None:
+        return []
+    by = f" (trace {cost.version})" if cost.version else ""
+    text = f"{time_text(cost.overhead_ns_per_step)} of each step, {share_text(cost.overhead_share)} of it{by}"
+    return ["  " + fit(text, width - 2)]
+
+
+def work_cells(summary: Summary, work: list[WorkSum], head: str) -> tuple[list[str], list[list[str]]]:
+    """Head and cells of a table of kernels or ops."""
+    rows = []
+    for row, name in zip(work, kernel_texts([row.name for row in work]), strict=True):
+        share = share_text(row.device_ns / summary.gpu_busy_ns if summary.gpu_busy_ns else None)
+        rows.append([name, count_text(row.count), time_text(row.device_ns), share])
+    return [head, "count", "time", "of busy"], rows
+
+
+def _memory(summary: Summary, width: int) -> list[str]:
+    rows = [
+        [device, size_text(peak.peak_allocated_bytes), size_text(peak.peak_reserved_bytes), peak.source]
+        for device, peak in summary.memory.items()
+    ]
+    lines = table(["", "allocated", "reserved", "known as"], rows, width=width, indent=2)
+    if any(peak.source == "summed" for peak in summary.memory.values()):
+        lines.append("  summed: from allocations and frees; what was held from before is missing")
+    return lines
+
+
+def _problems(summary: Summary, width: int) -> list[str]:
+    found = problems_of(summary.problems, summary.counts.kernels)
+    rows = [[problem.kind, count_text(problem.count), problem.severity.name.lower()] for problem in found]
+    lines = [line for problem in found for line in wrap(problem.text, width - 2, initial_indent="  ", subsequent_indent="    ")]
+    return [*table(["kind", "count", "severity"], rows, width=width, indent=2), *lines]
+
+
+def _next(summary: Summary, name: str) -> list[str]:
+    if not summary.gpu_busy_ns and summary.grain == "kernel":
+        return ["Next: nothing to replay here, for no GPU work was recorded."]
+    return [f"Next: trace replay YOUR_SCRIPT.py --trace {name}", f"      trace diff {name} OTHER.msgpack"]

@@ -1,0 +1,62 @@
+"""Memory as text: the peaks of a recording and its replay, and whether the replay fitted into the memory there was.
+
+peak_rows({"cuda:0": MemoryComparison(recorded_peak_bytes=2 << 30, replayed_peak_bytes=2 << 30, ...)})
+# [["cuda:0", "2.0 GiB", "2.0 GiB", "same"]]
+memory_sentences({"cuda:0": MemoryComparison(capacity_bytes=8 << 30, fits=True, ...)})
+# ["cuda:0: fits into 8.0 GiB: at most 5.7 GiB reserved and 512.0 MiB outside of PyTorch, 1.8 GiB left."]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tui.text.figures import ABSENT, size_text
+
+if TYPE_CHECKING:
+    from traces.comparison.compare import MemoryComparison
+
+
+def peak_rows(memory: Mapping[str, MemoryComparison]) -> list[list[str]]:
+    """Device, recorded peak, replayed peak, change. Where totals are missing also how far a step rises, which needs none."""
+    rows = []
+    for device, of in memory.items():
+        rows.append(_row(device, of.recorded_peak_bytes, of.replayed_peak_bytes))
+        rises = of.recorded_step_rise_bytes, of.replayed_step_rise_bytes
+        if _summed(of) and None not in rises:
+            rows.append(_row(f"{device}, rise within a step", *rises))
+    return rows
+
+
+def _row(label: str, a: int | None, b: int | None) -> list[str]:
+    change = ABSENT if a is None or b is None else "same" if a == b else size_text(b - a, signed=True)
+    return [label, size_text(a), size_text(b), change]
+
+
+def _summed(of: MemoryComparison) -> bool:
+    return "summed" in (of.recorded_source, of.replayed_source)
+
+
+def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
+    """What a peak leaves out, and whether there was enough."""
+    said = []
+    if any(map(_summed, memory.values())):
+        said.append("Summed up where totals were not recorded: what was held from before is missing.")
+    return said + fit_sentences(memory)
+
+
+def fit_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
+    """Of each device that was given a size, or ran out of memory, whether there was enough."""
+    told = {device: of for device, of in memory.items() if of.capacity_bytes is not None}
+    return [_fit(device, of) for device, of in told.items() if of.fits is False or of.capacity_given]
+
+
+def _fit(device: str, of: MemoryComparison) -> str:
+    capacity, outside, reserved = of.capacity_bytes or 0, of.outside_bytes or 0, of.reserved_peak_bytes or 0
+    needed = f"at most {size_text(reserved)} reserved" + (f" and {size_text(outside)} outside of PyTorch" if outside else "")
+    if of.fits is None:
+        return f"{device}: did not run out of {size_text(capacity)} before the script failed: {needed}."
+    if of.fits:
+        return f"{device}: fits into {size_text(capacity)}: {needed}, {size_text(capacity - outside - reserved)} left."
+    count = "once" if of.ooms == 1 else f"{of.ooms} times"
+    return f"{device}: does NOT fit into {size_text(capacity)}: out of memory {count}, {needed}."

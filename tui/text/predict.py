@@ -1,0 +1,105 @@
+"""A prediction as text: the step beside the recorded one, by phase and kind of op, where it comes from, and how far it is
+sure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from replayer.prediction.conditions import short
+from replayer.prediction.predict import PredictedTime, Prediction
+from tui.text.figures import ABSENT, counted, paint, share_text, size_text, table, time_text
+
+_BAR = 40
+_PARALLELS = {"ddp": "DistributedDataParallel", "fsdp": "FullyShardedDataParallel", "tp": "tensor parallelism"}
+
+
+def prediction_text(
+    prediction: Prediction, name: str, cost: float | None, output: Path | None, *, width: int = 80, colour: bool = False
+) -> str:
+    """See the module. Every figure of the new conditions is marked as estimated."""
+    low, high = (prediction.step.predicted_ns * (1 + sign * prediction.expected_error) for sign in (-1, 1))
+    lines = [
+        paint(f"ESTIMATE, not a measurement: {name} {_asked(prediction)}", "bold", colour=colour),
+        f"step {time_text(prediction.step.recorded_ns)} recorded, about {time_text(prediction.step.predicted_ns)} predicted"
+        f" ({_change(prediction.step)}); expected error {prediction.expected_error:.0%}: {time_text(low)} to {time_text(high)}",
+    ]
+    if prediction.samples_per_s:
+        lines.append(f"about {prediction.samples_per_s:.0f} samples/s" + (f", {cost:.3g} per sample" if cost else ""))
+    lines += ["", *_sides("Per step", {"step": prediction.step, "GPU busy": prediction.busy}, width)]
+    lines += ["", *_sides("GPU time by phase", prediction.phases, width)]
+    lines += ["", *_sides("GPU time by kind of op", prediction.kinds, width)]
+    if prediction.kinds:
+        first, both = next(iter(prediction.kinds.items()))
+        total = sum(other.predicted_ns for other in prediction.kinds.values())
+        lines += [
+            "",
+            f"{first} dominate: {share_text(both.predicted_ns / total if total else None)} of the predicted GPU time.",
+        ]
+    if prediction.parallel is not None:
+        of = prediction.parallel
+        parts = ", ".join(f"{part} {time_text(ns)}" for part, ns in of.parts_ns.items())
+        lines.append(f"{of.kind} on {counted(of.gpus, 'GPU')}: {parts}; parameters {size_text(of.parameter_bytes)}.")
+        if of.moved_bytes:
+            kept = ", ".join(f"{name} {size_text(size)}" for name, size in of.rank_bytes.items() if size)
+            lines.append(f"A rank receives about {size_text(of.moved_bytes)} a step" + (f" and keeps {kept}." if kept else "."))
+        if of.peak_bytes:
+            lines.append(f"Its peak of allocated memory: about {size_text(of.peak_bytes)}.")
+        if of.assumed:
+            lines.append(f"Assumed: {of.assumed}.")
+    shares = ", ".join(f"{origin} {share_text(share)}" for origin, share in prediction.origins.items())
+    lines.append(f"GPU time by origin: {shares}.")
+    if prediction.unscaled_share > 0:
+        lines.append(f"{share_text(prediction.unscaled_share)} of the recorded GPU time has no shapes: scaled as the rest.")
+    lines += [f"{note[0].upper()}{note[1:]}." for note in prediction.notes]
+    if output is not None:
+        lines += ["", f"More: trace diff {name} {output}, or trace replay --trace {output} SCRIPT"]
+    else:
+        lines += ["", "More: -o PREDICTED.msgpack keeps it as a trace for trace diff, view and replay; --json for scripts"]
+    return "\n".join(lines)
+
+
+def sweep_text(
+    predictions: Sequence[Prediction], costs: Sequence[float | None], name: str, *, width: int = 80, colour: bool = False
+) -> str:
+    """A row per cell, and a bar for its throughput."""
+    most = max((prediction.samples_per_s or 0 for prediction in predictions), default=0) or 1
+    priced = any(cost is not None for cost in costs)
+    head = ["GPUs", "batch", "step", "error", "samples/s", *(["cost per sample"] if priced else []), ""]
+    rows = []
+    room = max(min(_BAR, width - 60), 8)
+    for prediction, cost in zip(predictions, costs, strict=True):
+        rate = prediction.samples_per_s
+        gpus = max(prediction.conditions.gpus, prediction.conditions.nproc, 1)
+        figures = [str(gpus), str(prediction.batch or ABSENT), time_text(prediction.step.predicted_ns)]
+        figures += [f"±{prediction.expected_error:.0%}", f"{rate:.0f}" if rate else ABSENT]
+        figures += [f"{cost:.3g}" if cost is not None else ABSENT] if priced else []
+        rows.append([*figures, "█" * round(room * (rate or 0) / most)])
+    title = paint(f"ESTIMATES, not measurements: {name} {_asked(predictions[0], swept=True)}", "bold", colour=colour)
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    text = [
+        "  ".join(cell.rjust(wide) for cell, wide in zip(row[:-1], widths, strict=False)) + "  " + row[-1]
+        for row in [head, *rows]
+    ]
+    return "\n".join([title, "", *(line.rstrip() for line in text)])
+
+
+def _asked(prediction: Prediction, *, swept: bool = False) -> str:
+    of = prediction.conditions
+    words = [f"on {short(prediction.device)}" if of.gpu else ""]
+    if not swept:
+        words += [f"at batch {of.batch}" if of.batch else "", f"on {of.gpus} GPUs under nn.DataParallel" if of.gpus > 1 else ""]
+        words += [f"as {of.nproc} ranks under {_PARALLELS[of.parallel]}" if of.nproc > 1 else ""]
+    words += [f"under {_PARALLELS[of.parallel]}" if swept and of.parallel != "ddp" else ""]
+    words += [f"with links of {of.link_gbps:g} GB/s" if of.link_gbps else ""]
+    words += [f"with a host {of.host_speed:g} times as fast" if of.host_speed != 1 else ""]
+    return " ".join(word for word in words if word) or "as recorded"
+
+
+def _sides(title: str, figures: dict[str, PredictedTime], width: int) -> list[str]:
+    rows = [[name, time_text(both.recorded_ns), time_text(both.predicted_ns), _change(both)] for name, both in figures.items()]
+    return table([title, "recorded", "predicted", "change"], rows, width=width)
+
+
+def _change(both: PredictedTime) -> str:
+    return f"{both.predicted_ns / both.recorded_ns - 1:+.0%}" if both.recorded_ns else ABSENT

@@ -1,0 +1,85 @@
+"""What `trace record` says at its end: what was recorded, at what cost, what it lacks, and what to type next.
+
+for line in record_lines(trace, Path("train.msgpack"), ["train.py"]): print(line)
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from traces.figures.problems import Severity, problems_of
+from traces.model.run import Run
+from traces.model.trace import NONE, DeviceKind, StepKind, Trace, Untimed
+from tui.kernel_access import why_no_kernels
+from tui.text.figures import count_text, counted, size_text, time_text
+
+_KINDS = (
+    (StepKind.WARMUP, "warm-up"),
+    (StepKind.STEADY, "clean"),
+    (StepKind.PROFILED, "profiled"),
+    (StepKind.EVALUATION, "evaluation"),
+)
+
+_UNTIMED = (
+    (Untimed.CAPTURE, "a CUDA graph was captured at a boundary, where no event may be recorded"),
+    (Untimed.PROFILE, "the script profiled itself there"),
+    (Untimed.LOST, "the device had not finished them when the script ended"),
+)
+
+
+def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
+    """The lines, without the name of the command before them."""
+    name = shlex.quote(str(output))
+    what = Path(script[0]).name if not script[0].startswith("-m") else shlex.join(script[:2])
+    ranks = f", {len(trace.ranks)} ranks" if len(trace.ranks) > 1 else ""
+    lines = [f"wrote {output} ({size_text(output.stat().st_size)}): {_steps(trace)} of {what}{ranks}"]
+    run = trace.run_of(trace.ranks[0])
+    lines += _cost(run)
+    lines += lack_lines(trace)
+    problems = problems_of(trace.problems, int((trace.device.kind == DeviceKind.KERNEL).sum()))
+    lines += [problem.text for problem in problems if problem.severity >= Severity.WARNING]
+    replay = f", or trace replay {shlex.join(script)} --trace {name}" if trace.devices else ""
+    return [*lines, f"next: trace info {name}{replay}"]
+
+
+def lack_lines(trace: Trace) -> list[str]:
+    """What the recording lacks, with the reason and the remedy. It is said of a script that failed, too."""
+    has_times = bool((trace.phases.device != NONE).any()) or len(trace.device) > 0
+    if not trace.devices or not (has_times or trace.steps.untimed.any()):
+        return ["there is no device time in it: the script used no GPU here"]
+    run = trace.run_of(trace.ranks[0])
+    lines = []
+    if run.profiler.failed is not None:
+        lines.append(f"no kernels were recorded: {run.profiler.failed}")
+    elif run.profiler.steps and not (trace.device.kind == DeviceKind.KERNEL).any():
+        obstacle = why_no_kernels(run.profiler.warnings)
+        lines.append(f"no kernels were recorded: {obstacle.reason}; {obstacle.remedy}")
+    lost = run.recorder.device_lost if run.recorder is not None else ""
+    for untimed, reason in _UNTIMED:
+        steps = trace.steps.number[trace.steps.untimed == untimed]
+        if len(steps):
+            reason = lost if untimed == Untimed.LOST and lost else reason
+            first = f", from step {int(steps[0])} on" if untimed == Untimed.LOST else ""
+            have = "has" if len(steps) == 1 else "have"
+            lines.append(f"{counted(len(steps), 'step')} {have} no device times{first}: {reason}")
+    return lines
+
+
+def _steps(trace: Trace) -> str:
+    counts = {word: int((trace.steps.kind == kind).sum()) for kind, word in _KINDS}
+    told = ", ".join(f"{count_text(count)} {word}" for word, count in counts.items() if count)
+    return f"{counted(len(trace.steps), 'step')} ({told})" if told else "no whole step"
+
+
+def _cost(run: Run) -> list[str]:
+    share = run.recorder.overhead_share if run.recorder is not None else 0.0
+    own = f"the recorder itself takes {100 * share:.2f} % of a step"
+    clean = run.clean
+    if clean is None:
+        return [own]
+    profiled = time_text(clean.profiled_step_median_ns)
+    slowdown = f"a clean step takes {time_text(clean.step_median_ns)}, a profiled one {profiled}"
+    if (cost := run.profiler_cost) is not None and cost.op_ns:
+        slowdown += f"; torch.profiler took {time_text(cost.op_ns)} per op and {time_text(cost.launch_ns)} per launch"
+    return [slowdown, own]

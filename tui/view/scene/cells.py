@@ -1,0 +1,322 @@
+"""Rows of the timeline as characters: columns of busy shares become glyphs and paint numbers, still without a terminal.
+
+    (cells,) = lane_cells(lane, side, edges_ns, names)
+    "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
+
+The height of a column is its busy share, in eighths of a line; a lane may be several lines high. The kinds of work in a column
+are stacked, each as high as its share. A cell has two colours: where it holds more kinds, the two largest are drawn, and a cell
+that is not full is painted as the largest. A span that is wide enough carries its name. What has no length but is there is a
+thin line.
+
+The row of differences says in signs what its colours say: + the replay is longer or has what the recording has not, - shorter
+or gone, = the same, ~ the same call with other work, > the replay waits longer here, < less long.
+"""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from traces.model.trace import NONE, Column
+from tui.view.scene.axis import SlotTimes
+from tui.view.scene.categories import Category
+from tui.view.scene.lanes import Curve, Lane
+
+Glyphs = npt.NDArray[np.str_]
+
+EIGHTHS = np.array(list(" ▁▂▃▄▅▆▇█"))
+INSTANT = "▏"
+NAME_COLUMNS = 5  # a span narrower than this carries no name
+_LEAST_ROOM = 4  # for a name that is cut: two letters say nothing
+SAME_SHARE = 0.05  # of a column: busy shares that differ by less are alike
+
+CUT = "┄"  # a span goes on behind a gap of the axis
+
+# A paint is a category, or one of Sign, with any of these flags; from bit BEHIND on, 1 + the category behind the glyph.
+NAMED = 32  # the glyph is a letter of a name, on the category's colour
+HANGING = 64  # the glyph is cut out of the colour: what is left of it hangs from the cell's upper edge
+LIT = 128  # selected, or in the selected range
+BEHIND = 8
+
+
+class Sign(IntEnum):
+    """Paints that are no category."""
+
+    BLANK = 24
+    MORE = 25  # the replay is busier
+    LESS = 26
+    ALIKE = 27
+    OTHER_WORK = 28  # as busy, with something else
+    LATER = 29  # time that only the replay has: it waits longer
+    EARLIER = 30  # time that only the recording has
+
+
+SIGNS = {
+    Sign.BLANK: " ", Sign.MORE: "+", Sign.LESS: "-", Sign.ALIKE: "=", Sign.OTHER_WORK: "~", Sign.LATER: ">", Sign.EARLIER: "<",
+}  # fmt: skip
+SIGN_WORDS = {
+    Sign.MORE: "longer or new", Sign.LESS: "shorter or gone", Sign.OTHER_WORK: "other work", Sign.ALIKE: "same",
+    Sign.LATER: "waits longer", Sign.EARLIER: "waits less",
+}  # fmt: skip
+_SIGN_GLYPHS = np.full(max(SIGNS) + 1, " ")
+_SIGN_GLYPHS[list(SIGNS)] = list(SIGNS.values())
+
+
+@dataclass(frozen=True)
+class CellRow:
+    """A row: a character of one column's width and a paint for each column."""
+
+    glyphs: Glyphs
+    paints: Column
+
+    def text(self) -> str:
+        return "".join(self.glyphs.tolist())
+
+
+@dataclass(frozen=True)
+class Busy:
+    """What each column of a lane holds: nanoseconds by category, and whether anything without length stands there."""
+
+    by_category: dict[int, Column]
+    total_ns: Column
+    instants: Column
+
+
+def busy(lane: Lane, side: SlotTimes, edges_ns: Column) -> Busy:
+    """How long the lane is busy in each column between neighbouring edges."""
+    columns = len(edges_ns) - 1
+    pieces = side.columns(edges_ns).pieces
+    covered = lane.covered(pieces.from_ns, pieces.to_ns)
+    instants = np.zeros(columns, dtype=np.int64)
+    if len(lane.instants_ns):
+        instants = lane.instants(pieces.from_ns, pieces.to_ns)
+    if len(pieces.column) > columns:
+        covered = {kind: _summed(pieces.column, ns, columns) for kind, ns in covered.items()}
+        if len(lane.instants_ns):
+            instants = _summed(pieces.column, instants, columns)
+    total = np.zeros(columns, dtype=np.int64)
+    for ns in covered.values():
+        total += ns
+    return Busy(covered, total, instants)
+
+
+def _summed(column: Column, values: Column, columns: int) -> Column:
+    sums = np.zeros(columns, dtype=np.int64)
+    np.add.at(sums, column, values)
+    return sums
+
+
+def dominant(found: Busy) -> Column:
+    """The category with most time in each column; 0 where nothing is."""
+    if not found.by_category:
+        return np.zeros(len(found.total_ns), dtype=np.uint16)
+    kinds = np.array(list(found.by_category), dtype=np.uint16)
+    if len(kinds) == 1:
+        return np.full(len(found.total_ns), kinds[0])
+    return np.asarray(kinds[np.argmax(np.stack(list(found.by_category.values())), axis=0)])
+
+
+def lane_cells(
+    lane: Lane,
+    side: SlotTimes,
+    edges_ns: Column,
+    name_of: Callable[[int], str],
+    *,
+    lines: int = 1,
+    hanging: bool = False,
+    found: Busy | None = None,
+) -> list[CellRow]:
+    """A lane's lines from top to bottom. `name_of` gives the name of a row of the lane's table; `found` is what `busy`
+    returned, if known."""
+    found = busy(lane, side, edges_ns) if found is None else found
+    levels = eighths(found.total_ns, edges_ns[1:] - edges_ns[:-1], lines)
+    parts = _stacked(found, levels, lines, hanging)
+    base = parts[0] if hanging else parts[-1]
+    instants = (found.total_ns == 0) & (found.instants > 0)
+    if instants.any():
+        base.glyphs[instants] = INSTANT
+        at = np.maximum(np.searchsorted(lane.start_ns, side.times(edges_ns[1:][instants])) - 1, 0)
+        base.paints[instants] = lane.category[at]
+    _mark_cuts(base, lane, side, edges_ns, found)
+    _write_names(parts[(len(parts) - 1) // 2], lane, side, edges_ns, levels == 8 * lines, name_of)
+    return parts
+
+
+def eighths(busy_ns: Column, width_ns: Column, lines: int = 1) -> Column:
+    """Levels 0 to 8 per line: at least 1 where there is anything, and the highest only where the column is all but full."""
+    level = np.floor(busy_ns * (8 * lines) / np.maximum(width_ns, 1) + 0.5).astype(np.int64)
+    return np.clip(level, busy_ns > 0, 8 * lines)
+
+
+def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[CellRow]:
+    """The kinds of work in each column stacked up to its level, in the order of their numbers; lines from top to bottom."""
+    kinds = sorted(found.by_category)
+    if lines == 1:
+        cells = _columns(levels, dominant(found), hanging)
+        if len(kinds) > 1:
+            held = np.stack([found.by_category[kind] for kind in kinds])
+            _paint_two(cells, held, np.array(kinds, dtype=np.uint16), np.flatnonzero(levels == 8), hanging)
+        return [cells]
+    if len(kinds) == 1:
+        return _piled(levels, dominant(found), lines, hanging)
+    shares = np.cumsum([found.by_category[kind] for kind in kinds] or [found.total_ns], axis=0)
+    tops = np.rint(shares * (levels / np.maximum(found.total_ns, 1))).astype(np.int64)  # of each kind, in eighths
+    bottoms = np.vstack([np.zeros_like(tops[:1]), tops[:-1]])
+    numbers = np.array(kinds or [Category.OTHER], dtype=np.uint16)
+    parts = []
+    for below in range(0, 8 * lines, 8):
+        held = np.clip(tops, below, below + 8) - np.clip(bottoms, below, below + 8)  # kinds x columns
+        largest = np.argmax(held, axis=0)
+        filled = held.sum(axis=0)
+        cells = _columns(filled, numbers[largest], hanging)
+        _paint_two(cells, held, numbers, np.flatnonzero(filled == 8), hanging)
+        parts.append(cells)
+    return parts if hanging else parts[::-1]
+
+
+def _paint_two(cells: CellRow, held: Column, numbers: Column, full: Column, hanging: bool) -> None:
+    """Stack the two largest kinds of these full columns; `held` says how much of each kind, by its number, a column holds."""
+    held, column = held[:, full], np.arange(len(full))
+    largest = np.argmax(held, axis=0)
+    most = held[largest, column]
+    held[largest, column] = 0
+    second = np.argmax(held, axis=0)
+    next_most = held[second, column]
+    two = np.flatnonzero(next_most * 16 >= np.maximum(most + next_most, 1))  # half an eighth at least
+    is_lower = (largest[two] < second[two]) != hanging
+    lower, upper = np.where(is_lower, largest[two], second[two]), np.where(is_lower, second[two], largest[two])
+    part = np.where(is_lower, most[two], next_most[two]) * 8 / (most[two] + next_most[two])
+    cells.glyphs[full[two]] = EIGHTHS[np.clip(np.rint(part).astype(np.int64), 1, 7)]
+    cells.paints[full[two]] = numbers[lower] | ((numbers[upper] + 1) << BEHIND)
+
+
+def _piled(levels: Column, kinds: Column, lines: int, hanging: bool) -> list[CellRow]:
+    """Columns of one kind each, as high as their level; lines from top to bottom."""
+    parts = [_columns(np.clip(levels - 8 * below, 0, 8), kinds, hanging) for below in range(lines)]
+    return parts if hanging else parts[::-1]
+
+
+def _columns(levels: Column, kinds: Column, hanging: bool) -> CellRow:
+    cut = hanging & (levels < 8)  # a full column is full either way
+    glyphs = EIGHTHS[np.where(cut & (levels > 0), 8 - levels, levels)]
+    paints = np.where(levels > 0, kinds | np.where(cut, HANGING, 0), Sign.BLANK).astype(np.uint16)
+    return CellRow(glyphs, paints)
+
+
+def _mark_cuts(cells: CellRow, lane: Lane, side: SlotTimes, edges_ns: Column, found: Busy) -> None:
+    """A span that runs on where the axis leaves a gap for the other trace is drawn on through it."""
+    columns, time_ns = side.columns(edges_ns).gaps
+    if not len(columns) or not len(lane):
+        return
+    place = lane.at(time_ns)
+    inside = (place != NONE) & (lane.start_ns[place] < time_ns) & (found.total_ns[columns] == 0)
+    cells.glyphs[columns[inside]] = CUT
+    cells.paints[columns[inside]] = lane.category[place[inside]]
+
+
+def _write_names(
+    cells: CellRow, lane: Lane, side: SlotTimes, edges_ns: Column, full: Column, name_of: Callable[[int], str]
+) -> None:
+    """The name of every span that fills several columns by itself, from the second of them on."""
+    if np.count_nonzero(full) < NAME_COLUMNS:
+        return
+    shown, begin_ns, last_ns = side.columns(edges_ns).bounds_ns
+    shown = full & shown
+    place = np.where(shown, lane.at(begin_ns), NONE)
+    place[shown & (lane.end_ns[place] <= last_ns)] = NONE
+    breaks = [0, *(np.flatnonzero(place[1:] != place[:-1]) + 1).tolist(), len(place)]
+    for begin, end in itertools.pairwise(breaks):
+        if end - begin >= NAME_COLUMNS - 1 and place[begin] != NONE:
+            name = name_of(int(lane.row[place[begin]]))
+            room = end - begin - 2
+            if len(name) > room < _LEAST_ROOM:
+                continue
+            text = name if len(name) <= room else name[: room - 1] + "…"
+            cells.glyphs[begin + 1 : begin + 1 + len(text)] = list(text)
+            cells.paints[begin + 1 : begin + 1 + len(text)] = lane.category[place[begin]] | NAMED
+
+
+def difference_cells(first: Busy, second: Busy, edges_ns: Column) -> CellRow:
+    """Signs for how `second` differs from `first` in each column; blank where neither has anything."""
+    width = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
+    is_other = shifted_ns(first, second) > 2 * SAME_SHARE * width
+    return change_cells((second.total_ns - first.total_ns) / width, SAME_SHARE, is_other, anything(first, second))
+
+
+def anything(first: Busy, second: Busy) -> Column:
+    """Whether either has anything in each column."""
+    return np.asarray((first.total_ns + second.total_ns + first.instants + second.instants) > 0)
+
+
+def change_cells(change: Column, least: Column | float, is_other: Column, shown: Column) -> CellRow:
+    """Signs for a change in each column: more or less where it is over `least`, else other work or alike."""
+    signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
+    signs[change > least] = Sign.MORE
+    signs[change < -least] = Sign.LESS
+    signs[~shown] = Sign.BLANK
+    return CellRow(_SIGN_GLYPHS[signs], signs)
+
+
+def shifted_ns(first: Busy, second: Busy) -> Column:
+    """Per column the nanoseconds by which the categories differ, added up: busy longer, or with something else."""
+    nothing = np.zeros(len(first.total_ns), dtype=np.int64)
+    kinds = sorted(first.by_category.keys() | second.by_category.keys())
+    total = nothing.copy()
+    for kind in kinds:
+        total += np.abs(second.by_category.get(kind, nothing) - first.by_category.get(kind, nothing))
+    return total
+
+
+def curve_cells(
+    curve: Curve,
+    side: SlotTimes,
+    edges_ns: Column,
+    highest: int,
+    rows: int,
+    *,
+    hanging: bool = False,
+    kinds: Column | None = None,
+) -> list[CellRow]:
+    """A curve in `rows` rows, from top to bottom, of which the uppermost ends at `highest`; painted by the category of each
+    column, if that is told."""
+    values = curve_values(curve, side, edges_ns)
+    levels = np.ceil(values * (8 * rows) / max(highest, 1)).astype(np.int64)
+    kinds = np.full(len(values), Category.MEMORY, dtype=np.uint16) if kinds is None else kinds
+    return _piled(levels, kinds, rows, hanging)
+
+
+def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
+    """The highest value in each column; 0 where the column shows nothing of this trace."""
+    columns = len(edges_ns) - 1
+    pieces = side.columns(edges_ns).pieces
+    held = pieces.to_ns > pieces.from_ns
+    values = np.zeros(columns, dtype=np.int64)
+    if held.any():
+        np.maximum.at(values, pieces.column[held], curve.highest(pieces.from_ns[held], pieces.to_ns[held]))
+    return values
+
+
+def curve_difference(first: Column, second: Column, highest: int) -> CellRow:
+    """Signs for how the second curve's values differ from the first's."""
+    return change_cells(second - first, SAME_SHARE * highest, np.zeros(len(first), dtype=bool), (first != 0) | (second != 0))
+
+
+def blank(columns: int) -> CellRow:
+    return CellRow(np.full(columns, " "), np.full(columns, Sign.BLANK, dtype=np.uint16))
+
+
+def plain(text: str) -> str:
+    """`text` in characters that are one column wide: others would push the row out of place."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if _is_one_column(c) else "·" for c in text)
+
+
+def _is_one_column(c: str) -> bool:
+    return c.isprintable() and unicodedata.east_asian_width(c) not in "WF" and not unicodedata.combining(c)

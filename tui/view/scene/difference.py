@@ -1,0 +1,45 @@
+"""One difference between two traces: what it is, how large, and where it is largest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tui.text.figures import counted, time_text
+from tui.view.scene.short_names import short_name
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`pair` and `rows` are of the occurrence that differs most: its pair of steps, and the rows of both traces' tables, NONE
+    where one has none. `times_ns` are the two times that it compares, idle times where `what` is a wait."""
+
+    what: str
+    table: str  # "device" or "phases"
+    name: str
+    other_name: str  # of another kernel; else ""
+    op: str
+    phase: str
+    count: int
+    steps: int
+    total_ns: int
+    pair: int
+    rows: tuple[int, int]
+    times_ns: tuple[int, int]
+
+    @property
+    def sentence(self) -> str:
+        """First how much, for a narrow line cuts the rest: "+6.0 µs, 2 times in 2 steps: sgemm (mm) is longer: ..." """
+        at = ", ".join(part for part in (short_name(self.op) if self.op else "", self.phase) if part)
+        name = short_name(self.name) + (f" ({at})" if at else "")
+        a, b = map(time_text, self.times_ns)
+        said = {
+            "gone": f"{name} is gone: {a}",
+            "new": f"{name} is new: {b}",
+            "another kernel": f"{name} became {short_name(self.other_name)}: {a} → {b}",
+            "waits longer": f"the GPU is idle for longer before {name}: {a} → {b}",
+            "waits less": f"the GPU is idle for less before {name}: {a} → {b}",
+            "phase longer": f"{self.name} takes the host longer: {a} → {b}",
+            "phase shorter": f"{self.name} takes the host less: {a} → {b}",
+        }.get(self.what, f"{name} is {self.what}: {a} → {b}")
+        often = f", {counted(self.count, 'time')} in {counted(self.steps, 'step')}" if self.count > 1 else ""
+        return f"{time_text(self.total_ns, signed=True)}{often}: {said}"

@@ -1,0 +1,245 @@
+"""What can be shown: one or two traces, their rows laid side by side, and how the two are aligned. Immutable.
+
+    scene = Scene.of(("v100.msgpack", recorded), ("replay.msgpack", replayed))
+    scene.rows[1].label                      # "cuda:0 stream 7/0"
+    scene.axis(Alignment.STEP).length_ns
+
+Threads that load make scenes and post them to the app, each with more in it than the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from traces.analyses.idle import IdleSpans, idle_spans
+from traces.comparison.compare import Comparison, compare, pair_streams
+from traces.comparison.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
+from traces.figures.summary import Summary, summarize
+from traces.model.trace import NONE, Column, Trace
+from traces.rates.achieved_rates import OpRates, achieved
+from tui.view.scene import alignment
+from tui.view.scene.alignment import Alignment, extent_ns
+from tui.view.scene.axis import Axis
+from tui.view.scene.cells import plain
+from tui.view.scene.compared import Sums, compared
+from tui.view.scene.difference import Difference
+from tui.view.scene.lanes import Curve, Lane
+from tui.view.scene.short_names import short_name
+from tui.view.scene.tracks import ALL, Fold, Track, TrackKey, TrackKind, Tracks, folded_tracks, host_tracks, quick_tracks
+
+TABLE_ROWS = 1000  # of a list of changes: more nobody reads, and a table widget would take long
+
+
+@dataclass(frozen=True)
+class SceneRow:
+    """One lane of the picture: the same row of both traces, None where one has none."""
+
+    key: TrackKey
+    label: str
+    tracks: tuple[Track | None, ...]
+
+    @property
+    def kind(self) -> TrackKind:
+        return self.key.kind
+
+    @property
+    def stands_for(self) -> Fold | None:
+        """What is folded where this row is shown; None of a row that is shown unless it is folded itself."""
+        if self.kind is not TrackKind.GPU or self.key.detail != ALL:
+            return None
+        return Fold("rank", self.key.rank) if self.key.place == ALL else Fold("device", self.key.rank, self.key.place)
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        """What hides this row when it is folded, the narrowest first."""
+        rank = Fold("rank", self.key.rank)
+        if self.kind is TrackKind.HOST and self.key.detail:
+            return Fold("thread", self.key.rank, self.key.place), rank
+        if self.kind is TrackKind.GPU and self.key.detail != ALL:
+            return Fold("device", self.key.rank, self.key.place), rank
+        return () if self.stands_for == rank else (rank,)
+
+    @property
+    def is_curve(self) -> bool:
+        return self.kind == TrackKind.MEMORY
+
+    def lane(self, side: int) -> Lane | None:
+        """The spans of one side, None if it has none or this is a curve."""
+        track = self.tracks[side] if side < len(self.tracks) else None
+        return track.lane if track is not None and isinstance(track.lane, Lane) else None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """See the module. `comparison`, `counterparts` and `differences` are of two traces, `summary` of one; all come later."""
+
+    names: tuple[str, ...]
+    traces: tuple[Trace, ...]
+    rows: tuple[SceneRow, ...]
+    comparison: Comparison | None = None
+    summary: Summary | None = None
+    counterparts: Counterparts | None = None
+    differences: tuple[Difference, ...] = ()
+    _axes: dict[Alignment, Axis] = field(default_factory=dict, compare=False)
+    _tracks: tuple[Tracks, ...] = field(default=(), compare=False)
+    _sums: dict[int, tuple[Sums, Sums]] = field(default_factory=dict, compare=False)
+    _compared: tuple[Column, Column] | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, *named: tuple[str, Trace]) -> Scene:
+        """Everything but the host's threads, and no figures: what is there at once."""
+        tracks = tuple(quick_tracks(trace) for _, trace in named)
+        traces = tuple(trace for _, trace in named)
+        return cls(tuple(name for name, _ in named), traces, _paired(tracks), _tracks=tracks)
+
+    def with_host(self) -> Scene:
+        """The same with a row for each host thread and depth of its stack, and with what folded rows are shown as."""
+        tracks = tuple(
+            {**quick, **host_tracks(trace), **folded_tracks(trace, quick)}
+            for quick, trace in zip(self._tracks, self.traces, strict=True)
+        )
+        return replace(self, rows=_paired(tracks), _tracks=tracks, _sums={})
+
+    def with_counterparts(self) -> Scene:
+        """The same with the counterpart of each kernel, and the axis that lays them over each other."""
+        if len(self.traces) < 2:
+            return self
+        first, second = self.traces
+        found = counterparts(first, second, self.step_pairs)
+        axes = {**self._axes, Alignment.COUNTERPART: alignment.by_counterpart(first, second, found)}
+        scene = replace(self, counterparts=found, _axes=axes, _sums={}, _compared=compared(first, second, found))
+        for row in range(len(scene.rows)):  # here, in a thread that loads, and not in the first frame
+            scene.sums(row)
+        return scene
+
+    def sums(self, row: int) -> tuple[Sums, Sums] | None:
+        """How the kernels of a row differ from their counterparts; None of a row of something else, and until it is known."""
+        lanes = self.rows[row].lane(0), self.rows[row].lane(1)
+        of_devices = all(track is not None and track.table == "device" for track in self.rows[row].tracks)
+        if self._compared is None or not of_devices or lanes[0] is None or lanes[1] is None:
+            return None
+        if row not in self._sums:
+            self._sums[row] = Sums(lanes[0], self._compared[0]), Sums(lanes[1], self._compared[1])
+        return self._sums[row]
+
+    @property
+    def has_figures(self) -> bool:
+        return self.comparison is not None or self.summary is not None
+
+    def with_figures(self) -> Scene:
+        """The same with the figures that `trace diff` (or `trace info`) prints."""
+        if len(self.traces) == 2:
+            return replace(self, comparison=compare(*self.traces, top=TABLE_ROWS))
+        return replace(self, summary=summarize(self.traces[0]))
+
+    def axis(self, by: Alignment) -> Axis:
+        """The axis of an alignment, worked out at its first use; until counterparts are known, by step instead of by them."""
+        if by is Alignment.COUNTERPART and by not in self._axes:
+            return self.axis(Alignment.STEP)
+        if by not in self._axes:
+            of_two = alignment.by_step if by is Alignment.STEP else alignment.by_wall
+            self._axes[by] = of_two(*self.traces) if len(self.traces) == 2 else alignment.alone(self.traces[0])
+        return self._axes[by]
+
+    def limit_bytes(self, row: int) -> int | None:
+        """How much memory the device of a row of curves has, the less of both traces; None where neither tells."""
+        key = self.rows[row].key
+        devices = [of for trace in self.traces for of in trace.devices if (of.rank, of.index) == (key.rank, key.place)]
+        return min((of.total_memory_bytes for of in devices if of.total_memory_bytes > 0), default=None)
+
+    def top_bytes(self, row: int) -> int:
+        """What the top of a row of curves stands for: the highest of both, so that they compare, or the limit if near."""
+        peak = max(track.lane.peak for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve))
+        limit = self.limit_bytes(row)
+        return limit if limit is not None and limit / 2 <= peak <= limit else peak
+
+    @cached_property
+    def step_pairs(self) -> StepPairs:
+        """Which step lies over which; of one trace each step and NONE."""
+        if len(self.traces) == 2:
+            return paired_steps(*self.traces)
+        return [(row, NONE) for row in steps_in_order(self.traces[0]).tolist()]
+
+    @cached_property
+    def begins_ns(self) -> tuple[int, ...]:
+        """When each trace begins: what times are since where there are no steps."""
+        return tuple(extent_ns(trace)[0] for trace in self.traces)
+
+    @cached_property
+    def idle(self) -> tuple[IdleSpans, ...]:
+        """When and why the devices of each trace did nothing."""
+        return tuple(map(idle_spans, self.traces))
+
+    @cached_property
+    def rates(self) -> tuple[dict[tuple[str, str], OpRates], ...]:
+        """What the ops of each trace achieve, by canonical name and shapes."""
+        return tuple({(row.op, row.shapes): row for row in achieved(trace, by_shape=True)} for trace in self.traces)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the sides are called."""
+        if len(self.traces) == 1:
+            return ("",)
+        return ("recorded", "replayed") if self.is_replay else ("A", "B")
+
+    @property
+    def is_replay(self) -> bool:
+        return len(self.traces) == 2 and self.traces[1].is_replay
+
+    def span_name(self, side: int, track: Track, row: int) -> str:
+        """The name of a row of the track's table, as short as it is clear."""
+        names = self._short_names[side]
+        table = track.table
+        if table == "batches":
+            return track.label
+        name = int(getattr(self.traces[side], table).name[row])
+        if name not in names:
+            names[name] = short_name(self.traces[side].strings[name])
+        return names[name]
+
+    @cached_property
+    def _short_names(self) -> tuple[dict[int, str], ...]:
+        return tuple({} for _ in self.traces)
+
+
+def _paired(tracks: tuple[Tracks, ...]) -> tuple[SceneRow, ...]:
+    """The rows of the picture, rank by rank: tracks of the same key together, streams as `trace diff` pairs them."""
+
+    def place(key: TrackKey) -> tuple[int, ...]:
+        return key.rank, key.kind, key.place, key.detail
+
+    if len(tracks) == 1:
+        return tuple(SceneRow(key, plain(tracks[0][key].label), (tracks[0][key],)) for key in sorted(tracks[0], key=place))
+    first, second = tracks
+    renamed = _renamed_streams(first, second)
+    seconds = {renamed.get(key, key): track for key, track in second.items()}
+    rows = []
+    for key in sorted(first.keys() | seconds.keys(), key=place):
+        pair = first.get(key), seconds.get(key)
+        labels = [track.label for track in pair if track is not None]
+        label = labels[0]
+        if len(set(labels)) == 2 and key.kind == TrackKind.GPU and key.detail != ALL:
+            label = f"{labels[0]}/{labels[1].rpartition(' ')[2]}"
+        rows.append(SceneRow(key, plain(label), pair))
+    return tuple(rows)
+
+
+def _renamed_streams(first: Tracks, second: Tracks) -> dict[TrackKey, TrackKey]:
+    """For streams of the second trace whose numbers differ: the key of the first's stream that lies over it."""
+    renamed = {}
+    devices = {key[:3] for tracks in (first, second) for key in tracks if key.kind == TrackKind.GPU and key.detail != ALL}
+    for device in devices:
+        busy = [
+            {key.detail: _busy_ns(track) for key, track in tracks.items() if key[:3] == device and key.detail != ALL}
+            for tracks in (first, second)
+        ]
+        for ours, theirs in pair_streams(*busy):
+            if ours is not None and theirs is not None:
+                renamed[TrackKey(*device, theirs)] = TrackKey(*device, ours)
+    return renamed
+
+
+def _busy_ns(track: Track) -> float:
+    lane = track.lane
+    return float((lane.end_ns - lane.start_ns).sum()) if isinstance(lane, Lane) else 0.0

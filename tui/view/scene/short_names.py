@@ -1,0 +1,33 @@
+"""Names of kernels, ops and modules, short enough for a line of the timeline.
+
+    short_name("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(...)")
+    # "AddFunctor vectorized_elementwise_kernel"
+"""
+
+from __future__ import annotations
+
+import re
+
+from traces.analyses.modules import PREFIX
+from tui.text.figures import kernel_text
+from tui.view.scene.cells import plain
+
+# CUTLASS launches every kernel through one of a few templates: what it is called is the argument.
+_WRAPPED = re.compile(r"cutlass::(?:\w+::)*(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")
+_FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_kernel_impl|_kernel_cuda|Ops?(?=<)))")
+
+
+def short_name(text: str) -> str:
+    """A kernel's or op's name without namespaces and template arguments, after what it computes if they tell that:
+    "AddFunctor vectorized_elementwise_kernel". Of a module's call, the module: "Linear_0"."""
+    name = kernel_text(text).replace("(anonymous namespace)::", "").removeprefix(PREFIX)
+    inner = _WRAPPED.match(name)
+    if inner is not None:
+        return plain(inner[1])
+    bare, _, arguments = name.partition("<")
+    if " " not in bare:
+        name = bare.rpartition("::")[2] or name
+        told = _FUNCTOR.search(arguments)
+        if told is not None:
+            name = f"{told[1]} {name}"
+    return plain(name)

@@ -1,0 +1,271 @@
+"""The rows that a trace has: phases, streams, collectives, loader, parts, memory, host threads by stack depth.
+
+    tracks = gpu_tracks(trace)
+    tracks[TrackKey(TrackKind.GPU, 0, 0, 7)].label   # "cuda:0 stream 7"
+    {**tracks, **host_tracks(trace)}            # host spans are most of a trace, so they come when all else is shown
+
+A key says what a row is in terms that two traces share, so that rows with the same key can be laid over each other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from traces.figures.measure import memory_curve, work_rows
+from traces.model.trace import NONE, BatchKind, Column, DeviceKind, Thread, Trace
+from tui.view.scene import categories
+from tui.view.scene.categories import Category
+from tui.view.scene.lanes import Curve, Lane
+
+
+class TrackKind(IntEnum):
+    """What a row shows, in the order from top to bottom."""
+
+    PHASES = 0
+    GPU = 1
+    COLLECTIVES = 2
+    LOADER = 3
+    PARTS = 4
+    MEMORY = 5
+    HOST = 6
+
+
+class TrackKey(NamedTuple):
+    """`place` and `detail`, by kind: device index and stream; loader and what it does; role, its how-manieth, and depth."""
+
+    kind: TrackKind
+    rank: int
+    place: int = 0
+    detail: int = 0
+
+
+class Fold(NamedTuple):
+    """Rows that can be shown as one: the streams of a "device", the stack of a "thread", all of a "rank"."""
+
+    what: str
+    rank: int
+    place: int = 0
+
+
+ALL = -2  # as a detail: all streams of a device; as a place too: all devices of a rank
+
+
+@dataclass(frozen=True)
+class Track:
+    """`table` names the table of the trace that the lane's rows are numbers of."""
+
+    label: str
+    table: str
+    lane: Lane | Curve
+
+
+Tracks = dict[TrackKey, Track]
+
+_ROLES = ("main", "backward", "loader", "other")
+_DEEPEST = 64  # deeper calls are shown in the last row
+
+
+def _track(label: str, trace: Trace, table: str, rows: Column, kinds: Column | Category) -> Track:
+    """Of these rows of a table, each of its kind or all of one."""
+    spans = getattr(trace, table)
+    return Track(label, table, Lane(spans.start_ns[rows], spans.duration_ns[rows], np.broadcast_to(kinds, len(rows)), rows))
+
+
+def quick_tracks(trace: Trace) -> Tracks:
+    """Every track but the host's threads."""
+    found: Tracks = {}
+    for tracks in (phase_tracks, gpu_tracks, collective_tracks, loader_tracks, part_tracks, memory_tracks):
+        found.update(tracks(trace))
+    return found
+
+
+def phase_tracks(trace: Trace) -> Tracks:
+    phases = trace.phases
+    inside = (phases.step >= 0) & (phases.step < len(trace.steps))
+    rank = np.where(inside, trace.steps.rank[np.where(inside, phases.step, 0)], min(trace.ranks)) if len(trace.steps) else None
+    kinds = categories.of_phases(trace)
+    found: Tracks = {}
+    for number in trace.ranks:
+        rows = np.flatnonzero(rank == number) if rank is not None else np.arange(len(phases))
+        if len(rows):
+            label = _of_rank(trace, number, "phases")
+            found[TrackKey(TrackKind.PHASES, number)] = _track(label, trace, "phases", rows, kinds[rows])
+    return found
+
+
+def gpu_tracks(trace: Trace) -> Tracks:
+    """A track per device and stream; of a phase-grained trace, one per device with the phases' times on it."""
+    spans, found = trace.device, Tracks()
+    rows = work_rows(trace)
+    if not len(rows):
+        return _phases_on_devices(trace)
+    for (device, stream), chosen in groups(rows, spans.device[rows], spans.stream[rows]):
+        label = f"{trace.device_label(device)} stream {stream}"
+        key = TrackKey(TrackKind.GPU, trace.devices[device].rank, trace.devices[device].index, stream)
+        found[key] = _track(label, trace, "device", chosen, categories.of_device(trace, chosen))
+    return found
+
+
+def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
+    """A track for all streams of each device that has several, and for all of each of several ranks: what is shown of them when
+    they are folded. Where streams are busy at once, the time belongs to what began first."""
+    found = Tracks()
+    streams = {key: track for key, track in tracks.items() if key.kind == TrackKind.GPU and key.detail != ALL}
+    for rank, place in dict.fromkeys((key.rank, key.place) for key in streams):
+        own = [track for key, track in streams.items() if (key.rank, key.place) == (rank, place)]
+        if len(own) > 1:
+            device = next(n for n, of in enumerate(trace.devices) if (of.rank, of.index) == (rank, place))
+            found[TrackKey(TrackKind.GPU, rank, place, ALL)] = _merged(f"{trace.device_label(device)} all", own)
+    if len(trace.ranks) > 1:
+        for rank in dict.fromkeys(key.rank for key in streams):
+            own = [track for key, track in streams.items() if key.rank == rank]
+            found[TrackKey(TrackKind.GPU, rank, ALL, ALL)] = _merged(f"rank {rank} GPU", own)
+    return found
+
+
+def _merged(label: str, tracks: list[Track]) -> Track:
+    lanes = [track.lane for track in tracks if isinstance(track.lane, Lane)]
+    columns = [np.concatenate([getattr(lane, name) for lane in lanes]) for name in ("start_ns", "end_ns", "category", "row")]
+    start_ns, end_ns, category, row = columns
+    return Track(label, tracks[0].table, Lane(start_ns, end_ns - start_ns, category, row))
+
+
+def _phases_on_devices(trace: Trace) -> Tracks:
+    phases, found = trace.phases, Tracks()
+    timed = np.flatnonzero((phases.device >= 0) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
+    for (device,), rows in groups(timed, phases.device[timed]):
+        start_ns = phases.device_start_ns[rows]
+        lane = Lane(start_ns, phases.device_end_ns[rows] - start_ns, categories.of_phases(trace)[rows], rows)
+        of = trace.devices[device]
+        label = f"{trace.device_label(device)} phases"
+        found[TrackKey(TrackKind.GPU, of.rank, of.index, NONE)] = Track(label, "phases", lane)
+    return found
+
+
+def collective_tracks(trace: Trace) -> Tracks:
+    """What the ranks tell each other: the table of collectives, or, where there is none, the kernels that do it."""
+    found, table = Tracks(), "collectives"
+    if len(trace.collectives):
+        rows, ranks = np.arange(len(trace.collectives)), trace.collectives.rank
+    else:
+        names = [name for name, text in enumerate(trace.strings.texts) if categories.is_collective(text)]
+        rows = np.flatnonzero((trace.device.kind == DeviceKind.KERNEL) & np.isin(trace.device.name, names))
+        ranks = np.array([device.rank for device in trace.devices] or [0])[trace.device.device[rows]]
+        table = "device"
+    for (rank,), chosen in groups(rows, ranks):
+        label = _of_rank(trace, rank, "collectives")
+        found[TrackKey(TrackKind.COLLECTIVES, rank)] = _track(label, trace, table, chosen, Category.COLLECTIVE)
+    return found
+
+
+def loader_tracks(trace: Trace) -> Tracks:
+    """Waits for data: the table of batches, or, where there is none, the phases in which the script waited."""
+    spans, found = trace.batches, Tracks()
+    words: dict[int, str] = {BatchKind.WAIT: "loader", BatchKind.PIN: "pinning"}
+    for (rank, loader, kind), rows in groups(np.arange(len(spans)), spans.rank, spans.loader, spans.kind):
+        label = _of_rank(trace, rank, words.get(kind, "loader") + (f" {loader}" if int(spans.loader.max()) else ""))
+        track = _track(label, trace, "batches", rows, categories.of_batches(trace)[rows])
+        found[TrackKey(TrackKind.LOADER, rank, loader, kind)] = track
+    for key, phases in phase_tracks(trace).items():
+        if not isinstance(phases.lane, Lane) or TrackKey(TrackKind.LOADER, key.rank) in found:
+            continue
+        rows = phases.lane.row[phases.lane.category == Category.LOADER]
+        if len(rows):
+            label = _of_rank(trace, key.rank, "loader")
+            found[TrackKey(TrackKind.LOADER, key.rank)] = _track(label, trace, "phases", rows, Category.LOADER)
+    return found
+
+
+def part_tracks(trace: Trace) -> Tracks:
+    """What goes on within phases at the same time: a row per thread."""
+    parts, found = trace.parts, Tracks()
+    for (thread,), rows in groups(np.arange(len(parts)), parts.thread):
+        rank = trace.threads[thread].rank if 0 <= thread < len(trace.threads) else min(trace.ranks)
+        place = 1 + sum(key.rank == rank for key in found)
+        label = _of_rank(trace, rank, "parts" if place == 1 else f"parts {place}")
+        found[TrackKey(TrackKind.PARTS, rank, place)] = _track(label, trace, "parts", rows, categories.of_parts(trace)[rows])
+    return found
+
+
+def memory_tracks(trace: Trace) -> Tracks:
+    found = Tracks()
+    for device in np.unique(trace.memory.device[trace.memory.device >= 0]).tolist():
+        curve, of = memory_curve(trace, device), trace.devices[device]
+        track = Track(f"{trace.device_label(device)} memory", "memory", Curve(curve.time_ns, curve.allocated_bytes))
+        found[TrackKey(TrackKind.MEMORY, of.rank, of.index)] = track
+    return found
+
+
+def host_tracks(trace: Trace) -> Tracks:
+    """A track per host thread and depth of its stack. Marks of whole steps are left out: the ruler shows the steps."""
+    host, found = trace.host, Tracks()
+    depth = stack_depth(trace)
+    rows = np.flatnonzero(depth != NONE)
+    kinds = categories.of_host(trace)
+    places = _thread_places(trace.threads)
+    for (thread, level), chosen in groups(rows, host.thread[rows], depth[rows]):
+        of = trace.threads[thread]
+        role, number = places[thread]
+        place = f" {number + 1}" if number else ""
+        label = _of_rank(trace, of.rank, f"{_ROLES[role]}{place} +{level}" if level else f"{_ROLES[role]} thread{place}")
+        key = TrackKey(TrackKind.HOST, of.rank, number * len(_ROLES) + role, level)
+        found[key] = _track(label, trace, "host", chosen, kinds[chosen])
+    return found
+
+
+def stack_depth(trace: Trace) -> Column:
+    """How many spans are around each host span, NONE for the profiler's marks of whole steps, which do not count."""
+    host = trace.host
+    marks = [name for name, text in enumerate(trace.strings.texts) if text.startswith("ProfilerStep")]
+    is_mark = np.isin(host.name, marks)
+    # A parent stands before its children; what does not is ignored, so that the walk ends on any input.
+    parent = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
+    depth = np.zeros(len(host), dtype=np.int16)
+    rows, at = np.arange(len(host)), parent
+    for _ in range(_DEEPEST):
+        rows, at = rows[at >= 0], at[at >= 0]
+        if not len(rows):
+            break
+        depth[rows] += ~is_mark[at]
+        at = parent[at]
+    depth[is_mark] = NONE
+    return depth
+
+
+def _thread_places(threads: list[Thread]) -> list[tuple[int, int]]:
+    """Of each thread the number of its role, and which one of that role and rank it is."""
+    seen: dict[tuple[int, str], int] = {}
+    places = []
+    for thread in threads:
+        role = thread.role if thread.role in _ROLES else "other"
+        number = seen[thread.rank, role] = seen.get((thread.rank, role), -1) + 1
+        places.append((_ROLES.index(role), number))
+    return places
+
+
+def groups(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:
+    """The rows by the values of the keys, in order of these; the order of rows within a group stays."""
+    if not len(rows):
+        return
+    changes = np.zeros(len(rows), dtype=bool)
+    changes[0] = True
+    if len(keys) == 1 and (keys[0][1:] >= keys[0][:-1]).all():
+        order = np.arange(len(rows))
+    else:
+        order = np.lexsort(keys[::-1])
+    for key in keys:
+        changes[1:] |= key[order][1:] != key[order][:-1]
+    bounds = [*np.flatnonzero(changes).tolist(), len(rows)]
+    for begin, end in itertools.pairwise(bounds):
+        chosen = order[begin:end]
+        yield tuple(int(key[chosen[0]]) for key in keys), rows[chosen]
+
+
+def _of_rank(trace: Trace, rank: int, words: str) -> str:
+    return words if len(trace.ranks) == 1 else f"rank {rank} {words}"

@@ -1,0 +1,192 @@
+"""The tables of what is worked out of a trace beyond plain figures (traces/analyses/analyse.py): idle time by reason,
+launches, copies, communication, rates by op and shape, modules, the critical path, ranks that came late; and what fills memory.
+
+    analysis_table(scene, "idle").rows[0].values     # ("waiting for data", -12_000, 58_700_000, 58_688_000)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from traces.analyses.analyse import Analyses
+from traces.analyses.communication import Communication
+from traces.analyses.launches import StreamLaunches
+from traces.analyses.peak_memory import held_at_peak
+from traces.rates.achieved_rates import OpRates
+from tui.text.analyses import idle_per_step, op_label, paired_launches
+from tui.text.figures import curve_text
+from tui.view.scene.scene import Scene
+from tui.view.tables.parts import Head, TableRow, TabTable, Unit, Value
+
+
+class _TableKind(NamedTuple):
+    """A table: what its rows are, their figures, of which the first is compared, and where these come from."""
+
+    head: str
+    figures: Sequence[Head]
+    rows: Callable[[Analyses], dict[str, tuple[Value, ...]]]
+    missing: str
+
+
+def analysis_table(scene: Scene, tab: str) -> TabTable:
+    """See the module; `tab` is one of ANALYSES."""
+    if tab == "memory":
+        return _memory(scene)
+    kind = _KINDS[tab]
+    if tab == "overlap":
+        found = [_overlap(of) for of in _communication(scene)]
+    elif tab == "launches" and scene.comparison is not None:  # whose streams may have other numbers
+        pairs = paired_launches(scene.comparison.analyses).items()
+        found = [{label: _launches(row) for label, both in pairs if (row := both[side]) is not None} for side in range(2)]
+    else:
+        found = [kind.rows(of) for of in _analyses(scene)]
+    if len(found) == 1:
+        rows = [TableRow((name, *values)) for name, values in found[0].items()]
+        return TabTable([Head(kind.head), *kind.figures], rows, "" if rows else kind.missing)
+    first, *others = kind.figures
+    heads = [Head(kind.head), Head("change", Unit.CHANGE), *(Head(word, first.unit) for word in scene.words)]
+    for figure in others:
+        heads += [figure, Head("→", figure.unit)]
+    rows = []
+    nothing: tuple[Value, ...] = (None,) * len(kind.figures)
+    for name in dict.fromkeys([*found[0], *found[1]]):
+        ours, theirs = found[0].get(name, nothing), found[1].get(name, nothing)
+        values: list[Value] = [name, _number(theirs[0]) - _number(ours[0])]
+        for a, b in zip(ours, theirs, strict=True):
+            values += [a, b]
+        rows.append(TableRow(tuple(values)))
+    return TabTable(heads, rows, "" if rows else kind.missing)
+
+
+def _communication(scene: Scene) -> list[Communication | None]:
+    if scene.comparison is not None:
+        both = scene.comparison.communication
+        return [both.recorded, both.replayed] if both is not None else [None, None]
+    assert scene.summary is not None
+    return [scene.summary.communication]
+
+
+def _overlap(of: Communication | None) -> dict[str, tuple[Value, ...]]:
+    """Per step and rank."""
+    whole_ns = 0 if of is None else of.exposed_ns + of.hidden_ns
+    if of is None or not whole_ns:
+        return {}
+    parts = {"exposed: the GPU has nothing else to do": of.exposed_ns, "hidden behind computation": of.hidden_ns}
+    return {words: (ns / max(of.steps, 1), ns / whole_ns) for words, ns in parts.items()}
+
+
+def _analyses(scene: Scene) -> list[Analyses]:
+    if scene.comparison is not None:
+        both = scene.comparison.analyses
+        return [both.recorded, both.replayed]
+    assert scene.summary is not None
+    return [scene.summary.analyses]
+
+
+def _number(value: Value) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _idle(of: Analyses) -> dict[str, tuple[Value, ...]]:
+    """Per step, the mean of the devices."""
+    window_ns = sum(idle.window_ns / max(idle.steps, 1) for idle in of.idle.values()) / max(len(of.idle), 1)
+    return {
+        words: (time_ns, time_ns / window_ns if window_ns else None)
+        for words, time_ns in idle_per_step(of.idle).items()
+        if time_ns
+    }
+
+
+def _copies(of: Analyses) -> dict[str, tuple[Value, ...]]:
+    return {row.kind: (row.duration_ns, row.bytes, row.count, row.gbps, curve_text(row.over_time)) for row in of.transfers}
+
+
+def _rates(rows: Sequence[OpRates]) -> dict[str, tuple[Value, ...]]:
+    return {op_label(row): (row.device_ns, row.calls, row.tflops, row.flops_share, row.gbps, row.bytes_share) for row in rows}
+
+
+def _launches(row: StreamLaunches) -> tuple[Value, ...]:
+    return row.delay_median_ns, row.delay_p95_ns, row.queue_mean, row.queue_most, row.count
+
+
+def _modules(of: Analyses) -> dict[str, tuple[Value, ...]]:
+    return {
+        row.path: (row.forward_ns + row.backward_ns, row.forward_ns, row.backward_ns, row.own_ns, row.host_ns, row.calls)
+        for row in of.modules
+    }
+
+
+def _path(of: Analyses) -> dict[str, tuple[Value, ...]]:
+    path = of.critical_path
+    if path is None:
+        return {}
+    named = {**path.by_kind, **{name: ns for name, ns in path.by_name.items() if name not in path.by_kind}}
+    return {name: (ns, ns / path.duration_ns if path.duration_ns else None) for name, ns in named.items()}
+
+
+def _ranks(of: Analyses) -> dict[str, tuple[Value, ...]]:
+    return {f"rank {row.rank}": (row.caused_ns, row.waited_ns, row.last, row.collectives) for row in of.stragglers}
+
+
+def _memory(scene: Scene) -> TabTable:
+    """Every device of every trace at its own peak."""
+    rows = []
+    for side, trace in enumerate(scene.traces):
+        for device in range(len(trace.devices)):
+            peak = held_at_peak(trace, device)
+            for one in peak.held if peak is not None else ():
+                label = trace.device_label(device) + (", freed by size" if peak is not None and peak.by_size else "")
+                rows.append(TableRow((one.op or "(no op)", one.phase, scene.words[side], one.bytes, one.count, label)))
+    rows.sort(key=lambda row: -_number(row.values[3]))
+    heads = [Head("held at the peak, by op"), Head("phase"), Head("trace")]
+    heads += [Head("bytes", Unit.BYTES), Head("count", Unit.COUNT), Head("device")]
+    return TabTable(heads, rows, "" if rows else "no memory events are recorded")
+
+
+_RATES = (
+    Head("GPU time", Unit.TIME), Head("calls", Unit.COUNT), Head("TFLOP/s", Unit.NUMBER), Head("of peak", Unit.SHARE),
+    Head("GB/s", Unit.NUMBER), Head("of peak", Unit.SHARE),
+)  # fmt: skip
+_KINDS = {
+    "idle": _TableKind(
+        "GPU idle, per step and GPU", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], _idle, "no idle time that is known"
+    ),
+    "copies": _TableKind(
+        "copies",
+        [Head("time", Unit.TIME), Head("bytes", Unit.BYTES), Head("count", Unit.COUNT), Head("GB/s", Unit.NUMBER),
+         Head("over time")],
+        _copies,
+        "no copies are recorded",
+    ),
+    "launches": _TableKind(
+        "launches of stream",
+        [Head("delay", Unit.TIME), Head("95 %", Unit.TIME), Head("queue, mean", Unit.NUMBER), Head("most", Unit.COUNT),
+         Head("count", Unit.COUNT)],
+        lambda of: {f"{row.device} stream {row.stream}": _launches(row) for row in of.launches},
+        "no launches are recorded",
+    ),
+    "overlap": _TableKind(
+        "communication, per step and rank", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], lambda _: {},
+        "no communication between ranks is recorded",
+    ),
+    "rates": _TableKind("kind of op", _RATES, lambda of: _rates(of.achieved), "no ops with GPU work are recorded"),
+    "shapes": _TableKind("op and shapes", _RATES, lambda of: _rates(of.op_shapes), "no ops with GPU work are recorded"),
+    "modules": _TableKind(
+        "module",
+        [Head("GPU time", Unit.TIME), Head("forward", Unit.TIME), Head("backward", Unit.TIME), Head("own", Unit.TIME),
+         Head("host", Unit.TIME), Head("calls", Unit.COUNT)],
+        _modules,
+        "no modules are recorded: trace record notes them, and torch.profiler with with_modules or with_stack",
+    ),
+    "path": _TableKind(
+        "critical path of the median step", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], _path, "no steps with kernels"
+    ),
+    "ranks": _TableKind(
+        "came last to collectives",
+        [Head("others waited", Unit.TIME), Head("waited", Unit.TIME), Head("last", Unit.COUNT), Head("of", Unit.COUNT)],
+        _ranks,
+        "no collectives of several ranks are recorded",
+    ),
+}  # fmt: skip
+ANALYSES = ("memory", *_KINDS)

@@ -1,0 +1,98 @@
+"""What a table is: columns of values with units, rows that lead somewhere; as texts for the screen and as CSV for a file.
+
+Unit.TIME.text(1_200_000)                  # "1.2 ms"
+csv_text(table)                            # values in the units that the heads tell, and full names
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from traces.model.trace import NONE
+from tui.text.figures import ABSENT, count_text, share_text, size_text, time_text
+from tui.view.scene.difference import Difference
+
+Value = str | int | float | None
+
+
+class Unit(Enum):
+    """What a column holds: how it is written, and what a file calls it."""
+
+    TEXT = ""
+    COUNT = " "
+    TIME = "ns"
+    CHANGE = "change ns"
+    SHARE = "share"
+    BYTES = "bytes"
+    NUMBER = "number"
+
+    def text(self, value: Value) -> str:
+        if value is None:
+            return ABSENT
+        if isinstance(value, str):
+            return value
+        return _TEXTS[self](value)
+
+
+_TEXTS: dict[Unit, Callable[[float], str]] = {
+    Unit.TEXT: str,
+    Unit.COUNT: lambda value: count_text(round(value, 1)),
+    Unit.TIME: time_text,
+    Unit.CHANGE: lambda value: time_text(value, signed=True) if round(value) else "0",
+    Unit.SHARE: share_text,
+    Unit.BYTES: size_text,
+    Unit.NUMBER: lambda value: f"{value:.1f}",
+}
+
+
+class Head(NamedTuple):
+    name: str
+    unit: Unit = Unit.TEXT
+
+    @property
+    def of_file(self) -> str:
+        unit = self.unit.value.split(" ")[-1] if self.unit is not Unit.NUMBER else ""
+        return f"{self.name} ({unit})" if unit else self.name
+
+
+class TableRow(NamedTuple):
+    """`values` go with the columns. What choosing the row goes to: rows named `name` of a `table`, found in trace `side`; the
+    pair of steps of number `step`; or a difference."""
+
+    values: tuple[Value, ...]
+    name: str = ""
+    table: str = ""
+    side: int = 0
+    step: int = NONE
+    difference: Difference | None = None
+
+    @property
+    def full_name(self) -> str:
+        if self.difference is not None:
+            return self.difference.sentence
+        return self.name or str(self.values[0])
+
+
+class TabTable(NamedTuple):
+    columns: Sequence[Head]
+    rows: list[TableRow]
+    note: str = ""  # what is said instead of rows
+
+
+def csv_text(table: TabTable) -> str:
+    """The table for a spreadsheet: full names, values in the units that the heads tell."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    heads, last = [], ""
+    for head in table.columns:
+        last = last if head.name == "→" else head.name
+        heads.append(head._replace(name=f"{last} replayed" if head.name == "→" else head.name).of_file)
+    writer.writerow([*heads, "full name"])
+    for row in table.rows:
+        values = ["" if value is None else round(value, 6) if isinstance(value, float) else value for value in row.values]
+        writer.writerow([*values, row.difference.name if row.difference is not None else row.name])
+    return out.getvalue()

@@ -1,0 +1,217 @@
+"""The rows of the tables: differences, kernels, ops, phases, steps, collectives, and the sums over a selected stretch.
+
+    table = table_of(scene, "kernels")
+    table.columns[1], table.rows[0].values     # Head("change", Unit.CHANGE), ("volta_sgemm_nn", 1200, ...): values, not texts
+
+Times of kernels and ops are per step, over the steps that both traces have, without warm-up; of one trace they are of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from traces.figures.pace import pace_intervals
+from traces.model.trace import NONE, Column, Trace
+from tui.text.analyses import REASONS
+from tui.view.differences import compared_pairs
+from tui.view.scene.aggregates import Totals, kernel_totals, op_totals, step_weights
+from tui.view.scene.axis import Axis
+from tui.view.scene.difference import Difference
+from tui.view.scene.scene import Scene
+from tui.view.scene.short_names import short_name
+from tui.view.scene.tracks import groups
+from tui.view.stretch import stretch_sums
+from tui.view.tables.analysis_rows import ANALYSES, analysis_table
+from tui.view.tables.parts import Head, TableRow, TabTable, Unit, Value
+from tui.view.timeline.ruler import step_name
+
+TABS = ("differences", "kernels", "ops", "phases", "steps", "collectives", *ANALYSES, "range")
+
+
+def table_of(
+    scene: Scene,
+    tab: str,
+    found: Sequence[Difference] = (),
+    axis: Axis | None = None,
+    range_ns: tuple[int, int] | None = None,
+) -> TabTable:
+    """The whole table. `found` are the differences; of "range" the axis and the stretch on it are needed."""
+    if not scene.has_figures:
+        return TabTable([Head("")], [], "working out the figures ...")
+    if tab == "range":
+        if axis is None or range_ns is None:
+            return TabTable([Head("")], [], "no range selected: v begins one at the cursor, the arrows extend it, v ends it")
+        return _stretch(scene, axis, *sorted(range_ns))
+    if tab in ANALYSES:
+        return analysis_table(scene, tab)
+    if tab == "differences":
+        return _differences(scene, found)
+    table = _MADE[tab](scene)
+    return table._replace(note="" if table.rows else f"no {tab} are recorded")
+
+
+def _differences(scene: Scene, found: Sequence[Difference]) -> TabTable:
+    heads = [Head("#", Unit.COUNT), Head("what"), Head("change", Unit.CHANGE), Head("name"), Head("op"), Head("phase")]
+    heads += [Head("times", Unit.COUNT), Head("steps", Unit.COUNT)]
+    if len(scene.traces) < 2:
+        return TabTable(heads, [], "one trace has no differences")
+    rows = [
+        TableRow(
+            (n, one.what, one.total_ns, short_name(one.name), short_name(one.op), one.phase, one.count, one.steps),
+            difference=one,
+        )
+        for n, one in enumerate(found, 1)
+    ]
+    return TabTable(heads, rows, "" if rows else "nothing differs, waits for data and warm-up left out: W shows these too")
+
+
+def compared_totals(scene: Scene, of: Callable[[Trace, Column], dict[str, Totals]]) -> list[dict[str, Totals]]:
+    """Of one trace the totals of all, of two each side's per step that is compared."""
+    pairs, two = compared_pairs(scene), len(scene.traces) == 2
+    steps = [[scene.step_pairs[n][side] for n in pairs] if two and scene.step_pairs else [] for side in range(2)]
+    return [of(trace, step_weights(trace, own)) for trace, own in zip(scene.traces, steps, strict=False)]
+
+
+def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: str) -> TabTable:
+    two = len(scene.traces) == 2
+    found = compared_totals(scene, of)
+    whole = sum(total.total_ns for total in found[0].values()) or 1
+    if not two:
+        heads = [Head(what), Head("GPU time", Unit.TIME), Head("%", Unit.SHARE), Head("calls", Unit.COUNT)]
+        heads += [Head(word, Unit.TIME) for word in ("mean", "min", "max")]
+        rows = []
+        for of_name in sorted(found[0].values(), key=lambda of: -of.total_ns):
+            figures = of_name.total_ns / whole, of_name.calls, of_name.mean_ns, of_name.least_ns, of_name.most_ns
+            rows.append(TableRow((short_name(of_name.name), of_name.total_ns, *figures), of_name.name, table))
+        return TabTable(heads, rows)
+    a, b = scene.words
+    heads = [Head(what), Head("change", Unit.CHANGE), Head(a, Unit.TIME), Head(b, Unit.TIME), Head("%", Unit.SHARE)]
+    heads += [Head("calls", Unit.COUNT), Head("→", Unit.COUNT)]
+    for word in ("mean", "min", "max"):
+        heads += [Head(word, Unit.TIME), Head("→", Unit.TIME)]
+    rows = []
+    for key in dict.fromkeys([*found[0], *found[1]]):
+        ours, theirs = found[0].get(key), found[1].get(key)
+        one = ours or theirs
+        assert one is not None
+        both: list[Value] = []
+        for figure in ("calls", "mean_ns", "least_ns", "most_ns"):
+            both += [getattr(of, figure) if of else None for of in (ours, theirs)]
+        times = [of.total_ns if of else 0.0 for of in (ours, theirs)]
+        values = (short_name(one.name), times[1] - times[0], *[t or None for t in times], (times[0] or times[1]) / whole, *both)
+        rows.append(TableRow(values, one.name, table, 0 if ours else 1))
+    rows.sort(key=lambda row: -float(row.values[2] or row.values[3] or 0))
+    return TabTable(heads, rows)
+
+
+def _phases(scene: Scene) -> TabTable:
+    words = (("host", ""), ("between events", "device_"), ("GPU busy", "busy_"))  # and what the figures' names begin with
+    if scene.comparison is None:
+        assert scene.summary is not None
+        heads = [Head("phase"), *(Head(word, Unit.TIME) for word, _ in words)]
+        own = scene.summary.phases.items()
+        rows = [TableRow((name, *(getattr(of, f"{key}median_ns") for _, key in words)), name, "phases") for name, of in own]
+        return TabTable(heads, rows)
+    heads = [Head("phase")]
+    for word, _ in words:
+        heads += [Head(word, Unit.TIME), Head("→", Unit.TIME), Head("change", Unit.CHANGE)]
+    rows = []
+    for name, error in scene.comparison.phases.items():
+        values: list[Value] = [name]
+        for _, key in words:
+            ours, theirs = (getattr(error, f"{key}{side}_median_ns") for side in ("recorded", "replayed"))
+            values += [ours, theirs, None if None in (ours, theirs) else theirs - ours]
+        rows.append(TableRow(tuple(values), name, "phases", 0 if error.recorded_median_ns else 1))
+    return TabTable(heads, rows)
+
+
+def _steps(scene: Scene) -> TabTable:
+    kinds = ("", "warm-up", "evaluation", "profiled", "incomplete")
+    rows = []
+    intervals = [pace_intervals(trace) for trace in scene.traces]
+    for number, pair in enumerate(scene.step_pairs):
+        both = list(zip(scene.traces, pair, strict=False))
+        times: list[Value] = [int(of[row]) if row != NONE else None for of, row in zip(intervals, pair, strict=False)]
+        own = [kinds[int(trace.steps.kind[row])] for trace, row in both if row != NONE]
+        kind = " ".join(dict.fromkeys(filter(None, own)))
+        if len(times) == 2:
+            a, b = times
+            times.append(b - a if isinstance(a, int) and isinstance(b, int) else None)
+        rows.append(TableRow((step_name(scene, number), *times, kind), step=number))
+    heads = [Head("lasts", Unit.TIME)]
+    if len(scene.traces) == 2:
+        heads = [*(Head(word, Unit.TIME) for word in scene.words), Head("change", Unit.CHANGE)]
+    return TabTable([Head("step"), *heads, Head("kind")], rows)
+
+
+def _collectives(scene: Scene) -> TabTable:
+    rows = []
+    for side, trace in enumerate(scene.traces):
+        spans = trace.collectives
+        every = np.arange(len(spans))
+        for (name, size, ranks), same in groups(every, spans.name, spans.bytes, spans.group_size):
+            own = spans.duration_ns[same]
+            figures = int(own.sum()), len(own), float(own.mean()), int(own.min()), int(own.max())
+            known = (None if size == NONE else size), (None if ranks == NONE else ranks)
+            text = trace.strings[name]
+            rows.append(TableRow((text, scene.words[side], *known, *figures), text, "collectives", side))
+    heads = [Head("collective"), Head("trace"), Head("bytes", Unit.BYTES), Head("ranks", Unit.COUNT), Head("total", Unit.TIME)]
+    heads += [Head("calls", Unit.COUNT), *(Head(word, Unit.TIME) for word in ("mean", "min", "max"))]
+    rows.sort(key=lambda row: -float(row.values[4] or 0))
+    return TabTable(heads, rows)
+
+
+def _stretch(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> TabTable:
+    sides = stretch_sums(scene, axis, begin_ns, end_ns)
+    two = len(sides) == 2
+    rows = []
+
+    of_devices = [of.length_ns * of.devices for of in sides]
+
+    def add(
+        what: str, name: str, times: Sequence[float | None], counts: Sequence[float | None], table: str = "",
+        lengths: Sequence[int] = of_devices,
+    ) -> None:  # fmt: skip
+        values: list[Value] = [what, short_name(name), *times]
+        if two:
+            values.append((times[1] or 0) - (times[0] or 0))
+        shares = [t / whole if t is not None and whole else None for t, whole in zip(times, lengths, strict=True)]
+        side = next((n for n, time_ns in enumerate(times) if time_ns is not None), 0)
+        rows.append(TableRow((*values, *shares, *counts), name, table, side))
+
+    nothing = [None] * len(sides)
+    if any(of_devices):
+        add("", "GPU busy", [of.busy_ns for of in sides], nothing)
+        add("", "GPU idle", [of.idle_ns for of in sides], nothing)
+    for reason, said in REASONS.items():
+        times = [of.idle_by_reason[reason] for of in sides]
+        if any(times):
+            add("idle", said, times, nothing)
+    of_ranks = [of.length_ns * len(trace.ranks) for of, trace in zip(sides, scene.traces, strict=True)]
+    for what, table, found, lengths in (
+        ("phase", "phases", [of.phases for of in sides], of_ranks),
+        ("kind", "", [of.kinds for of in sides], of_devices),
+        ("kernel", "device", [of.kernels for of in sides], of_devices),
+        ("op", "", [of.ops for of in sides], of_devices),
+    ):
+        for name in dict.fromkeys(name for of in found for name in of):
+            both = [of.get(name) for of in found]
+            took, calls = ([getattr(one, figure, None) for one in both] for figure in ("total_ns", "calls"))
+            add(what, name, took, calls, table, lengths)
+    words = scene.words if two else ("time",)
+    heads = [Head("what"), Head("name"), *(Head(word, Unit.TIME) for word in words)]
+    heads += [Head("change", Unit.CHANGE)] if two else []
+    heads += [Head("%" if n == 0 else "→", Unit.SHARE) for n in range(len(sides))]
+    heads += [Head("calls" if n == 0 else "→", Unit.COUNT) for n in range(len(sides))]
+    return TabTable(heads, rows)
+
+
+_MADE: dict[str, Callable[[Scene], TabTable]] = {
+    "kernels": lambda scene: _work(scene, kernel_totals, "kernel", "device"),
+    "ops": lambda scene: _work(scene, op_totals, "op", "host"),
+    "phases": _phases,
+    "steps": _steps,
+    "collectives": _collectives,
+}

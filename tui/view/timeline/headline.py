@@ -1,0 +1,131 @@
+"""What is said first: the same program or not, step times and their error, busy share, memory peak, how well it matched.
+
+    headline(scene, width=80)   # [Said("The same program: ...", "good"), ...]
+
+The figures are those of `trace diff`, or of `trace info` for one trace. Nothing is worked out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
+
+from traces.comparison.compare import Comparison
+from traces.figures.problems import Severity, problems_of
+from traces.figures.spread import Spread
+from traces.figures.summary import Summary
+from tui.text.diff import verdict_sentences
+from tui.text.figures import (
+    ABSENT,
+    count_text,
+    counted,
+    error_text,
+    fit,
+    of_devices,
+    printable,
+    share_text,
+    size_text,
+    time_text,
+)
+from tui.view.scene.scene import Scene
+
+LINES = 4  # at most
+_FEW_DEVICES = 4
+T = TypeVar("T", int, float)
+
+
+class Said(NamedTuple):
+    """A line, and how it is meant: "good", "bad", "plain"."""
+
+    text: str
+    tone: str
+
+
+def headline(scene: Scene, width: int) -> list[Said]:
+    """Up to LINES lines of at most `width` characters."""
+    if scene.comparison is not None:
+        lines = [_verdict(scene.comparison), *_packed(_pair_figures(scene.comparison), width)]
+    elif scene.summary is not None:
+        lines = [Said(_origin(scene.names[0], scene.summary), "plain"), *_packed(_figures(scene.summary), width)]
+    else:
+        names = " against ".join(scene.names)
+        lines = [Said(names, "plain"), Said("working out the figures ...", "plain")]
+    return [Said(fit(line.text, width), line.tone) for line in lines][:LINES]
+
+
+def _verdict(of: Comparison) -> Said:
+    """What `trace diff` says first, and what it rests on."""
+    (said, style), *_ = verdict_sentences(of)
+    said = said.rstrip(".")
+    if of.verdict.same is None:
+        return Said(f"The same program? Cannot be told: {of.verdict.reason}", "plain")
+    if of.verdict.same:
+        said = f"The same program, {said if said.startswith('FAIL') else said[:1].lower() + said[1:]} · {of.verdict.reason}"
+    return Said(said, "good" if style == "green" else "bad")
+
+
+def _pair_figures(of: Comparison) -> list[str]:
+    figures = [_times("step", of.steps)]
+    if of.judged == "compute_side":
+        figures.append(_times("without loading", of.compute_side))
+    if of.steps.recorded_median_ns is None:
+        figures = [_times("GPU time", of.gpu_busy)]
+    figures[:0] = [f"{name} is an ESTIMATE" for name in of.estimates]
+    shares = [s for s in of.streams if s.recorded_busy is not None and s.replayed_busy is not None]
+    if shares:
+        most = max(shares, key=lambda share: share.recorded_busy or 0.0)
+        figures.append(f"busy {share_text(most.recorded_busy)} → {share_text(most.replayed_busy)}")
+    peaks = sorted(of.memory.items(), key=lambda item: -(item[1].recorded_peak_bytes or 0))
+    for device, peak in peaks[: 1 if len(peaks) > _FEW_DEVICES else None]:
+        words = "memory" if len(peaks) == 1 else f"{device} memory"
+        figures.append(f"{words} {size_text(peak.recorded_peak_bytes)} → {size_text(peak.replayed_peak_bytes)}")
+    if of.coverage:
+        kinds = [f"{kind} {share_text(share)}" for kind, share in of.coverage.items() if share >= 0.0005]
+        figures.append("matched " + ", ".join(kinds))
+    return figures
+
+
+def _times(words: str, spread: Spread) -> str:
+    if spread.recorded_median_ns is None or spread.replayed_median_ns is None:
+        return f"{words} {ABSENT}"
+    times = [time_text(spread.recorded_median_ns), time_text(spread.replayed_median_ns)]
+    return f"{words} {times[0]} → {times[1]} ({error_text(spread.error)})"
+
+
+def _origin(name: str, of: Summary) -> str:
+    names = dict.fromkeys(printable(device.name, colour=False) or "an unnamed GPU" for device in of.devices)
+    kinds = ", ".join(names) or "no GPU"
+    mark = " · ESTIMATE by trace predict, not a recording" if of.run.predicted else ""
+    return f"{name}: {f'{len(of.devices)} x ' if len(of.devices) > 1 else ''}{kinds}{mark}"
+
+
+def _figures(of: Summary) -> list[str]:
+    counts = of.counts
+    several = f" of {len(of.ranks)} ranks" if len(of.ranks) > 1 else ""
+    figures = [f"{counted(counts.steps, 'step')}{several}"]
+    if of.step_median_ns is not None:
+        figures.append(f"median {time_text(of.step_median_ns)}")
+    figures += _of_devices("busy", of.busy_shares, share_text)
+    figures += _of_devices("memory", {device: peak.peak_allocated_bytes for device, peak in of.memory.items()}, size_text)
+    figures.append(f"{count_text(counts.kernels)} kernels, {count_text(counts.host_ops)} ops")
+    problems = [p for p in problems_of(of.problems, counts.kernels) if p.severity >= Severity.WARNING]
+    if problems:
+        figures.append(f"{counted(sum(p.count for p in problems), 'problem')} in the recording (see trace info)")
+    return figures
+
+
+def _of_devices(words: str, values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
+    if len(values) == 1:
+        return [f"{words} {text(value)}" for value in values.values()]
+    return [f"{words} {told}" for told in of_devices(values, text)]
+
+
+def _packed(figures: list[str], width: int) -> list[Said]:
+    """As many figures to a line as fit."""
+    lines: list[str] = []
+    for figure in figures:
+        if lines and len(lines[-1]) + 3 + len(figure) <= width:
+            lines[-1] += " · " + figure
+        else:
+            lines.append(figure)
+    return [Said(line, "plain") for line in lines]

@@ -1,0 +1,129 @@
+"""From one span to what belongs to it: what launched it, what it launched, its backward, the next of its name.
+
+launcher(scene, kernel)              # the op that launched it
+launched(scene, op)                  # the first kernel that it launched
+backward(scene, kernel)              # the first kernel of the backward pass of its op, or of the forward one's
+place_among(window, span, 1)         # (the next of its name, where that is on the axis, 5, 96): the 5th of 96
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from traces.analyses.modules import PREFIX
+from traces.figures.measure import op_of
+from traces.model.trace import NONE, Column, HostKind, HostSpans, Trace
+from tui.view.scene.scene import Scene
+from tui.view.timeline.spans import Span, find_span
+from tui.view.timeline.window import Window
+
+_DEEPEST = 10_000
+
+
+def launcher(scene: Scene, span: Span) -> Span | None:
+    """The op, or else the call, that launched device work; of a host span the one around it."""
+    trace = scene.traces[span.side]
+    if span.table == "host":
+        row = int(trace.host.parent[span.number])
+    elif span.table == "device":
+        row = int(op_of(trace)[span.number])
+        row = int(trace.device.launch[span.number]) if row == NONE else row
+    else:
+        return None
+    return find_span(scene, span.side, "host", row) if 0 <= row < len(trace.host) else None
+
+
+def launched(scene: Scene, span: Span) -> Span | None:
+    """The first device work that a host span launched, by itself or within."""
+    if span.table != "host":
+        return None
+    rows = launched_rows(scene.traces[span.side], span.number)
+    return find_span(scene, span.side, "device", int(rows[0])) if len(rows) else None
+
+
+def launched_rows(trace: Trace, number: int) -> Column:
+    """The device spans that a host span launched, in order of their starts."""
+    host = trace.host
+    own = np.flatnonzero(host.thread == host.thread[number])  # in order of start: what is nested follows
+    behind = own[0] + np.searchsorted(host.start_ns[own], int(host.end_ns[number]), side="left") if len(own) else number
+    launch = trace.device.launch
+    rows = np.flatnonzero((launch >= number) & (launch < max(int(behind), number + 1)))
+    return np.asarray(rows[np.argsort(trace.device.start_ns[rows], kind="stable")])
+
+
+def backward(scene: Scene, span: Span) -> Span | None:
+    """The op of the backward pass of a forward op or the other way round, as autograd numbers them; of a kernel its kernel."""
+    trace = scene.traces[span.side]
+    start = launcher(scene, span) if span.table == "device" else span
+    if start is None or start.table != "host":
+        return None
+    host = trace.host
+    row = next((of for of in _outward(host, start.number) if host.sequence[of] != NONE), NONE)
+    if row == NONE:
+        return None
+    is_backward = host.forward_thread != NONE
+    same = (host.sequence == host.sequence[row]) & (host.kind == HostKind.OP)
+    others = np.flatnonzero(same & (is_backward if not is_backward[row] else ~is_backward))
+    ranks = np.array([thread.rank for thread in trace.threads])
+    others = others[ranks[host.thread[others]] == ranks[host.thread[row]]]
+    # Numbers begin anew in every step of some recordings: the closest in time, on the side where it must be.
+    ahead = host.start_ns[others] - host.start_ns[row] if not is_backward[row] else host.start_ns[row] - host.start_ns[others]
+    others, ahead = others[ahead > 0], ahead[ahead > 0]
+    if not len(others):
+        return None
+    partner = find_span(scene, span.side, "host", int(others[np.argmin(ahead)]))
+    return (launched(scene, partner) or partner) if partner is not None and span.table == "device" else partner
+
+
+def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
+    """Of a host span: the modules that it runs in, outermost first, and the Python frames around it, innermost first."""
+    host, modules, frames = trace.host, list[str](), list[str]()
+    stack = trace.strings[int(host.stack[number])]
+    for row in _outward(host, number):
+        text = trace.strings[int(host.name[row])]
+        if text.startswith(PREFIX) and host.kind[row] in (HostKind.PYTHON, HostKind.ANNOTATION):
+            modules.insert(0, text.removeprefix(PREFIX))
+        if host.kind[row] == HostKind.PYTHON:
+            frames.append(text)
+    return modules, stack.split(";") if stack else frames
+
+
+def _outward(host: HostSpans, row: int) -> Iterator[int]:
+    """A host span, the one around it, and so on."""
+    for _ in range(_DEEPEST):
+        if row == NONE:
+            return
+        yield row
+        row = int(host.parent[row]) if host.parent[row] < row else NONE
+
+
+def place_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, int] | None:
+    """The next (`by` 1) or previous (-1) of a span's name on the axis, where it is, and which of how many it is; behind the
+    last comes the first again."""
+    spans = getattr(window.scene.traces[span.side], span.table)
+    if span.table == "batches":
+        return None
+    return next_named(window, span.side, span.table, int(spans.name[span.number]), by, span.number)
+
+
+def next_named(
+    window: Window, side: int, table: str, name: int, by: int, after: int = NONE
+) -> tuple[Span, int, int, int] | None:
+    """See `place_among`: of a name, seen from a row of the table, or from the cursor where that is not shown."""
+    spans = getattr(window.scene.traces[side], table)
+    rows = np.flatnonzero(spans.name == name)
+    places, which = window.axis.sides[side].every_place(spans.start_ns[rows])
+    if not len(places):
+        return None
+    here = int(np.argmin(np.abs(places - window.cursor_ns)))
+    if rows[which[here]] == after:
+        at = (here + by) % len(places)
+    elif by > 0:
+        at = int(np.searchsorted(places, window.cursor_ns, side="right")) % len(places)
+    else:
+        at = int(np.searchsorted(places, window.cursor_ns, side="left")) - 1
+    at %= len(places)
+    span = find_span(window.scene, side, table, int(rows[which[at]]))
+    return None if span is None else (span, int(places[at]), at + 1, len(places))

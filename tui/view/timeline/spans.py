@@ -1,0 +1,204 @@
+"""Single spans of a scene: the one under the cursor, its neighbours, its counterpart in the other trace.
+
+    span = under(window)                      # Span(side=0, row=1, place=812, table="device", number=812)
+    counterpart(scene, span, by, at_ns)       # the same call in the other trace, or None
+
+The counterpart of a kernel is that of traces/comparison/counterparts.py. Of anything else it is the span of the same 0-based
+index among those of its name in the step that lies over this one. Ops go by their canonical names, and one within another of
+the same (aten::cudnn_convolution in aten::conv2d) is not counted: its counterpart is that of the outer one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.comparison.counterparts import Counterparts
+from traces.figures.measure import launch_steps, step_windows
+from traces.model.trace import NONE, Column, Trace
+from traces.names.equivalent_ops import canonical_op
+from tui.view.scene.alignment import Alignment
+from tui.view.scene.lanes import Lane
+from tui.view.scene.scene import Scene
+from tui.view.timeline.window import Window
+
+
+@dataclass(frozen=True)
+class Span:
+    """A row of a trace's table. `row` is the scene's row that shows it, `place` its place in that row's lane."""
+
+    side: int
+    row: int
+    place: int
+    table: str
+    number: int
+
+
+def _cursor(window: Window) -> tuple[int, int, Lane] | None:
+    """The side, the row and the lane of the cursor's line; None where that has no spans."""
+    line, side = window.cursor_line, window.cursor_side
+    lane = window.scene.rows[line.row].lane(side) if line is not None else None
+    return (side, line.row, lane) if line is not None and lane is not None and len(lane) else None
+
+
+def under(window: Window) -> Span | None:
+    """The span that the cursor's column shows: the one at its middle, else the closest in the column, else none."""
+    if (at := _cursor(window)) is None:
+        return None
+    side, row, lane = at
+    column = window.cursor_column
+    if not 0 <= column < window.columns:
+        return None
+    edges = window.edges_ns[column : column + 2]
+    view = window.axis.sides[side]
+    middle = int(edges.sum()) // 2
+    if not view.shown([edges[0], edges[1] - 1]).any():
+        return None
+    begin, end, time_ns = (int(view.times([at])[0]) for at in (edges[0], edges[1], middle))
+    place = lane.nearest(time_ns)
+    if int(lane.start_ns[place]) >= max(end, begin + 1) or int(lane.end_ns[place]) < begin:
+        return None
+    return _span(window.scene, side, row, place)
+
+
+def neighbour(window: Window, span: Span | None, by: int) -> Span | None:
+    """The next (`by` 1) or previous (-1) span of the cursor's line; None at its end."""
+    if (at := _cursor(window)) is None:
+        return None
+    side, row, lane = at
+    if span is not None and (span.row, span.side) == (row, side):
+        place = span.place + by
+    else:
+        time_ns = int(window.axis.sides[side].times([window.cursor_ns])[0])
+        behind = int(np.searchsorted(lane.start_ns, time_ns, side="right"))
+        place = behind if by > 0 else behind - 1
+    return _span(window.scene, side, row, place) if 0 <= place < len(lane) else None
+
+
+def _span(scene: Scene, side: int, row: int, place: int) -> Span:
+    track = scene.rows[row].tracks[side]
+    assert track is not None and isinstance(track.lane, Lane)
+    return Span(side, row, place, track.table, int(track.lane.row[place]))
+
+
+def find_span(scene: Scene, side: int, table: str, number: int) -> Span | None:
+    """Where the scene shows a row of a table."""
+    for row, of in enumerate(scene.rows):
+        track = of.tracks[side]
+        if of.stands_for is None and track is not None and track.table == table and isinstance(track.lane, Lane):
+            place = track.lane.place_of(number)
+            if place != NONE:
+                return Span(side, row, place, table, number)
+    return None
+
+
+def name_of(scene: Scene, span: Span) -> str:
+    """The full name."""
+    if span.table == "batches":
+        return scene.rows[span.row].label
+    trace = scene.traces[span.side]
+    return trace.strings[int(getattr(trace, span.table).name[span.number])]
+
+
+def start_of(scene: Scene, span: Span) -> int:
+    return int(getattr(scene.traces[span.side], span.table).start_ns[span.number])
+
+
+def duration_of(scene: Scene, span: Span) -> int:
+    return int(getattr(scene.traces[span.side], span.table).duration_ns[span.number])
+
+
+def place_of(window: Window, span: Span, near_ns: int | None = None) -> int | None:
+    """Where on the axis a span begins, the closest place to `near_ns`, else to the cursor; None where it is not shown."""
+    near_ns = window.cursor_ns if near_ns is None else near_ns
+    return window.axis.sides[span.side].place(start_of(window.scene, span), near_ns)
+
+
+def step_of(scene: Scene, span: Span) -> int:
+    """The row of the step in which a span began (of device work: was launched), NONE outside any."""
+    trace = scene.traces[span.side]
+    return int(_steps_of(trace, span.table, np.array([span.number]))[0])
+
+
+def counterpart(scene: Scene, span: Span, by: Alignment, near_ns: int) -> Span | None:
+    """The same in the other trace; of several steps that lie over this one, in the one closest to `near_ns` on the axis."""
+    if len(scene.traces) < 2:
+        return None
+    step, other = step_of(scene, span), 1 - span.side
+    if span.table == "device" and scene.counterparts is not None:
+        return _kernels_counterpart(scene, scene.counterparts, span, by, near_ns)
+    over = [pair[other] for pair in scene.step_pairs if pair[span.side] == step and pair[other] != NONE]
+    if step == NONE or not over:
+        return None
+    ours, theirs = scene.traces[span.side], scene.traces[other]
+    if len(over) > 1:  # the axis tells which of the replayed steps the eye is on
+        shown_ns = int(scene.axis(by).sides[other].times([near_ns])[0])
+        begin, end = theirs.steps.start_ns, theirs.steps.end_ns
+        over.sort(key=lambda row: max(int(begin[row]) - shown_ns, shown_ns - int(end[row]), 0))
+    text = name_of(scene, span)
+    mine = _alike(ours, span.table, step, text)
+    same = _alike(theirs, span.table, over[0], text)
+    place = np.flatnonzero(mine == _outermost_around(ours, span, mine))
+    if not len(place) or int(place[0]) >= len(same):
+        return None
+    return find_span(scene, other, span.table, int(same[int(place[0])]))
+
+
+def _kernels_counterpart(scene: Scene, found: Counterparts, span: Span, by: Alignment, near_ns: int) -> Span | None:
+    other = 1 - span.side
+    rows = (found.second if other else found.first)[found.of(span.side, span.number)]
+    rows = rows[rows != NONE]
+    if not len(rows):
+        return None
+    starts = scene.traces[other].device.start_ns[rows]
+    places = [scene.axis(by).sides[other].place(int(start_ns), near_ns) for start_ns in starts.tolist()]
+    distances = [abs(place - near_ns) if place is not None else 2**62 for place in places]
+    return find_span(scene, other, "device", int(rows[distances.index(min(distances))]))
+
+
+def _alike(trace: Trace, table: str, step: int, text: str) -> Column:
+    """The rows of a step with a name, in order of time."""
+    spans = getattr(trace, table)
+    if table == "batches":
+        rows = np.arange(len(spans))
+    elif table == "host":
+        wanted = canonical_op(text)
+        names = [number for number, other in enumerate(trace.strings.texts) if canonical_op(other) == wanted]
+        rows = np.flatnonzero(np.isin(spans.name, names))
+    else:
+        rows = np.flatnonzero(spans.name == trace.strings.find(text))
+    rows = rows[_steps_of(trace, table, rows) == step]
+    if table == "host":
+        rows = _outermost(trace, rows)
+    return np.asarray(rows[np.argsort(spans.start_ns[rows], kind="stable")])
+
+
+def _outermost(trace: Trace, rows: Column) -> Column:
+    """Of host rows, which are in order of thread and start, those that lie in no other of them."""
+    thread, end_ns = trace.host.thread, trace.host.end_ns
+    kept: list[int] = []
+    for row in rows.tolist():
+        if not (kept and thread[kept[-1]] == thread[row] and end_ns[kept[-1]] >= end_ns[row]):
+            kept.append(row)
+    return np.array(kept, dtype=np.int64)
+
+
+def _outermost_around(trace: Trace, span: Span, among: Column) -> int:
+    """The row of `among` that is, or holds, the span; its own number if none does."""
+    if span.table != "host":
+        return span.number
+    host, row = trace.host, span.number
+    around = (host.thread[among] == host.thread[row]) & (host.start_ns[among] <= host.start_ns[row])
+    around &= host.end_ns[among] >= host.end_ns[row]
+    return int(among[around][0]) if around.any() else row
+
+
+def _steps_of(trace: Trace, table: str, rows: Column) -> Column:
+    """The step of each row."""
+    if table == "phases":
+        return np.asarray(trace.phases.step[rows])
+    if table == "device":
+        return np.asarray(launch_steps(trace)[rows])
+    start_ns = getattr(trace, table).start_ns[rows]
+    return step_windows(trace).holding(start_ns, np.full(len(rows), trace.ranks[0]))
