@@ -14,17 +14,17 @@ from types import ModuleType
 from typing import Any
 
 from tracer import state
-from tracer.boundary_events import BoundaryEvents, CurrentStream
-from tracer.clock import EpochClock
-from tracer.device_access import DeviceAccess
-from tracer.flight_recorder import FlightRecorder
-from tracer.output import RecordingFile
+from tracer.device.boundary_events import BoundaryEvents, CurrentStream
+from tracer.device.clock import EpochClock
+from tracer.device.device_access import DeviceAccess
 from tracer.profile import Profiler
 from tracer.provenance import ProcessFacts
 from tracer.recorder import Recorder
 from tracer.schedule import Schedule
 from tracer.surfaces import install_all
 from tracer.surfaces.torch_nn_module import ModuleRanges, as_nested_module
+from tracer.writing.flight_recorder import FlightRecorder
+from tracer.writing.output import RecordingFile
 from traces.model.typed_json import from_json
 from traces.script.configuration import RecordSession
 from traces.script.deferred_signals import at_exit

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracer.boundary_events import BoundaryEvent
-from tracer.collectives import CollectiveCall, PendingCollective
-from tracer.device_access import DeviceAccess
-from tracer.flight_recorder import FlightRecorder
+from tracer.device.boundary_events import BoundaryEvent
+from tracer.device.device_access import DeviceAccess
+from tracer.device.taken_events import TakenEvents
 from tracer.own_cost import OwnCost, costed
 from tracer.provenance import ProcessFacts
 from tracer.recording_writer import RecordingWriter
-from tracer.taken_events import TakenEvents
+from tracer.writing.collectives import CollectiveCall, PendingCollective
+from tracer.writing.flight_recorder import FlightRecorder
 from traces.model.trace import NONE, Ending
 
 

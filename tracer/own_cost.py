@@ -26,7 +26,7 @@ from functools import wraps
 from statistics import median
 from typing import Any, Protocol, TypeVar
 
-from tracer.clock import EpochClock
+from tracer.device.clock import EpochClock
 from traces.script.patching import PhaseScope
 from traces.script.script_hooks import ModuleCalls
 

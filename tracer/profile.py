@@ -45,8 +45,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tracer.clock import EpochClock
-from tracer.device_access import PATIENCE_NS, DeviceAccess
+from tracer.device.clock import EpochClock
+from tracer.device.device_access import PATIENCE_NS, DeviceAccess
 from traces.model.run import ProfilerUse
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tracer.device_access import DeviceAccess
+from tracer.device.device_access import DeviceAccess
 from traces.model.machine import DeviceProperties, Machine, TorchSettings
 from traces.model.run import RECORDER, LoaderSettings, ProfilerUse, RecorderNotes, Run, Script
 from traces.model.trace import NONE, Device

@@ -22,20 +22,20 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from tracer.boundary_events import BoundaryEvents
-from tracer.clock import EpochClock
 from tracer.communication import CommunicationRecorder
-from tracer.device_access import DeviceAccess
-from tracer.flight_recorder import FlightRecorder
-from tracer.output import RecordingFile
+from tracer.device.boundary_events import BoundaryEvents
+from tracer.device.clock import EpochClock
+from tracer.device.device_access import DeviceAccess
+from tracer.device.taken_events import TakenEvents
 from tracer.own_cost import OwnCost, costed
 from tracer.profile import Profiler
 from tracer.provenance import ProcessFacts
 from tracer.recording_writer import HeaderSources, RecordingWriter
 from tracer.schedule import Schedule
 from tracer.step_recorder import StepRecorder
-from tracer.taken_events import TakenEvents
 from tracer.thread_rows import ThreadRows
+from tracer.writing.flight_recorder import FlightRecorder
+from tracer.writing.output import RecordingFile
 from traces.model.run import LoaderSettings
 from traces.model.trace import BatchKind, Shape, shapes_text
 from traces.script.deferred_signals import deferred_signals

@@ -15,16 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracer.boundary_events import BoundaryEvent, BoundaryEvents
-from tracer.collectives import CollectiveWriter
-from tracer.device_access import PATIENCE_NS, DeviceAccess
-from tracer.flight_recorder import FlightRecorder
-from tracer.output import RecordingFile
+from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents
+from tracer.device.device_access import PATIENCE_NS, DeviceAccess
 from tracer.own_cost import OwnCost
 from tracer.profile import Profiler
 from tracer.provenance import ProcessFacts
-from tracer.step_writer import EndedStep, Found, Read, StepWriter
 from tracer.thread_rows import ThreadRows
+from tracer.writing.collectives import CollectiveWriter
+from tracer.writing.flight_recorder import FlightRecorder
+from tracer.writing.output import RecordingFile
+from tracer.writing.step_writer import EndedStep, Found, Read, StepWriter
 from traces.model.trace import NONE, Trace, Untimed
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals

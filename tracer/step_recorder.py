@@ -11,15 +11,15 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from tracer.boundary_events import BoundaryEvent
 from tracer.communication import CommunicationRecorder
+from tracer.device.boundary_events import BoundaryEvent
+from tracer.device.taken_events import TakenEvents
 from tracer.own_cost import OwnCost, costed
 from tracer.profile import Profiler
 from tracer.recording_writer import RecordingWriter
 from tracer.schedule import Schedule
-from tracer.step_writer import EndedStep, Found, PhasePart, Read
-from tracer.taken_events import TakenEvents
 from tracer.thread_rows import ThreadRows
+from tracer.writing.step_writer import EndedStep, Found, PhasePart, Read
 from traces.model.trace import NONE, StepKind, Untimed
 from traces.script.phase_rule import PLAIN
 from traces.script.script_cut import CutStep, ScriptCut

@@ -22,7 +22,7 @@ from replayer.memory.device.oom import oom_text_of
 from replayer.recording.kept_workspaces import keeps_workspaces
 from tests.fake_torch import A6000, OOM_TEXT, OUTSIDE_BYTES, USUAL_WORKSPACE_BYTES, FakeTorch
 from tests.replayer.recordings import FakeClock, Log, Op, make_recording
-from tracer.device_access import DeviceAccess
+from tracer.device.device_access import DeviceAccess
 from tracer.provenance import ProcessFacts
 from traces.format.trace_file import load, save
 from traces.model.run import ProfilerUse

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tracer.boundary_events import BoundaryEvents
-from tracer.device_access import DeviceAccess
-from tracer.flight_recorder import FlightRecord
-from tracer.output import RecordingFile
+from tracer.device.boundary_events import BoundaryEvents
+from tracer.device.device_access import DeviceAccess
 from tracer.recorder import Recorder
 from tracer.schedule import Schedule
+from tracer.writing.flight_recorder import FlightRecord
+from tracer.writing.output import RecordingFile
 from traces.model.machine import Machine
 from traces.model.run import LoaderSettings, ProfilerUse, RecorderNotes, Run
 from traces.model.trace import Device

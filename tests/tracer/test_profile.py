@@ -11,7 +11,7 @@ import pytest
 
 from tests.tracer.fakes import FakeClock, FakeCuda
 from tracer import profile as profile_module
-from tracer.device_access import DeviceAccess
+from tracer.device.device_access import DeviceAccess
 from tracer.profile import Profiler
 
 DENIED = "WARNING:2026-11-25 01:49:04 15122:15122 init.cpp:102] failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)\n"

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from tests.tracer.fakes import Bench, FakeFlightRecorder, FakeStream
-from tracer.collectives import CollectiveCall, PendingCollective
-from tracer.device_access import PATIENCE_NS
-from tracer.flight_recorder import FlightRecord
-from tracer.output import _FLUSH_NS
+from tracer.device.device_access import PATIENCE_NS
 from tracer.recording_writer import FIGURES_NS
 from tracer.schedule import Schedule
+from tracer.writing.collectives import CollectiveCall, PendingCollective
+from tracer.writing.flight_recorder import FlightRecord
+from tracer.writing.output import _FLUSH_NS
 from traces.format.trace_file import TraceStream, load
 from traces.model.trace import NONE, BatchKind, Ending, StepKind, Trace, Untimed
 

@@ -11,7 +11,7 @@ Note [When a collective has ended]
     (`Ending.UNSEEN`), as has what a manager only collects, and on the host whatever has no future.
 
 What PyTorch starts in C++ (DistributedDataParallel's buckets, functional collectives) passes here only where the process group
-is written in Python. Otherwise the profile has it, or PyTorch's flight recorder (tracer/flight_recorder.py).
+is written in Python. Otherwise the profile has it, or PyTorch's flight recorder (tracer/writing/flight_recorder.py).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from inspect import isfunction
 from types import ModuleType
 from typing import Any
 
-from tracer.boundary_events import BoundaryEvent
-from tracer.collectives import CollectiveCall
+from tracer.device.boundary_events import BoundaryEvent
 from tracer.recorder import Recorder
 from tracer.state import recorder, started
 from tracer.surfaces.torch_distributed_work import Works
+from tracer.writing.collectives import CollectiveCall
 from traces.model.trace import NONE, Ending
 from traces.script.patching import argument, around, patch, patch_everywhere
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from tracer.collectives import PendingCollective
 from tracer.state import recorder, started
+from tracer.writing.collectives import PendingCollective
 from traces.script.patching import patch, patch_around
 
 _WAITS = ("wait", "synchronize", "block_current_stream")

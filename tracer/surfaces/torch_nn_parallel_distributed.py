@@ -3,8 +3,8 @@
     model = DistributedDataParallel(net)    # provenance["ddp"]: bytes of each bucket, times of the reductions
 
 Python is not called when a bucket is reduced, unless the process group is written in Python, and a communication hook would
-change how it is done. The operations are in PyTorch's flight recorder (tracer/flight_recorder.py); what the reducer itself logs
-is read when the recording is written and before the process group is destroyed.
+change how it is done. The operations are in PyTorch's flight recorder (tracer/writing/flight_recorder.py); what the reducer
+itself logs is read when the recording is written and before the process group is destroyed.
 """
 
 from __future__ import annotations

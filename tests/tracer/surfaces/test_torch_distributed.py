@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from tests.tracer.fakes import FakeClock
 from tracer import state
-from tracer.clock import EpochClock
-from tracer.collectives import CollectiveCall
-from tracer.flight_recorder import FlightRecorder
+from tracer.device.clock import EpochClock
 from tracer.surfaces import torch_distributed, torch_nn_parallel_distributed
+from tracer.writing.collectives import CollectiveCall
+from tracer.writing.flight_recorder import FlightRecorder
 from traces.model.trace import NONE, Ending
 
 

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 from tracer import state
-from tracer.boundary_events import BoundaryEvent, DeviceClock
-from tracer.collectives import PendingCollective
+from tracer.device.boundary_events import BoundaryEvent, DeviceClock
 from tracer.surfaces.torch_distributed_work import Works
+from tracer.writing.collectives import PendingCollective
 
 
 class Notes:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.fakes import FakeClock, FakeCuda, FakeStream
-from tracer.boundary_events import BoundaryEvent, BoundaryEvents, CurrentStream
-from tracer.device_access import DeviceAccess
+from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents, CurrentStream
+from tracer.device.device_access import DeviceAccess
 from traces.model.trace import NONE, Untimed
 
 

@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from tracer.boundary_events import BoundaryEvent
-from tracer.output import RecordingFile
+from tracer.device.boundary_events import BoundaryEvent
 from tracer.provenance import ProcessFacts
+from tracer.writing.output import RecordingFile
 from traces.model.trace import NONE, Ending
 
 # An idle stream passes from one event to the next in less time; the resolution of both clocks is finer.

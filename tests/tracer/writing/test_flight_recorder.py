@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.tracer.fakes import FakeClock
-from tracer.flight_recorder import FlightRecord, FlightRecorder
+from tracer.writing.flight_recorder import FlightRecord, FlightRecorder
 from traces.model.trace import NONE
 
 UNIX_NS = 1_790_000_000_000_000_000

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tracer.clock import EpochClock
-from tracer.device_access import DeviceAccess
+from tracer.device.clock import EpochClock
+from tracer.device.device_access import DeviceAccess
 from traces.model.trace import NONE
 
 # How long to sleep between two looks at an event that is not done: short beside what the end of a process takes.

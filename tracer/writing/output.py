@@ -18,7 +18,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from tracer.clock import EpochClock
+from tracer.device.clock import EpochClock
 from traces.format.trace_file import TraceStream
 from traces.model.trace import TABLES, Strings, Table, Trace, TraceError
 from traces.script.deferred_signals import deferred_signals

@@ -34,8 +34,8 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-from tracer.clock import EpochClock
-from tracer.collectives import CollectiveCall
+from tracer.device.clock import EpochClock
+from tracer.writing.collectives import CollectiveCall
 from traces.model.trace import NONE
 from traces.names.collectives import SCALAR_TYPES, function_of
 from traces.rates.op_cost import size_bytes

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.tracer.fakes import FakeClock
-from tracer.output import RecordingFile
+from tracer.writing.output import RecordingFile
 from traces.format.trace_file import TraceStream, load
 from traces.model.trace import NONE, Trace, TraceWriteError
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tracer.boundary_events import BoundaryEvent
-from tracer.output import RecordingFile
+from tracer.device.boundary_events import BoundaryEvent
 from tracer.provenance import ProcessFacts
+from tracer.writing.output import RecordingFile
 from traces.model.trace import NONE, StepKind, Untimed
 from traces.script.phase_rule import Segment
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracer.boundary_events import BoundaryEvent, BoundaryEvents
-from tracer.device_access import DeviceAccess
+from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents
+from tracer.device.device_access import DeviceAccess
 from traces.model.trace import Untimed
 
 
