@@ -30,8 +30,9 @@ from replayer.tensor.node_numbers import node_numbers
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.timing.timeline.timeline_writer import TimelineWriter
 from traces.format.trace_file import TraceStream, load
+from traces.model.layouts import Shape
 from traces.model.run import REPLAY, MissingOp, ReplayNotes, Run
-from traces.model.trace import Shape, Trace, TraceError, shapes_text
+from traces.model.trace import Trace, TraceError, shapes_text
 from traces.model.typed_json import from_json
 from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.deferred_signals import at_exit

@@ -24,7 +24,7 @@ raise NotEmulated("torch.cuda.MemPool", "drop the pool: the default one is emula
 
 from __future__ import annotations
 
-from traces.model.trace import Shape
+from traces.model.layouts import Shape
 
 
 class NotEmulated(NotImplementedError):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from traces.model.trace import Shape
+from traces.model.layouts import Shape
 from traces.script.phase_rule import ASIDE, op_class
 
 T = TypeVar("T")

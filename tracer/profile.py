@@ -43,19 +43,24 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tracer.device.clock import EpochClock
 from tracer.device.device_access import PATIENCE_NS, DeviceAccess
 from traces.model.run import ProfilerUse
 
-if TYPE_CHECKING:
-    from tracer.surfaces.torch_nn_module import ModuleRanges
-
 # A line of Kineto's log: "WARNING:2026-11-25 01:02:03 4711:4711 CuptiActivityApi.cpp:90] text".
 _KINETO_LINE = re.compile(rb"(?:(INFO|WARNING|ERROR|STAGE|VLOG\(\d\)):\S+ \S+ \d+:\d+ \S+\] |USDT:)(.*)")
 _OLD_BLOCK = re.compile(rb"\[W\S+ \S+ CPUAllocator\.cpp:\d+\] Memory block of unknown size was allocated before")
 _MOST_WARNINGS = 8  # that are kept
+
+
+class Ranges(Protocol):
+    """Ranges that the profiler records between `begin` and `end`, such as the calls of modules."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
 
 
 class Profiler:
@@ -69,7 +74,7 @@ class Profiler:
         clock: EpochClock,
         devices: Callable[[], Iterable[int]],
         stacks: bool = False,
-        modules: ModuleRanges | None = None,
+        modules: Ranges | None = None,
     ) -> None:
         """`devices` are those that the script uses. `modules` are ranges around calls of modules, which stacks show anyway."""
         self.wanted = path is not None

@@ -36,8 +36,9 @@ from tracer.step_recorder import StepRecorder
 from tracer.thread_rows import ThreadRows
 from tracer.writing.flight_recorder import FlightRecorder
 from tracer.writing.output import RecordingFile
+from traces.model.layouts import Shape
 from traces.model.run import LoaderSettings
-from traces.model.trace import BatchKind, Shape, shapes_text
+from traces.model.trace import BatchKind, shapes_text
 from traces.script.deferred_signals import deferred_signals
 from traces.script.phase_rule import ASIDE, LOSS
 from traces.script.step_rule import Optimizers

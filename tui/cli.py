@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 
 from tui.argv import ScriptCommand
 from tui.errors import line_for
+from tui.figures import printable
 from tui.help import CHECK, COMMON, FILES, LOOK, RUN, Commands, from_options
 from tui.options import (
     DetailsOption,
@@ -36,9 +37,8 @@ from tui.options import (
     trace_argument,
 )
 from tui.outputs import open_standard_streams
-from tui.shares import share
+from tui.quantities import share
 from tui.terminal import is_verbose
-from tui.text.figures import printable
 
 app = Commands(
     epilog="""

@@ -23,8 +23,8 @@ from typer._click.core import Context
 from typer._click.formatting import wrap_text
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from tui.figures import paint
 from tui.terminal import COLOUR, QUIET, VERBOSE, When, look
-from tui.text.figures import paint
 
 if TYPE_CHECKING:
     from typer._click.core import Parameter

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tui.figures import printable
 from tui.terminal import look
-from tui.text.figures import printable
 
 
 class TraceOutputError(OSError):

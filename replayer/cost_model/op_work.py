@@ -35,8 +35,8 @@ from math import prod
 from typing import NamedTuple
 
 from replayer.cost_model.constants import ELEMENTWISE_COLUMNS, PASSES, PICTURE_CHANNELS
+from traces.model.layouts import Shape
 from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
-from traces.model.trace import Shape
 from traces.rates.op_cost import compute_unit, itemsize
 
 Shapes = tuple[Shape, ...]

@@ -30,7 +30,7 @@ from replayer.gpu.ranks import RankOperations
 from replayer.timing.host_threads import HostThread
 from replayer.timing.timeline.host_ranges import NAMED
 from traces.analyses.modules import ModuleNames
-from traces.model.trace import Shape
+from traces.model.layouts import Shape
 from traces.script.script_hooks import ModuleMarks
 from traces.script.workload_observer import WorkloadObserver
 

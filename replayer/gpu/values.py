@@ -11,7 +11,8 @@ from replayer.op_signature import OpSignature
 from replayer.recording.values.assumed_values import AssumedValues
 from replayer.recording.values.output_sizes import RecordedOutputSizes
 from replayer.recording.values.recorded_values import RecordedValues
-from traces.model.trace import Shape, Trace
+from traces.model.layouts import Shape
+from traces.model.trace import Trace
 
 
 class ReadValues:

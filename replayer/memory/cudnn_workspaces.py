@@ -17,7 +17,7 @@ Note [Which convolutions take it]
 from __future__ import annotations
 
 from replayer.op_signature import OpSignature
-from traces.model.trace import Shape
+from traces.model.layouts import Shape
 
 _PLACES, _TILE, _WINDOW = 36, 4, (3, 3)
 _BYTES = 4  # fp32

@@ -26,7 +26,7 @@ from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.tensor.values.known_values import known_values, set_known_values
 from replayer.torch_types import TorchAny
-from traces.model.trace import Shape
+from traces.model.layouts import Shape
 
 aten = torch.ops.aten
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from traces.model.trace import Shape
+from traces.model.layouts import Shape
 
 Shapes = tuple[Shape, ...]
 

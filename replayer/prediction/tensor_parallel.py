@@ -38,7 +38,8 @@ from replayer.prediction.parallel import Parallel
 from replayer.prediction.scaling import ScaledOp, call_rows
 from traces.analyses.modules import forward_ops
 from traces.figures.measure import launch_time_ns
-from traces.model.trace import NONE, Column, HostKind, Shape, Trace, TraceError
+from traces.model.layouts import Shape
+from traces.model.trace import NONE, Column, HostKind, Trace, TraceError
 from traces.rates.op_cost import itemsize
 
 _PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul", "_addmm_activation"})

@@ -42,8 +42,9 @@ from replayer.errors import NotInLibrary
 from traces.library.catalogue import twice_text
 from traces.library.cells import Cell, CellTimes, Gpu, NotMeasured, read_cells
 from traces.library.matching import Match, batch_of, compared, nearest
+from traces.model.layouts import Shape
 from traces.model.run import CellCall, CellSteps
-from traces.model.trace import Column, Origin, Shape
+from traces.model.trace import Column, Origin
 from traces.model.workload import InputTensor, WorkloadSignature
 from traces.names.cards import card_of
 from traces.script.configuration import CellChoice

@@ -42,7 +42,8 @@ from traces.analyses.communication import communication_kernels
 from traces.combining.profiler_cost import CleanPace
 from traces.figures.pipeline import batch_arrival_ns
 from traces.model.intervals import Intervals
-from traces.model.trace import NONE, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
+from traces.model.layouts import Shape
+from traces.model.trace import NONE, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
 from traces.names.device_names import waits_for_device
 
 

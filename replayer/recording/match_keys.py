@@ -14,8 +14,8 @@ import torch
 from replayer.cost_model.copies import directions_of
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import MatchKeys
-from traces.model.layouts import CHANNELS_LAST
-from traces.model.trace import HostKind, Shape, Trace, shapes_text
+from traces.model.layouts import CHANNELS_LAST, Shape
+from traces.model.trace import HostKind, Trace, shapes_text
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 

@@ -34,7 +34,8 @@ from replayer.recording.data_parallel_stages import transport_of
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.match_keys import RecordedKeys, takes_tensor_list
 from replayer.recording.recorded_step import Instance, RecordedStep
-from traces.model.trace import NONE, DeviceKind, Shape, StepKind, Trace
+from traces.model.layouts import Shape
+from traces.model.trace import NONE, DeviceKind, StepKind, Trace
 from traces.names.cards import card_of
 from traces.rates.op_cost import flops, size_bytes
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from replayer.recording.data_parallel_stages import RecordedStage
-from traces.model.trace import NONE, Column, Origin, Shape, StepKind
+from traces.model.layouts import Shape
+from traces.model.trace import NONE, Column, Origin, StepKind
 
 
 class MatchKeys(NamedTuple):

@@ -31,7 +31,7 @@ from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.state import STATE
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.torch_types import TorchAny
-from traces.model.trace import Shape
+from traces.model.layouts import Shape
 
 if TYPE_CHECKING:
     from replayer.gpu.virtual_gpu import VirtualGpu

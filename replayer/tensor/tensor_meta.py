@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 
-from traces.model.trace import Shape
+from traces.model.layouts import Shape
 
 BACKEND = "lazy"  # the type under which C++ knows the device, see tensor.py; scripts only ever see "cuda"
 OURS = ("cuda", BACKEND)  # device types that name a virtual device

@@ -22,7 +22,8 @@ from replayer.timing.remainder_schedule import RemainderSchedule
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.stats import ReplayStats
 from replayer.timing.timeline.timeline_writer import TimelineWriter
-from traces.model.trace import NONE, DeviceKind, Origin, Shape
+from traces.model.layouts import Shape
+from traces.model.trace import NONE, DeviceKind, Origin
 from traces.names.equivalent_ops import canonical_op
 
 _LEFTOVERS = 256  # remembered; they differ from step to step where a script does

@@ -23,7 +23,8 @@ import torch
 
 from tracer.state import recorder
 from tracer.surfaces.torch_tensor import counting
-from traces.model.trace import NONE, Shape
+from traces.model.layouts import Shape
+from traces.model.trace import NONE
 from traces.script.patching import patch, replaced
 
 NONZERO = "aten::nonzero"  # of all searches for what is not zero: that is what they come down to on a GPU

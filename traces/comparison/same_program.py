@@ -28,8 +28,8 @@ import numpy as np
 from traces.analyses.communication import communication_kernels, data_parallel_kernels
 from traces.comparison.op_order import moved
 from traces.figures.measure import PhaseTimes, launch_phase_names, launch_steps, op_of, phase_times, work_rows
-from traces.model.layouts import CHANNELS_LAST, CONTIGUOUS, IMAGES
-from traces.model.trace import NONE, TABLES, Column, DeviceKind, HostKind, Shape, StepKind, Trace, parse_shapes
+from traces.model.layouts import CHANNELS_LAST, CONTIGUOUS, IMAGES, Shape
+from traces.model.trace import NONE, TABLES, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
 from traces.model.workload import Likeness, compare_workloads
 from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import canonical_op, canonical_shapes

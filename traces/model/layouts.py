@@ -1,6 +1,6 @@
-"""How an op's images lie in memory, told by their strides: contiguous or channels_last.
+"""Shapes of tensors, and the memory layout of images: contiguous or channels_last, as their strides show.
 
-Convolutions and what is around them take other kernels for the one than for the other, and names and shapes of ops are alike.
+Convolutions and the ops around them run different kernels for the two layouts, although their names and shapes are the same.
 
     memory_layout([((8, 3, 32, 32), (3072, 1, 96, 3))])      # "channels_last"
     memory_layout([((8, 128), (128, 1))])                    # "": only tensors of four and five dimensions have channels last
@@ -9,6 +9,8 @@ Convolutions and what is around them take other kernels for the one than for the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+
+Shape = tuple[int, ...]
 
 CONTIGUOUS, CHANNELS_LAST, OTHER_LAYOUT = "contiguous", "channels_last", "other"
 

@@ -24,19 +24,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from inspect import get_annotations
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from traces.model.layouts import Shape
 from traces.model.machine import UNKNOWN_PROPERTIES, DeviceProperties, Machine
 from traces.model.run import UNKNOWN_RUN, Run
-
-if TYPE_CHECKING:
-    from traces.model.workload import WorkloadSignature
+from traces.model.workload import WorkloadSignature
 
 Column = npt.NDArray[Any]
-Shape = tuple[int, ...]
 READ_LIMIT = 4096  # elements of a tensor whose way to the host counts as reading values; larger ones are data
 NONE = -1  # an absent index, count or size in any signed column
 

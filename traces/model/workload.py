@@ -21,8 +21,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
-from traces.model.layouts import IMAGES
-from traces.model.trace import Shape
+from traces.model.layouts import IMAGES, Shape
 from traces.model.typed_json import from_json, to_json
 
 _COUNTS = ("parameters", "trainable_parameters", "parameter_bytes", "batch_bytes", "training_modules")

@@ -13,10 +13,8 @@ between the names, and biases, statistics and workspaces come and go.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the command's help has names of kernels, and imports no numpy
-    from traces.model.trace import Shape
+from traces.model.layouts import Shape
 
 _GROUPS: dict[str, str] = {
     "convolution": "_convolution cudnn_convolution miopen_convolution mkldnn_convolution thnn_conv2d _slow_conv2d_forward"

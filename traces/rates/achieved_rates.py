@@ -39,17 +39,8 @@ import numpy as np
 
 from traces.comparison.op_calls import calls_of
 from traces.figures.measure import enclosing, op_of, work_rows
-from traces.model.trace import (
-    NONE,
-    UNTOLD_LIST,
-    Column,
-    DeviceKind,
-    HostKind,
-    Shape,
-    Trace,
-    parse_shapes,
-    shapes_text,
-)
+from traces.model.layouts import Shape
+from traces.model.trace import NONE, UNTOLD_LIST, Column, DeviceKind, HostKind, Trace, parse_shapes, shapes_text
 from traces.names.cards import UNKNOWN_CARD, Card, card_of
 from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import canonical_op, shapes_of_canonical

@@ -13,8 +13,8 @@ import re
 from functools import cache
 from math import prod
 
+from traces.model.layouts import Shape
 from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
-from traces.model.trace import Shape
 
 _BITS = re.compile(r"\d+")
 _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}

@@ -39,7 +39,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, prod
 
-from traces.model.trace import Shape
+from traces.model.layouts import Shape
 from traces.rates.op_cost import MATMULS, SCALED_PRODUCTS, flops
 
 _REDUCTIONS = frozenset(

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol
 from weakref import WeakSet
 
-from traces.model.trace import Shape
+from traces.model.layouts import Shape
 from traces.script.patching import PhaseListener, PhaseScope, patch
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver

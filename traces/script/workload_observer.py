@@ -26,7 +26,7 @@ from dataclasses import replace
 from itertools import starmap
 from typing import Any
 
-from traces.model.trace import Shape
+from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
 # Takes a module, shape and dtype of each tensor it is called with, the dtype of autocast or "off", and whether gradients are

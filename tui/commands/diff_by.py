@@ -7,9 +7,9 @@ import sys
 from traces.analyses.python_functions import FunctionChange, function_changes
 from traces.model.json_facts import as_json
 from traces.model.trace import TraceError
+from tui.figures import ABSENT, fit, table, time_text
 from tui.outputs import show_text, to_json
 from tui.terminal import look
-from tui.text.figures import ABSENT, fit, table, time_text
 from tui.trace_names import load_trace
 
 _MOST = 25  # functions; --json has all

@@ -28,11 +28,11 @@ from typing import Any
 
 from replayer.timing.clock import WallClock, lower_timer_slack
 from traces.model.json_facts import as_json
-from tui.kernel_access import why_no_kernels
+from tui.figures import paint, size_text
 from tui.outputs import show_text, to_json
+from tui.running.kernel_access import why_no_kernels
 from tui.running.progress import working
 from tui.terminal import look
-from tui.text.figures import paint, size_text
 
 _TIMEOUT_S = 120
 _DEADLINES, _APART_NS = 300, 2_000_000

@@ -7,8 +7,8 @@ import shlex
 from traces.comparison.compare import compare
 from traces.comparison.explain import explain
 from traces.model.json_facts import as_json
+from tui.figures import fit_apart, kernel_texts
 from tui.outputs import show_text, to_json
-from tui.text.figures import fit_apart, kernel_texts
 from tui.trace_names import load_trace
 
 _NAME = 60  # characters of a kernel's name

@@ -35,12 +35,12 @@ from traces.names.cards import CARDS, Card, find_card
 from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.launch import run_child
 from tui.commands.fit_times import KnownTimes
+from tui.figures import counted
 from tui.options import FitOptions
 from tui.outputs import show_text, to_json
 from tui.running.narration import ending_text
 from tui.running.progress import working
 from tui.terminal import is_verbose, look
-from tui.text.figures import counted
 from tui.text.fit import CardFit, Need, OtherMemory, fit_lines
 
 # How scripts call the option for their batch size, where nobody says.

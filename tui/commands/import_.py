@@ -16,10 +16,10 @@ from traces.figures.summary import Summary, summarize
 from traces.format.trace_file import save
 from traces.kineto import read_kineto
 from traces.model.trace import TraceError
+from tui.figures import counted
 from tui.outputs import require_place_for, to_json
 from tui.running.narration import say
 from tui.running.progress import working
-from tui.text.figures import counted
 
 # Of archives and of the profiler's own file names: worker0.pt.trace.json.gz.
 _ENDINGS = (".zip", ".tgz", ".gz", ".tar", ".json", ".trace", ".pt")

@@ -31,10 +31,10 @@ from traces.library.check import check as findings_of
 from traces.library.listing import LibraryEntry, all_entries
 from traces.library.recorded_cells import cell_of, gpu_of, row_of
 from traces.model.trace import Trace, TraceError, TraceLibraryError
+from tui.figures import counted, size_text, table, time_text
 from tui.outputs import show_text, to_json
 from tui.running.narration import say
 from tui.terminal import look
-from tui.text.figures import counted, size_text, table, time_text
 from tui.trace_names import find_trace
 
 _OF_THE_RUN = ("virtual_gpu", "software", "settings", "protocol", "grain", "spread", "estimated")

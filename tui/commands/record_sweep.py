@@ -28,10 +28,10 @@ from traces.library.cells import SUFFIX, write_cells
 from traces.library.recorded_cells import RunOfCell, cell_of, gpu_of, row_of
 from traces.model.trace import Trace, TraceError
 from tui.commands.record import default_name, run
+from tui.figures import counted, size_text, time_text
 from tui.options import RecordOptions
 from tui.outputs import require_place_for
 from tui.running.narration import ending_text, say
-from tui.text.figures import counted, size_text, time_text
 
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\+(\d+))?$")
 _OUT_OF_MEMORY = re.compile(rb"OutOfMemoryError|CUDA out of memory|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED")

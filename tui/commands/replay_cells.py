@@ -24,8 +24,8 @@ from traces.model.run import CellSteps
 from traces.model.trace import Trace, TraceError, TraceLibraryError
 from traces.names.cards import find_card
 from traces.script.configuration import CellChoice
+from tui.figures import time_text
 from tui.text.diff import estimate_sentences
-from tui.text.figures import time_text
 from tui.text.memory import memory_sentences
 
 # How calls of a model were timed, where the cell is that of the script.

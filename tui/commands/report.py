@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tui.figures import size_text
 from tui.outputs import require_place_for, require_suffix, write_text
 from tui.report.page import NamedTrace, report_html
 from tui.running.narration import say
 from tui.running.progress import working
-from tui.text.figures import size_text
 from tui.trace_names import load_trace
 
 

@@ -26,13 +26,13 @@ from traces.stalls.data_stalls import MOST_WORKERS, Pace, Stalls, stalls_of
 from traces.stalls.storage_model import CacheShare, Disk
 from traces.stalls.storage_server import Loading, StorageServer
 from tui.commands.replay_cells import card_alone, card_of, choice_of, saved_in
+from tui.figures import ABSENT, count_text, share_text, size_text, table, time_text
 from tui.options import StallsOptions
 from tui.outputs import show_text, to_json
+from tui.quantities import share
 from tui.running.narration import ending_text, hint_misplaced_option, say
 from tui.running.progress import working
-from tui.shares import share
 from tui.terminal import is_verbose
-from tui.text.figures import ABSENT, count_text, share_text, size_text, table, time_text
 from tui.trace_names import load_pace
 
 # A SATA SSD at its interface's rate, and a hard disk of 7,200 turns a minute: 4.2 ms for half a turn, as much for the arm.

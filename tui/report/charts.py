@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import floor, log10
 
 from traces.model.trace import Column
-from tui.text.figures import printable
+from tui.figures import printable
 
 _WIDTH, _HEIGHT = 860, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 34

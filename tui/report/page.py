@@ -23,11 +23,7 @@ from traces.figures.measure import MemoryCurve, memory_curve
 from traces.figures.problems import problems_of
 from traces.figures.summary import Summary, summarize
 from traces.model.trace import NONE, Column, StepKind, Steps, Trace
-from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
-from tui.text.analyses import REASONS, analysis_rows, idle_sentence
-from tui.text.communication import exposure_sentence
-from tui.text.diff import COVERAGE, verdict_sentences, warning_sentences
-from tui.text.figures import (
+from tui.figures import (
     ABSENT,
     count_text,
     error_text,
@@ -38,6 +34,10 @@ from tui.text.figures import (
     size_text,
     time_text,
 )
+from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
+from tui.text.analyses import REASONS, analysis_rows, idle_sentence
+from tui.text.communication import exposure_sentence
+from tui.text.diff import COVERAGE, verdict_sentences, warning_sentences
 from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
 
 _POINTS = 800  # of a curve

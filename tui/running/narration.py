@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from typer._click.globals import get_current_context
 
 from tui.argv import ScriptCommand
+from tui.figures import printable
 from tui.terminal import is_quiet
-from tui.text.figures import printable
 
 SUFFIX = ".msgpack"  # of trace files
 

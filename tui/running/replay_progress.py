@@ -20,9 +20,9 @@ from pathlib import Path
 
 from traces.format.growing_file import StepCount, timeline_of
 from traces.model.trace import Trace, TraceFormatError
+from tui.figures import count_text, counted
 from tui.running.narration import say
 from tui.terminal import is_quiet
-from tui.text.figures import count_text, counted
 
 _FIRST_STEP_S = 1  # between two looks for the first step: what comes before it is not counted
 _LOOK_S = (10, 20, 30, 60)  # between two lines; the last one repeats

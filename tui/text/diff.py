@@ -15,9 +15,7 @@ from traces.comparison.changed_ops import ChangeLists
 from traces.comparison.compare import Comparison
 from traces.figures.spread import Spread, relative_error
 from traces.model.run import HostFigures
-from tui.text.analyses import both_sections
-from tui.text.communication import communication_rows, exposure_sentence
-from tui.text.figures import (
+from tui.figures import (
     ABSENT,
     count_text,
     counted,
@@ -33,6 +31,8 @@ from tui.text.figures import (
     table,
     time_text,
 )
+from tui.text.analyses import both_sections
+from tui.text.communication import communication_rows, exposure_sentence
 from tui.text.limit import lag_sentence, limit_text
 from tui.text.memory import memory_sentences, peak_rows
 from tui.text.pace import event_sentences, loader_note, pace_sentences, values_sentences

@@ -14,9 +14,7 @@ from traces.figures.measure import WorkSum
 from traces.figures.problems import Severity, problems_of
 from traces.figures.summary import Summary
 from traces.model.typed_json import to_json
-from tui.text.analyses import analysis_sections, idle_sentence
-from tui.text.communication import exposure_sentence
-from tui.text.figures import (
+from tui.figures import (
     ABSENT,
     count_text,
     counted,
@@ -31,6 +29,8 @@ from tui.text.figures import (
     table,
     time_text,
 )
+from tui.text.analyses import analysis_sections, idle_sentence
+from tui.text.communication import exposure_sentence
 from tui.text.limit import lag_sentence, limit_sentence
 
 _GRAINS = {

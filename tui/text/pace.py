@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui.text.figures import count_text, share_text, time_text
+from tui.figures import count_text, share_text, time_text
 
 if TYPE_CHECKING:
     from traces.comparison.compare import Comparison

@@ -26,7 +26,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import Footer, ProgressBar, Static
 
-from tui.text.figures import fit, printable
+from tui.figures import fit, printable
 from tui.view.actions.context import ViewContext
 from tui.view.actions.difference_walk import DifferenceWalk
 from tui.view.actions.finding import Finding

@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static, TabbedContent, TabPane, Tabs
 from textual.widgets.option_list import Option
 
-from tui.text.figures import count_text, fit
+from tui.figures import count_text, fit
 from tui.view.keys import KEYS, MOUSE, TABLE_KEYS
 from tui.view.scene.categories import Category
 from tui.view.scene.cells import CUT, INSTANT, SIGN_WORDS, SIGNS, Sign

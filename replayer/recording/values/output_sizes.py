@@ -25,7 +25,8 @@ import math
 
 import numpy as np
 
-from traces.model.trace import NONE, HostKind, Shape, Trace, parse_shapes
+from traces.model.layouts import Shape
+from traces.model.trace import NONE, HostKind, Trace, parse_shapes
 
 Key = tuple[str, Shape]  # the op and the shape of the tensor whose values tell
 NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"

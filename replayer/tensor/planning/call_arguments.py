@@ -17,8 +17,7 @@ from replayer.op_signature import OpSignature
 from replayer.tensor.plan import Where
 from replayer.tensor.tensor_meta import OURS, TensorMeta
 from replayer.torch_types import TorchAny
-from traces.model.layouts import memory_layout
-from traces.model.trace import Shape
+from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:

@@ -6,8 +6,9 @@ from array import array
 from dataclasses import dataclass, field
 from statistics import median
 
+from traces.model.layouts import Shape
 from traces.model.run import HostFigures
-from traces.model.trace import Origin, Shape
+from traces.model.trace import Origin
 
 
 @dataclass(slots=True)

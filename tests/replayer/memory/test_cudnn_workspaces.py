@@ -6,7 +6,7 @@ import pytest
 
 from replayer.memory.cudnn_workspaces import of_convolution
 from replayer.op_signature import OpSignature
-from traces.model.trace import Shape
+from traces.model.layouts import Shape
 
 MIB = 1 << 20
 

@@ -82,7 +82,8 @@ print(sorted({{"textual", "torch"}} & sys.modules.keys()))
 
 
 def test_lane_arithmetic_needs_nothing_but_numpy() -> None:
-    program = "import sys, tui.view.scene.lanes, tui.view.scene.axis; print(sorted({'textual', 'rich', 'msgpack'} & sys.modules.keys()))"
+    program = "import sys, tui.view.scene.lanes, tui.view.scene.axis\n"
+    program += "print(sorted({'textual', 'rich', 'msgpack'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("[]\n", "")
 

@@ -50,6 +50,7 @@ from traces.kineto.spans.thread_roles import BACKWARD_NODE, OPTIMIZER_STEP, STEP
 from traces.kineto.structure.annotations import phase_of_annotation
 from traces.kineto.structure.repeats import gpu_step_marks, repeated_steps
 from traces.model.intervals import Intervals
+from traces.model.layouts import Shape
 from traces.model.time_windows import TimeWindows
 from traces.model.trace import (
     NONE,
@@ -59,7 +60,6 @@ from traces.model.trace import (
     HostKind,
     HostSpans,
     Phases,
-    Shape,
     StepKind,
     Steps,
     Strings,

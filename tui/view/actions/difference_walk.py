@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tui.text.figures import counted
+from tui.figures import counted
 from tui.view.actions.context import ViewContext
 from tui.view.actions.selection import Selection
 from tui.view.differences import differences

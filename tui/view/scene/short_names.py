@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from traces.analyses.modules import PREFIX
-from tui.text.figures import kernel_text
+from tui.figures import kernel_text
 from tui.view.scene.cells import plain
 
 # CUTLASS launches every kernel through one of a few templates: what it is called is the argument.

@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static, Tab, Tabs
 
-from tui.text.figures import count_text, fit
+from tui.figures import count_text, fit
 from tui.view.scene.cells import plain
 from tui.view.scene.scene import TABLE_ROWS
 from tui.view.tables.parts import TableRow, TabTable, Unit, Value, csv_text

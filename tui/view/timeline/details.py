@@ -11,7 +11,7 @@ from traces.model.trace import NONE, DeviceKind, Ending, HostKind, Origin, Trace
 from traces.names.equivalent_ops import canonical_op
 from traces.names.launch_configs import config_args
 from traces.rates.achieved_rates import compared_text
-from tui.text.figures import count_text, error_text, fit, share_text, size_text, time_text
+from tui.figures import count_text, error_text, fit, share_text, size_text, time_text
 from tui.view.scene.alignment import Alignment
 from tui.view.scene.cells import plain
 from tui.view.scene.scene import Scene

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from traces.model.trace import Column
-from tui.text.figures import size_text
+from tui.figures import size_text
 from tui.view.scene.alignment import Alignment
 from tui.view.scene.categories import Category
 from tui.view.scene.cells import (

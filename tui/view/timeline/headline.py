@@ -14,8 +14,7 @@ from traces.comparison.compare import Comparison
 from traces.figures.problems import Severity, problems_of
 from traces.figures.spread import Spread
 from traces.figures.summary import Summary
-from tui.text.diff import verdict_sentences
-from tui.text.figures import (
+from tui.figures import (
     ABSENT,
     count_text,
     counted,
@@ -27,6 +26,7 @@ from tui.text.figures import (
     size_text,
     time_text,
 )
+from tui.text.diff import verdict_sentences
 from tui.view.scene.scene import Scene
 
 LINES = 4  # at most

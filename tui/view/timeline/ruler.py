@@ -15,7 +15,7 @@ from bisect import bisect_right
 import numpy as np
 
 from traces.model.trace import NONE
-from tui.text.figures import time_text
+from tui.figures import time_text
 from tui.view.scene.alignment import Alignment
 from tui.view.scene.scene import Scene
 from tui.view.timeline.window import Window

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from traces.model.trace import NONE
-from tui.text.figures import share_text, size_text, time_text
+from tui.figures import share_text, size_text, time_text
 from tui.view.scene.categories import Category
 from tui.view.scene.cells import SIGN_WORDS, SIGNS, Sign, curve_values
 from tui.view.scene.lanes import Curve

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.text.figures import (
+from tui.figures import (
     count_text,
     error_text,
     fit,
