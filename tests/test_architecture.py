@@ -1,0 +1,86 @@
+"""ARCHITECTURE.md stays short, and every function in its call chains exists in the source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+MOST_LINES = 200
+PATHS = (
+    "A kernel is launched",
+    "A value is read",
+    "An allocation fails",
+    "Four ranks all-reduce",
+    "An estimate comes from a data sheet",
+    "DataParallel scatters and gathers",
+    "A step ends",
+    "The recorder reads its events",
+    "A profile's kernel finds its op",
+    "A script calls a torch function that nobody emulates",
+    "`trace fit` finds a batch size",
+    "A damaged file is read",
+    "A key is pressed in the app",
+    "Two traces are called the same",
+)
+
+
+def call_chains(page: str) -> dict[str, list[str]]:
+    """The dotted names of each numbered chain in the section "Call chains", by the chain's title."""
+    section = page.partition("\n## Call chains\n")[2].partition("\n## ")[0]
+    items = re.findall(r"^\d+\. \*\*(.+?)\.\*\* (.*(?:\n {3}.*)*)", section, re.MULTILINE)
+    return {title: re.findall(r"`([^`]+)`", names) for title, names in items}
+
+
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def is_defined(name: str, root: Path = ROOT) -> bool:
+    """Whether a dotted name leads to a module file and then to a class or function in it. Nothing is imported."""
+    parts = name.split(".")
+    for length in range(1, len(parts)):
+        file = root.joinpath(*parts[:length]).with_suffix(".py")
+        if file.is_file():
+            body: list[ast.stmt] = parsed(file).body
+            for part in parts[length:]:
+                found = [n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == part]
+                if not found:
+                    return False
+                body = found[-1].body
+            return True
+    return False
+
+
+def test_the_page_is_short() -> None:
+    assert len(PAGE.splitlines()) <= MOST_LINES
+
+
+def test_there_is_a_chain_for_each_everyday_path() -> None:
+    assert tuple(call_chains(PAGE)) == PATHS
+
+
+@pytest.mark.parametrize(("title", "chain"), call_chains(PAGE).items())
+def test_a_chain_names_five_to_eight_functions_that_exist(title: str, chain: list[str]) -> None:
+    assert 5 <= len(chain) <= 8
+    assert [name for name in chain if not is_defined(name)] == []
+
+
+def test_chains_are_read_over_line_breaks() -> None:
+    page = "\n## Call chains\n\nText `x.y`.\n\n1. **One.** `a.b` →\n   `c.d`\n2. **Two.** `e.f`\n\n## Next\n\n3. **No.** `g`\n"
+    assert call_chains(page) == {"One": ["a.b", "c.d"], "Two": ["e.f"]}
+
+
+def test_names_are_resolved_in_the_source(tmp_path: Path) -> None:
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "module.py").write_text("class A:\n    def f(self): ...\ndef g(): ...\n", encoding="utf-8")
+    for name in ("room.module.A", "room.module.A.f", "room.module.g"):
+        assert is_defined(name, tmp_path)
+    for name in ("room.module.A.g", "room.module.f", "room.other.g", "room.module"):
+        assert not is_defined(name, tmp_path)
