@@ -11,12 +11,13 @@ DEVICE := build/simulated_device
 # In continuous integration a test may not skip because the real recordings are not beside the checkout.
 REQUIRE_SHARED := $(if $(CI),TRACE_REQUIRE_SHARED=1)
 
-.PHONY: help demo test test-cuda test-slow lint types clean
+.PHONY: help demo test test-all test-cuda test-slow lint types clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    train ResNet-18 at the pace of a Tesla P100, on this machine, without a GPU"
-	@echo "make test    lint, types and tests"
+	@echo "make test    lint, types and the fast tests: about five minutes on two cores"
+	@echo "make test-all    what make test leaves out: whole programs, and tests that measure time"
 	@echo "make test-cuda   the recorder below torch's CUDA build, on a simulated device (tests/cuda); needs a C compiler"
 	@echo "make test-slow   whole programs, every stage of benchmarks/on_gpu.sh and the report in a browser: for a night"
 	@echo "make clean   remove .venv and everything else that can be made again"
@@ -28,9 +29,13 @@ demo: $(VENV)/.installed
 	    --model resnet18 --batch-size 128 --workers 2 --steps 8 --print-every 2 --pin-memory
 
 test: lint types
-	@echo "--- tests, two at a time"
-	$(REQUIRE_SHARED) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not real_time"
-	@echo "--- tests that measure time, by themselves"
+	@echo "--- fast tests"
+	$(REQUIRE_SHARED) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not real_time and not program"
+
+test-all: $(VENV)/.installed-test
+	@echo "--- whole programs, two at a time"
+	$(REQUIRE_SHARED) $(BIN)/python -m pytest -n 2 --dist loadfile -m "program and not real_time"
+	@echo "--- tests that measure time, one at a time"
 	$(REQUIRE_SHARED) $(BIN)/python -m pytest -m real_time
 
 test-slow: $(VENV)/.installed-test

@@ -1,8 +1,8 @@
-"""What all tests share: where the real recordings are, and that signals do what they usually do.
+"""What all tests share: the folder of real recordings, the usual signal handlers, and which tests run whole programs.
 
-Without the recordings a run skips what needs them; where TRACE_REQUIRE_SHARED is set (continuous integration), it fails.
-Tests started by nohup or in the background would ignore signals, and so would each process that they start and interrupt.
-What is marked slow runs on demand only, with `--slow`.
+Tests that need the recordings skip without them; if TRACE_REQUIRE_SHARED is set (continuous integration), they fail instead.
+Tests in the folders WHOLE_PROGRAMS are marked `program`: `make test` leaves them out, `make test-all` runs them. Tests marked
+slow run only with `--slow`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+WHOLE_PROGRAMS = ("tests/e2e/", "tests/zoo/", "tests/scripts/", "tests/faults/test_reliability.py")
+
+# A test run that nohup or a shell in the background started ignores signals, and so would every process that it starts.
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
@@ -29,6 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(item.nodeid.startswith(folder) for folder in WHOLE_PROGRAMS):
+            item.add_marker("program")
     if config.getoption("--slow"):
         return
     slow = [item for item in items if item.get_closest_marker("slow")]

@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # "as" says that this module hands the name on
     from traces.model.trace import TraceImportError as TraceImportError
     from traces.model.trace import TraceLibraryError as TraceLibraryError
     from traces.model.trace import TraceWriteError as TraceWriteError
+    from traces.model.trace import Untimed as Untimed
     from traces.model.trace import Values as Values
 
 # By module, the names that are this package's own.
@@ -69,7 +70,7 @@ _NAMES = {
     "model.trace": (
         "NONE PHASES BatchKind Batches Collectives Device DeviceKind DeviceSpans Ending HostKind HostSpans MemoryEvents "
         "Origin Parts PhaseTiming Phases Sizes StepKind Steps Strings Table Thread Trace TraceError TraceFormatError "
-        "TraceImportError TraceLibraryError TraceWriteError Values"
+        "TraceImportError TraceLibraryError TraceWriteError Untimed Values"
     ),
     "figures.pandas_tables": "to_pandas",
     "figures.summary": "Summary summarize",

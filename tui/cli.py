@@ -34,10 +34,10 @@ from tui.options import (
     argument,
     flag,
     option,
+    share,
     trace_argument,
 )
 from tui.outputs import open_standard_streams
-from tui.quantities import share
 from tui.terminal import is_verbose
 
 app = Commands(

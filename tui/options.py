@@ -8,6 +8,7 @@ field, with dashes, unless names are given.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,6 +38,16 @@ def flag(name: str, text: str, group: str | None = None) -> Any:
 def option(metavar: str | None, text: str, *names: str, group: str | None = None, **limits: Any) -> Any:
     """An option with a value. `limits` are `min` and `max`, and how the shell completes it."""
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=group, **limits)
+
+
+def share(text: str, name: str) -> float:
+    """Returns 0.05 for "5%" or "0.05", the value of option `name`. Raises BadParameter for a bare number of 1 or more."""
+    number, percent = text.strip().removesuffix("%").rstrip(), text.strip().endswith("%")
+    if not re.fullmatch(r"\d+\.?\d*|\.\d+", number):
+        raise typer.BadParameter(f"{text!r} is no share; write 5% or 0.05", param_hint=name)
+    if not percent and float(number) >= 1:
+        raise typer.BadParameter(f"{number} has no unit; write {number}% or a share such as 0.05", param_hint=name)
+    return float(number) / (100 if percent else 1)
 
 
 JsonOption = Annotated[bool, flag("--json", "Print JSON instead of text.")]

@@ -40,9 +40,9 @@ from tui.errors import line_for
 from tui.figures import counted, share_text
 from tui.options import ReplayOptions
 from tui.outputs import require_place_for, write_json
-from tui.quantities import sizes
 from tui.running.narration import ending_text, explain_empty_run, hint_misplaced_option, say
 from tui.running.replay_progress import telling_steps
+from tui.sizes import sizes
 from tui.terminal import is_quiet, is_verbose, look
 from tui.text.diff import diff_text
 from tui.text.memory import fit_sentences

@@ -27,9 +27,8 @@ from traces.stalls.storage_model import CacheShare, Disk
 from traces.stalls.storage_server import Loading, StorageServer
 from tui.commands.replay_cells import card_alone, card_of, choice_of, saved_in
 from tui.figures import ABSENT, count_text, share_text, size_text, table, time_text
-from tui.options import StallsOptions
+from tui.options import StallsOptions, share
 from tui.outputs import show_text, to_json
-from tui.quantities import share
 from tui.running.narration import ending_text, hint_misplaced_option, say
 from tui.running.progress import working
 from tui.terminal import is_verbose

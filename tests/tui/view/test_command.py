@@ -20,7 +20,10 @@ from tui.text.info import info_text
 from tui.view.keys import KEYS, MOUSE
 
 GUIDE = ROOT / "docs" / "timeline.md"
-PLAIN = "lanes axis alignment categories tracks scene window cells drawing ruler headline spans details search differences"
+PLAIN = (
+    "scene.lanes scene.axis scene.alignment scene.categories scene.tracks scene.scene scene.cells differences search"
+    " timeline.window timeline.shown_rows timeline.drawing timeline.ruler timeline.headline timeline.spans timeline.details"
+)
 
 
 @pytest.fixture

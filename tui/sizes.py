@@ -1,8 +1,7 @@
-"""Sizes and shares as people write them: `--gpu-memory 16GiB,8GiB`, `--tolerance 5%`.
+"""Sizes as people write them: `--gpu-memory 7.79GiB`, or one per device: `--gpu-memory 16GiB,8GiB`.
 
-    sizes("7.79GiB")                # [8364448808]
-    sizes("16G, 8000MB")            # [17179869184, 8000000000]
-    share("5%", "--tolerance")      # 0.05
+    sizes("7.79GiB")         # [8364448808]
+    sizes("16G, 8000MB")     # [17179869184, 8000000000]
 
 GiB, MiB... and the bare letters G, M... are powers of 1024; GB, MB... are powers of 1000. A bare number counts bytes.
 """
@@ -10,8 +9,6 @@ GiB, MiB... and the bare letters G, M... are powers of 1024; GB, MB... are power
 from __future__ import annotations
 
 import re
-
-import typer
 
 from traces.model.trace import TraceError
 
@@ -37,13 +34,3 @@ def _size(text: str) -> int:
     if size_bytes <= 0:
         raise TraceError(f"{text.strip() or 'an empty word'!r} is no size of a GPU's memory; write 7.79GiB, 16GB or 8000MiB")
     return size_bytes
-
-
-def share(text: str, option: str) -> float:
-    """ "5%" or "0.05" as 0.05. Raises BadParameter for what is none, and for a bare number of 1 or more: 5 could mean both."""
-    number, percent = text.strip().removesuffix("%").rstrip(), text.strip().endswith("%")
-    if not re.fullmatch(r"\d+\.?\d*|\.\d+", number):
-        raise typer.BadParameter(f"{text!r} is no share; write 5% or 0.05", param_hint=option)
-    if not percent and float(number) >= 1:
-        raise typer.BadParameter(f"{number} has no unit; write {number}% or a share such as 0.05", param_hint=option)
-    return float(number) / (100 if percent else 1)

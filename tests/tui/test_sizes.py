@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traces.model.trace import TraceError
-from tui.quantities import sizes
+from tui.sizes import sizes
 
 
 @pytest.mark.parametrize(
