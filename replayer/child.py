@@ -117,7 +117,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 
     def step_ended(trained: int, ended: int) -> None:
         if trained >= config.steps or ended >= _EVALUATIONS_PER_STEP * config.steps:
-            _finish(gpu, trace, session)
+            state.STATE.finish()
             _leave(session)
 
     gpu = VirtualGpu(
@@ -142,7 +142,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
             node_number=node_numbers(torch),
         ),
     )
-    at_exit(lambda: _finish(gpu, trace, session))
+    state.STATE.finish = at_exit(lambda: _finish(gpu, trace, session))
     if patched_time is not None:
         patched_time.come_to_present = gpu.streams.come_to_present
     if gpu.machine.is_before(1, 11):

@@ -35,6 +35,7 @@ class ReplayerState:
     def __init__(self) -> None:
         self.make: Callable[[], VirtualGpu] | None = None
         self.gpu: VirtualGpu | None = None
+        self.finish: Callable[[], None] = lambda: None  # writes the end of the timeline, once
         self.forked_in_use = False  # forked from a process that had used the GPU: CUDA does not survive that
         self.lock = threading.RLock()
         self.host_memory: HostMemory | None = None  # pinned memory

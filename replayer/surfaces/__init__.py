@@ -15,7 +15,7 @@ from replayer.tensor.tensor import VirtualTensor
 
 # In the order in which they are installed. Where no comment says otherwise, the order does not matter.
 _SURFACES = (
-    "gc_collect torch_cuda torch_cuda_streams torch_cuda_random"
+    "gc_collect os_exit torch_cuda torch_cuda_streams torch_cuda_random"
     " torch_cuda_graphs"  # after torch_cuda: it asks torch.cuda.is_current_stream_capturing
     " nvml"  # after torch_cuda, which refuses the functions of this kind that it leaves
     " torch_cuda_nvtx torch_cuda_comm torch_cuda_memory torch_cuda_memory_snapshot torch_backends torch_backends_cudnn_rnn"

@@ -241,6 +241,25 @@ def test_the_recorded_loader_makes_whole_steps_comparable(tmp_path: Path, kernel
     assert abs(steps["error"]) < 0.05  # 5 ms of 30 are the wait for data; this machine's own time is left out
 
 
+def test_a_script_that_leaves_by_os_exit_has_its_whole_timeline(tmp_path: Path, kernel_trace: Path) -> None:
+    """GIVEN a loop of three steps that ends with `os._exit(5)` THEN the replay's file holds three steps."""
+    text = """
+import os
+import torch
+
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.zeros(4, 4).cuda()).sum().backward()
+    optimizer.step()
+os._exit(5)
+"""
+    done = trace_command("replay", "-o", "out.msgpack", written(tmp_path, text), "--trace", kernel_trace, cwd=tmp_path)
+    assert done.returncode == 5, done.stderr
+    assert len(load(tmp_path / "out.msgpack").steps) == 3
+
+
 def test_a_worker_that_exits_ends_the_run_with_torchs_own_error(tmp_path: Path, phase_trace: Path) -> None:
     text = """
 import sys

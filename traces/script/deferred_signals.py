@@ -54,8 +54,10 @@ def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: Ex
     signal.signal(number, postpone)
 
 
-def at_exit(finish: Callable[[], None]) -> None:
+def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
     """Call `finish` when the interpreter exits: once, with signals deferred, and not in forks of this process.
+
+    Returns a function that makes this call now, for exits that skip `atexit`.
 
     A Ctrl-C during `finish` is dropped, for the script has ended. Shells and launchers often send it twice.
     """
@@ -71,3 +73,4 @@ def at_exit(finish: Callable[[], None]) -> None:
     # Registered twice: a Ctrl-C that arrives just as the first is called ends that one before its first line.
     for _ in range(2):
         atexit.register(once)
+    return once

@@ -299,6 +299,18 @@ def test_what_makes_a_batch_on_the_cpu_is_no_phase_of_its_own() -> None:
     assert phases_of(*on_gpu, *copying, *forward) == [("other", 35), ("forward", 100)]
 
 
+def test_a_conversion_that_returns_its_input_is_in_no_phase() -> None:
+    """GIVEN a step that begins with `aten::to` THEN no forward pass begins there, unless it calls the op that casts."""
+    zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 20, 5, cat="user_annotation")
+    forward = [op("aten::mm", 35, 8), call(2, 36), kernel(2, 38, 5)]
+    to = op("aten::to", 2, 9)
+    expected = [("other", 20), ("zero_grad", 25), ("forward", 100)]
+    assert phases_of(to, zero_grad, *forward) == expected
+    assert phases_of(op("aten::type_as", 1, 12), to, zero_grad, *forward) == expected
+    cast = [op("aten::_to_copy", 3, 7), call(1, 4), kernel(1, 6, 2)]
+    assert phases_of(to, *cast, zero_grad, *forward) == [("other", 2), ("forward", 20), *expected[1:]]
+
+
 def range_(name: str, start: float, dur: float) -> Event:
     return op(name, start, dur, cat="user_annotation")
 

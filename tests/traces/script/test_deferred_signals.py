@@ -125,6 +125,14 @@ def test_an_interpreters_end_is_whole_and_silent() -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("script\nbegun\nended\n", "", 0)
 
 
+def test_an_end_that_was_called_early_is_not_called_again() -> None:
+    """GIVEN what `at_exit` returns is called WHEN the interpreter exits THEN `finish` does not run again; nor in a fork."""
+    done = run(
+        "end = at_exit(lambda: print('once', flush=True))\nif os.fork() == 0:\n    end()\n    os._exit(0)\nos.wait()\nend()"
+    )
+    assert done.stdout.splitlines() == ["once", "begun", "ended"]
+
+
 def test_ctrl_c_before_the_first_line_of_the_end_does_not_skip_it() -> None:
     """The signal is there already when the interpreter calls the first of its hooks."""
     done = run(

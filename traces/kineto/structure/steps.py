@@ -20,6 +20,9 @@ Note [Whose steps]
     Ops right before a copy to the device that launched nothing are no events for the rule: they made the batch on the CPU. A
     replay sees the GPU's ops alone, and both must cut alike.
 
+    Conversions that return their input (`x.cuda()` of a tensor that is on the GPU, as in GradScaler.update) call no other op.
+    They are no events either: a replay does not see them.
+
     What the rule wants to know of modules is told by `nn.Module` rows where Python functions were recorded. Without them a
     module counts as called at the first op after a batch came, from a DataLoader or by a copy to the device, and as the same
     one as before if that op is: of the same name, at shapes that differ in the size of the batch alone. Whether with gradient,
@@ -76,6 +79,7 @@ _EXPLICIT = (
 )
 _COPY_OPS = re.compile(r"aten::(?:to|_to_copy|copy_|_copy_from)$")
 _SEED_OPS = re.compile(r"aten::ones_like$")
+_CONVERSIONS = re.compile(r"aten::(?:to|type_as|contiguous|resolve_conj|resolve_neg)$")
 _MODULE = re.compile(r"nn\.Module: ")
 _BEFORE_ALL_NS = -(1 << 62)
 _SLOW_START = 2.0  # times the median of what follows
@@ -354,6 +358,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
     # Outside any op, the launch of a CUDA graph is all that shows of the ops in it.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & matching(host.name, _GRAPH_LAUNCH, strings)
+    visible &= ~_returning_their_input(host, strings)
     tops = _outermost(np.flatnonzero(visible), host.parent, see_through)
     on_engine = ~on_main[tops] | matching(host.name[tops], BACKWARD_NODE, strings)
     copies = _copying_tops(tables, tops, strings)
@@ -439,6 +444,14 @@ def _above(rows: Column, host: HostSpans) -> Column:
         rows = np.unique(host.parent[rows])
         rows = rows[(rows != NONE) & ~found[rows]]
     return found
+
+
+def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
+    """Per host span, whether it is a conversion that had nothing to do: no span below it but conversions like it."""
+    converts = (host.kind == HostKind.OP) & matching(host.name, _CONVERSIONS, strings)
+    around = host.parent[~converts]
+    around = around[around != NONE]
+    return np.asarray(converts & ~_above(around[converts[around]], host))
 
 
 def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: Column) -> set[int]:
