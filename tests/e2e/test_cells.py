@@ -173,7 +173,8 @@ def test_what_is_not_in_the_library_stops_in_one_line_unless_estimates_are_asked
 def test_a_card_that_the_library_lacks_can_be_estimated_and_that_is_said_first(library: Path) -> None:
     done = replay(library, "--gpu", "h100", "--estimate", "train.py", "SGD", "16", "4", "4")
     assert done.returncode == 0 and done.stdout.count("\n") == 3, done.stderr
-    assert done.stderr.startswith("ESTIMATE: nobody measured what the script trains on a NVIDIA H100 80GB HBM3.\nA step takes ")
+    first = "ESTIMATE: no measurements of this model on NVIDIA H100 80GB HBM3; times are predicted.\n"
+    assert done.stderr.startswith(f"{first}Step time: ")
     assert "recorded" not in done.stderr
 
 

@@ -54,7 +54,7 @@ def test_each_format(folder: Path, name: str, begins: bytes) -> None:
     ("words", "told"),
     [
         ("plot a.msgpack -o x.jpg", "this writes .svg or .png or .pdf"),
-        ("plot phases.msgpack --what kernels -o x.svg", "nothing to draw of kernels"),
+        ("plot phases.msgpack --what kernels -o x.svg", "no data to draw kernels"),
         ("plot a.msgpack --what loss -o x.svg", "'loss' is not one of"),
     ],
 )

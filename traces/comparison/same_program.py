@@ -176,7 +176,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
 
 def _alike(evidence: Evidence, reason: str, lacking: list[str]) -> Verdict:
     """The same program, as far as could be compared."""
-    said = f"{reason}; not compared, for not both tell them: {', '.join(lacking)}" if lacking else reason
+    said = f"{reason}. Not compared (missing from one trace): {', '.join(lacking)}" if lacking else reason
     return Verdict(Sameness.SAME_PROGRAM, evidence, said, tuple(lacking))
 
 

@@ -1,8 +1,8 @@
-"""`trace replay`: the parent's side. Runs the script in a child with the virtual GPU, then says how near the pace came.
+"""Runs `trace replay`: starts the script in a child process with the virtual GPU, then compares the times.
 
     run(ReplayOptions(["train.py", "--lr", "0.1"], trace="v100.msgpack"))  # the script's exit code
 
-The child's side is `replayer.child`. It writes a timeline per process that used the GPU into a folder of ours.
+In the child, `replayer.child` writes one timeline per process that used the GPU into a temporary folder.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from tui.text.diff import diff_text
 from tui.text.memory import fit_sentences
 from tui.trace_names import load_pace
 
-if TYPE_CHECKING:  # the scripts' processes import torch; this one only where it has to estimate
+if TYPE_CHECKING:  # this imports torch, which the parent needs only for estimates
     from replayer.prediction.predict import Prediction
 
 
 def run(replay: ReplayOptions) -> int:
-    # Where this machine's time does not count, waits for data are the recorded ones.
+    # With the recorded clock, waits for data are the recorded ones.
     loader = "recorded" if replay.clock == "recorded" else replay.loader
     config = ReplayConfig(loader, replay.strict, replay.values, replay.clock, replay.speed, replay.gpus, replay.link_gbps)
-    gpu: Gpu | None = None  # whose cells of the library drive the replay in a recording's place
+    gpu: Gpu | None = None  # set if the library's times for this GPU are used instead of a recording
     conditions = Conditions(replay.on_gpu, link_gbps=replay.link_gbps, host_speed=replay.host_speed)
     choice = choice_of(replay.trace, replay.gpu, replay.estimate)
     if choice is not None:
@@ -92,7 +92,7 @@ def run(replay: ReplayOptions) -> int:
         try:
             _conclude(replay, recorded, result, Path(out), gpu, prediction)
         except (TraceError, OSError) as error:
-            # The exit code is the script's; only a run that went well must not hide that its result was lost.
+            # The exit code is the script's. If the script succeeded, the lost result still has to show in the exit code.
             say(line_for(error) or str(error), is_error=True)
             return result.returncode or 2
     hint_misplaced_option(replay.script, refused=result.returncode == 2)
@@ -101,7 +101,7 @@ def run(replay: ReplayOptions) -> int:
 
 def _run(replay: ReplayOptions, rooms: dict[str, object], recorded: Trace, out: Path) -> ChildResult:
     if replay.view:
-        from tui.commands.replay_view import can_view, run_with_view  # textual: only who looks needs it
+        from tui.commands.replay_view import can_view, run_with_view  # imports textual
 
         if can_view():
             return run_with_view(rooms, _words(replay), replay.nproc, recorded, replay.trace, out)
@@ -111,22 +111,22 @@ def _run(replay: ReplayOptions, rooms: dict[str, object], recorded: Trace, out: 
 
 
 def _words(replay: ReplayOptions) -> list[str]:
-    """What follows `python`: the script, or the module behind `torchrun`."""
+    """Returns the words after `python`: the script, or the module behind `torchrun`."""
     if replay.script[0] == "torchrun" and not Path("torchrun").exists():
         return ["-m", "torch.distributed.run", *replay.script[1:]]
     return replay.script
 
 
 def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
-    """The sizes that --gpu-memory gives: none, one for all devices, or one for each."""
+    """Returns the sizes in bytes from --gpu-memory: none, one for all devices, or one per device."""
     given = tuple(sizes(text)) if text else ()
     if len(given) > 1 and len(given) != devices:
-        raise TraceError(f"--gpu-memory gives {len(given)} sizes for {devices} devices; give one size for all")
+        raise TraceError(f"--gpu-memory gives {len(given)} sizes for {devices} devices; give one size, or one per device")
     return given
 
 
 def _did_gpu_work(replayed: Trace) -> bool:
-    """Whether the script itself launched anything: what a phase was recorded to take is no work of a script that did none."""
+    """Whether the script launched GPU work. Recorded phase times alone do not count."""
     own = replayed.device.take(work_rows(replayed)).origin != Origin.PHASE
     return bool(own.any() or (replayed.host.kind == HostKind.OP).any())
 
@@ -157,7 +157,7 @@ def _conclude(
         comparison = comparison.without_an_end()
     try:
         _keep(replay, replayed, comparison)
-    finally:  # what was measured is told, also where it could not be kept
+    finally:  # report the result even if it could not be saved
         _tell(replay, result, replayed, comparison, is_estimate)
 
 
@@ -165,11 +165,11 @@ def _estimate_sentence(prediction: Prediction) -> str:
     shares = ", ".join(f"{origin} {share_text(share)}" for origin, share in prediction.origins.items())
     gpu = f" on {short(prediction.device)}" if prediction.conditions.gpu else ""
     host = f" with a host {prediction.conditions.host_speed:g} times as fast" if prediction.conditions.host_speed != 1 else ""
-    return f"ESTIMATE{gpu}{host}: no recording, expected error {prediction.expected_error:.0%}; GPU time by {shares}"
+    return f"ESTIMATE{gpu}{host}, not recorded: expected error {prediction.expected_error:.0%}; GPU time from {shares}"
 
 
 def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> None:
-    """Write the files that were asked for: each, whatever became of the other."""
+    """Writes the requested files. If one fails, the other is still written."""
     try:
         if replay.output is not None:
             save(replayed, replay.output)
@@ -179,7 +179,7 @@ def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> Non
 
 
 def _tell(replay: ReplayOptions, result: ChildResult, replayed: Trace, comparison: Comparison, is_estimate: bool) -> None:
-    if result.returncode:  # the script's own error says why, and comes last; a signal leaves none
+    if result.returncode:  # the script printed its own error, except after a signal
         if result.returncode > 128:
             say(f"{ending_text(result.returncode)}, after {counted(len(replayed.steps), 'step')}: not compared.")
         for sentence in fit_sentences(comparison.memory):
@@ -193,14 +193,25 @@ def _tell(replay: ReplayOptions, result: ChildResult, replayed: Trace, compariso
     elif not is_quiet():
         hint = _next_step(replay)
         text = diff_text(
-            comparison, replay.trace, "this replay", details=replay.details or is_verbose(), next_step=hint, **look(sys.stderr)
+            comparison,
+            replay.trace,
+            _script_name(replay),
+            details=replay.details or is_verbose(),
+            next_step=hint,
+            **look(sys.stderr),
         )
         print(text, file=sys.stderr)
 
 
+def _script_name(replay: ReplayOptions) -> str:
+    """Returns the script's file name, or "-m MODULE"."""
+    first = replay.script[0]
+    return f"this replay of {shlex.join(replay.script[:2]) if first == '-m' else Path(first).name}"
+
+
 def _next_step(replay: ReplayOptions) -> str:
-    """How to see more of what has just been replayed."""
+    """Returns the command that shows more about this replay."""
     if replay.output is None:
-        return "trace replay --details, or -o REPLAY.msgpack to keep the timeline for trace diff, view and report"
+        return "trace replay --details shows more; -o REPLAY.msgpack saves the timeline for trace diff, view and report"
     names = shlex.join([replay.trace, str(replay.output)])
     return f"trace diff {names} --details, or trace view {names}"

@@ -76,15 +76,15 @@ def card_alone(gpu: str) -> Trace:
 
 
 def estimated_text(replayed: Trace, comparison: Comparison) -> str:
-    """The figures of a replay of which nothing was measured."""
+    """Returns the report of a replay without any measured times."""
     steps = [span for span in (comparison.steps, comparison.compute_side) if span.replayed_median_ns is not None]
-    said = [f"ESTIMATE: nobody measured what the script trains on a {replayed.devices[0].name}."]
-    host = "; host time is not included" if comparison.clock == "recorded" else "; this machine's host is counted"
+    said = [f"ESTIMATE: no measurements of this model on {replayed.devices[0].name}; times are predicted."]
+    host = ", without host time" if comparison.clock == "recorded" else ", including host time of this machine"
     if steps:
         whole_ns = steps[-1].replayed_median_ns or 0
-        said.append(f"A step takes {time_text(whole_ns)} in the median without data loading{host}.")
+        said.append(f"Step time: {time_text(whole_ns)} (median, excluding data loading{host}).")
     else:
-        said.append("It ended no training step.")
+        said.append("The script completed no training step.")
     return "\n".join([*said, *estimate_sentences(comparison.coverage), *memory_sentences(comparison.memory)])
 
 

@@ -1,4 +1,4 @@
-"""`trace report` and `trace plot`: a self-contained HTML page, and figures by matplotlib.
+"""Output of `trace report` (a self-contained HTML page) and `trace plot` (figures by matplotlib).
 
-`page.report` builds the page and `charts.py` its SVG charts. `plots.py` needs matplotlib, which is an optional dependency.
+`page.report_html` builds the page and `charts.py` its SVG charts. `plots.py` needs matplotlib, which is an optional dependency.
 """

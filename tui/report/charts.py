@@ -1,5 +1,6 @@
-"""Charts as SVG for a page: lines over time, pairs of bars, stacked bars. Colours are the page's variables, so that they follow
-light and dark; text is text, and nothing is fetched.
+"""SVG charts for the HTML page: line charts, paired bars, stacked bars.
+
+Colours are CSS variables of the page, which follow light and dark mode. Text stays text, and nothing is loaded.
 
     line_chart([ChartLine("recorded", xs, ys, "a")], y_unit="ms", x_label="step")
     stacked_bars([("A", {"busy": 98.3, "data": 58.7})], unit="ms")
@@ -19,8 +20,8 @@ _WIDTH, _HEIGHT = 860, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 34
 _BAR = 16
 _LABEL = 150
-_LETTER = 6.6  # about as wide is a letter of the small text
-# For readers that do not apply a page's style within its pictures (mail, some converters).
+_LETTER = 6.6  # approximate width of a letter in the small text
+# Fallback colours for readers that do not apply CSS to inline SVG (mail, some converters).
 PLAIN = {
     "a": "#0b6bcb", "b": "#d9730d", "busy": "#3f8f6b", "r0": "#e69f00", "r1": "#d55e00", "r2": "#cc79a7", "r3": "#56b4e9",
     "r4": "#0072b2", "r5": "#9aa5b1", "r6": "#6b7280",
@@ -28,13 +29,13 @@ PLAIN = {
 
 
 def escape(text: str) -> str:
-    """`text` as XML may contain it: names of a recording may have characters that no XML allows."""
+    """Returns text that is valid in XML. Names in a recording may have characters that XML forbids."""
     return html.escape(printable(text, colour=False))
 
 
 @dataclass(frozen=True)
 class ChartLine:
-    """`side` is "a" or "b": the page's colour. `faded` are x values of points that count less (warm-up)."""
+    """A line of a chart. `side` is "a" or "b", the colour. `faded` has the x values of points to dim (warm-up steps)."""
 
     name: str
     x: Column
@@ -54,14 +55,14 @@ def line_chart(
     limit: tuple[str, float] | None = None,
     has_whole_x: bool = False,
 ) -> str:
-    """Lines over a common x, which `has_whole_x` if it counts; `band` is a range of y to shade, `limit` a level with a name."""
+    """Returns a line chart. `has_whole_x`: x is a count. `band`: y range to shade. `limit`: named y level."""
     lines = [line for line in lines if len(line.x)]
     if not lines:
         return ""
     x_low, x_high = (float(end(end(line.x) for line in lines)) for end in (min, max))
     x_low = x_low if has_whole_x else min(x_low, 0.0)
     y_high = max(float(line.y.max()) for line in lines)
-    if limit is not None and limit[1] < 4 * y_high:  # a limit far above would flatten the curve: it is told in words
+    if limit is not None and limit[1] < 4 * y_high:  # a limit far above would flatten the curve: it is in the text only
         y_high = max(y_high, limit[1])
     y_high = (y_high or 1.0) * 1.08
 
@@ -104,7 +105,7 @@ def line_chart(
 
 
 def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]], names: Sequence[str]) -> str:
-    """A group of one or two bars for each row: its label, values and their texts."""
+    """Returns a chart with one or two bars per row. A row has a label, values and their texts."""
     if not rows:
         return ""
     high = max((value for _, values, _ in rows for value in values if value), default=0.0) or 1.0
@@ -124,7 +125,7 @@ def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]
 
 
 def stacked_bars(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Mapping[str, str], texts: Mapping[str, str]) -> str:
-    """A bar for each row, of parts by kind; `kinds` names the page's colour of each kind, `texts` what it is called."""
+    """Returns a chart with one stacked bar per row. `kinds` maps each kind to its colour, `texts` to its label."""
     high = max((sum(parts.values()) for _, parts in rows), default=0.0) or 1.0
     shapes, y = [], 4.0
     for label, values in rows:
@@ -158,7 +159,7 @@ def _path(points: Sequence[tuple[float, float]], is_stepped: bool) -> str:
 
 
 def _ticks(high: float, least: float = 0.0) -> list[float]:
-    """Three to six round values from 0 to `high`, `least` apart."""
+    """Returns about three to six round values from 0 to `high`, at least `least` apart."""
     if high <= 0:
         return [0.0]
     step = 10 ** floor(log10(high))

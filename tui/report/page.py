@@ -1,10 +1,10 @@
-"""`trace report`: one page about a trace, or about two side by side, that needs nothing but itself.
+"""Builds the page of `trace report`: one self-contained HTML file about one trace, or about two side by side.
 
     page = report_html([NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)])
     Path("report.html").write_text(page)
 
-No script, no font, no address: charts are SVG within the page, colours follow light and dark, and it prints. Curves are thinned
-to some hundred points, tables to what is worth reading, so that a recording of a million events is a page of some 100 kB.
+The page loads nothing: no scripts, no fonts. Charts are inline SVG, colours follow light and dark mode, and it can be printed.
+Curves have at most some hundred points and tables are cut, so a recording of a million events gives a page of about 100 kB.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ IDLE_COLOURS = {"busy": "busy"} | {reason: f"r{number}" for number, reason in en
 
 @dataclass
 class NamedTrace:
-    """A trace and what people call it."""
+    """A trace with its name on the command line."""
 
     name: str
     trace: Trace
@@ -58,7 +58,7 @@ class NamedTrace:
 
 
 def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
-    """The page about one trace, or about two: a recording and a replay, or another recording."""
+    """Returns the page for one trace or two (recording and replay, or two recordings)."""
     comparison = None
     if len(sides) > 1:
         analyses = Both(sides[0].summary.analyses, sides[1].summary.analyses)
@@ -83,7 +83,7 @@ def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
 
 
 def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> str:
-    """The verdict, four figures, and what to know of them."""
+    """Returns the verdict, four figures and the notes."""
     if comparison is not None:
         first, *rest = verdict_sentences(comparison)
         verdict = f'<h1 class="{first[1]}">{_text(first[0])}</h1>' + "".join(f"<p>{_text(said)}</p>" for said, _ in rest)
@@ -102,7 +102,7 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
 
 
 def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
-    """Four figures: of two traces those of their comparison, over the steps that both have."""
+    """Returns four figures; for two traces, those of their comparison over the steps that both have."""
     peaks = [max((peak.peak_allocated_bytes for peak in of.memory.values()), default=None) for of in summaries]
     figures: list[tuple[str, list[float | None], Callable[[Any], str]]]
     if comparison is not None:
@@ -128,7 +128,7 @@ def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
 
 
 def _busy(summary: Summary) -> float | None:
-    """The mean share of all devices."""
+    """Returns the mean busy share of all devices."""
     shares = summary.busy_shares.values()
     return sum(shares) / len(shares) if shares else None
 
@@ -148,19 +148,19 @@ def _steps_chart(sides: Sequence[NamedTrace], labels: Sequence[str], comparison:
         middle = comparison.steps.recorded_median_ns / 1e6
         band = middle * (1 - comparison.steps.noise_floor), middle * (1 + comparison.steps.noise_floor)
     chart = line_chart(lines, x_label=x_label, y_label="ms", band=band, has_whole_x=True)
-    note = "Faded: warm-up, evaluation and incomplete steps." + (" Shaded: the recording's own noise." if band else "")
+    note = "Faded: warm-up, evaluation and incomplete steps." + (" Shaded: noise of the recording." if band else "")
     return chart and f"{chart}<p class=note>{note}</p>"
 
 
 def phase_times(summaries: Sequence[Summary], comparison: Comparison | None) -> dict[str, list[int | None]]:
-    """The host's median time in each phase, of each side: of two as `trace diff` has it, over the steps that it compares."""
+    """Returns the median host time of each phase for each side; for two, over the steps that `trace diff` compares."""
     if comparison is not None:
         return {name: [of.recorded_median_ns, of.replayed_median_ns] for name, of in comparison.phases.items()}
     return {name: [of.median_ns] for summary in summaries for name, of in summary.phases.items()}
 
 
 def step_axis(sides: Sequence[NamedTrace]) -> tuple[list[Steps], list[Column], str]:
-    """The steps of each side's first rank, where they lie, and what that axis is called; two traces count on their own."""
+    """Returns the steps of each side's first rank, their positions on the x axis, and the label of that axis."""
     found = []
     for side in sides:
         steps = side.trace.steps
@@ -171,7 +171,7 @@ def step_axis(sides: Sequence[NamedTrace]) -> tuple[list[Steps], list[Column], s
 
 
 def step_times_ms(side: NamedTrace) -> Column:
-    """The time of each step of a side's first rank, as its pace counts it."""
+    """Returns the time of each step of the first rank, in milliseconds."""
     rank = min((step.rank for step in side.summary.steps), default=0)
     return np.array([step.interval_ns / 1e6 for step in side.summary.steps if step.rank == rank])
 
@@ -187,7 +187,7 @@ def _idle_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
 
 
 def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
-    """Of the device that holds the most on each side, from its first event on."""
+    """Returns a chart of the device with the highest peak on each side, starting at its first memory event."""
     lines, limit = [], None
     for label, letter, side in zip(labels, "ab", sides, strict=False):
         trace = side.trace
@@ -198,20 +198,20 @@ def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
         lines.append(ChartLine(f"{label} {trace.device_label(row)}", time_ms, held, letter, is_stepped=True))
         size = trace.devices[row].total_memory_bytes
         if size != NONE and limit is None:
-            limit = (f"the device's {size_text(size)}", size / 2**30)
+            limit = (f"device memory: {size_text(size)}", size / 2**30)
     chart = line_chart(lines, x_label="ms since the first event", y_label="GiB", limit=limit)
     return chart and (chart + (f"<p class=note>Limit: {_text(limit[0])}.</p>" if limit else ""))
 
 
 def highest_memory(trace: Trace) -> tuple[int, MemoryCurve] | None:
-    """The row of the device that holds the most, and its curve; None of a trace without memory events."""
+    """Returns the row of the device with the highest peak and its curve; None without memory events."""
     rows = np.unique(trace.memory.device[trace.memory.device != NONE]).tolist()
     curves = [(row, memory_curve(trace, row)) for row in rows]
     return max(curves, key=lambda pair: int(pair[1].allocated_bytes.max()), default=None)
 
 
 def _thinned(x: Column, y: Column, points: int) -> tuple[Column, Column]:
-    """At most so many points: of each stretch the one with the highest y, so that peaks stay."""
+    """Returns at most `points` points. Of each range, the point with the highest y is kept, which preserves peaks."""
     if len(x) <= points:
         return x, y
     bounds = np.linspace(0, len(x), points + 1).astype(np.int64)
@@ -247,14 +247,14 @@ def _coverage(comparison: Comparison | None) -> Iterable[str]:
         return
     shares = [(kind, words, comparison.coverage.get(kind, 0)) for kind, words in COVERAGE.items()]
     rows = [(kind, [100 * share], [f"{share_text(share)}: {words}"]) for kind, words, share in shares if share >= 5e-5]
-    yield _section("Where the replay's GPU time comes from", paired_bars(rows, [""]))
+    yield _section("Origin of the replay's GPU time", paired_bars(rows, [""]))
     calls = comparison.missing[:20]
     missing = [[row.op, row.shapes.replace(",", "x").replace(";", " "), count_text(row.count)] for row in calls]
     yield _section("Not in the recording", _table(["op", "shapes", "calls"], missing))
 
 
 def _of_each(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:
-    """What `trace info` says of a trace, of one side after the other."""
+    """Yields the tables of `trace info`, each for one side after the other."""
     for tables in (_kernels, _collectives, _analyses, _provenance):
         for label, side in zip(labels, sides, strict=True):
             for title, body in tables(side.summary):
@@ -280,9 +280,9 @@ def _analyses(of: Summary) -> Iterable[tuple[str, str]]:
 
 def _provenance(of: Summary) -> Iterable[tuple[str, str]]:
     rows = [[key, value] for key, value in provenance_facts(of)[:60]]
-    rows += [["lacks", ", ".join(of.lacks)]] if of.lacks else []
+    rows += [["missing", ", ".join(of.lacks)]] if of.lacks else []
     rows += [["problem", problem.text] for problem in problems_of(of.problems, of.counts.kernels)]
-    yield "Where it comes from", _table(["", ""], rows, left=2)
+    yield "Origin", _table(["", ""], rows, left=2)
 
 
 def _section(title: str, body: str) -> str:
@@ -290,7 +290,7 @@ def _section(title: str, body: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """The first `left` columns are text, the others figures; a cell that the head does not name is left out."""
+    """Returns a table. The first `left` columns are left-aligned text, the others figures."""
     if not rows:
         return ""
     cells = ["".join(f"<th{_side(at, left)}>{_text(cell)}</th>" for at, cell in enumerate(head))]
@@ -305,11 +305,11 @@ def _side(at: int, left: int) -> str:
 
 
 def _text(text: str) -> str:
-    """As text of a page: names in a recording are somebody else's."""
+    """Returns escaped text. Names in a recording are untrusted."""
     return escape(printable(text, colour=False).encode("utf-8", "replace").decode("utf-8"))
 
 
-# Colour-blind-safe blue and orange for the two sides; reasons of idling from Okabe and Ito's palette.
+# Colour-blind-safe blue and orange for the two sides; the reasons of idle time use the Okabe-Ito palette.
 _STYLE = (
     """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;

@@ -1,8 +1,8 @@
-"""`trace plot`: one figure about a trace, or about two, by matplotlib: for a paper or a slide, as SVG, PNG or PDF.
+"""Draws the figures of `trace plot` with matplotlib, about one trace or two, as SVG, PNG or PDF.
 
     draw("memory", [NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)], Path("memory.pdf"))
 
-matplotlib is the extra [plots]; without it a line says how to get it.
+matplotlib is the optional extra [plots]. Without it, the error says how to install it.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
-    """Write the figure. Raises TraceError where matplotlib is missing or the traces have nothing of the kind."""
+    """Writes the figure to `path`. Raises TraceError if matplotlib is missing or the traces have no such data."""
     try:
         import matplotlib
     except ImportError:
-        raise TraceError("trace plot draws with matplotlib; install it: pip install 'trace-replay[plots]'") from None
+        raise TraceError("trace plot needs matplotlib; install it: pip install 'trace-replay[plots]'") from None
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     draws = {"steps": _steps, "phases": _phases, "idle": _idle, "memory": _memory, "kernels": _kernels}
-    # Text stays text; neither date nor random ids: the same traces give the same file.
+    # Text stays text. Without date and random ids, the same traces give the same file.
     with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "trace", "font.size": 9}):
         figure, axes = plt.subplots(figsize=(7.2, 3.4), layout="constrained")
         try:
             if not draws[what](axes, sides):
-                raise TraceError(f"{' and '.join(side.name for side in sides)}: nothing to draw of {what}")
+                raise TraceError(f"{' and '.join(side.name for side in sides)}: no data to draw {what}")
             if len(sides) > 1 and what != "idle":
                 figure.legend(frameon=False, ncols=2, loc="outside upper center")
             axes.spines[["top", "right"]].set_visible(False)
@@ -58,7 +58,7 @@ def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
 
 
 def _steps(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    """Each step's time; steps that count less are hollow, and the first trace's quartiles are shaded."""
+    """Draws the time of each step. Steps that are not steady are hollow; the first trace's quartiles are shaded."""
     from matplotlib.ticker import MaxNLocator
 
     own, numbers, x_label = step_axis(sides)
@@ -89,7 +89,7 @@ def _phases(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
 
 
 def _bars(axes: Axes, sides: Sequence[NamedTrace], times_ms: Sequence[Sequence[float]]) -> list[BarContainer]:
-    """A group of bars for each row, one of each side; ticks at the middles of the groups."""
+    """Draws a group of bars per row, one bar per trace, with ticks in the middle of each group."""
     height, rows = 0.8 / len(sides), np.arange(len(times_ms[0]))
     bars = [
         axes.barh(rows + place * height, of, height, color=colour, label=side.name)
@@ -116,7 +116,7 @@ def _idle(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
 
 
 def _memory(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    """Of the device that holds the most on each side, from its first event on; the limit where it is in sight."""
+    """Draws the memory of the device with the highest peak of each trace, and its capacity if it is near the peak."""
     highest = 0.0
     for side, colour in zip(sides, _COLOURS, strict=False):
         if (most := highest_memory(side.trace)) is None:
@@ -128,18 +128,18 @@ def _memory(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
         limit_bytes = side.trace.devices[row].total_memory_bytes
         if limit_bytes != NONE and limit_bytes / 2**30 < 4 * highest:
             axes.axhline(limit_bytes / 2**30, color="#c02626", linestyle="--", linewidth=0.9)
-            axes.annotate(f"the device's {size_text(limit_bytes)}", (0, limit_bytes / 2**30), fontsize=7, va="bottom")
+            axes.annotate(f"device memory: {size_text(limit_bytes)}", (0, limit_bytes / 2**30), fontsize=7, va="bottom")
     axes.set(xlabel="ms since the first event", ylabel="GiB allocated", ylim=(0, None))
     return highest > 0
 
 
 def _kernels(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    """Those with the most GPU time in any of the traces."""
+    """Draws the kernels with the most GPU time in any of the traces."""
     scene = Scene.of(*((side.name, side.trace) for side in sides))
     tables = [{name: of.total_ns / 1e6 for name, of in totals.items()} for totals in compared_totals(scene, kernel_totals)]
     names = sorted({name for of in tables for name in of}, key=lambda name: -max(of.get(name, 0) for of in tables))[:_KERNELS]
     _bars(axes, sides, [[of.get(name, 0) for name in names] for of in tables])
     labels = [fit(short_name(name), 48).replace("$", r"\$") for name in names]
     axes.set_yticks(axes.get_yticks(), labels, fontsize=6)
-    axes.set_xlabel("ms of GPU time per step" if len(sides) > 1 and scene.step_pairs else "ms of GPU time in all")
+    axes.set_xlabel("ms of GPU time per step" if len(sides) > 1 and scene.step_pairs else "ms of GPU time in total")
     return bool(names)

@@ -1,4 +1,4 @@
-"""Facts as text for a terminal: one module for each command's output. stdout is data, stderr is narration.
+"""Turns typed facts into text for a terminal: one module for each command's output. No module here computes a figure.
 
-Every module turns typed facts into lines; none of them computes a figure. `figures.py` formats numbers, units and tables.
+Results go to stdout and messages to stderr. `tui/figures.py` formats numbers, units and tables.
 """

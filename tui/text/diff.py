@@ -1,9 +1,9 @@
-"""`trace diff` for people, and the end of every replay: the verdict first, then how far apart they are, and where.
+"""The text of `trace diff` and of the report at the end of a replay: verdict, names, differences, notes.
 
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     print(diff_text(comparison, "v100.msgpack", "replay.msgpack"))
 
-Longer is red and shorter blue where there is colour; the sign says the same without.
+In colour, red means longer and blue shorter. The sign shows the same without colour.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from tui.text.limit import lag_sentence, limit_text
 from tui.text.memory import memory_sentences, peak_rows
 from tui.text.pace import event_sentences, loader_note, pace_sentences, values_sentences
 
-_SHOWN_CHANGES = 5  # of each kind; the JSON has more
+_SHOWN_CHANGES = 5  # of each kind; the JSON has all
 _SHOWN_MISSING = 8
-_CHANGE_FIGURES = 38  # characters of a row's counts and times
+_ALL = 0.9995  # a share that is shown as 100.0 %
+_CHANGE_FIGURES = 38  # width of a row's counts and times, in characters
 _STEPS_FOR_A_SPREAD = 4
 _CHANGE_TITLES = {
     "longer": "that take longer",
@@ -47,17 +48,18 @@ _CHANGE_TITLES = {
     "added": "only in {second}",
     "gone": "only in {first}",
 }
-_JUDGED = {"steps": "step time", "compute_side": "step time without data", "gpu_busy": "GPU time"}
+_JUDGED = {"steps": "step time", "compute_side": "step time (excluding data loading)", "gpu_busy": "GPU time"}
 _SIDES = ("recorded", "replayed")
+_WHOLE = "Whole traces (a trace has no training steps)"
 COVERAGE = {
-    "exact": "matched, the same op and shapes",
-    "equivalent": "matched, recorded under another name of the op",
-    "scaled": "estimated from the op at other shapes",
-    "phase": "unmatched remainder of a recorded phase",
+    "exact": "matched (same op and shapes)",
+    "equivalent": "matched (recorded under another name of the op)",
+    "scaled": "estimated from the same op at other shapes",
+    "phase": "recorded time of a phase, not matched to single ops",
     "roofline": "estimated from bytes and FLOPs",
     "published": "estimated from data sheets and published figures",
-    "curve": "estimated by curves of published measurements",
-    "unmatched": "recorded phases that the script never entered",
+    "curve": "estimated from curves fitted to published measurements",
+    "unmatched": "phases in the recording that the script never entered",
 }
 
 
@@ -71,16 +73,16 @@ def diff_text(
     width: int = 80,
     colour: bool = False,
 ) -> str:
-    """The text for a terminal `width` wide: verdict, figures and what to know first; with `details` everything.
+    """Returns the report for a terminal of `width` columns; with `details`, all tables.
 
-    The names are what people say. `next_step` is what to type for more.
+    `recorded` and `other` are the names to show. `next_step` is the command to suggest at the end.
     """
     page = _DiffPage(comparison, width, colour)
     lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), ""]
     if not details:
         lines += [*page.figures(), *page.warnings()]
         if next_step:
-            lines.append(f"More: {next_step}")
+            lines.append(f"Next: {next_step}")
         return printable("\n".join(lines).rstrip("\n"), colour=colour)
     lines += [
         *page.sentences(pace_sentences(comparison)),
@@ -103,33 +105,33 @@ def diff_text(
 
 
 def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
-    """What came of it, and what it rests on: sentences with the style ("green", "red", "bold" or "") of each."""
+    """Returns the result and its reason: sentences, each with its style ("green", "red", "bold" or "")."""
     verdict = comparison.verdict
     if verdict.same is None:
-        said = "Not judged: whether this is the same program cannot be told."
+        said = "NOT JUDGED: the traces do not show whether this is the same program."
         return [(said, "bold"), (f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.", "")]
     error, tolerance = comparison.judged_error, share_text(comparison.tolerance)
     differs = _differences(comparison)
     if verdict.same is False:
-        judged = "" if error is None else f"; {differs}"
+        judged = "" if error is None else f": {differs}"
         reason = f"NOT the same program: {verdict.reason}."
         return [(reason, "red"), (f"The figures below compare different work{judged}.", "")]
     if comparison.within_tolerance and error is None:
-        said, style = "Identical traces; there are neither steps nor GPU work in them to compare.", "green"
+        said, style = "PASS: the traces are identical, but have no steps and no GPU work to compare.", "green"
     elif comparison.within_tolerance:
-        said, style = f"Within {tolerance}: {differs}.", "green"
+        said, style = f"PASS: {differs}; limit {tolerance}.", "green"
     elif error is None and comparison.within_tolerance is None:
-        said, style = "Nothing to judge: neither steps nor GPU work in both.", "red"
+        said, style = "NOT JUDGED: at least one trace has no steps and no GPU work.", "red"
     else:
         said, style = f"FAIL: {differs}; limit {tolerance}.", "red"
         behind_ns = comparison.host.lag_ns_per_step or 0
         if behind_ns > comparison.tolerance * (comparison.steps.recorded_median_ns or 0):
-            said += f" The host here is slower than the recorded one, by {time_text(behind_ns)} per step."
-    return [(said, style), (f"The same program: {verdict.reason}.", "")]
+            said += f" This host is {time_text(behind_ns)} per step slower than the recorded host."
+    return [(said, style), (f"Same program: {verdict.reason}.", "")]
 
 
 def _differences(comparison: Comparison) -> str:
-    """The figures that decide, the one that is judged first: "GPU time differs by +900.0 %, step time by 0.0 %"."""
+    """Returns the figures that decide, the judged one first: "GPU time differs by +900.0 %, step time by 0.0 %"."""
     parts: list[str] = []
     for name in sorted(comparison.judged_figures, key=lambda name: name != comparison.judged):
         of = comparison.figures[name]
@@ -141,46 +143,62 @@ def _differences(comparison: Comparison) -> str:
 
 
 def warning_sentences(comparison: Comparison) -> list[str]:
-    """What to know before trusting the figures."""
-    said = comparison.estimate_sentences()
-    if comparison.verdict.same and "gpu_busy" not in comparison.judged_figures and comparison.steps_compared.recorded:
-        said.append("GPU time is not known in both traces, so step time alone decides.")
+    """Returns notes on the figures, most serious first: problems, then estimates, then how the figures were measured."""
+    said = comparison.estimate_sentences() + memory_sentences(comparison.memory) + event_sentences(comparison)
     names = ("the recording", "the replay") if comparison.replay else ("A", "B")
     lags = (comparison.paces.recorded, comparison.paces.replayed)
     said += [text for name, of in zip(names, lags, strict=True) if (text := lag_sentence(of, f"The GPU of {name}"))]
-    said += pace_sentences(comparison)
+    if _has_only_phases(comparison):
+        said.append(
+            "The recording has only phase times, no kernels: each phase took its recorded time, and GPU time is not compared."
+        )
+    else:
+        said += estimate_sentences(comparison.coverage)
+        if comparison.missing_in_steps:
+            ops = list(dict.fromkeys(row.op for row in comparison.missing_in_steps))
+            several = f" and {counted(len(ops) - 3, 'other op')}" if len(ops) > 3 else ""
+            said.append(f"Estimated (not recorded): {', '.join(ops[:3])}{several}.")
+    said += values_sentences(comparison) + pace_sentences(comparison)
     if comparison.judged == "compute_side" and comparison.clock is not None:
         said.append(loader_note(comparison))
+    is_step_alone = comparison.verdict.same and "gpu_busy" not in comparison.judged_figures
+    if is_step_alone and comparison.steps_compared.recorded and not _has_only_phases(comparison):
+        said.append("GPU time is missing from at least one trace, so only step time is judged.")
     if comparison.steps.noise_floor:
         spread = "the recorded steps" if comparison.replay else "the steps of A"
         said.append(f"Noise floor: {share_text(comparison.steps.noise_floor)} (spread of {spread}).")
-    said += estimate_sentences(comparison.coverage)
-    if comparison.missing_in_steps:
-        ops = list(dict.fromkeys(row.op for row in comparison.missing_in_steps))
-        several = f" and {counted(len(ops) - 3, 'other op')}" if len(ops) > 3 else ""
-        said.append(f"Not in the recording, and so estimated: {', '.join(ops[:3])}{several}.")
-    said += memory_sentences(comparison.memory)
-    said += values_sentences(comparison) + event_sentences(comparison)
     if comparison.communication:
         names = ("recorded", "replayed") if comparison.replay else ("A", "B")
         sides = zip(names, (comparison.communication.recorded, comparison.communication.replayed), strict=True)
         told = [f"{which} {sentence}" for which, of in sides if (sentence := exposure_sentence(of))]
-        said.append(f"Communication between ranks: {'; '.join(told) or 'its calls and bytes are among the details'}.")
+        said.append(f"Communication between ranks: {'; '.join(told) or 'calls and bytes are in the details'}.")
     return said
 
 
 def estimate_sentences(coverage: dict[str, float] | None) -> list[str]:
-    """How much of the replay's GPU time was not recorded as it was replayed; nothing below a tenth of a percent."""
+    """Returns which parts of the replay's GPU time were recorded and which estimated. Parts under 0.1 % are left out."""
     if coverage is None:
         return []
-    words = {"scaled": "scaled from other shapes", "phase": "unmatched remainder of phases", "roofline": "by a roofline",
-             "published": "from published figures", "curve": "estimated by curves of published ones"}  # fmt: skip
+    words = {"scaled": "scaled from other shapes", "phase": "recorded time of phases, not matched to single ops",
+             "roofline": "estimated by a roofline model", "published": "estimated from published figures",
+             "curve": "estimated from curves fitted to published figures"}  # fmt: skip
     parts = [f"{share_text(coverage[kind])} {of}" for kind, of in words.items() if coverage.get(kind, 0) >= 0.001]
     matched = coverage["exact"] + coverage["equivalent"]
     said = [f"{share_text(matched)} of the GPU time is matched op by op" + (f"; {', '.join(parts)}." if parts else ".")]
     if coverage["unmatched"] >= 0.001:
-        said.append(f"{share_text(coverage['unmatched'])} lies in recorded phases that the script never entered.")
+        said.append(f"{share_text(coverage['unmatched'])} is in recorded phases that the script never entered.")
     return said
+
+
+def _has_only_phases(comparison: Comparison) -> bool:
+    """Whether a recording without kernels was replayed, and everything in it took the recorded time of its phase."""
+    coverage = comparison.coverage
+    return (
+        coverage is not None
+        and comparison.gpu_busy.recorded_median_ns is None
+        and coverage.get("phase", 0) >= _ALL
+        and coverage["unmatched"] < 1 - _ALL
+    )
 
 
 class _DiffPage:
@@ -191,9 +209,9 @@ class _DiffPage:
         self.first, self.second = ("recorded", "replayed") if comparison.replay else ("A", "B")
 
     def names(self, recorded: str, other: str) -> list[str]:
-        """Which is which, and how many steps of each are compared."""
+        """Returns the name of each trace with the number of its compared steps."""
         counts = self.of.steps_compared
-        # Of a replay's recording the steps count as often as they were replayed: no number that would mean anything.
+        # A recorded step counts once per replayed step, so the number for a replay's recording means nothing.
         ours = 0 if self.of.replay else counts.recorded
         rows = ((self.first, recorded, ours), (self.second, other, counts.replayed))
         longest = max(len(self.first), len(self.second))
@@ -204,33 +222,29 @@ class _DiffPage:
         return lines
 
     def limits(self) -> list[str]:
-        """What limits the pace: of a replay's recording, or of both traces."""
+        """Returns what limits the step time: in a replay's recording, or in both traces."""
         sides = list(zip((self.first, self.second), self.of.paces, self.of.bottlenecks, strict=True))
         told = [(which, text) for which, pace, of in sides if (text := limit_text(pace, of))]
         if self.of.replay:
             told = [("", text) for which, text in told if which == self.first]
-        listed = ", ".join(f"{which} by {text}".lstrip() for which, text in told)
-        return (
-            _wrapped(f"The pace is limited: {listed}." if not self.of.replay else f"The pace is limited {listed}.", self.width)
-            if told
-            else []
-        )
+        listed = ", ".join(f"{text} in {which or 'the recording'}" for which, text in told)
+        return _wrapped(f"Bottleneck: {listed}.", self.width) if told else []
 
     def figures(self) -> list[str]:
-        """The table of what is asked first."""
+        """Returns the table of the main figures."""
         steps = self.of.steps
         rows = [row for of, row in self.medians() if of.recorded_median_ns is not None]
-        title = "Median per step" if steps.recorded_median_ns is not None else "Whole traces, for not both have training steps"
+        title = "Median per step" if steps.recorded_median_ns is not None else _WHOLE
         return self.times(title, [*rows, *self.evaluation(), *self.peaks()])
 
     def medians(self) -> list[tuple[Spread, list[str]]]:
-        """Each figure of a step with its row."""
+        """Returns each figure of a step with its row of the table."""
         of = self.of
         figures = ((of.steps, "step time"), (of.compute_side, "without data loading"), (of.gpu_busy, "GPU time"))
         return [(one, [words, *self.pair(one.recorded_median_ns, one.replayed_median_ns)]) for one, words in figures]
 
     def peaks(self) -> list[list[str]]:
-        """The memory peaks that both know, of the devices with the most."""
+        """Returns rows for the two devices with the highest memory peaks, if both traces have them."""
         both = {device: (of.recorded_peak_bytes, of.replayed_peak_bytes) for device, of in self.of.memory.items()}
         known = [(device, a, b) for device, (a, b) in both.items() if a is not None and b is not None]
         rows = []
@@ -247,7 +261,7 @@ class _DiffPage:
         steps = self.of.steps
         rows = [row for _, row in self.medians()]
         if steps.recorded_median_ns is None:
-            return self.times("Whole traces, for not both have training steps", [rows[-1], *self.evaluation()])
+            return self.times(_WHOLE, [rows[-1], *self.evaluation()])
         if min(self.of.steps_compared.recorded, self.of.steps_compared.replayed) >= _STEPS_FOR_A_SPREAD:
             rows.append(["fast steps (5th percentile)", *self.pair(steps.recorded_p5_ns, steps.replayed_p5_ns)])
             rows.append(["slow steps (95th percentile)", *self.pair(steps.recorded_p95_ns, steps.replayed_p95_ns)])
@@ -265,32 +279,32 @@ class _DiffPage:
         return lines
 
     def evaluation(self) -> list[list[str]]:
-        """A row for validation and inference, where there is any."""
+        """Returns a row for validation or inference batches, if there are any."""
         spread = None if self.of.evaluation is None else self.of.evaluation.steps
         if spread is None or spread == self.of.steps:  # inference: its steps are the steps
             return []
-        return [["a batch evaluated", *self.pair(spread.recorded_median_ns, spread.replayed_median_ns)]]
+        return [["evaluation batch", *self.pair(spread.recorded_median_ns, spread.replayed_median_ns)]]
 
     def phases(self) -> list[str]:
-        """Three kinds of time, each in a table of its own: on the host, elapsed between events, and of the GPU being busy."""
+        """Returns three tables: host time, time between CUDA events, and GPU busy time of each phase."""
         if self.of.host_phases_comparable:
             lines = self.medians_of(self.of.phases, "", "Phases on the host, per step")
         else:
             said = (
-                "Host times of phases are not compared: one trace's were taken with the GPU synchronized at each boundary, the"
-                " other's when the host got there."
+                "Host times of phases are not compared: only one of the traces was measured with the GPU synchronized at each"
+                " boundary."
             )
             lines = [*_wrapped(said, self.width), ""] if self.of.phases else []
-        lines += self.medians_of(self.of.phases, "device_", "Phases between events, waiting included")
-        return lines + self.medians_of(self.of.phases, "busy_", "GPU busy, by the phase that launched")
+        lines += self.medians_of(self.of.phases, "device_", "Phases between CUDA events, including waits")
+        return lines + self.medians_of(self.of.phases, "busy_", "GPU busy time, by launching phase")
 
     def parts(self) -> list[str]:
-        """Of nn.DataParallel; between events too, where an asynchronous host would hide it."""
+        """Returns tables for nn.DataParallel. Times between CUDA events show what an asynchronous host hides."""
         lines = self.medians_of(self.of.parts, "", "Parts of nn.DataParallel on the host")
         return lines + self.medians_of(self.of.parts, "device_", "Parts of nn.DataParallel between CUDA events")
 
     def medians_of(self, figures: Mapping[str, object], key: str, title: str) -> list[str]:
-        """A table of the medians whose names begin with `key`: of the host all, else what either trace has."""
+        """Returns a table of the medians whose names begin with `key` ("": host times, which are shown even if 0 or absent)."""
         both = {name: [getattr(of, f"{key}{side}_median_ns") for side in _SIDES] for name, of in figures.items()}
         return self.times(title, [[name, *self.pair(*times)] for name, times in both.items() if not key or any(times)])
 
@@ -313,7 +327,7 @@ class _DiffPage:
             for kind, words in COVERAGE.items()
             if round(coverage.get(kind, 0), 4) or kind == "exact"  # what shows as 0.00 % is left out
         ]
-        return self.table(["Where the replay's GPU time comes from", "share"], rows)
+        return self.table(["Origin of the replay's GPU time", "share"], rows)
 
     def host(self) -> list[str]:
         host = self.of.host
@@ -321,8 +335,8 @@ class _DiffPage:
         if host == HostFigures():
             return []
         rows = [
-            ["host overhead: behind the recorded host, per step", time_text(host.lag_ns_per_step)],
-            *([["in the worst step", time_text(worst_ns)]] if worst_ns is not None else []),
+            ["delay against the recorded host, per step", time_text(host.lag_ns_per_step)],
+            *([["delay in the worst step", time_text(worst_ns)]] if worst_ns is not None else []),
             ["time per op", ABSENT if host.us_per_op is None else f"{host.us_per_op:.1f} µs"],
             ["ops per step", ABSENT if host.ops_per_step is None else count_text(round(host.ops_per_step, 1))],
         ]
@@ -356,7 +370,7 @@ class _DiffPage:
 
     def changes(self, lists: ChangeLists, title: str) -> list[str]:
         lines: list[str] = []
-        # One name is cut in one way in all tables, and no two names are cut to one text.
+        # A name is shortened the same way in all tables, and different names stay different.
         changed = [change.name for kind in _CHANGE_TITLES for change in getattr(lists, kind)[:_SHOWN_CHANGES]]
         shown = dict(zip(changed, fit_apart(kernel_texts(changed), max(self.width - _CHANGE_FIGURES, 16)), strict=True))
         for kind, words in _CHANGE_TITLES.items():
@@ -373,7 +387,7 @@ class _DiffPage:
         return lines + self.replaced(lists, title)
 
     def replaced(self, lists: ChangeLists, title: str) -> list[str]:
-        """Two rows for each replacement: the names in the first trace with the figures, and the names in the second."""
+        """Returns two rows per replacement: names in the first trace with the figures, then names in the second."""
         rows = []
         for of in lists.replaced[:_SHOWN_CHANGES]:
             counts = list(dict.fromkeys(count_text(round(count, 1)) for count in (of.recorded_count, of.replayed_count)))
@@ -386,14 +400,13 @@ class _DiffPage:
         return self.table([f"{title} with other names in {other}{per}", "count", self.first, self.second, "change"], rows)
 
     def verdict(self) -> list[str]:
-        """What came of it, and what it rests on."""
         return [line for sentence, style in verdict_sentences(self.of) for line in self.said(sentence, style)]
 
     def first_name(self) -> str:
         return "the recording" if self.of.replay else "A"
 
     def pair(self, recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
-        """The cells of a time in both traces."""
+        """Returns four cells: both times, their difference and the relative error."""
         if recorded_ns is None or replayed_ns is None:
             return [time_text(recorded_ns), time_text(replayed_ns), ABSENT, ABSENT]
         error = replayed_ns / recorded_ns - 1 if recorded_ns else None
@@ -401,7 +414,7 @@ class _DiffPage:
         return [time_text(recorded_ns), time_text(replayed_ns), change, error_text(error)]
 
     def times(self, title: str, rows: list[list[str]]) -> list[str]:
-        """A table of `pair` rows; those that differ by more than the tolerance are coloured."""
+        """Returns a table of `pair` rows. Rows beyond the tolerance are coloured."""
         lines = self.table([title, self.first, self.second, "change", "error"], rows)
         for number, row in enumerate(rows, start=1):
             error = row[-1]
@@ -417,7 +430,7 @@ class _DiffPage:
         return [self.bold(lines[0]), *lines[1:], ""] if lines else []
 
     def noted(self, lines: list[str], note: str) -> list[str]:
-        """`lines` of a table with a sentence under it."""
+        """Returns the lines of a table with a note below it."""
         return [*lines[:-1], *_wrapped(note, self.width, "  "), ""]
 
     def said(self, sentence: str, style: str) -> list[str]:
@@ -428,7 +441,7 @@ class _DiffPage:
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """`text` in lines; a figure is not parted from its percent sign."""
+    """Returns wrapped lines. A number and its percent sign stay on one line."""
     whole = text.replace(" %", "\N{NO-BREAK SPACE}%")
     lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=indent)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

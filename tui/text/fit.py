@@ -1,4 +1,4 @@
-"""What `trace fit` says: what a script needs, and a line for each card.
+"""The text of `trace fit`: the memory that a script needs, and a row for each GPU.
 
 for line in fit_lines(need, found, width=100, colour=False): print(line)
 """
@@ -19,11 +19,11 @@ from tui.figures import ABSENT, count_text, counted, paint, size_text, table, ti
 
 @dataclass(frozen=True)
 class Need:
-    """What a script requests on a card with room for everything: bytes of the device that needs most."""
+    """What a script requests on a GPU with unlimited memory, in bytes, for the device that needs the most."""
 
     script: str
-    batch: int | None  # None: not seen
-    batch_option: str | None  # the script's option for it, None if unknown
+    batch: int | None  # None: unknown
+    batch_option: str | None  # the script's option for the batch size, None if unknown
     steps_run: int  # training steps
     devices: int
     peak_allocated_bytes: int
@@ -37,7 +37,7 @@ class Need:
 
 @dataclass(frozen=True)
 class OtherMemory:
-    """The library has a cell by the script's signature, and yet the script is not what was measured: peaks in bytes."""
+    """A measurement with the script's signature but another memory peak, so it does not apply. Peaks in bytes."""
 
     limit: MeasuredLimit
     batch: int
@@ -46,16 +46,16 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """What becomes of it on one card. A measured limit goes before what the allocator says, whose figures stay beside it."""
+    """Whether a script fits on one GPU. A measured limit takes precedence over the allocator's result; both are kept."""
 
     card: Card
     outcome: Outcome  # of the allocator, at the script's own batch size
-    estimated_batch: int | None  # the largest one by the allocator; None: cannot be told
-    step: StepTime | None  # None: nothing tells
+    estimated_batch: int | None  # the largest batch by the allocator; None: unknown
+    step: StepTime | None  # None: unknown
     batch: int | None = None  # the script's own, as its model sees it
-    limit: MeasuredLimit | None = None  # measured on this very card, of what the script trains
+    limit: MeasuredLimit | None = None  # of the same model, measured on this GPU
     other: OtherMemory | None = None  # in place of a limit
-    verified: bool | None = None  # the script was run at the limit and beyond; None: it was not
+    verified: bool | None = None  # by runs of the script at the limit and one above; None: it was not run
 
     @property
     def fits(self) -> bool:
@@ -64,17 +64,17 @@ class CardFit:
 
     @property
     def largest_batch(self) -> int | None:
-        """None: cannot be told."""
+        """The largest batch that fits; None if unknown."""
         return self.estimated_batch if self.limit is None else self.limit.largest(self.estimated_batch)
 
     @property
     def is_measured(self) -> bool:
-        """Whether the largest batch is what was seen on this card."""
+        """Whether the largest batch was measured on this GPU."""
         return self.limit is not None and self.limit.is_exact
 
     @property
     def told(self) -> bool:
-        """Whether the allocator's figures at the script's own batch are those of a run that fits."""
+        """Whether the script fits at its own batch size by the allocator too, so its figures apply."""
         return self.fits and self.outcome.fits
 
     @property
@@ -83,7 +83,7 @@ class CardFit:
 
     @property
     def headroom_bytes(self) -> int:
-        """What is left where it fits; where it does not, what was missing for the request that failed."""
+        """Unused bytes. Meaningful only if the script fits."""
         return self.usable_bytes - self.outcome.reserved_bytes
 
     def to_json(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _limit_json(limit: MeasuredLimit) -> dict[str, Any]:
 
 def fit_lines(need: Need, found: Sequence[CardFit], *, width: int, colour: bool) -> list[str]:
     at = f" at batch {count_text(need.batch)}" if need.batch is not None else ""
-    reserved = f"and reserves {size_text(need.peak_reserved_bytes)} where there is room"
+    reserved = f"and PyTorch reserves {size_text(need.peak_reserved_bytes)} if available"
     lines = [f"{need.script} needs {size_text(need.peak_allocated_bytes)}{at}, {reserved}.", ""]
     heads = ["card", "memory", "fits", "reserved", "left", "largest batch", "step"]
     rows = [_row(one) for one in found]
@@ -149,37 +149,37 @@ def _row(one: CardFit) -> list[str]:
 def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
     asked = counted(need.steps_run, "step") if need.steps_run else "the script"
     said = [
-        f"PyTorch's allocator was given what {asked} requested. Of the card's memory the CUDA context was taken off,",
-        "estimated at 2 KiB per thread that the card can hold. Kernels that are loaded are not counted; cuDNN's workspaces",
-        "for fp32 convolutions of 3x3 are, before Ampere: it takes them where there is room.",
+        f"Simulated: PyTorch's allocator with the requests of {asked}. The CUDA context is subtracted from the card's memory,",
+        "estimated at 2 KiB per resident thread. Loaded kernels are not counted. cuDNN workspaces of 3x3 convolutions in fp32",
+        "are counted on cards older than Ampere.",
     ]
     failed = [one for one in found if not one.fits and not one.outcome.fits]
     if failed and len(failed) <= 3:
         for one in failed:
             asked, step = size_text(one.outcome.asked_bytes), one.outcome.steps + 1
-            said.append(f"{one.card.names[0]}: out of memory in step {step}, asking for {asked}.")
+            said.append(f"{one.card.names[0]}: out of memory in step {step}, on a request of {asked}.")
     said += [note[0].upper() + note[1:] + "." for note in need.notes]
     if not need.batch_option:
-        said.append("For the largest batch, name the script's option for it: --batch-option=--batch-size.")
+        said.append("To find the largest batch, give the script's option for it, for example --batch-option=--batch-size.")
     elif any(one.verified is not None for one in found):
-        said.append("✓: run at that batch, and at one more, which does not fit. ?: such runs said otherwise.")
+        said.append("✓: runs confirmed that this batch fits and that one more does not. ?: runs contradicted it.")
     steps = [one.step for one in found if one.step is not None]
     if ranks := [step for step in steps if step.communication_ns]:
         most = time_text(max(step.communication_ns for step in ranks))
         sources = ", ".join(dict.fromkeys(step.source for step in ranks if not step.source.startswith(ESTIMATED)))
-        measured = f"; the rest of it is from the library: {sources}" if sources else ""
-        said.append(f"A step holds what operations between ranks add, up to {most}, estimated by the card's link{measured}.")
+        measured = f"; the other times are from the library: {sources}" if sources else ""
+        said.append(f"Steps include up to {most} of communication, estimated from the card's link{measured}.")
     estimates = [step for step in steps if step.is_estimate and step.source.startswith(ESTIMATED)]
     if estimates:
         corrected = estimates[0].source.partition(", ")[2]
         beside = f", {corrected}" if corrected else ""
-        said.append(f"~ before a step: nobody measured it; the GPU's time, estimated op by op as by trace predict{beside}.")
+        said.append(f"~ before a step: GPU time estimated op by op, as in trace predict{beside}; not measured.")
     if not need.steps_run and (passes := [step.source for step in steps if not step.source.startswith(ESTIMATED)]):
-        said.append(f"~ before a step: the forward pass in training, from the library: {', '.join(dict.fromkeys(passes))}.")
+        said.append(f"~ before a step: forward pass in training, from the library: {', '.join(dict.fromkeys(passes))}.")
     if any(one.largest_batch is not None and not one.is_measured for one in found):
-        said.append("~ before a batch: estimated by the allocator.")
+        said.append("~ before a batch: estimated with the simulated allocator.")
     if seen := [one.limit for one in found if one.limit is not None]:
-        said.append(f"Measured on the card itself: {'; '.join(map(_limit_text, seen))}.")
+        said.append(f"Measured on this card: {'; '.join(map(_limit_text, seen))}.")
     said += [_other_text(one.other) for one in found if one.other is not None]
     return said
 
@@ -192,6 +192,6 @@ def _limit_text(limit: MeasuredLimit) -> str:
 def _other_text(other: OtherMemory) -> str:
     cell, batch = other.limit.cell, count_text(other.batch)
     release = f" (PyTorch {cell.source.torch})" if cell.source.torch else ""
-    took = f"batch {batch} took {size_text(cell.peak_at(other.batch))} where it was measured{release}"
+    took = f"batch {batch} took {size_text(cell.peak_at(other.batch))} in that measurement{release}"
     needs = f"takes {size_text(other.needs_bytes)} here"
-    return f"{_limit_text(other.limit)}; but {took} and {needs}: that limit is not this script's."
+    return f"{_limit_text(other.limit)}; but {took} and {needs}, so that limit does not apply to this script."

@@ -1,4 +1,4 @@
-"""What became of budgets, in one line, for the log of a build.
+"""The result of a check against budgets, in one line for a build log.
 
 gate_line(check(budgets, comparison))
 # "gate FAILED: step_time 184.2 ms over 180.0 ms; passed: memory_peak 12.1 GiB of 14.0 GiB"
@@ -24,9 +24,9 @@ def gate_line(result: GateResult) -> str:
 
 def _words(of: Check, between: str) -> str:
     if of.name == "same_program":
-        return "same_program " + ("cannot be told" if of.value is None else "yes" if of.value else "no")
+        return "same_program " + ("unknown" if of.value is None else "yes" if of.value else "no")
     value = ABSENT if of.value is None else _text(of.name, of.value)
-    return f"{of.name} {value} {between} {_text(of.name, of.budget)}" if of.value is not None else f"{of.name} is not known"
+    return f"{of.name} {value} {between} {_text(of.name, of.budget)}" if of.value is not None else f"{of.name} is unknown"
 
 
 def _text(name: str, value: float) -> str:

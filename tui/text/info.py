@@ -1,4 +1,4 @@
-"""`trace info` for people: what a recording holds, most asked first, and what to type next.
+"""The text of `trace info`: the main figures, notes, and what to do next; with details, everything in the recording.
 
 print(info_text(summarize(load("v100.msgpack")), "v100.msgpack"))
 """
@@ -34,18 +34,18 @@ from tui.text.communication import exposure_sentence
 from tui.text.limit import lag_sentence, limit_sentence
 
 _GRAINS = {
-    "kernel": "kernel-grained: every op and every kernel",
-    "phase": "phase-grained: the phases of each step, no kernels",
+    "kernel": "a recording of every op and every kernel",
+    "phase": "a recording of phase times only, without kernels",
 }
-_HOST_ONLY = "the host alone: no GPU work was recorded"
-_KINDS = {"warmup": "warm-up", "steady": "clean"}  # others are called as they are
+_HOST_ONLY = "a recording of the host only: no GPU work was recorded"
+_KINDS = {"warmup": "warm-up", "steady": "clean"}  # shown names that differ from the stored ones
 _AT_MOST = "≤ "
-_MOST_STEPS = 8  # shown one by one
+_MOST_STEPS = 8  # rows of the table of steps
 _MOST_FACTS = 24  # lines of provenance
 
 
 def info_text(summary: Summary, name: str, *, details: bool = True, width: int = 80, colour: bool = False) -> str:
-    """The text for a terminal `width` wide; `name` is what the person called the trace. With `details` all sections."""
+    """Returns the text for a terminal of `width` columns; with `details`, all sections. `name` is the trace as typed."""
 
     def heading(text: str) -> str:
         return paint(text, "bold", colour=colour)
@@ -60,9 +60,9 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
         return printable("\n".join([*lines, *_next(summary, name), more]), colour=colour)
     lines += [*_figures(summary, width), ""]
     sections: list[tuple[str, list[str]]] = [
-        ("Where it comes from", _provenance(summary, width)),
+        ("Origin", _provenance(summary, width)),
         ("Devices", _devices(summary, width)),
-        ("What is in it", _counts(summary)),
+        ("Contents", _counts(summary)),
         ("Steps", _steps(summary, width)),
         ("Kinds of steps", _step_kinds(summary, width)),
         ("Phases, median of the steps", _phases(summary, width)),
@@ -71,14 +71,14 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
         ("Collectives", _collectives(summary, width)),
         ("Kernels with the most GPU time", table(*work_cells(summary, summary.kernels, "kernel"), width=width, indent=2)),
         (
-            "Ops with the most GPU time (innermost around the launch)",
+            "Ops with the most GPU time (innermost op of each launch)",
             table(*work_cells(summary, summary.ops, "op"), width=width, indent=2),
         ),
         *analysis_sections(summary.analyses, width),
         ("Memory peak", _memory(summary, width)),
-        ("What recording cost", _recorder(summary, width)),
-        ("What it lacks", [f"  {fit(text, width - 2)}" for text in summary.lacks]),
-        ("Problems found in it", _problems(summary, width)),
+        ("Recording overhead", _recorder(summary, width)),
+        ("Missing data", [f"  {fit(text, width - 2)}" for text in summary.lacks]),
+        ("Problems", _problems(summary, width)),
     ]
     for title, body in sections:
         if body:
@@ -87,7 +87,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
 
 
 def _figures(summary: Summary, width: int) -> list[str]:
-    """What is asked first: of what, how long a step, how busy the GPU, how much memory, and which kernels."""
+    """Returns the main figures: GPU, step time, bottleneck, busy and idle shares, memory, and top kernels."""
     names = sorted({device.name or "an unnamed GPU" for device in summary.devices})
     step = f"{time_text(summary.step_median_ns)}, {time_text(summary.compute_side_median_ns)} without data loading"
     noise = summary.pace.noise if summary.pace is not None else None
@@ -102,10 +102,10 @@ def _figures(summary: Summary, width: int) -> list[str]:
         ("GPU", ", ".join(names) or "none"),
         ("torch", summary.machine.torch or ""),
         ("step", f"{step} (median of {counted(summary.counts.steps, 'step')}{several}{spread})" if summary.steps else ""),
-        ("limit", limit_sentence(summary.pace, summary.bottleneck)),
+        ("bottleneck", limit_sentence(summary.pace, summary.bottleneck)),
         ("GPU busy", ", ".join(of_devices(summary.busy_shares, share_text))),
         ("GPU idle", idle_sentence(idle)),
-        ("memory", f"{size_text(sizes[most])} allocated at most, on {most}" if most is not None else ""),
+        ("memory", f"peak {size_text(sizes[most])} allocated, on {most}" if most is not None else ""),
         *(("kernels" if not place else "", text) for place, text in enumerate(of_kernels)),
     ]
     longest = max(len(label) for label, _ in rows)
@@ -120,37 +120,37 @@ def _figures(summary: Summary, width: int) -> list[str]:
 
 
 def _notes(summary: Summary, width: int) -> list[str]:
-    """What to know before relying on it."""
+    """Returns the notes, wrapped, without the estimate line, which is at the top of the page."""
     lines = []
-    for text in note_sentences(summary)[len(estimate_line(summary)) :]:  # which stands above all
+    for text in note_sentences(summary)[len(estimate_line(summary)) :]:
         lines += wrap(text, width - 2, initial_indent="  ", subsequent_indent="    ")
     return ["", *lines] if lines else []
 
 
 def note_sentences(summary: Summary) -> list[str]:
-    """What is wrong with a trace, and what it lacks."""
+    """Returns the problems of a trace and what is missing from it."""
     problems = problems_of(summary.problems, summary.counts.kernels)
     said = [problem.text for problem in problems if problem.severity >= Severity.WARNING]
     within_ns = sum(of.busy_ns for of in summary.analyses.idle.values() if of.steps)
     if summary.steps and within_ns < summary.gpu_busy_ns / 2:
         share = share_text(1 - within_ns / summary.gpu_busy_ns)
-        said.insert(0, f"{share} of the GPU's busy time is outside the steps that GPU busy and idle are about")
+        said.insert(0, f"{share} of the GPU's busy time is outside the steps counted in GPU busy and GPU idle")
     if lag := lag_sentence(summary.pace):
         said.insert(0, lag.rstrip("."))
     said = [*estimate_line(summary), *said]
-    return [*said, f"lacks {', '.join(summary.lacks)}"] if summary.lacks else said
+    return [*said, f"missing: {', '.join(summary.lacks)}"] if summary.lacks else said
 
 
 def estimate_line(summary: Summary, indent: str = "") -> list[str]:
-    """That nobody recorded this trace, if so."""
+    """Returns a line if the trace is a prediction."""
     return [f"{indent}ESTIMATE by trace predict, not a recording"] if summary.run.predicted else []
 
 
 def provenance_facts(summary: Summary) -> list[tuple[str, str]]:
-    """Where a trace comes from and what it was made with, as label and text."""
+    """Returns the origin of a trace and the software that made it, as label and text."""
     run = replace(
         summary.run, loaders=(), recorder=None, clean=None, host_scale={}, profiler_cost=None
-    )  # which have sections of their own
+    )  # these have their own sections
     facts = {"source": run.source, **to_json(replace(summary.machine, oom_text=None)), **to_json(run), **summary.provenance}
     return [(_label(key), _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None) and key != "era"]
 
@@ -164,8 +164,7 @@ def _provenance(summary: Summary, width: int) -> list[str]:
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested facts one by one, "flags.tf32"; lists of plain values as one text; of lists of dictionaries (process groups) only
-    how many there are."""
+    """Returns nested facts as a flat list ("flags.tf32"). A list of dictionaries becomes its length, other lists one text."""
     found: list[tuple[str, Any]] = []
     for key, value in facts.items():
         if isinstance(value, list) and any(isinstance(item, dict) for item in value):
@@ -178,7 +177,7 @@ def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _label(key: str) -> str:
-    """The key without a unit that the value shows."""
+    """Returns the key without its unit, which the value shows."""
     return key.removesuffix("_ns").removesuffix("_bytes")
 
 
@@ -218,7 +217,7 @@ def _counts(summary: Summary) -> list[str]:
     ]
     if summary.without_op_ns and summary.grain == "kernel":
         share = share_text(summary.without_op_ns / summary.work_ns)
-        lines.append(f"  {share} of the GPU's work was launched by no op that was recorded")
+        lines.append(f"  {share} of the GPU's work was not launched by a recorded op")
     return lines
 
 
@@ -244,17 +243,17 @@ def _steps(summary: Summary, width: int) -> list[str]:
 
 
 def _step_kinds(summary: Summary, width: int) -> list[str]:
-    """Only where there are several; with how much the profiler slowed the host."""
+    """Returns a table if there are several kinds of steps, and how much the profiler slowed the host."""
     kinds, clean, scale = summary.step_kinds, summary.clean, summary.host_scale
     names = _KINDS if "profiled" in kinds else {"warmup": "warm-up"}
     rows = [[names.get(kind, kind), count_text(of.count), time_text(of.median_ns)] for kind, of in kinds.items()]
     lines = table(["", "steps", "median"], rows, width=width, indent=2) if len(rows) > 1 else []
     if clean is not None:
-        lines.append(f"  under the profiler a step took {clean.slowdown:.2f} times as long")
+        lines.append(f"  a profiled step took {clean.slowdown:.2f} times as long as a clean one")
     if (cost := summary.profiler_cost) is not None:
         told = ((name.removesuffix("_ns").replace("_", " "), ns) for name, ns in vars(cost).items())
         costs = ", ".join(f"{time_text(ns)} per {kind}" for kind, ns in told if ns)
-        lines += wrap(f"torch.profiler took {costs or 'nothing'}", width - 2, initial_indent="  ", subsequent_indent="    ")
+        lines += wrap(f"torch.profiler added {costs or 'nothing'}", width - 2, initial_indent="  ", subsequent_indent="    ")
     if scale:
         shares = ", ".join(f"{name} {share:.2f}" for name, share in scale.items())
         lines += wrap(f"profiled host times are scaled to the clean ones: {shares}", width - 2, initial_indent="  ",
@@ -300,7 +299,7 @@ def _input_pipeline(summary: Summary, width: int) -> list[str]:
 
 
 def collective_rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Head and cells of the table of collectives."""
+    """Returns head and cells of the table of collectives."""
     rows = [
         [
             f"{row.name} ({row.backend})" if row.backend else row.name,
@@ -329,12 +328,12 @@ def _recorder(summary: Summary, width: int) -> list[str]:
     if cost is None:
         return []
     by = f" (trace {cost.version})" if cost.version else ""
-    text = f"{time_text(cost.overhead_ns_per_step)} of each step, {share_text(cost.overhead_share)} of it{by}"
+    text = f"{time_text(cost.overhead_ns_per_step)} per step, {share_text(cost.overhead_share)} of step time{by}"
     return ["  " + fit(text, width - 2)]
 
 
 def work_cells(summary: Summary, work: list[WorkSum], head: str) -> tuple[list[str], list[list[str]]]:
-    """Head and cells of a table of kernels or ops."""
+    """Returns head and cells of a table of kernels or ops."""
     rows = []
     for row, name in zip(work, kernel_texts([row.name for row in work]), strict=True):
         share = share_text(row.device_ns / summary.gpu_busy_ns if summary.gpu_busy_ns else None)
@@ -347,9 +346,9 @@ def _memory(summary: Summary, width: int) -> list[str]:
         [device, size_text(peak.peak_allocated_bytes), size_text(peak.peak_reserved_bytes), peak.source]
         for device, peak in summary.memory.items()
     ]
-    lines = table(["", "allocated", "reserved", "known as"], rows, width=width, indent=2)
+    lines = table(["", "allocated", "reserved", "source"], rows, width=width, indent=2)
     if any(peak.source == "summed" for peak in summary.memory.values()):
-        lines.append("  summed: from allocations and frees; what was held from before is missing")
+        lines.append("  summed: without memory that was allocated before the recording began")
     return lines
 
 
@@ -362,5 +361,5 @@ def _problems(summary: Summary, width: int) -> list[str]:
 
 def _next(summary: Summary, name: str) -> list[str]:
     if not summary.gpu_busy_ns and summary.grain == "kernel":
-        return ["Next: nothing to replay here, for no GPU work was recorded."]
+        return ["Next: nothing to replay, because no GPU work was recorded. Record on a machine with a GPU."]
     return [f"Next: trace replay YOUR_SCRIPT.py --trace {name}", f"      trace diff {name} OTHER.msgpack"]

@@ -1,7 +1,7 @@
-"""What limits the pace of a trace, as a sentence: the device, the host, data or other ranks, and what could be gained.
+"""The bottleneck of a trace as text: the device, the host, data or other ranks, and the possible gain.
 
 limit_sentence(summary.pace, summary.bottleneck)
-# "data: the GPU waits for it; a step could take up to 57.1 ms less (32.2 %)"
+# "data (the GPU waits for it); a step could be up to 57.1 ms shorter (32.2 %)"
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 _SUBJECTS = {
     "data": "data (the GPU waits for it)",
     "host": "the host (the GPU waits for it)",
-    "other ranks": "other ranks (communication that no computing hides, and waiting for it)",
+    "other ranks": "other ranks (communication not hidden by computation, and waits for it)",
 }
 
 
 def limit_sentence(pace: StepPace | None, of: PaceLimit | None) -> str:
-    """Without a final stop; "" where nothing is known."""
+    """Returns a sentence without a full stop; "" if nothing is known."""
     if pace is None or of is None:
         return ""
     if of.limit == "unknown":
-        return "not known (the recording has no kernels, and the host and the GPU take the same time)"
+        return "unknown (the recording has no kernels, and host and GPU take the same time)"
     gained = ""
     if of.gain_ns is not None and of.share is not None:
-        gained = f"a step could take up to {time_text(of.gain_ns)} less ({share_text(of.share)})"
+        gained = f"a step could be up to {time_text(of.gain_ns)} shorter ({share_text(of.share)})"
     if of.limit == "device":
         ahead = f"the GPU (the host needs {time_text(pace.host_ns)} per step and runs ahead)"
-        busy = f"the GPU (busy for {share_text(min(pace.busy_share or 0, 1))} of a step)"
+        busy = f"the GPU (busy {share_text(min(pace.busy_share or 0, 1))} of a step)"
         busy = ahead if pace.host_runs_ahead else busy
         return f"{busy}; without its idle time {gained}" if of.gain_ns else busy
     if pace.device_ns is None:
@@ -41,7 +41,7 @@ def limit_sentence(pace: StepPace | None, of: PaceLimit | None) -> str:
 
 
 def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
-    """The same in few words: "data (up to 33.0 % to gain)"; "" where it is not known."""
+    """Returns the bottleneck in few words, "data (up to 33.0 % to gain)"; "" if it is unknown."""
     if pace is None or of is None or of.limit == "unknown":
         return ""
     name = {"device": "the GPU", "host": "the host"}.get(of.limit, of.limit)
@@ -55,7 +55,7 @@ def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
 
 
 def lag_sentence(pace: StepPace | None, which: str = "The GPU") -> str:
-    """If a device falls further behind in each step; else ""."""
+    """Returns a sentence if the device falls further behind the host in each step; else ""."""
     if pace is None or not pace.falls_behind_ns:
         return ""
     return f"{which} falls {time_text(pace.falls_behind_ns)} further behind the host in each step."

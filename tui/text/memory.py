@@ -1,9 +1,9 @@
-"""Memory as text: the peaks of a recording and its replay, and whether the replay fitted into the memory there was.
+"""Memory as text: the peaks of a recording and its replay, and whether the replay fitted into the available memory.
 
 peak_rows({"cuda:0": MemoryComparison(recorded_peak_bytes=2 << 30, replayed_peak_bytes=2 << 30, ...)})
 # [["cuda:0", "2.0 GiB", "2.0 GiB", "same"]]
 memory_sentences({"cuda:0": MemoryComparison(capacity_bytes=8 << 30, fits=True, ...)})
-# ["cuda:0: fits into 8.0 GiB: at most 5.7 GiB reserved and 512.0 MiB outside of PyTorch, 1.8 GiB left."]
+# ["cuda:0: fits into 8.0 GiB: peak 5.7 GiB reserved and 512.0 MiB outside of PyTorch, 1.8 GiB left."]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def peak_rows(memory: Mapping[str, MemoryComparison]) -> list[list[str]]:
-    """Device, recorded peak, replayed peak, change. Where totals are missing also how far a step rises, which needs none."""
+    """Returns rows of device, recorded peak, replayed peak, change. Without recorded totals, also the rise within a step."""
     rows = []
     for device, of in memory.items():
         rows.append(_row(device, of.recorded_peak_bytes, of.replayed_peak_bytes))
@@ -38,24 +38,24 @@ def _summed(of: MemoryComparison) -> bool:
 
 
 def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
-    """What a peak leaves out, and whether there was enough."""
+    """Returns notes on what the peaks leave out, and whether the memory was sufficient."""
     said = []
     if any(map(_summed, memory.values())):
-        said.append("Summed up where totals were not recorded: what was held from before is missing.")
+        said.append("Peaks are sums of recorded allocations, without memory allocated before.")
     return said + fit_sentences(memory)
 
 
 def fit_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
-    """Of each device that was given a size, or ran out of memory, whether there was enough."""
+    """Returns whether the memory was sufficient, for each device with a given size and each that ran out of memory."""
     told = {device: of for device, of in memory.items() if of.capacity_bytes is not None}
     return [_fit(device, of) for device, of in told.items() if of.fits is False or of.capacity_given]
 
 
 def _fit(device: str, of: MemoryComparison) -> str:
     capacity, outside, reserved = of.capacity_bytes or 0, of.outside_bytes or 0, of.reserved_peak_bytes or 0
-    needed = f"at most {size_text(reserved)} reserved" + (f" and {size_text(outside)} outside of PyTorch" if outside else "")
+    needed = f"peak {size_text(reserved)} reserved" + (f" and {size_text(outside)} outside of PyTorch" if outside else "")
     if of.fits is None:
-        return f"{device}: did not run out of {size_text(capacity)} before the script failed: {needed}."
+        return f"{device}: {size_text(capacity)} were sufficient until the script failed: {needed}."
     if of.fits:
         return f"{device}: fits into {size_text(capacity)}: {needed}, {size_text(capacity - outside - reserved)} left."
     count = "once" if of.ooms == 1 else f"{of.ooms} times"

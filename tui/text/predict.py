@@ -1,5 +1,4 @@
-"""A prediction as text: the step beside the recorded one, by phase and kind of op, where it comes from, and how far it is
-sure."""
+"""A prediction as text: recorded and predicted times of the step, its phases and kinds of op, with the expected error."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _PARALLELS = {"ddp": "DistributedDataParallel", "fsdp": "FullyShardedDataParalle
 def prediction_text(
     prediction: Prediction, name: str, cost: float | None, output: Path | None, *, width: int = 80, colour: bool = False
 ) -> str:
-    """See the module. Every figure of the new conditions is marked as estimated."""
+    """Returns the text for one prediction; `cost` is the price per sample. The first line marks it as an estimate."""
     low, high = (prediction.step.predicted_ns * (1 + sign * prediction.expected_error) for sign in (-1, 1))
     lines = [
         paint(f"ESTIMATE, not a measurement: {name} {_asked(prediction)}", "bold", colour=colour),
@@ -34,7 +33,7 @@ def prediction_text(
         total = sum(other.predicted_ns for other in prediction.kinds.values())
         lines += [
             "",
-            f"{first} dominate: {share_text(both.predicted_ns / total if total else None)} of the predicted GPU time.",
+            f"{first} take most of it: {share_text(both.predicted_ns / total if total else None)} of the predicted GPU time.",
         ]
     if prediction.parallel is not None:
         of = prediction.parallel
@@ -44,25 +43,25 @@ def prediction_text(
             kept = ", ".join(f"{name} {size_text(size)}" for name, size in of.rank_bytes.items() if size)
             lines.append(f"A rank receives about {size_text(of.moved_bytes)} a step" + (f" and keeps {kept}." if kept else "."))
         if of.peak_bytes:
-            lines.append(f"Its peak of allocated memory: about {size_text(of.peak_bytes)}.")
+            lines.append(f"Peak allocated memory of a rank: about {size_text(of.peak_bytes)}.")
         if of.assumed:
             lines.append(f"Assumed: {of.assumed}.")
     shares = ", ".join(f"{origin} {share_text(share)}" for origin, share in prediction.origins.items())
     lines.append(f"GPU time by origin: {shares}.")
     if prediction.unscaled_share > 0:
-        lines.append(f"{share_text(prediction.unscaled_share)} of the recorded GPU time has no shapes: scaled as the rest.")
+        lines.append(f"{share_text(prediction.unscaled_share)} of recorded GPU time has no shapes; it is scaled like the rest.")
     lines += [f"{note[0].upper()}{note[1:]}." for note in prediction.notes]
     if output is not None:
-        lines += ["", f"More: trace diff {name} {output}, or trace replay --trace {output} SCRIPT"]
+        lines += ["", f"Next: trace diff {name} {output}, or trace replay --trace {output} SCRIPT"]
     else:
-        lines += ["", "More: -o PREDICTED.msgpack keeps it as a trace for trace diff, view and replay; --json for scripts"]
+        lines += ["", "Next: -o PREDICTED.msgpack saves a trace for trace diff, view and replay; --json is for scripts"]
     return "\n".join(lines)
 
 
 def sweep_text(
     predictions: Sequence[Prediction], costs: Sequence[float | None], name: str, *, width: int = 80, colour: bool = False
 ) -> str:
-    """A row per cell, and a bar for its throughput."""
+    """Returns a table with a row for each combination of conditions and a bar for its throughput."""
     most = max((prediction.samples_per_s or 0 for prediction in predictions), default=0) or 1
     priced = any(cost is not None for cost in costs)
     head = ["GPUs", "batch", "step", "error", "samples/s", *(["cost per sample"] if priced else []), ""]

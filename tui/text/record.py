@@ -1,4 +1,4 @@
-"""What `trace record` says at its end: what was recorded, at what cost, what it lacks, and what to type next.
+"""The lines that `trace record` prints at its end: what was recorded, the overhead, what is missing, and what to do next.
 
 for line in record_lines(trace, Path("train.msgpack"), ["train.py"]): print(line)
 """
@@ -22,14 +22,14 @@ _KINDS = (
 )
 
 _UNTIMED = (
-    (Untimed.CAPTURE, "a CUDA graph was captured at a boundary, where no event may be recorded"),
-    (Untimed.PROFILE, "the script profiled itself there"),
+    (Untimed.CAPTURE, "a CUDA graph was being captured, which allows no timing events"),
+    (Untimed.PROFILE, "the script ran its own profiler"),
     (Untimed.LOST, "the device had not finished them when the script ended"),
 )
 
 
 def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
-    """The lines, without the name of the command before them."""
+    """Returns the lines without the "trace: " prefix."""
     name = shlex.quote(str(output))
     what = Path(script[0]).name if not script[0].startswith("-m") else shlex.join(script[:2])
     ranks = f", {len(trace.ranks)} ranks" if len(trace.ranks) > 1 else ""
@@ -44,10 +44,10 @@ def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
 
 
 def lack_lines(trace: Trace) -> list[str]:
-    """What the recording lacks, with the reason and the remedy. It is said of a script that failed, too."""
+    """Returns what is missing from the recording, with reason and remedy. Also used for a script that failed."""
     has_times = bool((trace.phases.device != NONE).any()) or len(trace.device) > 0
     if not trace.devices or not (has_times or trace.steps.untimed.any()):
-        return ["there is no device time in it: the script used no GPU here"]
+        return ["no device times: the script used no GPU on this machine"]
     run = trace.run_of(trace.ranks[0])
     lines = []
     if run.profiler.failed is not None:
@@ -60,7 +60,7 @@ def lack_lines(trace: Trace) -> list[str]:
         steps = trace.steps.number[trace.steps.untimed == untimed]
         if len(steps):
             reason = lost if untimed == Untimed.LOST and lost else reason
-            first = f", from step {int(steps[0])} on" if untimed == Untimed.LOST else ""
+            first = f", starting with step {int(steps[0])}" if untimed == Untimed.LOST else ""
             have = "has" if len(steps) == 1 else "have"
             lines.append(f"{counted(len(steps), 'step')} {have} no device times{first}: {reason}")
     return lines
@@ -69,17 +69,17 @@ def lack_lines(trace: Trace) -> list[str]:
 def _steps(trace: Trace) -> str:
     counts = {word: int((trace.steps.kind == kind).sum()) for kind, word in _KINDS}
     told = ", ".join(f"{count_text(count)} {word}" for word, count in counts.items() if count)
-    return f"{counted(len(trace.steps), 'step')} ({told})" if told else "no whole step"
+    return f"{counted(len(trace.steps), 'step')} ({told})" if told else "no complete step"
 
 
 def _cost(run: Run) -> list[str]:
     share = run.recorder.overhead_share if run.recorder is not None else 0.0
-    own = f"the recorder itself takes {100 * share:.2f} % of a step"
+    own = f"recording overhead: {100 * share:.2f} % of step time"
     clean = run.clean
     if clean is None:
         return [own]
     profiled = time_text(clean.profiled_step_median_ns)
     slowdown = f"a clean step takes {time_text(clean.step_median_ns)}, a profiled one {profiled}"
     if (cost := run.profiler_cost) is not None and cost.op_ns:
-        slowdown += f"; torch.profiler took {time_text(cost.op_ns)} per op and {time_text(cost.launch_ns)} per launch"
+        slowdown += f"; torch.profiler added {time_text(cost.op_ns)} per op and {time_text(cost.launch_ns)} per launch"
     return [slowdown, own]

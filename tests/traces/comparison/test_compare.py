@@ -318,7 +318,7 @@ def test_a_replay_names_ops_otherwise_and_is_the_same_program() -> None:
     recorded = training()
     same, reason = _verdict(recorded, replay_of(recorded))
     told = "100 % of the ops with GPU work in forward and loss have the same shapes, 100 % the same names"
-    assert same and reason == f"{told}; not compared, for not both tell them: memory layouts"
+    assert same and reason == f"{told}. Not compared (missing from one trace): memory layouts"
 
 
 def test_an_op_that_is_several_in_the_other_trace_is_one_in_both() -> None:
@@ -406,7 +406,7 @@ def test_without_shapes_the_names_decide() -> None:
         trace.host.shapes[:] = NONE
     assert _verdict(recorded, bare) == (
         True,
-        "100 % of the ops with GPU work have the same names; not compared, for not both tell them: shapes, memory layouts",
+        "100 % of the ops with GPU work have the same names. Not compared (missing from one trace): shapes, memory layouts",
     )
     assert _verdict(recorded, alien)[0] is False
 
@@ -539,7 +539,7 @@ def test_workload_signatures_decide_where_there_are_no_kernels() -> None:
     same, batch, model = (compare(published, trace) for trace in (replay, smaller, other))
     assert {c.verdict.evidence for c in (same, batch, model)} == {Evidence.WORKLOAD_SIGNATURE}
     assert same.within_tolerance and same.verdict.not_compared == ("the order of modules", "training mode")
-    assert same.verdict.reason.startswith("the same parameters, parameter bytes, modules, inputs, optimizer; not compared")
+    assert same.verdict.reason.startswith("the same parameters, parameter bytes, modules, inputs, optimizer. Not compared")
     assert batch.verdict.sameness is Sameness.OTHER_BATCH_SIZE and batch.within_tolerance is False
     assert batch.verdict.reason == "same model, another batch size, inputs 32x8 float32 recorded, 8x8 float32 here"
     assert model.verdict.sameness is Sameness.OTHER_PROGRAM

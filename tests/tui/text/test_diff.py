@@ -13,7 +13,7 @@ from traces.comparison.compare import Comparison, ValueReads, compare
 from traces.format.trace_file import load
 from traces.library import find
 from traces.model.trace import Trace
-from tui.text.diff import diff_text
+from tui.text.diff import diff_text, warning_sentences
 
 
 def _text(comparison: Comparison, **options: bool | int) -> str:
@@ -53,7 +53,7 @@ def test_the_verdict_four_figures_and_what_to_know_first() -> None:
     told = a_replay()
     text = diff_text(told, "v100.msgpack", "this replay", details=False, next_step="trace diff a b --details")
     assert_golden("diff_replay_brief", text)
-    assert text.splitlines()[0].startswith("Within 5.0 %") and text.endswith("trace diff a b --details")
+    assert text.splitlines()[0].startswith("PASS: ") and text.endswith("trace diff a b --details")
     assert len(text.splitlines()) < 24 < len(_text(told).splitlines())
 
 
@@ -61,14 +61,14 @@ def test_another_program_is_said_first() -> None:
     for details in (False, True):
         text = _text(compare(training(batch=32), training(batch=64)), details=details)
         assert text.startswith("NOT the same program: same ops, other shapes")
-        assert "compare different work; step time differs by 0.0 %, GPU time by 0.0 %" in " ".join(text.split())
+        assert "compare different work: step time differs by 0.0 %, GPU time by 0.0 %" in " ".join(text.split())
 
 
 def test_a_slow_host_is_named_as_the_reason() -> None:
     recorded = training()
     slow = replay_of(recorded, 1.5, lag_ns_per_step=40 * US)
-    assert "The host here is slower than the recorded one, by 40.0 µs per step." in _text(compare(recorded, slow), width=200)
-    assert "40.0 µs of a step (" in _text(compare(recorded, slow), width=200)
+    assert "This host is 40.0 µs per step slower than the recorded host." in _text(compare(recorded, slow), width=200)
+    assert "40.0 µs per step (" in _text(compare(recorded, slow), width=200)
     assert "slower" not in _text(compare(recorded, replay_of(recorded, 1.5, lag_ns_per_step=1 * US)))
     assert "own time" not in _text(compare(recorded, replay_of(recorded, 1.5, lag_ns_per_step=1 * US)))
 
@@ -80,17 +80,17 @@ def test_without_steps_whole_traces_are_compared() -> None:
     assert "per step" not in _text(compare(bare, training(kernel_us=20))) and "Kernels that take longer, in all" in _text(
         compare(bare, training(kernel_us=20))
     )
-    assert "Whole traces" in text and "Within 5.0 %: GPU time" in text
+    assert "Whole traces" in text and "PASS: GPU time" in text
 
 
 def test_nothing_to_compare() -> None:
     text = _text(compare(Trace(), Trace()))
-    assert "cannot be told" in text and "Not judged" in text
+    assert "do not show" in text and "NOT JUDGED" in text
 
 
 def test_phase_grained() -> None:
     text = _text(compare(phase_grained(), phase_grained(4)))
-    assert "without kernels" in text and "Phases between events" in text and "GPU busy, by" not in text
+    assert "without kernels" in text and "Phases between CUDA events" in text and "GPU busy time, by" not in text
 
 
 @pytest.mark.parametrize("comparison", [two_recordings(), a_replay()], ids=["recordings", "replay"])
@@ -112,9 +112,22 @@ def test_longer_is_red_and_shorter_blue() -> None:
 
 def test_reads_that_the_recording_does_not_answer_are_told() -> None:
     comparison = a_replay()
-    assert "were read" not in _text(comparison)
+    assert "The script read" not in _text(comparison)
     read = replace(comparison, values=ValueReads(unrecorded_reads=3, computed=False))
-    assert "Values that were not recorded were read 3 times" in _text(read)
+    assert "The script read 3 values that were not recorded" in _text(read)
+
+
+def test_a_replay_of_phase_times_says_that_there_are_no_kernels() -> None:
+    """GIVEN a recording without kernels whose replay took only phase times THEN nothing is said of matching."""
+    comparison = a_replay()
+    shares = dict.fromkeys(comparison.coverage or (), 0.0) | {"phase": 1.0}
+    only_phases = replace(comparison, coverage=shares, gpu_busy=replace(comparison.gpu_busy, recorded_median_ns=None))
+    said = warning_sentences(only_phases)
+    assert any("only phase times, no kernels" in sentence for sentence in said)
+    assert not any("matched" in sentence for sentence in said)
+    # WHEN a tenth was estimated THEN the shares are listed
+    a_tenth = warning_sentences(replace(only_phases, coverage={**shares, "phase": 0.9, "roofline": 0.1}))
+    assert any("10.0 % estimated by a roofline model" in sentence for sentence in a_tenth)
 
 
 def test_parts_of_data_parallel_are_shown_on_the_host_and_on_the_gpu() -> None:

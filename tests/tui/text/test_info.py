@@ -41,7 +41,7 @@ def test_facts_of_another_make_are_no_trouble() -> None:
     told = {"loaders": "four", "recorder": "me", "clean": {"slowdown": None}, "host_scale": {"x": "y"}}
     trace.provenance, trace.runs = told, {0: Run(clean=CleanSteps())}
     text = info_text(summarize(trace), "odd.msgpack")
-    assert "Input pipeline" not in text and "What recording cost" not in text and "Kinds of steps" in text
+    assert "Input pipeline" not in text and "Recording overhead" not in text and "Kinds of steps" in text
 
 
 def test_an_empty_trace_says_that_there_is_nothing_to_replay() -> None:
@@ -82,7 +82,7 @@ def test_a_recording_of_the_host_alone_is_not_said_to_hold_kernels() -> None:
     trace = training()
     trace.device = Trace().device
     text = info_text(summarize(trace), "t", details=False)
-    assert "the host alone" in text and "every kernel" not in text and "nothing to replay here" in text
+    assert "of the host only" in text and "every kernel" not in text and "nothing to replay, because" in text
 
 
 def test_process_groups_are_counted_and_one_of_a_thing_is_singular() -> None:

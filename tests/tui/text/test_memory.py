@@ -45,17 +45,17 @@ def test_without_totals_the_rise_of_a_step_is_compared_too() -> None:
         ["cuda:0", "2.0 GiB", "3.0 GiB", "+1.0 GiB"],
         ["cuda:0, rise within a step", "1.0 GiB", "1.0 GiB", "+1.0 MiB"],
     ]
-    assert memory_sentences(memory) == ["Summed up where totals were not recorded: what was held from before is missing."]
+    assert memory_sentences(memory) == ["Peaks are sums of recorded allocations, without memory allocated before."]
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({}, "fits into 8.0 GiB: at most 3.0 GiB reserved and 512.0 MiB outside of PyTorch, 4.5 GiB left."),
-        ({"outside_bytes": 0}, "fits into 8.0 GiB: at most 3.0 GiB reserved, 5.0 GiB left."),
-        ({"fits": None}, "did not run out of 8.0 GiB before the script failed: at most 3.0 GiB reserved and 512.0 MiB"),
-        ({"fits": False, "ooms": 1}, "does NOT fit into 8.0 GiB: out of memory once, at most 3.0 GiB reserved and"),
-        ({"fits": False, "ooms": 3, "capacity_given": False}, "does NOT fit into 8.0 GiB: out of memory 3 times, at most"),
+        ({}, "fits into 8.0 GiB: peak 3.0 GiB reserved and 512.0 MiB outside of PyTorch, 4.5 GiB left."),
+        ({"outside_bytes": 0}, "fits into 8.0 GiB: peak 3.0 GiB reserved, 5.0 GiB left."),
+        ({"fits": None}, "8.0 GiB were sufficient until the script failed: peak 3.0 GiB reserved and 512.0 MiB"),
+        ({"fits": False, "ooms": 1}, "does NOT fit into 8.0 GiB: out of memory once, peak 3.0 GiB reserved and"),
+        ({"fits": False, "ooms": 3, "capacity_given": False}, "does NOT fit into 8.0 GiB: out of memory 3 times, peak"),
     ],
 )
 def test_would_it_fit(changed: dict[str, Any], said: str) -> None:

@@ -34,5 +34,5 @@ def test_speed_and_virtual_clock_are_told_with_what_they_do_to_the_figures() -> 
 
 
 def test_events_that_nobody_records_are_counted() -> None:
-    assert "an event that was never recorded" in event_sentences(facts(events_never_recorded=1))[0]
-    assert "1,200 events that were never recorded" in event_sentences(facts(events_never_recorded=1_200))[0]
+    assert "an event that it never recorded" in event_sentences(facts(events_never_recorded=1))[0]
+    assert "1,200 events that it never recorded" in event_sentences(facts(events_never_recorded=1_200))[0]

@@ -49,13 +49,13 @@ def test_steps_without_device_times_say_why() -> None:
     run = Run(recorder=RecorderNotes(device_lost="CUDA error: device-side assert triggered"))
     untimed = (Untimed.NO, Untimed.CAPTURE, Untimed.PROFILE, Untimed.PROFILE, Untimed.LOST)
     assert lack_lines(recording(run, untimed)) == [
-        "1 step has no device times: a CUDA graph was captured at a boundary, where no event may be recorded",
-        "2 steps have no device times: the script profiled itself there",
-        "1 step has no device times, from step 4 on: CUDA error: device-side assert triggered",
+        "1 step has no device times: a CUDA graph was being captured, which allows no timing events",
+        "2 steps have no device times: the script ran its own profiler",
+        "1 step has no device times, starting with step 4: CUDA error: device-side assert triggered",
     ]
 
 
 def test_a_script_that_used_no_gpu_lacks_no_kernels() -> None:
     """GIVEN a profile that names the machine's GPU, which the script did not use."""
     trace = Trace(devices=[Device(0, 0, "GPU")], runs={0: Run(profiler=ProfilerUse((3, 4)))})
-    assert lack_lines(trace) == ["there is no device time in it: the script used no GPU here"]
+    assert lack_lines(trace) == ["no device times: the script used no GPU on this machine"]

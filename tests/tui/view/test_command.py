@@ -47,7 +47,7 @@ def test_a_picture_needs_no_terminal(folder: Path, capfd: pytest.CaptureFixture[
     assert run(["view", "a.msgpack", "b.msgpack", "--screenshot", "x.svg", "--size", "100x30"]) == 0
     assert capfd.readouterr() == ("", "")
     words = " ".join(ElementTree.parse("x.svg").getroot().itertext()).replace("\xa0", " ")
-    for said in ("The same program", "forward", "cuda:0 stream 7", "difference", "+++", "tables"):
+    for said in ("Same program", "forward", "cuda:0 stream 7", "difference", "+++", "tables"):
         assert said in words
     assert sorted(path.name for path in folder.iterdir()) == ["a.msgpack", "b.msgpack", "x.svg"]
 

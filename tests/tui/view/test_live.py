@@ -153,7 +153,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_app_in_a_terminal(folder: Path) -> None:
     terminal = Terminal(["view", "a.msgpack", "b.msgpack"], folder)
-    terminal.until("The same program")
+    terminal.until("Same program")
     terminal.press("?")
     terminal.until("zoom in around the cursor")
     terminal.press("?")  # closes it; Esc and then q might arrive as one key

@@ -58,7 +58,7 @@ def test_a_recording_is_shown_whole(shared_traces: Path, name: str) -> None:
 def test_a_recording_against_the_same_case_recorded_again(shared_traces: Path) -> None:
     first, second = (read_kineto(shared_traces / f"v100_resnet50_workers0{again}.json.gz") for again in ("", "_rerun"))
     scene = whole(("first", first), ("again", second))
-    assert headline(scene, 130)[0].text.startswith("The same program, ")
+    assert headline(scene, 130)[0].text.startswith("Same program, ")
     for by in Alignment:
         window = Window(scene, 100, 60)
         window.align(by)

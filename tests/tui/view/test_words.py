@@ -42,8 +42,8 @@ def test_the_headline_of_two_says_what_diff_says() -> None:
     replayed = replay_of(recorded, stretch=1.1, uncharged_ns=0)
     lines = headline(whole(("a", recorded), ("b", replayed)), 300)
     facts = compare(recorded, replayed)
-    differs = "FAIL: step time without data differs by +10.0 %, GPU time by +10.0 %"
-    assert lines[0].tone == "bad" and lines[0].text.startswith(f"The same program, {differs}")
+    differs = "FAIL: step time (excluding data loading) differs by +10.0 %, GPU time by +10.0 %"
+    assert lines[0].tone == "bad" and lines[0].text.startswith(f"Same program, {differs}")
     assert lines[0].text.endswith(f" · {facts.verdict.reason}")
     text = " ".join(line.text for line in lines[1:])
     assert f"step 100.0 µs → 91.0 µs ({facts.steps.error:+.1%})".replace("%)", " %)") in text
@@ -78,7 +78,7 @@ def test_a_headline_fits(width: int) -> None:
 
 
 def test_before_the_figures_are_there() -> None:
-    assert headline(Scene.of(("a", training()), ("b", training())), 80)[1].text == "working out the figures ..."
+    assert headline(Scene.of(("a", training()), ("b", training())), 80)[1].text == "computing the figures ..."
 
 
 def test_the_headline_of_one() -> None:

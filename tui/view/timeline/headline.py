@@ -1,6 +1,6 @@
 """What is said first: the same program or not, step times and their error, busy share, memory peak, how well it matched.
 
-    headline(scene, width=80)   # [Said("The same program: ...", "good"), ...]
+    headline(scene, width=80)   # [Said("Same program, PASS: ...", "good"), ...]
 
 The figures are those of `trace diff`, or of `trace info` for one trace. Nothing is worked out here.
 """
@@ -35,32 +35,32 @@ T = TypeVar("T", int, float)
 
 
 class Said(NamedTuple):
-    """A line, and how it is meant: "good", "bad", "plain"."""
+    """A line and its tone: "good", "bad" or "plain"."""
 
     text: str
     tone: str
 
 
 def headline(scene: Scene, width: int) -> list[Said]:
-    """Up to LINES lines of at most `width` characters."""
+    """Returns up to LINES lines of at most `width` characters."""
     if scene.comparison is not None:
         lines = [_verdict(scene.comparison), *_packed(_pair_figures(scene.comparison), width)]
     elif scene.summary is not None:
         lines = [Said(_origin(scene.names[0], scene.summary), "plain"), *_packed(_figures(scene.summary), width)]
     else:
         names = " against ".join(scene.names)
-        lines = [Said(names, "plain"), Said("working out the figures ...", "plain")]
+        lines = [Said(names, "plain"), Said("computing the figures ...", "plain")]
     return [Said(fit(line.text, width), line.tone) for line in lines][:LINES]
 
 
 def _verdict(of: Comparison) -> Said:
-    """What `trace diff` says first, and what it rests on."""
+    """Returns the verdict of `trace diff` and its reason."""
     (said, style), *_ = verdict_sentences(of)
     said = said.rstrip(".")
     if of.verdict.same is None:
-        return Said(f"The same program? Cannot be told: {of.verdict.reason}", "plain")
+        return Said(f"Same program? Unknown: {of.verdict.reason}", "plain")
     if of.verdict.same:
-        said = f"The same program, {said if said.startswith('FAIL') else said[:1].lower() + said[1:]} · {of.verdict.reason}"
+        said = f"Same program, {said} · {of.verdict.reason}"
     return Said(said, "good" if style == "green" else "bad")
 
 
