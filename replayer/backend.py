@@ -1,10 +1,10 @@
-"""Makes torch know the virtual device: the one call that everything else of the replayer relies on.
+"""Registers the virtual device with torch. The rest of the replayer depends on this call.
 
     backend.register()
     state.start(virtual_gpu)
     torch.zeros(3, device="cuda")
 
-Nothing here touches a driver, and a process that never asks for "cuda" pays nothing but this registration.
+No driver is used. A process that never uses "cuda" only pays for the registration.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from replayer.tensor.dispatch import dispatcher
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor, alias
 
-# PyTorch has a device type for other backends, refuses "cuda" for its name, and compares and prints names in lower case. So
-# this one is "cuda" wherever that is read or printed: `torch.device("cuda:0")`, `torch.device(0)`, torch.autocast("cuda"); and
-# the backend's module, which C++ asks for the current device, is torch.cuda.
+# PyTorch lets a backend rename its private device type, but rejects the name "cuda". It compares and prints names in lower
+# case, so `torch.device("cuda:0")`, `torch.device(0)` and torch.autocast("cuda") all refer to the virtual device. C++ gets the
+# current device from the backend's module, which is torch.cuda.
 _NAME = "CUDA"
 
 
 class _Hook(torch._C._acc.PrivateUse1Hooks):
-    """Answers C++'s questions about the accelerator. No tensor is on it, so there is nothing to wait for."""
+    """Accelerator hooks called by C++. No tensor is on this accelerator, so they never wait."""
 
     def is_available(self) -> bool:
         return True
@@ -50,9 +50,9 @@ def registered() -> bool:
 
 
 def register(*, compute: bool = False) -> None:
-    """Register the device, its kernels and its place in autograd, autocast and the optimizers; once per process.
+    """Register the device with its kernels, autograd, autocast and the optimizers; once per process.
 
-    `compute`: tensors carry their numbers, and ops compute them on the CPU.
+    `compute`: tensors have payloads, and ops compute them on the CPU.
     """
     if registered():
         return
@@ -81,6 +81,6 @@ def register(*, compute: bool = False) -> None:
     losses.register(plans)
     rnn.register(plans)
     autocast.register()
-    # Without this, optimizers take the per-tensor path that no GPU would take.
+    # Without this, optimizers use the per-tensor path, which they do not use on a GPU.
     _foreach_supported_types.insert(0, VirtualTensor)  # found at once
     VirtualTensor.plan_cache = plans

@@ -1,8 +1,8 @@
-"""The replayer's side of the child process: starts the virtual GPU behind torch and writes what it did when the script ends.
+"""The replayer in the script's process: starts the virtual GPU, and writes its timeline when the script ends.
 
-`start(session)` is called by the bootstrap when torch has been imported, in the script's process and in all its
-descendants, with the JSON of a `ReplaySession` (traces/script/configuration.py). Where a process is forked into ranks,
-`share(session)` comes before it.
+The bootstrap calls `start(session)` after torch is imported, in the script's process and in all its descendants. `session`
+is the JSON of a `ReplaySession` (traces/script/configuration.py). Before a process is forked into ranks, `share(session)` is
+called.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.deferred_signals import at_exit
 from traces.stalls.storage_server import StorageClient
 
-# How many kinds of unmatched calls a replay lists; the rest are counted.
+# Kinds of unmatched calls that a replay lists; the others are only counted.
 _MISSING_LISTED = 50
-# A script that does not train is ended too, but some batches may be a validation before training.
+# A script that does not train is also stopped, but the first batches may be a validation before training.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
-_SHAPES_LISTED = 4  # of one call: a foreach op has hundreds
-# What torch imports at the first optimizer, DistributedDataParallel or new shape: half of its memory, and seconds.
+_SHAPES_LISTED = 4  # of one call; a foreach op has hundreds
+# Modules that torch imports at the first optimizer, DistributedDataParallel or new shape: half of its memory, and seconds.
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
 
 
 def start(session: Mapping[str, Any]) -> None:
-    """Put the virtual GPU behind torch. It is made, and the recording read, at the script's first use of CUDA."""
+    """Put the virtual GPU behind torch. The GPU is created, and the recording is read, when the script first uses CUDA."""
     told = from_json(ReplaySession, session)
     _start(told, None, _patched_time(told.config))
 
 
 def share(session: Mapping[str, Any]) -> Callable[[], None]:
-    """Do once, in the process that is to be forked into ranks, what is the same in all of them. Each calls what is returned.
+    """Do the set-up that all ranks share, before the process is forked into them. Each rank calls the returned function.
 
-    That is what would make them write to most of their memory: imports, patches that look through every module, the recording.
+    Imports, patches that visit every module and the loaded recording then stay in memory that the ranks share.
     """
     told = replace(from_json(ReplaySession, session), launcher=os.getpid())
     _install(told)
@@ -70,9 +70,9 @@ def share(session: Mapping[str, Any]) -> Callable[[], None]:
 
 
 def _start(session: ReplaySession, recorded: Trace | None, patched_time: PatchedTime | None) -> None:
-    """`recorded`: the recording, where it has been read already."""
+    """`recorded`: the recording, if it has already been read."""
     if patched_time is not None and os.getppid() == session.launcher:
-        patched_time.install()  # in the script's process from the start, in its descendants if they use the GPU: workers do not
+        patched_time.install()  # descendants patch it once they use the GPU (workers do not)
     state.start(lambda: _make(session, recorded, patched_time), run_folder=session.out)
     _install(session)
 
@@ -151,13 +151,13 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 
 
 def _leave(session: ReplaySession) -> NoReturn:
-    """End this process in the middle of the script, whose own handlers and cleaning up must not run: it has not ended."""
+    """End this process in the middle of the script, without running the script's handlers and clean-up."""
     distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():  # who leaves first may take the others' store along
+    if distributed.is_available() and distributed.is_initialized():  # the first rank to leave may close the shared store
         until, ranks = time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
         while len(list(session.out.glob(f"{REQUESTS}-*.json"))) < ranks and time.monotonic() < until:
             time.sleep(0.05)
-    for process in multiprocessing.active_children():  # a loader's workers, which would notice only after seconds
+    for process in multiprocessing.active_children():  # DataLoader workers, which would only notice after seconds
         process.kill()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -165,7 +165,7 @@ def _leave(session: ReplaySession) -> NoReturn:
 
 
 def _finish(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> None:
-    """Write the timeline's end."""
+    """Write the end of the timeline."""
     gpu.steps.stop()
     try:
         if session.config.steps:

@@ -1,11 +1,11 @@
-"""The errors that the virtual GPU raises on purpose. Each is one line that says what to do.
+"""The errors that the virtual GPU raises deliberately. Each message is one line and says what to do.
 
 NotImplementedError
-+-- NotEmulated              a call or setting of the script that the virtual GPU does not answer: named, never guessed
-+-- DataDependentShape       an op whose result has a shape that only the values tell (nonzero, masked_select)
++-- NotEmulated              a call or setting that the virtual GPU does not support; the message names it
++-- DataDependentShape       an op whose result shape depends on values (nonzero, masked_select)
 
 RuntimeError
-+-- NotExact                 under --strict: an op that the recording does not hold exactly
++-- NotExact                 under --strict: an op without an exact match in the recording
 
 MemoryError
 +-- oom.OutOfMemory          the virtual device is full; the torch.cuda surface turns it into torch.OutOfMemoryError
@@ -14,10 +14,10 @@ ValueError
 +-- settings.SettingsError   an allocator setting that PyTorch would refuse as well
 
 SystemExit
-+-- NotInLibrary             the library has no times of what the script trains; the line that says so is printed already
++-- NotInLibrary             the library has no times for the script's model; the message is already printed
 
 UserWarning
-+-- NotEmulatedWarning       a setting that is allowed to be there, but does nothing here
++-- NotEmulatedWarning       a setting that is accepted but has no effect
 
 raise NotEmulated("torch.cuda.MemPool", "drop the pool: the default one is emulated exactly")
 """
@@ -28,7 +28,7 @@ from traces.model.layouts import Shape
 
 
 class NotEmulated(NotImplementedError):
-    """`call` is the script's spelling of what it wanted; `advice` is what the user can do instead."""
+    """`call` is written as in the script; `advice` says what the user can do instead."""
 
     def __init__(self, call: str, advice: str) -> None:
         super().__init__(f"{call} is not emulated by the virtual GPU: {advice}")
@@ -37,7 +37,7 @@ class NotEmulated(NotImplementedError):
 
 
 class NotExact(RuntimeError):
-    """Under `--strict`: `op` with these shapes was found in the recording only as `found`."""
+    """Under `--strict`: the recording has no exact match for `op` with these shapes, only `found`."""
 
     def __init__(self, op: str, shapes: tuple[Shape, ...], found: str) -> None:
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
@@ -45,14 +45,14 @@ class NotExact(RuntimeError):
 
 
 class NotInLibrary(SystemExit):
-    """Ends the script, as no exception that it might catch and go on from would: what follows could only be invented."""
+    """Ends the script. It is a SystemExit because a script might catch an ordinary exception and continue without any times."""
 
     def __init__(self) -> None:
         super().__init__(2)
 
 
 class DataDependentShape(NotImplementedError):
-    """`op` has a result whose shape depends on the values in its arguments, which a tensor without payload does not have."""
+    """The result shape of `op` depends on values, and its argument tensors have no payload."""
 
     def __init__(self, op: str) -> None:
         super().__init__(
@@ -63,4 +63,4 @@ class DataDependentShape(NotImplementedError):
 
 
 class NotEmulatedWarning(UserWarning):
-    """A setting of the script was taken note of but has no effect on the virtual GPU; the text names it."""
+    """A setting of the script has no effect on the virtual GPU; the text names the setting."""

@@ -1,7 +1,7 @@
-"""What the matcher sees of a call: the op, with its shapes and dtypes.
+"""The part of a call that the matcher uses: the op, its shapes and its dtypes.
 
-The plan cache makes one `OpSignature` per plan and launches the same object at every call. So what others
-work out about it (the matcher's keys, the timeline's rows) they keep by its identity, in a `KeptBySignature` of their own.
+The plan cache makes one `OpSignature` per plan and launches the same object at every call. Other modules can therefore
+cache values per signature object in a `KeptBySignature` (the matcher's keys, the timeline's rows).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from traces.script.phase_rule import ASIDE, op_class
 
 T = TypeVar("T")
 
-# Of ops whose signature is made anew for each call (packed sequences), the ones before are not kept for ever.
+# Some ops get a new signature at each call (packed sequences), so old entries are dropped.
 _MOST_KEPT = 1 << 16
 
 
@@ -29,17 +29,17 @@ class OpSignature:
     dtypes: tuple[str, ...]  # torch's names: "float32"
     outputs: tuple[Shape, ...] = ()
     launches: bool = True  # False: views and other ops that never reach the device
-    direction: str = ""  # "h2d", "d2h" or "p2p": a copy into or out of a device, which no copy within one may stand for
-    layout: str = ""  # how images among the arguments lie in memory, see traces/model/layouts.py
+    direction: str = ""  # "h2d", "d2h" or "p2p": a copy to or from a device; it must not match a copy within a device
+    layout: str = ""  # memory layout of image arguments, see traces/model/layouts.py
     phase_class: int = field(init=False)
 
     def __post_init__(self) -> None:
-        # A copy to the device is no op to the recorder and the importer: where it begins no "h2d", it begins no forward pass.
+        # The recorder and the importer do not treat a copy to the device as an op, so it never begins a forward pass.
         self.phase_class = ASIDE if self.direction == "h2d" else op_class(self.op)
 
 
 class KeptBySignature(dict[OpSignature, T]):
-    """What `make` works out of a signature, kept for its next use: `kept[signature]`."""
+    """Caches the result of `make` for each signature: `kept[signature]`."""
 
     def __init__(self, make: Callable[[OpSignature], T]) -> None:
         self._make = make

@@ -1,10 +1,10 @@
-"""The one place of module-level state: torch's patched functions are global, so the virtual GPU behind them is too.
+"""The only module-level state: torch's patched functions are global, so the virtual GPU is global too.
 
 start(lambda: VirtualGpu(...))     # once per process, when torch is imported
-gpu()                              # made at the first use of CUDA, as a CUDA context is
-host_memory()                      # its pinned memory, made at the first use too
+gpu()                              # created at the first use of CUDA, like a CUDA context
+host_memory()                      # the pinned memory, also created at its first use
 
-What is kept here lies below (the GPU, pinned memory, the rank); what lies above (tensors, ops, surfaces) reads it.
+The lower layers (GPU, pinned memory, rank) are stored here; the upper layers (tensors, ops, surfaces) read them.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ if TYPE_CHECKING:
 
 
 class _AskedClass(threading.local):
-    cls: type | None = None  # of the next alias of a virtual tensor that this thread makes, where that was asked for
+    cls: type | None = None  # for the next alias of a virtual tensor that this thread makes, if requested
 
 
 class ReplayerState:
-    """What this process has: how to make the GPU, and the GPU once made."""
+    """The state of this process, including the GPU once it is created."""
 
     def __init__(self) -> None:
         self.make: Callable[[], VirtualGpu] | None = None
         self.gpu: VirtualGpu | None = None
         self.finish: Callable[[], None] = lambda: None  # writes the end of the timeline, once
-        self.forked_in_use = False  # forked from a process that had used the GPU: CUDA does not survive that
+        self.forked_in_use = False  # forked from a process that had used the GPU; CUDA does not work after such a fork
         self.lock = threading.RLock()
         self.host_memory: HostMemory | None = None  # pinned memory
         self.run_folder: Path | None = None  # shared by all processes of a replay
         self.computing = False  # tensors have payloads: `--values compute`
-        self.rank: Rank | None = None  # where it is not what the environment says
+        self.rank: Rank | None = None  # if it differs from the environment's value
         self.view = _AskedClass()
         self.inference_mode_used = False  # by any thread; see Note [Views in inference mode] in tensor/allocation.py
-        self.kept: list[object] = []  # a torch.library.Library lives as long as the process: torch drops its kernels with it
-        self.optimizers = Optimizers()  # that the script has made
-        self.capturing = False  # a CUDA graph: what an op gives now, it need not give at a replay
-        self.masks_are_full = False  # of which nobody knows more; see surfaces/torch_nn_sync_batch_norm.py
+        self.kept: list[object] = []  # kept for the whole process: a freed torch.library.Library drops its kernels
+        self.optimizers = Optimizers()  # made by the script
+        self.capturing = False  # a CUDA graph: an op's result may differ at each replay of the graph
+        self.masks_are_full = False  # see surfaces/torch_nn_sync_batch_norm.py
         # DistributedDataParallel makes its Reducer; see Note [The map of used parameters] in distributed/process_group.py
         self.makes_reducer = False
 
     def after_fork(self) -> None:
-        """Registered to run in a forked child: comparing process ids at every op would cost a system call each."""
+        """Runs in a forked child. Comparing process ids at each op instead would cost a system call per op."""
         self.forked_in_use = self.forked_in_use or self.gpu is not None
         self.gpu = None
-        self.host_memory = None  # locks are not inherited, and the parent's blocks are the parent's
+        self.host_memory = None  # a forked child must not use the parent's locks or pinned blocks
         self.lock = threading.RLock()
 
 
@@ -64,9 +64,9 @@ os.register_at_fork(after_in_child=STATE.after_fork)
 
 
 def start(make: Callable[[], VirtualGpu], run_folder: Path | None = None) -> None:
-    """Set how the virtual GPU of this process is made, and drop one that was made before.
+    """Set the function that creates this process's virtual GPU, and drop an existing one.
 
-    The processes of one replay share `run_folder`: each writes there how much memory it has pinned.
+    All processes of a replay share `run_folder` and write their amounts of pinned memory to it.
     """
     STATE.make, STATE.gpu, STATE.forked_in_use, STATE.run_folder = make, None, False, run_folder
 
@@ -77,7 +77,7 @@ def started() -> VirtualGpu | None:
 
 
 def script_steps() -> ScriptSteps | None:
-    """Where hooks report what the script does; None until the script uses the virtual GPU."""
+    """The object that receives the script's hooks; None until the script uses the virtual GPU."""
     made = STATE.gpu
     return None if made is None else made.steps
 
@@ -88,10 +88,10 @@ def in_bad_fork() -> bool:
 
 
 def gpu() -> VirtualGpu:
-    """The virtual GPU of this process, made at the first call.
+    """The virtual GPU of this process, created at the first call.
 
-    Raises RuntimeError in a forked child of a process that used the GPU, with CUDA's own text; and if `start` was not called,
-    which is a mistake of ours, not of the script.
+    Raises RuntimeError with CUDA's message in a forked child of a process that used the GPU. Also raises RuntimeError if
+    `start` was not called, which is an internal error.
     """
     made = STATE.gpu
     if made is not None:
@@ -110,7 +110,7 @@ def gpu() -> VirtualGpu:
 
 
 def host_memory() -> HostMemory:
-    """The pinned memory of this process. Raises as `gpu` does in a forked child of a process that used the GPU."""
+    """The pinned memory of this process. Like `gpu`, raises in a forked child of a process that used the GPU."""
     if STATE.forked_in_use:
         gpu()
     with STATE.lock:
@@ -123,7 +123,7 @@ def host_memory() -> HostMemory:
 
 
 def is_pinned_address(address: int) -> bool:
-    """Whether this host address lies in pinned memory; asked for every tensor that is copied, and never makes any."""
+    """Whether this host address is in pinned memory. Called for every copied tensor; never creates the pinned memory."""
     return STATE.host_memory is not None and STATE.host_memory.holds(address)
 
 
@@ -133,5 +133,5 @@ def computing() -> bool:
 
 
 def rank() -> Rank:
-    """Which rank this process is, as far as it is known by now."""
+    """The rank of this process, as far as it is known."""
     return STATE.rank or Rank.of(os.environ)

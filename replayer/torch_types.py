@@ -1,4 +1,4 @@
-"""The one name for values whose type is torch's affair: Python cannot say what torch passes."""
+"""An alias for values passed by torch that have no precise Python type."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 current.device()            # torch.cuda.current_device()
 current.stream(0)           # torch.cuda.current_stream(0)
-current.caller(0).thread    # the host thread, whose `host_ns` is its virtual present
+current.caller(0).thread    # the host thread; `host_ns` is its virtual time
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from traces.model.trace import Thread
 
 
 class CurrentStreams:
-    """What CUDA keeps per host thread. `devices` is the GPU's own list."""
+    """The state that CUDA keeps per host thread. `devices` is the GPU's own list."""
 
     def __init__(
         self, devices: list[VirtualDevice], clock: Clock, scheduler: StreamScheduler, timeline: TimelineWriter
@@ -35,11 +35,11 @@ class CurrentStreams:
 
     @property
     def threads(self) -> list[Thread]:
-        """The host threads, by their rows of the timeline."""
+        """The host threads, indexed by timeline row."""
         return self._threads.rows
 
     def thread(self) -> HostThread:
-        """The calling host thread, made at first use."""
+        """The calling host thread, created at first use."""
         thread = self.known_thread()
         if thread is None:
             thread = self.local.thread = self._threads.begin(self._clock.now_ns())
@@ -52,13 +52,13 @@ class CurrentStreams:
         return thread
 
     def begin_thread(self, name: str, since_ns: int) -> None:
-        """The calling thread was made at `since_ns`. A thread of this name is made in each step: all share one timeline row."""
+        """Register the calling thread, started at `since_ns`. The threads of this name, one per step, share a timeline row."""
         thread = self.thread()
         self._threads.share_row(thread, name)
         thread.host_ns = since_ns
 
     def await_thread(self, ended_ns: int) -> None:
-        """The calling thread has waited for another one, which ended at `ended_ns`."""
+        """Record that the calling thread has waited for another thread, which ended at `ended_ns`."""
         thread = self.thread()
         thread.host_ns = max(thread.host_ns, ended_ns)
 
@@ -73,7 +73,7 @@ class CurrentStreams:
         return self.caller_of(self.thread(), device)
 
     def caller_of(self, thread: HostThread, device: int) -> Caller:
-        """As `caller`, for code that already has the thread."""
+        """Like `caller`, for code that already has the thread."""
         caller = thread.callers.get(device)
         if caller is None:
             if not self._has_home:

@@ -16,8 +16,8 @@ class VirtualDevice:
 
     index: int
     name: str
-    properties: DeviceProperties  # from the recording, completed by the card's data sheet
-    allocator: TensorAllocator  # through which tensors use the memory
+    properties: DeviceProperties  # from the recording; missing values are from the card's data sheet
+    allocator: TensorAllocator  # tensors allocate through it
     default_stream: VirtualStream
 
     @property

@@ -1,4 +1,4 @@
-"""Work that the script launches: kernels, copies, and CUDA graphs of both.
+"""Launches of the script: kernels, copies and CUDA graphs.
 
     launches.launch(signature, device=0)
     launches.copy(signature, "h2d", 4 << 20, device=0, blocking=True)
@@ -6,18 +6,18 @@
         ...
 
 Note [Played in batches]
-    A launch only notes the op, its stream and the time. A few hundred launches are played together, or whatever is there when
-    something looks at the device or the phase changes. The result is the same, because nothing on the timeline depends on when
-    it is worked out. Playing them one after another, with the interpreter's caches warm, takes a third of the time.
+    A launch only stores the op, its stream and the time. Launches are played in batches of a few hundred, or earlier when the
+    script reads the device's state or the phase changes. The result is the same, because the timeline does not depend on when
+    it is computed. Playing in batches keeps the interpreter's caches warm and takes a third of the time.
 
 Note [Three entries per op]
-    The launched ops that wait to be played are one flat list: caller, signature and time of each. `+=` of a tuple takes effect
-    at once, so threads (autograd's, replicas) add to it without a lock. In three lists two threads could mix up the entries,
-    and tuples kept in a list would each be one more object for Python's garbage collector.
+    Pending ops are in one flat list: caller, signature and time of each. `+=` of a tuple is atomic, so threads (autograd's,
+    replicas) append without a lock. With three lists, two threads could mix up their entries. A list of tuples would give
+    Python's garbage collector one more object per op.
 
 Note [Our own time]
-    The time that the virtual GPU takes to work out the timeline is not the script's: a real GPU works beside its host. On a
-    virtual clock time stands still meanwhile. The time of tensors and dispatch counts, as a real host's launching does.
+    Computing the timeline takes no time of the script, because a real GPU works in parallel with its host. A virtual clock is
+    paused meanwhile. The time spent in tensors and dispatch counts, like a real host's launch time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from time import perf_counter_ns  # by name, because the module's attributes may be patched: surfaces/time.py
+from time import perf_counter_ns  # imported by name, because the module's attributes may be patched (surfaces/time.py)
 from typing import Any
 
 from replayer.cost_model.copies import Copy, CopyCosts
@@ -39,16 +39,16 @@ from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualStream
 from traces.model.trace import NONE, Origin
 
-# Ops noted before they are played: a few milliseconds of a script, less than the host may run ahead anyway.
+# Ops stored before they are played: a few milliseconds of a script, less than the host may run ahead.
 _BATCH = 256
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Looking:
-    """Lock the GPU and play all pending ops, before the script reads the device's state or moves on. Gives the calling thread.
+    """Lock the GPU and play all pending ops before the script reads the device's state or continues. Gives the calling thread.
 
-    Not a generator: a phase of the script comes through here twice, each time with none of it in the processor's caches.
+    This is not a generator, for speed: each phase of the script calls it twice, with cold processor caches.
     """
 
     __slots__ = ("_clock", "_launches", "_lock")
@@ -75,7 +75,7 @@ class Looking:
 
 
 class ScriptLaunches:
-    """Notes what is launched and plays it. `devices` is the GPU's own list."""
+    """Stores launches and plays them. `devices` is the GPU's own list."""
 
     def __init__(
         self, devices: list[VirtualDevice], current: CurrentStreams, simulator: Simulator, transfers: CopyCosts, *, strict: bool
@@ -86,19 +86,19 @@ class ScriptLaunches:
         self.transfers = transfers
         self.lock = threading.RLock()
         self.looking = Looking(self)
-        self.capture: GraphCapture | None = None  # the CUDA graph's that is being captured
+        self.capture: GraphCapture | None = None  # of the CUDA graph that is being captured
         self.pending: list[Any] = []  # see Note [Three entries per op]
         self.places = OpPlaces(self.pending)
-        # Note an op that reaches the device.
+        # Store an op that reaches the device.
         self.launch_by: Callable[[Caller, OpSignature], None] = self._note
         self._devices = devices
         self._timeline = simulator.timeline
-        self._batch = 3 if strict else 3 * _BATCH  # under --strict the op that does not match must be the one that fails
+        self._batch = 3 if strict else 3 * _BATCH  # under --strict, the exception must be raised at the op that does not match
         self._numbers: list[tuple[int, int]] = []  # of the pending ops
-        self._peerless: set[int] = set()  # threads that are within `peer_copies_left_out`
+        self._peerless: set[int] = set()  # threads inside `peer_copies_left_out`
 
     def launch(self, signature: OpSignature, device: int) -> None:
-        """The op's kernels go on this thread's current stream of `device`; see Note [Played in batches]."""
+        """Launch the op's kernels on this thread's current stream of `device`; see Note [Played in batches]."""
         if signature.launches:
             self.launch_by(self.current.caller(device), signature)
 
@@ -110,9 +110,9 @@ class ScriptLaunches:
             self.flush()
 
     def number_nodes(self, node_number: Callable[[], tuple[int, int]]) -> None:
-        """Note autograd's numbers of each op, until `stop_numbering`; see Note [Numbered steps] in steps.py.
+        """Store autograd's numbers of each op until `stop_numbering`; see Note [Numbered steps] in steps.py.
 
-        Ops that a CUDA graph captures get none: they are not played when they are called.
+        Ops captured in a CUDA graph get no numbers, because they are not played when they are called.
         """
         numbers, note = self._numbers, self._note
 
@@ -133,7 +133,7 @@ class ScriptLaunches:
             timeline.ranges.place(row, count)
             if pending:
                 while noted := pending[:]:
-                    del pending[: len(noted)]  # other threads may have noted more since
+                    del pending[: len(noted)]  # other threads may have added more since
                     if self.capture is not None:
                         noted = self._not_captured(self.capture, noted)
                         self._numbers.clear()
@@ -148,7 +148,7 @@ class ScriptLaunches:
                 timeline.relieve()
 
     def _place_numbers(self) -> None:
-        """The numbers belong to the ops that come next."""
+        """Assign the numbers to the ops that are played next."""
         numbers, row = self._numbers[:], self._timeline.host_rows
         del self._numbers[: len(numbers)]
         for at, (sequence, forward) in enumerate(numbers):
@@ -156,7 +156,7 @@ class ScriptLaunches:
                 self._timeline.nodes.extend((row + at, sequence, forward))
 
     def _not_captured(self, capture: GraphCapture, pending: list[Any]) -> list[Any]:
-        """Those of the pending ops that no CUDA graph captures; the others are noted in it."""
+        """The pending ops that are not captured in a CUDA graph; the others are added to the graph."""
         rest: list[Any] = []
         for caller, signature, called_ns in zip(pending[::3], pending[1::3], pending[2::3], strict=True):
             if caller.stream in capture:
@@ -166,14 +166,14 @@ class ScriptLaunches:
         return rest
 
     def work_ns(self) -> int:
-        """How long all work so far takes on its devices."""
+        """The total duration of all device work so far."""
         self.flush()
         return sum(self.simulator.stats.charged_ns.values())
 
     # --- copies
 
     def copying(self) -> AbstractContextManager[None]:
-        """Around a copy from the host, the making of its target included. See Note [The host's time in a cell] in steps.py."""
+        """Surrounds a copy from the host and the creation of its target. See Note [The host's time in a cell] in steps.py."""
         return _NOTHING if self.simulator.recording.cells is None else self._paused()
 
     @contextmanager
@@ -187,7 +187,7 @@ class ScriptLaunches:
     def copy(
         self, signature: OpSignature, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False
     ) -> None:
-        """A copy of kind "h2d", "d2h" or "d2d"; if blocking, the host waits for its end."""
+        """Launch a copy of kind "h2d", "d2h" or "d2d"; if blocking, the host waits for its end."""
         cells = self.simulator.recording.cells if kind == "h2d" and not pinned else None
         told_ns = None if cells is None else cells.copy_ns(size_bytes)
         tracker, scheduler = self.simulator.tracker, self.simulator.scheduler
@@ -211,7 +211,7 @@ class ScriptLaunches:
 
     @contextmanager
     def peer_copies_left_out(self) -> Iterator[None]:
-        """Within, this thread's copies to other devices take no time: what is done instead of them is played."""
+        """Inside this context, this thread's copies to other devices take no time; another operation stands for them."""
         self._peerless.add(threading.get_ident())
         try:
             yield
@@ -219,7 +219,7 @@ class ScriptLaunches:
             self._peerless.discard(threading.get_ident())
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
-        """A copy to another device: on the source's stream, in order with the target's (copy_kernel_cuda, Copy.cu)."""
+        """Launch a copy to another device on the source's stream, ordered with the target's (copy_kernel_cuda, Copy.cu)."""
         if self._peerless and threading.get_ident() in self._peerless:
             return
         with self.looking as thread:
@@ -234,9 +234,9 @@ class ScriptLaunches:
     # --- CUDA graphs
 
     def begin_capture(self, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]) -> None:
-        """Work on this thread's current stream, and on those that wait for it, goes into a CUDA graph and is not played.
+        """Capture work on this thread's current stream, and on streams that wait for it, in a CUDA graph instead of playing it.
 
-        `pool` is the number of its private memory pool; the rest as GraphCapture has it.
+        `pool` is the number of the graph's private memory pool; for the other arguments see GraphCapture.
         """
         with self.looking as thread:
             stream = self.current.caller_of(thread, thread.device).stream
@@ -249,7 +249,7 @@ class ScriptLaunches:
             return graph
 
     def replay_graph(self, graph: CapturedGraph) -> None:
-        """Play all that was captured on this thread's current stream."""
+        """Play the captured work on this thread's current stream."""
         with self.looking as thread:
             stream = self.current.caller_of(thread, graph.origin.device).stream
             self.simulator.play_graph(thread, stream, graph, self.clock.now_ns())
@@ -260,12 +260,12 @@ class ScriptLaunches:
         return self.capture is not None and stream in self.capture
 
     def forbid_in_capture(self) -> None:
-        """Raise CUDA's error if this thread must not wait for the device because a CUDA graph is being captured."""
+        """Raise CUDA's error if a CUDA graph capture forbids this thread to wait for the device."""
         if self.capture is not None:
             self.capture.refuse(self.current.thread())
 
     def captured(self, stream: VirtualStream, signature: OpSignature, copy: Copy | None, blocking: bool) -> bool:
-        """Whether a CUDA graph captures this copy. Raises CUDA's error for one that waits."""
+        """Whether this copy is captured in a CUDA graph. Raises CUDA's error for a copy that waits."""
         if self.capture is None or (stream not in self.capture and not blocking):
             return False
         if blocking:

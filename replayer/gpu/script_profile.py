@@ -1,4 +1,4 @@
-"""Profiles that the script makes of itself, and its names for ranges (torch.profiler, torch.cuda.nvtx)."""
+"""The script's own profiles and named ranges (torch.profiler, torch.cuda.nvtx)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from traces.model.trace import Column, Trace
 
 
 class ScriptProfile:
-    """Reads back what was played while the script profiles itself."""
+    """Returns the work that was played while the script profiled itself."""
 
     def __init__(self, launches: ScriptLaunches) -> None:
         self._launches = launches
         self._timeline = launches.simulator.timeline
 
     def begin_range(self) -> Callable[[str], None]:
-        """The calling thread enters a range, which lies in its row. The returned function ends it and takes its name."""
+        """Begin a range in the calling thread's row. The returned function takes the range's name and ends it."""
         with self._launches.looking as thread:
             start_ns, row = max(thread.host_ns, self._launches.clock.now_ns()), thread.row
 
@@ -29,12 +29,12 @@ class ScriptProfile:
         return end
 
     def watch(self) -> None:
-        """Keep what is played from now on for `watched`."""
+        """Keep the work played after this call for `watched`."""
         with self._launches.looking:
             self._timeline.watch()
 
     def watched(self) -> tuple[Trace, Column]:
-        """Ops, device work and memory events since `watch`, and per memory event the host row that begins next, or NONE."""
+        """Ops, device work and memory events since `watch`; for each memory event also the next host row, or NONE."""
         simulator = self._launches.simulator
         with self._launches.looking as thread:
             simulator.tracker.settle(thread)

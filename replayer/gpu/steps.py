@@ -1,21 +1,21 @@
-"""What the script does beside launching: its phases, calls of modules, and steps.
+"""The script's phases, module calls and steps.
 
     steps.enter_phase("backward")
     steps.leave_phase("backward")
     steps.optimizer_stepped(True)       # a training step has ended
 
-`ScriptHooks` (traces/script/script_hooks.py) calls this as it calls the recorder.
+`ScriptHooks` (traces/script/script_hooks.py) calls this class and the recorder in the same way.
 
 Note [Numbered steps]
-    Which op of the backward pass belongs to which module is known by autograd's numbers. Asking for them takes 0.2 us per op,
-    too much for every step, and steps repeat. So they are noted in the first training steps, and steps with the same ops get
-    theirs afterwards (traces/format/autograd_numbers.py).
+    Autograd's sequence numbers show which op of the backward pass belongs to which module. Reading them takes 0.2 us per op,
+    which is too slow for every step. They are read in the first training steps only and then copied to steps with the same
+    ops (traces/format/autograd_numbers.py).
 
 Note [The host's time in a cell]
-    The library's cells hold times of phases, measured from when the host entered the phase until the device was done. They
-    contain what that host took to launch. What this machine takes for the same calls (copies, the model's, zero_grad, backward,
-    step) does not count beside it: on a virtual clock time stands still in them. On the wall clock it cannot, and a host that
-    takes longer than the phase makes it longer.
+    The library's cells contain phase times, measured from when the host entered the phase until the device was done. They
+    include the launch time of that host. This machine's time for the same calls (copies, the model's, zero_grad, backward,
+    step) must not be added, so a virtual clock is paused in them. The wall clock cannot be paused: a host that is slower
+    than the phase makes the phase longer.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from traces.model.layouts import Shape
 from traces.script.script_hooks import ModuleMarks
 from traces.script.workload_observer import WorkloadObserver
 
-# Phases entered by name whose time a cell of the library holds; see Note [The host's time in a cell].
+# Phases entered by name that have times in the library's cells; see Note [The host's time in a cell].
 _OF_CELLS = frozenset({"zero_grad", "backward", "optimizer"})
 
-# Training steps in which autograd's numbers are noted; the first may be unlike the others (lazy states, warm-up).
+# Training steps in which autograd's numbers are read; the first may differ from the others (lazy states, warm-up).
 _NUMBERED_STEPS = 3
 
 StepEnded = Callable[[int, int], None]
 
 
 class ScriptSteps:
-    """Reports to the step tracker. `step_ended` is called with the numbers of training steps and of all steps that ended."""
+    """Reports to the step tracker. Calls `step_ended` with the number of finished training steps and of all finished steps."""
 
     def __init__(
         self, devices: list[VirtualDevice], launches: ScriptLaunches, ranks: RankOperations, step_ended: StepEnded | None = None
@@ -59,15 +59,15 @@ class ScriptSteps:
         self._cells = launches.simulator.recording.cells
         self._step_ended = step_ended
         self._has_settled_in = self._froze = False
-        self._in_cell = False  # a cell says what the module call under way takes
-        self._trained = self._ended = 0  # training steps so far, and steps of both kinds
-        self._module_names: dict[int, int] = {}  # of living modules, by identity: as `HostRanges` takes them
+        self._in_cell = False  # the current module call takes its time from a cell
+        self._trained = self._ended = 0  # training steps so far, and training plus evaluation steps
+        self._module_names: dict[int, int] = {}  # of living modules, by identity, in the form that `HostRanges` takes
         self._names = ModuleNames()
         if self._cells is not None:
             self.workload.on_every_call = self._watch_call
 
     def _moves_on(self, thread: HostThread, call: Callable[..., None], *args: object) -> bool:
-        """Call the tracker, or note that for each replay of the graph that the script captures; whether it was called."""
+        """Call the tracker and return True. During a graph capture, store the call for the graph's replays and return False."""
         capture = self._launches.capture
         if capture is not None and thread is capture.thread:
             capture.note(call, *args)
@@ -91,18 +91,18 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.leave, name)
 
     def loss_called(self) -> None:
-        """The script calls a loss that is known by its own name only, not by the names of the ops it is made of."""
+        """The script calls a loss that is recognised by its own name, not by the names of its ops."""
         with self._launches.looking as thread:
             self._moves_on(thread, self._tracker.loss_called)
 
     def optimizer_stepped(self, is_first: bool) -> None:
-        """An optimizer's step() has returned; that of the first one ends a step."""
+        """An optimizer's step() has returned. The first optimizer's call ends a step."""
         with self._launches.looking as thread:
             if self._moves_on(thread, self._tracker.optimizer_stepped, is_first):
                 self._look_at_steps()
 
     def loader_exhausted(self) -> None:
-        """The loader that the script has just left had no batch for it."""
+        """The loader was exhausted and returned no batch."""
         with self._launches.looking as thread:
             self._tracker.script.loader_exhausted(thread)
 
@@ -110,14 +110,14 @@ class ScriptSteps:
 
     @property
     def workload(self) -> WorkloadObserver:
-        """Notes what the script trains, until it is known."""
+        """Collects the script's workload signature until it is complete."""
         return self._tracker.script.workload
 
     def _watch_call(
         self, module: object, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool
     ) -> Callable[[], None]:
-        """Ask the library's cells about the call that begins, on the device that the script works on. Returns a function to
-        call at its end. See Note [The host's time in a cell]."""
+        """Look up the call that begins in the library's cells, for the device that the script works on. Returns a function to
+        call at the end. See Note [The host's time in a cell]."""
         cells = self._cells
         assert cells is not None
         with self._launches.looking:
@@ -134,7 +134,7 @@ class ScriptSteps:
             self._clock.resume()
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
-        """The script calls a module, not within another one's call."""
+        """The script calls an outermost module."""
         with self._launches.looking as thread:
             if self._moves_on(thread, self._tracker.module_called, id(module), grad_enabled):
                 self._look_at_steps()
@@ -142,12 +142,12 @@ class ScriptSteps:
                     self._clock.pause()
 
     def module_returned(self) -> None:
-        """That module has returned. The ops called in it need not be played for that."""
+        """The outermost module has returned. Its ops may still be pending."""
         self._tracker.script.module_returned()
 
     def module_marks(self, module: object) -> ModuleMarks | None:
-        """Where this thread notes calls of modules while an outermost one is under way. None for a replica: replicas are made
-        anew in each step."""
+        """The list of this thread's module-call marks during an outermost call. None for a replica, because replicas are new in
+        each step."""
         if getattr(module, "_is_replica", False):
             return None
         thread, ranges = self._launches.current.thread(), self._timeline.ranges
@@ -167,10 +167,10 @@ class ScriptSteps:
     # --- steps
 
     def _look_at_steps(self) -> None:
-        """A step may have ended. After a training step allocations are expected to repeat themselves.
+        """Handle the end of a step, if one has ended. After a training step, allocations are expected to repeat.
 
-        After the first step, the hundred thousand objects of recording and plans stay alive: full collections in the middle
-        of a step need not visit them again and again."""
+        After the first step, the hundred thousand objects of the recording and the plans stay alive. They are frozen, so that
+        full garbage collections in the middle of a step do not visit them."""
         tracker = self._tracker
         if tracker.trained != self._trained:
             self._trained = tracker.trained
@@ -184,7 +184,7 @@ class ScriptSteps:
         if self._has_settled_in or not tracker.number:
             return
         self._has_settled_in = True
-        if gc.get_freeze_count():  # by the process that forked this rank: thawing would write to memory that all ranks share
+        if gc.get_freeze_count():  # frozen before this rank was forked; thawing would write to memory that all ranks share
             return
         gc.collect()
         gc.freeze()
@@ -192,7 +192,7 @@ class ScriptSteps:
 
     @contextmanager
     def thawed(self) -> Iterator[None]:
-        """Meanwhile collections visit every object; the objects that are left are frozen again afterwards."""
+        """Inside this context, collections visit every object. The remaining objects are frozen again afterwards."""
         if self._froze:
             gc.unfreeze()
         yield
@@ -205,4 +205,4 @@ class ScriptSteps:
         with self._launches.looking as thread:
             self._tracker.stop(thread)
             if self._froze:
-                gc.unfreeze()  # or what the interpreter frees at its end would count as leaked
+                gc.unfreeze()  # otherwise objects that the interpreter frees at exit would be reported as leaks

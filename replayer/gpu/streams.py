@@ -4,8 +4,8 @@
     streams.record_event(event, side)
     streams.synchronize_event(event)        # returns when the event's virtual time has passed
 
-They follow CUDA: work on one stream runs in order, an event is the end of what its stream held when it was recorded, and the
-host waits only in the calls in which CUDA would.
+The rules are CUDA's. Work on one stream runs in order. An event marks the end of the work on its stream when it was recorded.
+The host waits only in calls that wait in CUDA.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Streams:
                 self._stats.events_never_recorded -= 1
 
     def wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
-        """Later work on `stream` starts no earlier than the event. One that was never recorded is no wait, as in CUDA."""
+        """Make later work on `stream` wait for the event. As in CUDA, an event that was never recorded has no effect."""
         with self._launches.looking:
             capture = self._launches.capture
             if capture is not None and capture.has_event(event):
@@ -59,7 +59,7 @@ class Streams:
                 stream.wait(event.time_ns)
 
     def wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
-        """Later work on `stream` starts no earlier than all that `other` holds now: an event between the two."""
+        """Make later work on `stream` wait for all current work on `other`, like an event between the two."""
         with self._launches.looking as thread:
             capture = self._launches.capture
             if capture is not None and other in capture:
@@ -110,31 +110,31 @@ class Streams:
             self._scheduler.block(thread, max(streams, default=0))
 
     def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
-        """The time between two events in milliseconds of the script's clock."""
+        """The time between two events in milliseconds, by the script's clock."""
         if start.time_ns is None or end.time_ns is None:
             raise ValueError("both events must be recorded before their time is taken")
         return (end.time_ns - start.time_ns) / 1e6 / float(self._clock.speed)
 
-    # --- the calling thread's virtual present
+    # --- the calling thread's virtual time
 
     def has_passed(self, time_ns: int) -> bool:
         """Whether this virtual time has passed."""
         return time_ns <= self._clock.now_ns()
 
     def host_now_ns(self) -> int:
-        """The calling thread's virtual present, or the clock's time if that is later."""
+        """The calling thread's virtual time, or the clock's time if that is later."""
         return max(self.present_ns(), self._clock.now_ns())
 
     def present_ns(self) -> int:
-        """The calling thread's virtual present as it has been played, whatever the clock says."""
+        """The calling thread's virtual time as played so far, independent of the clock."""
         self._launches.flush()
         return self._launches.current.thread().host_ns
 
     def come_to_present(self) -> None:
-        """The calling thread looks at its clock: really wait until it is as late as the recorded host would have it.
+        """Wait until the clock reaches the calling thread's virtual time, before the script reads the clock.
 
-        Only for clocks on which waiting takes no time. On the machine's clock a script that is ahead sees its own pace, see
-        `_AHEAD_NS` in simulator.py. Without effect in a thread that did not use the device.
+        Only for clocks on which waiting takes no time. On the machine's clock, a script that is ahead sees its own pace; see
+        `_AHEAD_NS` in simulator.py. Has no effect in a thread that did not use the device.
         """
         thread = self._launches.current.known_thread()
         if thread is not None:
@@ -143,7 +143,7 @@ class Streams:
 
 
 def _record(_thread: HostThread, event: VirtualEvent, stream: VirtualStream) -> None:
-    """An event within a CUDA graph is recorded at each replay."""
+    """Record an event; an event inside a CUDA graph is recorded at each replay."""
     event.time_ns = stream.ready_ns
 
 

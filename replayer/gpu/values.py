@@ -1,4 +1,4 @@
-"""What the host reads from the devices: recorded values, recorded sizes of results, and what is assumed where neither is known.
+"""Values that the host reads from the devices: recorded values, recorded result sizes, or assumed ones if neither is known.
 
 values.read(signature, device=0, count=1)           # [2.25], or None if nothing was recorded
 values.output_size("aten::nonzero", (10,))          # 7
@@ -16,7 +16,7 @@ from traces.model.trace import Trace
 
 
 class ReadValues:
-    """`assumed` says what is read where nothing was recorded; `assumes_sizes`: sizes of results too."""
+    """`assumed` supplies values that were not recorded; with `assumes_sizes` also result sizes."""
 
     def __init__(self, launches: ScriptLaunches, trace: Trace, rank: int, *, improving: bool, strict: bool) -> None:
         self._launches = launches
@@ -27,7 +27,7 @@ class ReadValues:
         self.assumes_sizes = improving and not strict
 
     def read(self, signature: OpSignature, device: int, count: int) -> list[float] | None:
-        """The host reads `count` elements: it waits for the stream, then gets what was recorded, or None."""
+        """Wait for the stream, then return `count` recorded elements, or None if nothing was recorded."""
         launches, simulator = self._launches, self._simulator
         with launches.looking as thread:
             stream = launches.current.caller_of(thread, device).stream

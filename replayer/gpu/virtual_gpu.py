@@ -46,26 +46,26 @@ from traces.script.step_rule import Optimizers
 
 @dataclass(frozen=True)
 class GpuOptions:
-    """How the recording is played, and on which devices."""
+    """Options of the replay and its devices."""
 
-    strict: bool = False  # the first op without an exact recorded counterpart raises
+    strict: bool = False  # raise at the first op without an exact recorded counterpart
     pad_loader: bool = False  # a wait for data takes at least as long as the recorded one
-    memory_bytes: Sequence[int] = ()  # capacities instead of the recorded ones: one for all devices, or one each
-    devices: Sequence[Device] = ()  # what the script sees, if not the rank's recorded devices
+    memory_bytes: Sequence[int] = ()  # capacities that replace the recorded ones: one for all devices, or one per device
+    devices: Sequence[Device] = ()  # the devices that the script sees, if not the rank's recorded devices
     gpus: int = 0  # how many devices the script sees; 0: as recorded
-    link_gbps: float = 0  # of copies between devices; 0: as recorded, or by the kind of device
+    link_gbps: float = 0  # of copies between devices; 0: as recorded, or the default of the device type
     keep_requests: bool = False  # each device's memory logs its requests (memory/device/request_log.py)
-    improving: bool = True  # values that were not recorded are those of a run that makes progress
+    improving: bool = True  # values that were not recorded look like those of a run that makes progress
 
 
 @dataclass(frozen=True)
 class ScriptLinks:
-    """What the virtual GPU is connected to in the script's process."""
+    """The parts of the script's process that the virtual GPU uses."""
 
-    optimizers: Optimizers = field(default_factory=Optimizers)  # that the script has made
-    cells: CellPace | None = None  # the library's cells, where they tell the times instead of the trace
-    step_ended: StepEnded | None = None  # called with how many training steps, and how many of both kinds, have ended
-    node_number: Callable[[], tuple[int, int]] | None = None  # autograd's numbers of the op under way (tensor/node_numbers.py)
+    optimizers: Optimizers = field(default_factory=Optimizers)  # made by the script
+    cells: CellPace | None = None  # the library's cells, if times come from them instead of a trace
+    step_ended: StepEnded | None = None  # called with the number of finished training steps, and of all finished steps
+    node_number: Callable[[], tuple[int, int]] | None = None  # autograd's numbers of the current op (tensor/node_numbers.py)
 
 
 class VirtualGpu:
@@ -127,8 +127,8 @@ class VirtualGpu:
         return VirtualDevice(index, device.name, known_properties(device), allocator, scheduler.stream(index, 0))
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
-        """What the op allocates for itself and frees before it returns, from the recording. It is estimated where a script's
-        requests are kept to be run on other cards."""
+        """The workspaces that the op allocates and frees before it returns, from the recording. They are estimated if the
+        script's requests are logged to be run on other cards."""
         if self._estimates_workspaces:
             return cudnn_workspaces.of_convolution(signature)
         return self._workspaces.of_op(self.recording.keys[signature])

@@ -1,31 +1,31 @@
-"""The clocks that everything waits by. One object, injected, so that tests never sleep.
+"""The replay's clocks. The clock is one injected object, so tests never sleep.
 
-    clock = WallClock()                         # --clock wall: the machine's time, and really waiting
-    clock = VirtualClock()                      # --clock virtual: a wait only moves the clock
-    clock = RecordedClock()                     # --clock recorded: nothing but waits moves the clock
-    clock = ScaledClock(WallClock(), "2")       # --speed 2: recorded time, which flows twice as fast as the script's
+    clock = WallClock()                         # --clock wall: the machine's time, with real waits
+    clock = VirtualClock()                      # --clock virtual: a wait only advances the clock
+    clock = RecordedClock()                     # --clock recorded: only waits advance the clock
+    clock = ScaledClock(WallClock(), "2")       # --speed 2: recorded time runs twice as fast as the script's
     clock.wait_until(clock.now_ns() + 2_000_000)
 
-Deadlines are absolute, so errors of single waits never add up.
+Deadlines are absolute, so errors of single waits do not add up.
 
 Note [Recorded time and the script's time]
-    Everything in the replay is reckoned in *recorded time*: durations as they were recorded, and a timeline that is compared
-    with the recording as it is. `--speed` changes nothing but how fast recorded time flows against the *script's time*, which
-    is what the script reads from Python's `time`. So a wait of 100 recorded milliseconds takes 50 of the script's at
-    `--speed 2`, and what this machine does itself (Python, loading data) counts double in the replay's figures. What the
-    replay tells the script (`Event.elapsed_time`) is in the script's time.
+    The replay calculates in *recorded time*: durations are as recorded, and the timeline can be compared with the recording
+    directly. `--speed` only changes how fast recorded time runs relative to the *script's time*, which the script reads from
+    Python's `time`. At `--speed 2`, a wait of 100 recorded milliseconds takes 50 ms of the script's time, and work of this
+    machine (Python, loading data) counts double in the replay's figures. Times returned to the script
+    (`Event.elapsed_time`) are in the script's time.
 
 Note [Virtual time]
-    The virtual clock is the machine's clock plus all the waits that were skipped. So work that the script really does takes
-    the time it takes, a loop that polls the clock or an event ends, and only waiting costs nothing. Time jumps for all
-    threads of the process at once. Other processes, a loader's workers above all, go at the machine's pace: within a wait of
-    100 ms that took none they have done nothing, so waiting for data tells nothing about the recorded machine or this one.
+    The virtual clock is the machine's clock plus all skipped waits. Real work of the script takes its real time, a loop that
+    polls the clock or an event ends, and only waits take no time. Time jumps for all threads of the process at once. Other
+    processes, such as DataLoader workers, run at the machine's pace: during a skipped wait of 100 ms they have done nothing.
+    Waits for data are therefore meaningless for both the recorded machine and this one.
 
 Note [A clock that stands still]
-    On the recorded clock this machine's own time does not count at all: what passes is the recorded host's pace, the recorded
-    waits for data, and the GPU's time, so a replay is the same on an idle machine and on a busy one. A loop that asks for the
-    time, or whether an event has happened, until it has, must end nevertheless: every such question moves the clock by
-    `POLL_NS`. A thread beside the main one that sleeps takes its time for real and then moves the clock to its deadline.
+    The recorded clock ignores this machine's own time. Only the recorded host's pace, the recorded waits for data and the
+    GPU's time advance it, so a replay gives the same result on an idle and on a busy machine. A loop that polls the time or
+    an event must still end, so each query advances the clock by `POLL_NS`. A thread other than the main one really sleeps and
+    then moves the clock to its deadline.
 """
 
 from __future__ import annotations
@@ -34,41 +34,41 @@ import ctypes
 import sys
 import threading
 from fractions import Fraction
-from time import perf_counter_ns, sleep, time_ns  # by name, for what the module holds may be patched: surfaces/time.py
+from time import perf_counter_ns, sleep, time_ns  # imported by name, because the module may be patched (surfaces/time.py)
 from typing import Protocol
 
-# A sleep overshoots by some 20 to 100 us (timer slack at its minimum; benchmarks/clock.py), so the last stretch is spun, but no
-# more than 5 % of the time: waits of a millisecond and less are met a little less well.
+# A sleep overshoots by 20 to 100 us (with minimum timer slack; benchmarks/clock.py), so the end of a wait is a busy loop. It
+# takes at most 5 % of the time, so waits of up to a millisecond are slightly less precise.
 _SPIN_NS = 120_000
 _TIME_PER_SPIN = 20
-_SPIN_SAVED_NS = 1_000_000  # what may be saved up for waits in quick succession
+_SPIN_SAVED_NS = 1_000_000  # busy-loop time that may be saved for waits in quick succession
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
-POLL_NS = 1_000  # what a question to a clock that stands still takes; on real machines some 50 to 2 000 ns
+POLL_NS = 1_000  # time that a query takes on a clock that stands still; on real machines 50 to 2 000 ns
 
 
 class Clock(Protocol):
-    """Time in integer nanoseconds since the Unix epoch, never running backwards."""
+    """Time in integer nanoseconds since the Unix epoch; never runs backwards."""
 
-    ahead_ns: int | None = None  # of `perf_counter_ns`, while that is all there is to `now_ns`
-    speed: Fraction = Fraction(1)  # its nanoseconds per nanosecond of the script's time
-    flows: bool = True  # whether the machine's time moves it. See Note [A clock that stands still]
+    ahead_ns: int | None = None  # offset from `perf_counter_ns`, if `now_ns` is only that plus an offset
+    speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
+    flows: bool = True  # whether the machine's time advances it. See Note [A clock that stands still]
 
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """`now_ns`, for a script that may ask until something has happened. See Note [A clock that stands still]."""
+        """`now_ns`, for a script that may be polling. See Note [A clock that stands still]."""
         return self.now_ns()
 
     def wait_until(self, deadline_ns: int) -> None:
-        """Return at `deadline_ns`, or at once if that is past."""
+        """Return at `deadline_ns`, or at once if it has passed."""
 
     def pause(self) -> None:
-        """Until as many `resume` the machine's own time does not count, but waits do. Without effect on a clock of the
-        machine's."""
+        """Ignore the machine's own time, but not waits, until the matching `resume`. Calls nest. Has no effect on a wall
+        clock."""
         return None
 
     def resume(self) -> None:
-        """One `pause` ends."""
+        """End one `pause`."""
         return None
 
 
@@ -100,21 +100,21 @@ class WallClock(Clock):
 
 
 class VirtualClock(Clock):
-    """The machine's clock plus all waits that were skipped. See Note [Virtual time]."""
+    """The machine's clock plus all skipped waits. See Note [Virtual time]."""
 
     def __init__(self) -> None:
         self._set(None, time_ns() - perf_counter_ns())
-        self._pauses = 0  # that have not ended
+        self._pauses = 0  # calls of `pause` that have not ended
         self._new_lock()
 
     def _new_lock(self) -> None:
-        self._lock = threading.RLock()  # of `_jumped`; `with` this one is a call of C
+        self._lock = threading.RLock()  # of `_jumped`; entering a plain lock is one C call
         self._jumped = threading.Condition(self._lock)
 
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
-        """When it was paused by the machine's clock (None: it runs), and how far it is ahead of that clock.
+        """The machine time at which the clock was paused (None: it runs), and how far it is ahead of the machine's clock.
 
-        One tuple, so that a reader in another thread never sees half a change.
+        Both are in one tuple, so that a reader in another thread never sees half a change.
         """
         self._state: tuple[int | None, int] = paused_ns, ahead_ns
         self.ahead_ns = ahead_ns if paused_ns is None else None
@@ -132,7 +132,7 @@ class VirtualClock(Clock):
                 self._jumped.notify_all()
 
     def stand_by(self, deadline_ns: int) -> None:
-        """Return when it is `deadline_ns`, because other threads' waits have moved the clock there or by real waiting."""
+        """Return when the clock reaches `deadline_ns`, by waits of other threads or by a real wait."""
         with self._jumped:
             while (short_ns := deadline_ns - self.now_ns()) > 0:
                 self._jumped.wait(min(short_ns * 1e-9, threading.TIMEOUT_MAX))
@@ -151,17 +151,17 @@ class VirtualClock(Clock):
                 self._set(None, ahead_ns - (perf_counter_ns() - paused_ns))
 
     def after_fork(self) -> None:
-        """In a forked child: a thread that is not there any more may have held the lock, or paused the clock."""
+        """Reset the lock and the pauses in a forked child, where the threads that held them no longer exist."""
         self._new_lock()
         self._pauses = 0
         self.resume()
 
     def replays(self) -> None:
-        """This process, maybe forked from another that does, plays a recording from here on."""
+        """This process (possibly forked from a replaying one) replays a recording from now on."""
 
 
 class RecordedClock(VirtualClock):
-    """Moved by waits only; in a forked child that does not use the GPU, a virtual clock. Note [A clock that stands still]."""
+    """Only waits advance it. In a forked child without GPU use it is a virtual clock. See Note [A clock that stands still]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class RecordedClock(VirtualClock):
         with self._jumped:
             while self.now_ns() < deadline_ns and (left_ns := give_up_ns - perf_counter_ns()) > 0:
                 self._jumped.wait(min(left_ns * 1e-9, threading.TIMEOUT_MAX))
-        self.wait_until(deadline_ns)  # nobody has moved it there: the main thread may be waiting for this one
+        self.wait_until(deadline_ns)  # no thread has moved the clock: the main thread may be waiting for this one
 
     def resume(self) -> None:
         if self.flows:
@@ -198,8 +198,8 @@ class RecordedClock(VirtualClock):
 class ScaledClock(Clock):
     """Recorded time for a script that runs on `clock`. See Note [Recorded time and the script's time].
 
-    Whole numbers and fractions only: what has been waited for has passed, to the nanosecond. Its seconds are not the
-    machine's, so nothing is known of `ahead_ns`.
+    Calculates with integers and fractions only, so a wait ends exactly at its deadline. Its seconds are not the machine's, so
+    `ahead_ns` is not defined.
     """
 
     def __init__(self, clock: Clock, speed: str | Fraction) -> None:
@@ -228,13 +228,13 @@ class ScaledClock(Clock):
 
 
 def machine_unix_ns() -> int:
-    """This machine's own time, also where the script's is patched."""
+    """This machine's own time, even if the script's time is patched."""
     return time_ns()
 
 
 def lower_timer_slack() -> bool:
-    """Ask Linux to wake this thread's sleeps within a nanosecond instead of 50 us. Returns whether it did; elsewhere it
-    is not needed for correctness, only for precision."""
+    """Set this thread's timer slack on Linux to 1 ns instead of 50 us. Returns whether that worked. It only improves
+    precision; correctness does not depend on it."""
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,10 +1,10 @@
-"""The script's host threads as rows of the timeline: a row is reused once its thread has ended.
+"""The script's host threads as rows of the timeline. A row is reused after its thread has ended.
 
-nn.DataParallel makes a thread per replica and step; a run of thousands of steps must not make thousands of rows.
+nn.DataParallel creates a thread per replica and step, but thousands of steps must not create thousands of rows.
 
     threads = HostThreads()
-    thread = threads.begin(now_ns)      # in the thread itself, once: a row that no living thread has
-    threads.share_row(thread, "replica 0")   # the same row as the thread of this name in the step before
+    thread = threads.begin(now_ns)      # called once in the thread itself; gives it an unused row
+    threads.share_row(thread, "replica 0")   # the row of the previous step's thread of this name
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from traces.model.trace import Thread
 
 @dataclass(slots=True, eq=False)
 class HostThread:
-    """One host thread of the script: `host_ns` is its virtual present."""
+    """One host thread of the script; `host_ns` is its virtual time."""
 
-    row: int  # of the timeline's threads
+    row: int  # row of the timeline's threads
     host_ns: int
     device: int = 0
-    after_wait_ns: int = 0  # in the op played last, the recorded host's own time after that had waited for the device
-    callers: dict[int, Caller] = field(default_factory=dict)  # by device: with its current stream
+    after_wait_ns: int = 0  # recorded host time in the last op after its wait for the device
+    callers: dict[int, Caller] = field(default_factory=dict)  # by device: this thread with its current stream
     _known: dict[VirtualStream, Caller] = field(default_factory=dict)
 
     def call_on(self, stream: VirtualStream) -> Caller:
-        """`stream` is the thread's current one of its device from now on."""
+        """Make `stream` the thread's current stream of its device."""
         caller = self.callers[stream.device] = self._known.setdefault(stream, Caller(self, stream))
         return caller
 
 
 @dataclass(slots=True, eq=False)
 class Caller:
-    """Who calls an op: a host thread on a stream. There is one object for each two, whatever was current in between."""
+    """The caller of an op: a host thread and a stream. There is one object per pair."""
 
     thread: HostThread
     stream: VirtualStream
 
 
 class _Tenancy:
-    """A thread's hold on its row; kept by the thread alone, so it ends with the thread."""
+    """A thread's use of its row. Only the thread refers to it, so it ends with the thread."""
 
     def __init__(self, idle: list[int], row: int) -> None:
         self._idle = idle
@@ -54,17 +54,17 @@ class _Tenancy:
 
 
 class HostThreads:
-    """All host threads of this process that used the device. `rows` are their entries in the timeline."""
+    """All host threads of this process that used the device; `rows` are their timeline entries."""
 
     def __init__(self) -> None:
         self.rows: list[Thread] = []
         self._idle: list[int] = []  # rows whose threads have ended
-        self._shared: dict[str, int] = {}  # rows of threads that are made anew again and again
+        self._shared: dict[str, int] = {}  # rows shared by threads of the same name
         self._local = threading.local()
         self._lock = threading.Lock()
 
     def begin(self, now_ns: int) -> HostThread:
-        """The calling thread, new to the device; its virtual present is `now_ns`."""
+        """Register the calling thread, which has not used the device yet; its virtual time is `now_ns`."""
         with self._lock:
             try:
                 row = self._idle.pop()
@@ -86,7 +86,7 @@ class HostThreads:
         return row
 
     def share_row(self, thread: HostThread, name: str) -> None:
-        """Give `thread`, the calling one, the timeline row that all threads of this name share."""
+        """Move the calling `thread` to the timeline row that all threads of this name share."""
         tenancy: _Tenancy = self._local.tenancy
         if tenancy.row is None:
             return  # it has that row already

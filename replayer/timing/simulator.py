@@ -1,11 +1,11 @@
-"""Plays the script's ops on the virtual timeline: the heart of a replay, from an op to the times of its kernels.
+"""Plays the script's ops on the virtual timeline: computes when each op's kernels start and end.
 
-`play` is all that happens to one op: find the phase segment that the script is in (step_tracker.py) and the recorded instance
-of the op (matcher.py); place the call and its own time on the host thread (placement.py); put the instance's kernels on the
-stream (scheduler.py); wait if the host is too far ahead of the wall clock.
+`play` handles one op. It finds the script's phase segment (step_tracker.py) and the recorded instance of the op (matcher.py),
+places the call on the host thread (placement.py), puts the instance's kernels on the stream (scheduler.py), and waits if the
+host is too far ahead of the wall clock.
 
-Nothing sleeps per kernel. The host is held back only when its virtual present runs too far ahead of the wall clock, and
-waits where CUDA waits.
+There is no sleep per kernel. The host waits only where CUDA waits, or when its virtual time is too far ahead of the wall
+clock.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from traces.script.step_rule import Optimizers
 if TYPE_CHECKING:
     from replayer.timing.timeline.timeline_writer import TimelineWriter
 
-# How far the host's virtual present may run ahead of the wall clock before it is held back, and to what distance. Between two
-# points where the host really waits (for the device, for data, at a step's end) nobody can tell, but for a script that
-# reads its own clock without synchronising. The distance is what absorbs hiccups of this machine.
+# How far the host's virtual time may run ahead of the wall clock before the host is held back, and the distance that is left
+# then. Between two points where the host really waits (for the device, for data, at a step's end), only a script that reads
+# its own clock without synchronising can see this. The distance absorbs short delays of this machine.
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
 
-# Batches kept per phase-grained segment; those of a script that calls other ops in every step would pile up.
+# Batches kept per phase-grained segment, so that a script with different ops in every step does not fill the memory.
 _BATCHES_KEPT = 64
 
 
@@ -68,7 +68,7 @@ class Simulator:
         self.scheduler = StreamScheduler(recording, clock, timeline, self.stats)
         self.tracker = StepTracker(recording, self.scheduler, optimizers, strict=strict, pad_loader=pad_loader)
         self._strict = strict
-        # Per recorded segment: its schedule and the history that it was made of; its batches by how many ops came before.
+        # Per recorded segment: its schedule and the history it was built from; its batches by the number of ops before them.
         self._schedules: dict[RecordedSegment, tuple[MatchHistory, OpBatchSchedule]] = {}
         self._batches: dict[RecordedSegment, dict[int, PhaseGrainBatch]] = {}
 
@@ -78,8 +78,8 @@ class Simulator:
         """Play one op; returns when its work ends on the stream.
 
         Args:
-            now_ns: by the wall clock, when the script called it.
-            copy: of a copy that involves the host or two devices, what it is and how long it takes by estimate.
+now_ns: wall-clock time of the script's call.
+copy: for a copy that involves the host or two devices: its kind and estimated duration.
         """
         tracker = self.tracker
         segment = tracker.segment
@@ -121,7 +121,7 @@ class Simulator:
         return self.scheduler.put(segment.step, kernels, stream, began_ns, scale, row, origin, start_ns)
 
     def _is_other_size(self, segment: SegmentMatcher, kernels: Iterable[int], copy: Copy) -> bool:
-        """Where shapes do not tell whether a copy is the recorded one, its bytes do."""
+        """Whether a copy has another size in bytes than the recorded one, which shapes do not always show."""
         of_step = segment.step.step.kernels
         sizes = {of_step[k].size_bytes for k in kernels if of_step[k].kind == DeviceKind.MEMCPY}
         return not sizes <= {NONE, copy.size_bytes}
@@ -129,7 +129,7 @@ class Simulator:
     def play_node(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, launch_ns: int, row: int, copy: Copy | None
     ) -> None:
-        """Play an op of a CUDA graph: launched with all others by the host op at `row`, it costs the host nothing."""
+        """Play an op of a CUDA graph. The host op at `row` launches the whole graph, so the op takes no host time."""
         tracker, stats = self.tracker, self.stats
         segment = tracker.segment
         if segment is None or tracker.turns[signature.phase_class]:
@@ -156,7 +156,7 @@ class Simulator:
             self.scheduler.estimate(stream, signature, launch_ns, row, copy)
 
     def play_graph(self, thread: HostThread, stream: VirtualStream, graph: CapturedGraph, now_ns: int) -> None:
-        """Play all that a CUDA graph captured, with one launch, where `stream` is the one that it was captured on."""
+        """Play everything that a CUDA graph captured, with one launch; `stream` replaces the captured one."""
         if self.tracker.segment is None:
             self.tracker.op(thread, PLAIN, now_ns)
         start_ns = thread.host_ns = max(thread.host_ns, now_ns, stream.room_at_ns())
@@ -179,12 +179,12 @@ class Simulator:
         stream.pending.extend([*queue, stream.ready_ns])
 
     def play_all(self, callers: list[Caller], signatures: list[OpSignature], called_ns: list[int]) -> None:
-        """Play ops in the order in which they were called; those that come as they came the last time, at once.
+        """Play ops in call order. Ops that repeat the last step are played together.
 
         The arguments are those of `play`, one entry per op.
 
-        Ops of replicas come mixed. What orders two devices is played by itself (copies, events), so between two segments
-        the order on each stream is all that matters.
+        Ops of replicas are interleaved. Copies and events, which order two devices, are played individually, so within a
+        segment only the order on each stream matters.
         """
         turns = self.tracker.turns
         if callers.count(callers[0]) == len(callers) or any(turns[signature.phase_class] for signature in signatures):
@@ -210,9 +210,9 @@ class Simulator:
             at += played
 
     def _play_again(self, caller: Caller, signatures: list[OpSignature], called_ns: list[int], at: int) -> int:
-        """Play as many ops from `at` on as can be at once; returns how many.
+        """Play as many ops from `at` on together as possible; returns how many.
 
-        They are what the segment under way holds next (op_batch.py), or those of a segment of which only the whole is known.
+        These are the next ops of the current segment (op_batch.py), or ops of a phase-grained segment.
         """
         tracker = self.tracker
         segment = tracker.segment
@@ -257,7 +257,7 @@ class Simulator:
         called_ns: list[int],
         at: int,
     ) -> int:
-        """Play ops from `at` on whose device time is that of their phase, up to the first that begins another segment.
+        """Play ops of a phase-grained segment from `at` on, up to the first op that begins another segment.
 
         Returns how many were played.
         """
@@ -278,7 +278,7 @@ class Simulator:
         return count
 
     def _phase_grain_batch(self, segment: SegmentMatcher, signatures: list[OpSignature]) -> PhaseGrainBatch:
-        """The batch of these ops; the one that was made last time, if these are the same signature objects."""
+        """The batch of these ops; the previous one if these are the same signature objects."""
         assert segment.recorded is not None
         kept = self._batches.setdefault(segment.recorded, {})
         batch, turns = kept.get(segment.ops), self.tracker.turns
@@ -297,7 +297,7 @@ class Simulator:
         now_ns: int,
         copy: Copy | None,
     ) -> int:
-        """Play an op without a recorded counterpart: its phase's unmatched remainder covers it, or its time is estimated."""
+        """Play an op without a recorded counterpart: the phase's unmatched remainder covers it, or its time is estimated."""
         if self._strict:
             raise NotExact(signature.op, signature.shapes, "nothing recorded")
         recorded = segment.recorded
@@ -320,8 +320,8 @@ class Simulator:
     def _is_covered(
         self, segment: SegmentMatcher, stream: VirtualStream, signature: OpSignature, row: int, copy: Copy | None
     ) -> bool:
-        """Whether an op without a recorded counterpart is not estimated now: its phase's device time covers all ops of a
-        phase-grained recording, and the phase's unmatched remainder may turn out to cover this one."""
+        """Whether no estimate is needed now for an op without a recorded counterpart. In a phase-grained recording the phase's
+        device time covers all ops; otherwise the phase's unmatched remainder may cover this op later."""
         if segment.recorded is not None and segment.recorded.phase_grained:
             segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
             return True

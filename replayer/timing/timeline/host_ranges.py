@@ -1,12 +1,12 @@
-"""Calls of modules as ranges of the timeline's host threads, around the ops that were launched in them.
+"""Module calls as ranges on the timeline's host threads, around the ops launched in them.
 
     note = ranges.of_thread(thread.row).append
-    note((name + 1) * NAMED + len(pending))     # a call begins: a string of the timeline, and how much is noted
+    note((name + 1) * NAMED + len(pending))     # a call begins: its name (a string of the timeline) and the length of `pending`
     note(~len(pending))     # the innermost call has ended
 
-The script's thread notes no more than these two numbers; what they come to is worked out, in columns, by the thread that writes
-the timeline. A range lasts from the begin of the first op in it to the end of the last; its row lies behind
-the ops' in the file, and theirs point at it (`parent`).
+To save time, the script's thread stores only these numbers. The thread that writes the timeline computes the ranges from
+them. A range lasts from the start of its first op to the end of its last op. In the file, its row follows the ops' rows,
+which refer to it (`parent`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 
 from traces.model.trace import NONE, Column, HostKind
 
-NAMED = 1 << 16  # beyond all that may be pending, some hundred ops of each thread; small numbers are added fastest
+NAMED = 1 << 16  # more than can be pending (some hundred ops per thread); small integers are faster to add
 
-_PER_OP = 3  # entries of `ScriptLaunches.pending`
+_PER_OP = 3  # entries per op in `ScriptLaunches.pending`
 
 
 class _ThreadMarks:
-    """One thread's marks, and where they stand: up to which of them, from which row of the host table on, for how many ops."""
+    """One thread's marks, and for each group of marks its end, its first row of the host table and its number of ops."""
 
     __slots__ = ("flat", "placed")
 
@@ -38,26 +38,26 @@ class HostRanges:
 
     def __init__(self) -> None:
         self.under_way = 0  # outermost calls
-        self.begun_ns = 0  # about when the first call began: the time of ranges before any op
+        self.begun_ns = 0  # approximate start of the first call: the time of ranges before any op
         self._threads: dict[int, _ThreadMarks] = {}
         self._reordered: list[tuple[int, list[int]]] = []
 
     def of_thread(self, row: int) -> list[int]:
-        """The marks of a thread, to be appended to; the same object for as long as the process lives."""
+        """The list that takes a thread's marks; it is the same object for the whole process."""
         return self._threads.setdefault(row, _ThreadMarks()).flat
 
     def place(self, row: int, ops: int) -> None:
-        """The marks since the last call were noted while the next `ops` rows, from `row` on, were pending."""
+        """Assign the marks since the last call to the next `ops` rows, starting at `row`."""
         for marks in self._threads.values():
             if len(marks.flat) > (marks.placed[-1][0] if marks.placed else 0):
                 marks.placed.append((len(marks.flat), row, ops))
 
     def reordered(self, row: int, order: list[int]) -> None:
-        """The rows from `row` on are those of the pending ops `order`, and not as they were called."""
+        """Record that the rows from `row` on are in the order `order` of the pending ops, not in call order."""
         self._reordered.append((row, order))
 
     def take(self, row: int) -> TakenRanges:
-        """All marks so far, of ops before `row`; none are left. Calls that are under way end here, as far as is told."""
+        """Remove and return all marks of ops before `row`. Open calls end here."""
         self.place(row, 0)
         taken = []
         for thread, marks in self._threads.items():
@@ -70,7 +70,7 @@ class HostRanges:
 
 
 def _in_groups(depth: Column) -> Column:
-    """The places of equal depths one after another, each group in order."""
+    """The positions grouped by depth, in order within each group."""
     return np.argsort(depth.astype(np.int16), kind="stable")  # small integers are sorted in linear time
 
 
@@ -79,14 +79,14 @@ class _RangeMarks:
     """The marks of one thread, without ends that have no begin. All but `thread` have one entry per mark."""
 
     thread: int
-    name: Column  # string; NONE where a call ends
-    op: Column  # the row of the next op
-    depth: Column  # calls under way after it
-    top: Column  # the innermost of them, counting the thread's begins from 0; NONE if none is
+    name: Column  # name (string); NONE where a call ends
+    op: Column  # row of the next op
+    depth: Column  # number of open calls after it
+    top: Column  # the innermost open call, as the 0-based number of its begin; NONE if none is open
 
     @classmethod
     def of(cls, thread: int, marks: list[int], places: list[tuple[int, int, int]]) -> _RangeMarks:
-        """As `_ThreadMarks` has them."""
+        """Makes it from the marks in the form of `_ThreadMarks`."""
         flat, placed = np.array(marks, np.int64), np.array(places, np.int64)
         name = np.where(flat < 0, 0, flat // NAMED)
         pending = np.where(flat < 0, ~flat, flat % NAMED)
@@ -97,7 +97,7 @@ class _RangeMarks:
         lowest = np.minimum.accumulate(np.minimum(depth, 0))
         kept = np.diff(lowest, prepend=0) == 0
         name, op, depth = name[kept] - 1, op[kept], (depth - lowest)[kept]
-        # Of all marks after which so many calls are under way the first is a begin: each end goes back to the latest before it.
+        # After a mark, the innermost open call is the latest begin of the same depth.
         by_depth = _in_groups(depth)
         begins = name[by_depth] >= 0
         latest = by_depth[np.maximum.accumulate(np.where(begins, np.arange(len(name)), 0))]
@@ -110,9 +110,9 @@ class _RangeMarks:
         return np.flatnonzero(self.name >= 0)
 
     def ends(self) -> Column:
-        """Per begin its end among the marks, or their number where it has none."""
+        """The index of each begin's end among the marks; the number of marks if it has no end."""
         ends = np.full(len(self.name) + 1, len(self.name))
-        by_call = _in_groups(self.depth + (self.name < 0))  # of each depth of calls a begin and its end by turns
+        by_call = _in_groups(self.depth + (self.name < 0))  # at each depth, begins and ends alternate
         ends[by_call[:-1]] = by_call[1:]
         chosen = ends[self.begins]
         return np.where(np.append(self.name, NONE)[chosen] < 0, chosen, len(self.name))
@@ -120,9 +120,9 @@ class _RangeMarks:
 
 @dataclass(frozen=True, slots=True)
 class TakenRanges:
-    """What belongs to some rows of the host table."""
+    """The ranges that belong to some rows of the host table."""
 
-    threads: list[tuple[int, list[int], list[tuple[int, int, int]]]]  # as `_RangeMarks.of` takes them
+    threads: list[tuple[int, list[int], list[tuple[int, int, int]]]]  # in the form that `_RangeMarks.of` takes
     reordered: list[tuple[int, list[int]]]
     begun_ns: int
 
@@ -130,7 +130,7 @@ class TakenRanges:
         return sum(len([mark for mark in flat if mark >= 0]) for _, flat, _ in self.threads)
 
     def rows_of(self, ops: Column) -> Column:
-        """The rows of ops that are numbered as they were called."""
+        """The rows of ops that are numbered in call order."""
         rows = ops.copy()
         for first, order in self.reordered:
             inside = (ops >= first) & (ops < first + len(order))
@@ -138,9 +138,9 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """The ranges' rows (thread, kind, name, start, duration), and the parent of each row: of the ops', then of their own.
+        """The ranges' rows (thread, kind, name, start, duration), and the parent of each row, ops first, then ranges.
 
-        The ops' rows from `row` on have these threads, starts and ends; those of the ranges follow them.
+        The arguments are the threads, starts and ends of the ops' rows from `row` on. The ranges' rows follow them.
         """
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:
@@ -164,16 +164,16 @@ class TakenRanges:
         return np.concatenate(made), np.concatenate([parent, *above])
 
     def _times(self, marks: _RangeMarks, op: Column, start_ns: Column, end_ns: Column) -> tuple[Column, Column, Column]:
-        """Name, start and duration per begin; `op`, `start_ns` and `end_ns` are of the thread's ops as they were called."""
+        """Name, start and duration per begin; `op`, `start_ns` and `end_ns` are of the thread's ops in call order."""
         begins, ends = marks.begins, marks.ends()
         first = np.searchsorted(op, marks.op[begins])
         last = np.searchsorted(op, np.append(marks.op, op[-1] + 1 if len(op) else 0)[ends]) - 1
         starts, until = np.append(start_ns, self.begun_ns), np.append(end_ns, self.begun_ns)
-        # One without ops stands where the op before it ended.
+        # A range without ops is placed at the end of the op before it.
         begin_ns = np.where(first <= last, starts[np.minimum(first, len(op))], until[last])
         begin_ns = np.where((last < 0) & len(op), starts[0], begin_ns)
         end_ns = np.where(first <= last, np.maximum(until[last], begin_ns), begin_ns)
-        for level in range(2, int(marks.depth.max(initial=0)) + 1):  # and not outside of the call around it
+        for level in range(2, int(marks.depth.max(initial=0)) + 1):  # ranges stay inside the call around them
             inner = np.flatnonzero(marks.depth[begins] == level)
             outer = marks.top[begins[inner] - 1]
             begin_ns[inner] = np.clip(begin_ns[inner], begin_ns[outer], end_ns[outer])
