@@ -1,12 +1,12 @@
-"""Communication between ranks: bytes by operation, and how much of its time the GPUs have nothing else to do.
+"""Communication between ranks: bytes by operation, and how much of its time overlaps with other GPU work.
 
     of = communication(trace)
     of.operations[0]    # Operation("all_reduce", phase="backward", count=40, bytes=187032, duration_ns=...)
-    of.exposed_ns       # the device only communicated (or waited for another rank to)
-    of.hidden_ns        # it computed meanwhile
+    of.exposed_ns       # time in which the device only communicated (or waited for another rank to)
+    of.hidden_ns        # time in which it also computed
 
-A communication kernel runs from when its own rank is ready until the slowest one's data has arrived, so exposed time includes
-waiting for slower ranks, as the kernels of a recording do.
+A communication kernel runs from when its own rank is ready until the slowest rank's data has arrived, so exposed time includes
+waiting for slower ranks.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 
 
 def communication_kernels(trace: Trace) -> Column:
-    """A mask over the device table: kernels of NCCL and its kind. All false where no collective is recorded, for
-    nn.DataParallel copies by NCCL's kernels too, and those belong to the ops that launch them."""
+    """Return a mask of the device spans that are kernels of NCCL or similar libraries.
+
+    All are False if no collective was recorded, because nn.DataParallel also copies with NCCL kernels. Those belong to the ops
+    that launch them.
+    """
     if not len(trace.collectives):
         return np.zeros(len(trace.device), dtype=bool)
     names = [name for name in np.unique(trace.device.name).tolist() if _KERNEL.search(trace.strings[name])]
@@ -34,9 +37,10 @@ def communication_kernels(trace: Trace) -> Column:
 
 
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
-    """The kernels by which nn.DataParallel sends parameters ("broadcast") and sums gradients ("reduce").
+    """Return the kernels with which nn.DataParallel sends parameters ("broadcast") and sums gradients ("reduce").
 
-    By their names, which are strings of the trace. Where collectives are recorded, NCCL's kernels are theirs.
+    Keys are indices of kernel names in the string table. The result is empty if collectives were recorded, because
+    NCCL's kernels then belong to them.
     """
     if len(trace.collectives):
         return {}
@@ -49,8 +53,8 @@ def data_parallel_kernels(trace: Trace) -> dict[int, str]:
 class Operation:
     """All calls of one operation in one phase, summed over ranks.
 
-    `bytes` are those of each rank's input, None where not recorded. Of calls whose end nobody saw no time is in
-    `duration_ns`, and of those that had ended when somebody looked the most that it can have been.
+    `bytes` counts each rank's input; None if not recorded. `duration_ns` excludes calls whose end was not recorded. For calls
+    that had ended when their state was checked, it includes the longest possible duration.
     """
 
     name: str
@@ -62,7 +66,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Times are summed over ranks and devices, and `steps` is the sum of the ranks' steps."""
+    """Communication of all ranks. Times are summed over ranks and devices; `steps` is the sum of the ranks' steps."""
 
     operations: tuple[Operation, ...]  # most bytes first
     exposed_ns: int
@@ -71,7 +75,7 @@ class Communication:
 
 
 def communication(trace: Trace) -> Communication:
-    """Calls by operation, and how much of the communication kernels' time other work on the same device covers."""
+    """Return calls by operation, and how much of the communication time overlaps with other work on the same device."""
     kernels = communication_kernels(trace)
     total_ns = hidden_ns = 0
     work = trace.device.is_work

@@ -1,28 +1,28 @@
-"""What a step's length consists of: the chain of waits and work that, walked back from the step's end, leads to its begin.
+"""The critical path of a step: the chain of waits and work from the step's begin to its end, found by walking backwards.
 
     path = critical_path(trace, step=3)
     path.sums.by_kind               # {"kernel": 81_000_000, "host": 12_000_000, "data": 9_000_000, ...}
     path.segments[0]                # PathSegment(start_ns, end_ns, kind="data", name="loader")
 
 Note [Where a path begins and ends]
-    A step ends when both its host span and the work launched in it have ended: at the later of its host end and its completion
-    on the slowest device (`traces.figures.pace`). Its path begins where the step before it ended; without a predecessor, where
-    the step begins on the host. So the paths of consecutive steps follow each other without gaps, at the pace. If the host
-    runs ahead of the GPU, a path leads from completion to completion, along the device.
+    A step ends when its host span and the work launched in it have both ended: at the later of its host end and its completion
+    on the slowest device (`traces.figures.pace`). Its path begins where the previous step ended; without a predecessor, where
+    the step begins on the host. So the paths of consecutive steps join without gaps, and their length is the pace. If the host
+    runs ahead of the GPU, a path runs along the device from completion to completion.
 
 Note [The walk]
-    From the step's last moment backwards. If that was a completion, the path begins with that work, else on the host. Where the
-    host waited for the device (`traces.analyses.waits`), the path goes on with the work that it waited for. Work on the device
-    began because of what ended last before it: the work before it on its stream, work on another stream of its rank, or its
-    launch (`traces.analyses.launches.launched_ns`). From a launch the path goes on at the host, and there back to the last
-    wait for the device. So every nanosecond belongs to exactly one segment, of one of the kinds
+    The walk starts at the end of the step and goes backwards. If the step ended with a completion, it starts with that work,
+    else on the host. Where the host waited for the device (`traces.analyses.waits`), it continues with the work that the host
+    waited for. On the device, it continues with what ended last before the work began: earlier work on its stream, work on
+    another stream of its rank, or the launch (`traces.analyses.launches.launched_ns`). From a launch it continues on the host,
+    back to the last wait for the device. Every nanosecond belongs to exactly one segment of one of these kinds:
 
     kernel, copy, communication     the device worked
-    launch                          between a launch and the work's begin, with nothing before it on the device
+    launch                          between a launch and the work's start, with no earlier work on the device to wait for
     data                            the host waited for a batch
-    host                            the host was busy, by phase; also within a call that launches
+    host                            the host was busy (by phase), including time inside launching calls
 
-Holistic Trace Analysis makes a graph of all events with weights and takes its longest path; ours is the path of this run.
+Holistic Trace Analysis takes the longest path in a weighted graph of all events. This path is that of the recorded run.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from traces.model.trace import NONE, Column, DeviceKind, Trace
 
 @dataclass(frozen=True, slots=True)
 class PathSegment:
-    """A stretch of the path on the host or on a GPU."""
+    """A part of the path on the host or on a GPU."""
 
     start_ns: int
     end_ns: int
     kind: str
-    name: str  # of the kernel, of the phase; "" of a launch
+    name: str  # name of the kernel or phase; "" for a launch
     row: int  # of `trace.device`, or NONE on the host
 
 
 @dataclass(frozen=True, slots=True)
 class PathSums:
-    """Of one step, by its number: the path's time by kind, and by kernel or copy up to ten names; most first.
+    """The path's time in one step, by kind, and for up to ten kernels or copies by name; most time first.
 
-    `duration_ns` is the path's length. See Note [Where a path begins and ends].
+    `step` is the step's number, and `duration_ns` the path's length. See Note [Where a path begins and ends].
     """
 
     step: int
@@ -67,7 +67,7 @@ class PathSums:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """Segments in order of time, without gaps."""
+    """The path of one step. Segments are in time order, without gaps."""
 
     sums: PathSums
     segments: tuple[PathSegment, ...]
@@ -79,11 +79,11 @@ class PathBounds:
 
     start_ns: Column
     end_ns: Column
-    completion_ns: Column  # on the slowest device; NONE if the step's rank did no work so far
+    completion_ns: Column  # on the slowest device; NONE if the step's rank has done no work yet
 
 
 def path_bounds(trace: Trace) -> PathBounds:
-    """Of all steps."""
+    """Return the bounds of the paths of all steps."""
     times, steps = step_times(trace), trace.steps
     completion_ns = np.full(len(steps), NONE, dtype=np.int64)
     for device, done_ns in times.completion_ns.items():
@@ -97,14 +97,14 @@ def path_bounds(trace: Trace) -> PathBounds:
 
 
 def median_step(trace: Trace, bounds: PathBounds) -> int:
-    """The row of the step whose path is of median length, of those whose kernels count; NONE without steps."""
+    """Return the row of the step with the median path length, among steps whose kernels count; NONE without steps."""
     rows = profiled_steps(trace)
     lasted_ns = bounds.end_ns - bounds.start_ns
     return int(rows[np.argsort(lasted_ns[rows], kind="stable")[len(rows) // 2]]) if len(rows) else NONE
 
 
 def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
-    """Of one step (a row of `trace.steps`), else of the median one; None where there is no step or no device work."""
+    """Return the path of a step (a row of `trace.steps`; by default the median step); None without steps or device work."""
     if not len(trace.steps) or not trace.device.is_work.any():
         return None
     bounds = path_bounds(trace)
@@ -130,12 +130,12 @@ def _most_first(sums: dict[str, int]) -> dict[str, int]:
 
 
 class _Walk:
-    """One walk from a step's end to its begin. See Note [The walk]."""
+    """One walk from a step's end back to its begin. See Note [The walk]."""
 
     def __init__(self, trace: Trace, step: int, bounds: PathBounds) -> None:
         self.trace = trace
         self.segments: list[PathSegment] = []
-        self.visited: set[int] = set()  # rows of work: one that took no time (recordings of whole µs) ends where it starts
+        self.visited: set[int] = set()  # rows of work; in traces in whole µs, work of no duration ends where it starts
         rank = int(trace.steps.rank[step])
         self.begin_ns, self.at_ns = int(bounds.start_ns[step]), int(bounds.end_ns[step])
         devices = [row for row, device in enumerate(trace.devices) if device.rank == rank]
@@ -149,13 +149,13 @@ class _Walk:
         self.is_communication = communication_kernels(trace)
         self.data = data_waits(trace, rank)
         self.waits = host_waits(trace, rank)
-        # The path may reach back into the step before.
+        # The path may reach back into the previous step.
         phases = trace.phases.take((trace.phases.step >= 0) & (trace.steps.rank[trace.phases.step] == rank))
         self.phases, self.phase_names = TimeWindows(phases.start_ns, phases.end_ns), phases.name
         self.last = self._completing(step) if bounds.completion_ns[step] == self.at_ns else NONE
 
     def _completing(self, step: int) -> int:
-        """The work of the step whose end is its completion."""
+        """Return the work whose end is the step's completion."""
         own = self.work[(launch_steps(self.trace)[self.work] == step) & (self.ends_ns == self.at_ns)]
         return int(own[0]) if len(own) else NONE
 
@@ -168,7 +168,7 @@ class _Walk:
             row = self._host_back_to_a_wait()
 
     def _host_back_to_a_wait(self) -> int:
-        """Back along the host to the last wait for the device; the work that it waited for, or NONE at the step's begin."""
+        """Walk back on the host to the last wait for the device; return the work it waited for, or NONE at the step's begin."""
         waits = self.waits
         place = int(np.searchsorted(waits.end_ns, self.at_ns, side="right")) - 1
         while place >= 0 and int(waits.end_ns[place]) > self.begin_ns:
@@ -181,7 +181,7 @@ class _Walk:
         return NONE
 
     def _device_back(self, row: int) -> int:
-        """One piece of work; returns the work before it on the device, or NONE where its launch comes before: on the host."""
+        """Add one piece of work; return the work before it on the device, or NONE if the walk continues on the host."""
         table = self.trace.device
         self.visited.add(row)
         start_ns = int(table.start_ns[row])
@@ -210,7 +210,7 @@ class _Walk:
         return NONE
 
     def _host(self, until_ns: int) -> None:
-        """The host from `until_ns` to here: by phase, waits for data apart."""
+        """Add host segments from `until_ns` to here, by phase, with waits for data separate."""
         until_ns = max(until_ns, self.begin_ns)
         if until_ns >= self.at_ns:
             return
@@ -229,7 +229,7 @@ class _Walk:
             self.at_ns = start_ns
 
     def _stream_predecessors(self) -> dict[int, int]:
-        """For each row of work that before it on its stream, where both lie in the step."""
+        """Return for each row of work in the step the row before it on its stream."""
         table = self.trace.device
         order = self.work[np.lexsort((table.start_ns[self.work], table.stream[self.work], table.device[self.work]))]
         same = (table.stream[order][1:] == table.stream[order][:-1]) & (table.device[order][1:] == table.device[order][:-1])

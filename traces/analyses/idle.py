@@ -1,30 +1,30 @@
-"""Why a GPU did nothing: its idle time by reason, for whole devices and for single streams.
+"""Why a GPU was idle: its idle time by reason, for whole devices and for single streams.
 
-    spans = idle_spans(trace)               # who was idle, from when to when, why: one row per stretch of one reason
+    spans = idle_spans(trace)               # one row per stretch of idle time with one reason
     idle_times(trace)["cuda:0"]             # IdleTime(window_ns=..., busy_ns=..., by_reason={"data": 68_000_000, ...})
-    idle_spans(trace, by_stream=True)       # of each stream by itself, where other streams are a reason too
+    idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-A device is idle between two stretches of work, and in its steps before the first and after the last. What ends such a gap is
-the kernel (or copy) that begins there. Until it had been launched (`traces.analyses.launches.launched_ns`: when the launching
-call returned, or when the work began if that was earlier) the device had nothing to do and the host is the reason, afterwards
-the device is:
+A device is idle between two stretches of work; the time before the first and after the last work of its steps counts too. A gap
+ends with the kernel (or copy) that begins there. Until that work was launched, the device had nothing to do and the host is the
+reason; afterwards the device is. Work is launched when the launching call returns, or when the work begins if that is earlier
+(`traces.analyses.launches.launched_ns`). The reasons are:
 
     data                before the launch: the host waited for a batch
+    collective          before the launch: the host was in a collective of its own (gloo);
     collective          before the launch: the host was within a collective of its own (gloo);
                         after it: a communication kernel on another stream ended in the gap
-    synchronization     before the launch: the host had waited for the device to get this far (`traces.analyses.waits`:
-    .item(), pageable
-                        copies), and only then went on; the rest of such a gap is its way to the next launch
-    host                before the launch: the host was busy elsewhere (Python, the framework): the step is host-bound. So it is
-                        while a launching call itself takes long; `traces.analyses.launches.long_launches` has the reasons
+    synchronization     before the launch: the host had waited for the device up to the gap (`traces.analyses.waits`: .item(),
+                        pageable copies); the rest of the gap is the host's way to the next launch
+    host                before the launch: the host was busy elsewhere (Python, the framework), so the step is host-bound. This
+                        includes long launching calls; `traces.analyses.launches.long_launches` has their reasons
     stream              after the launch: work on another stream of the device ended in the gap, at most 10 us before its end
-    launch              after the launch, and nothing to wait for is seen: launch latency, or what a profiler adds
+    launch              after the launch, without any visible wait: launch latency, or profiler overhead
     unknown             the launch was not recorded
 
 Times are counted within the windows of the steady steps, from completion to completion (`traces.figures.pace.device_windows`).
 
-Holistic Trace Analysis counts a stream's whole gap as "host_wait" where the launch was called after the gap began; ours divides
-it at the launch. `Gaps.called_ns` gives its figure, and tests/traces/chrome/test_hta.py compares.
+Holistic Trace Analysis counts a stream's whole gap as "host_wait" if the launch was called after the gap began; this module
+splits the gap at the launch. `Gaps.called_ns` gives its figure, and tests/traces/chrome/test_hta.py compares both.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from traces.figures.pace import device_windows
 from traces.model.intervals import Intervals
 from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, Table, Trace
 
-EDGE_NS = 10_000  # at most so long after the work that it waited for does a kernel begin
+EDGE_NS = 10_000  # a kernel begins at most this long after the work that it waited for
 _BEFORE_ALL = np.iinfo(np.int64).min
 
 
 class IdleReason(IntEnum):
-    """See the module."""
+    """Why a device or stream was idle; see the module docstring."""
 
     DATA = 0
     COLLECTIVE = 1
@@ -61,22 +61,22 @@ class IdleReason(IntEnum):
 
 @dataclass
 class IdleSpans(Table):
-    """Stretches of one reason each, ordered by (device, stream, start)."""
+    """Stretches of idle time with one reason each, ordered by (device, stream, start)."""
 
     device: I4  # row of `trace.devices`
-    stream: I8_OR_NONE  # its number, NONE where the whole device was idle
+    stream: I8_OR_NONE  # stream number; NONE if the whole device was idle
     start_ns: I8
     end_ns: I8
     reason: U1  # IdleReason
-    ended_by: I8  # the row of `trace.device` whose start ends the gap that it lies in; NONE after the last work
+    ended_by: I8  # row of `trace.device` that ends the gap; NONE after the last work
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The gaps of one device or stream, in order, and its first and last work.
+    """The gaps of one device or stream in time order, and its first and last work.
 
-    `called_ns` is when the launch of what ended a gap was called, and `launch_ns` when it had been launched; NONE where that is
-    not known.
+    `called_ns` is when the launching call of the work that ended a gap began, and `launch_ns` when that work was launched; NONE
+    if unknown.
     """
 
     device: int
@@ -88,15 +88,15 @@ class Gaps:
     launch_ns: Column
     begin_ns: int
     finish_ns: int
-    first: int  # the row of `trace.device` with which work begins, and when it had been launched
+    first: int  # row of `trace.device` with the first work; below, when that work was launched
     first_launch_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """One device within the windows of the steps whose kernels count, or, without steps, from its first to its last work.
+    """The idle time of one device in the windows of the steps whose kernels count; without steps, from first to last work.
 
-    `by_reason` has every reason, most time first where it is printed. `steps` is how many steps that is.
+    `by_reason` has all reasons, most time first when printed. `steps` is the number of steps.
     """
 
     window_ns: int
@@ -110,7 +110,7 @@ class IdleTime:
 
 
 def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
-    """Where each device, or each stream, had nothing to run between two stretches of work."""
+    """Yield the gaps of each device, or of each stream: the times between two stretches of work."""
     rows = work_rows(trace)
     rows = rows[np.lexsort((trace.device.end_ns[rows], trace.device.start_ns[rows]))]
     spans = trace.device.take(rows)
@@ -120,7 +120,7 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
     streams = spans.stream if by_stream else np.full(len(rows), NONE)
     for own in grouped(spans.device, streams):
         busy = Intervals(spans.start_ns[own], spans.end_ns[own])
-        first = own[np.searchsorted(spans.start_ns[own], busy.start_ns)]  # of each stretch of work
+        first = own[np.searchsorted(spans.start_ns[own], busy.start_ns)]  # first row of each stretch of work
         yield Gaps(
             int(spans.device[own[0]]),
             int(streams[own[0]]),
@@ -137,19 +137,19 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
 
 
 def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
-    """The idle time of each device, or of each stream, in stretches of one reason."""
+    """Return the idle time of each device, or of each stream, in stretches with one reason each."""
     found = [_explained(trace, _to_the_ends_of_steps(trace, of)) for of in gaps(trace, by_stream=by_stream)]
     return IdleSpans.concatenated([spans for spans in found if len(spans)]) if any(map(len, found)) else IdleSpans.empty()
 
 
 def idle_times(trace: Trace) -> dict[str, IdleTime]:
-    """By device label; devices that did no work in the steps that count are left out."""
+    """Return idle times by device label; devices without work in the counted steps are left out."""
     spans, steps = idle_spans(trace), profiled_steps(trace)
     work = trace.device.take(work_rows(trace))
     found = {}
     for device, windows in sorted(device_windows(trace).items()):
         of, here = spans.take(spans.device == device), work.take(work.device == device)
-        if not len(here):  # timed by CUDA events alone
+        if not len(here):  # timed only by CUDA events
             continue
         busy = Intervals(here.start_ns, here.end_ns)
         lasted_ns = windows.within(of.start_ns, of.end_ns)
@@ -162,8 +162,10 @@ def idle_times(trace: Trace) -> dict[str, IdleTime]:
 
 
 def _to_the_ends_of_steps(trace: Trace, of: Gaps) -> Gaps:
-    """With what lies before the first work in the rank's first step, and after the last in its last: there nothing more was
-    launched, so that the host is the reason."""
+    """Add the time before the first work in the rank's first step and after the last work in its last step.
+
+    Nothing more was launched there, so the host is the reason.
+    """
     mine = trace.steps.rank == trace.devices[of.device].rank
     if not mine.any():
         return of
@@ -179,7 +181,7 @@ def _to_the_ends_of_steps(trace: Trace, of: Gaps) -> Gaps:
 
 
 def _explained(trace: Trace, of: Gaps) -> IdleSpans:
-    """The gaps cut wherever the reason may change, and each piece judged by its middle."""
+    """Cut the gaps wherever the reason may change, and judge each piece by its middle."""
     if not len(of.start_ns):
         return IdleSpans.empty()
     rank = trace.devices[of.device].rank
@@ -189,7 +191,7 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
     edges = np.concatenate([of.start_ns, of.end_ns, within, waited_for_ns[waited_for_ns > 0]])
     edges = np.concatenate([edges, data.start_ns, data.end_ns, calls.start_ns, calls.end_ns])
     cuts = np.sort(edges[(edges >= of.start_ns[0]) & (edges <= of.end_ns[-1])])
-    cuts = cuts[np.append(True, cuts[1:] != cuts[:-1])]  # np.unique hashes, which takes ten times as long
+    cuts = cuts[np.append(True, cuts[1:] != cuts[:-1])]  # np.unique hashes, which is ten times slower
     middle = (cuts[:-1] + cuts[1:]) // 2
     gap = np.searchsorted(of.start_ns, cuts[:-1], side="right") - 1
     inside = (gap >= 0) & (cuts[:-1] < of.end_ns[gap])
@@ -201,7 +203,7 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
     on_the_way = np.where(calls.holds(middle), IdleReason.COLLECTIVE, on_the_way)
     on_the_way = np.where(data.holds(middle), IdleReason.DATA, on_the_way)
     reason = np.where(launch_ns == NONE, IdleReason.UNKNOWN, np.where(on_host, on_the_way, on_device))
-    # Pieces of one gap and one reason that touch are one stretch.
+    # Adjacent pieces of one gap with one reason become one stretch.
     first = np.ones(len(gap), dtype=bool)
     first[1:] = (gap[1:] != gap[:-1]) | (reason[1:] != reason[:-1]) | (cuts[1:] != ends[:-1])
     last = np.append(first[1:], True)
@@ -217,7 +219,7 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
 
 
 def data_waits(trace: Trace, rank: int) -> Intervals:
-    """When the rank's host waited for a batch: as recorded, else its loader phases."""
+    """Return when the rank's host waited for a batch: recorded waits, else its loader phases."""
     waits = trace.batches.take((trace.batches.rank == rank) & (trace.batches.kind == BatchKind.WAIT))
     if len(waits):
         return Intervals(waits.start_ns, waits.end_ns)
@@ -228,20 +230,22 @@ def data_waits(trace: Trace, rank: int) -> Intervals:
 
 
 def _host_collectives(trace: Trace, rank: int) -> Intervals:
-    """When the rank's host was within a collective that no device runs."""
+    """Return when the rank's host was in a collective that no device runs."""
     table = trace.collectives.take((trace.collectives.rank == rank) & (trace.collectives.device == NONE))
     return Intervals(table.start_ns, table.end_ns)
 
 
 def _synchronized(trace: Trace, rank: int, at_ns: Column) -> Column:
-    """Whether the rank's host waited for the device until each time."""
+    """Return for each time whether a wait of the rank's host for the device ended there."""
     waits = host_waits(trace, rank)
     return Intervals(waits.start_ns, waits.end_ns).holds(at_ns - 1)
 
 
 def _other_streams(trace: Trace, of: Gaps) -> tuple[Column, Column]:
-    """For each gap of a stream: when the work on another stream ended that it seems to have waited for (`_BEFORE_ALL`: none),
-    and whether that was communication. A whole device has no other stream."""
+    """Return for each gap of a stream when the work on another stream that it waited for ended, and if it was communication.
+
+    `_BEFORE_ALL` means that there is no such work. A whole device has no other stream.
+    """
     ends_ns, communicates = np.full(len(of.start_ns), _BEFORE_ALL), np.zeros(len(of.start_ns), dtype=bool)
     table = trace.device
     others = np.flatnonzero(table.is_work & (table.device == of.device) & (table.stream != of.stream))

@@ -1,12 +1,12 @@
-"""How far the host runs ahead of the GPU: the delay of launches, and how many of them wait in a stream's queue.
+"""How far the host runs ahead of the GPU: the delay of launches, and the length of each stream's launch queue.
 
     launch_figures(trace)[0]        # StreamLaunches(device="cuda:0", stream=7, count=8772, delay_median_ns=..., ...)
     queue_length(trace, 0, 7)       # QueueLength(time_ns=array([...]), length=array([...])): a step function
     long_launches(trace)[0]         # LongLaunches(call="cudaLaunchKernel", reason="kernels loaded at first use", ...)
 
-Definitions are Holistic Trace Analysis's: a launch's delay is from the end of the call on the host until the work begins, and a
-queue holds what has been launched and not begun. Work whose launch was not recorded is left out of both. A long queue with a
-delay of milliseconds is a GPU-bound program; a queue near zero is a host-bound one.
+The definitions are those of Holistic Trace Analysis. A launch's delay is the time from the end of the call on the host until
+the work begins; a queue holds work that was launched and has not begun. Work without a recorded launch is left out of both. A
+long queue with delays of milliseconds means that the program is GPU-bound; a queue near zero means host-bound.
 
 Note [Long launch calls]
     A launch takes the host some microseconds. A call of LONG_NS or more is host time with one of these reasons:
@@ -15,8 +15,8 @@ Note [Long launch calls]
     the launch queue was full      when the call began, its stream had FULL_QUEUE launches that had not ended. NVIDIA's driver
                                    then blocks until one ends. CUDA documents neither the rule nor the depth; a Tesla V100
                                    never had more than 1022 pending (recording `v100_absolute_ns`).
-    kernels loaded at first use    it launches the first kernel of its name in the recording, or a call that loads a module lies
-                                   within it. CUDA has loaded kernels lazily since 11.7 (CUDA C++ Programming Guide, "Lazy
+    kernels loaded at first use    the call launches the first kernel of its name in the recording, or contains a call that
+                                   loads a module. CUDA has loaded kernels lazily since 11.7 (CUDA C++ Programming Guide, "Lazy
                                    Loading").
     not visible                    none of these
 """
@@ -41,7 +41,7 @@ WAITED, FULL, LOADED, NOT_VISIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class StreamLaunches:
-    """One stream. The mean of the queue's length is over time, from the first of these launches to the last start."""
+    """The launches of one stream. The mean queue length is over time, from the first launch to the last start."""
 
     device: str
     stream: int
@@ -54,31 +54,31 @@ class StreamLaunches:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """`length` holds from its time to the next."""
+    """The length of a queue over time: `length[k]` holds from `time_ns[k]` to the next time."""
 
     time_ns: Column
     length: Column
 
     @property
     def mean(self) -> float:
-        """Over time; 0 where there is none."""
+        """The mean length over time; 0 if empty."""
         lasted_ns = np.diff(self.time_ns)
         return float((self.length[:-1] * lasted_ns).sum() / lasted_ns.sum()) if lasted_ns.sum() else 0.0
 
 
 def launched_rows(trace: Trace) -> Column:
-    """The rows of `trace.device` that are work and whose launching call was recorded."""
+    """Return the rows of `trace.device` that are work with a recorded launching call."""
     rows = work_rows(trace)
     launch = trace.device.launch[rows]
     return rows[(launch >= 0) & (launch < len(trace.host))]
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """When each of these rows of work had been launched, NONE where its launch was not recorded.
+    """Return when each of these rows of work was launched; NONE if its launch was not recorded.
 
-    That is when the launching call returned, or when the work began if that was earlier. So a call that itself takes long is
-    host time. But a call that waited (`traces.analyses.waits`) had launched its work when the wait began. In a replay ops
-    launch their work, without a call: the same holds for the op.
+    This is when the launching call returned, or when the work began if that was earlier, so a long call is host time. If the
+    call waited (`traces.analyses.waits`), its work was launched when the wait began. In a replay, ops launch work without a
+    call; the op is then treated like the call.
     """
     host, spans = trace.host, trace.device
     if not len(host):
@@ -92,15 +92,15 @@ def launched_ns(trace: Trace, rows: Column) -> Column:
 
 
 def launch_delay_ns(trace: Trace, rows: Column) -> Column:
-    """From the end of the launching call until the work begins, for rows of `launched_rows`; 0 where it began before that."""
+    """Return the time from the end of the launching call to the work's start (at least 0), for rows of `launched_rows`."""
     host, launch = trace.host, trace.device.launch[rows]
-    is_call = host.kind[launch] == HostKind.RUNTIME  # in a replay it is the whole op: that launches when it begins
+    is_call = host.kind[launch] == HostKind.RUNTIME  # in a replay the launch is the op, which launches when it begins
     called_ns = np.where(is_call, host.end_ns[launch], host.start_ns[launch])
     return np.asarray(np.maximum(trace.device.start_ns[rows] - called_ns, 0))
 
 
 def queue_length(trace: Trace, device: int, stream: int) -> QueueLength:
-    """What a stream's queue holds over time; a start and a launch at one time change it at once."""
+    """Return a stream's queue length over time; a start and a launch at the same time change it together."""
     rows = launched_rows(trace)
     return _queue(trace, rows[(trace.device.device[rows] == device) & (trace.device.stream[rows] == stream)])
 
@@ -113,7 +113,7 @@ def _queue(trace: Trace, rows: Column) -> QueueLength:
 
 
 def launch_figures(trace: Trace) -> list[StreamLaunches]:
-    """By device and stream, most launches first; of the work launched in the steps whose kernels count, if there are steps."""
+    """Return figures by device and stream, most launches first, of the work launched in the counted steps (if any)."""
     rows, steps = launched_rows(trace), profiled_steps(trace)
     if len(steps):
         rows = rows[np.isin(launch_steps(trace)[rows], steps)]
@@ -132,7 +132,7 @@ def launch_figures(trace: Trace) -> list[StreamLaunches]:
 
 @dataclass(frozen=True, slots=True)
 class LongLaunches:
-    """Launch calls of one name that took LONG_NS or more for one reason; see Note [Long launch calls]."""
+    """Launch calls with one name that took LONG_NS or more for one reason; see Note [Long launch calls]."""
 
     call: str
     reason: str
@@ -142,11 +142,11 @@ class LongLaunches:
 
 
 def long_launches(trace: Trace) -> list[LongLaunches]:
-    """By call and reason, most host time first."""
+    """Return long launch calls by call and reason, most host time first."""
     host, spans = trace.host, trace.device
     rows = launched_rows(trace)
     rows = rows[host.kind[spans.launch[rows]] == HostKind.RUNTIME]
-    call, first = np.unique(spans.launch[rows], return_index=True)  # each call by the first row of its work
+    call, first = np.unique(spans.launch[rows], return_index=True)  # one row of work per call
     rows = rows[first]
     long = host.duration_ns[call] >= LONG_NS
     if not long.any():
@@ -164,7 +164,7 @@ def long_launches(trace: Trace) -> list[LongLaunches]:
 
 
 def _loads_kernels(trace: Trace, call: Column) -> Column:
-    """Whether each of these calls is the first on its device to launch some kernel, or holds a call that loads a module."""
+    """Return whether each call is the first on its device to launch some kernel, or contains a call that loads a module."""
     host, spans = trace.host, trace.device
     rows = launched_rows(trace)
     rows = rows[np.argsort(host.start_ns[spans.launch[rows]], kind="stable")]
@@ -178,14 +178,14 @@ def _loads_kernels(trace: Trace, call: Column) -> Column:
 
 
 def _pending(trace: Trace, rows: Column) -> Column:
-    """How many calls that had launched on the work's stream had work that had not ended when the call for it began."""
+    """Return how many calls on the work's stream had unfinished work when the call that launched it began."""
     host, spans = trace.host, trace.device
     found, launched = np.zeros(len(rows), dtype=np.int64), launched_rows(trace)
     for on in grouped(spans.device[launched], spans.stream[launched]):
         of = launched[on]
         mine = (spans.device[rows] == spans.device[of[0]]) & (spans.stream[rows] == spans.stream[of[0]])
         of = of[np.lexsort((spans.end_ns[of], spans.launch[of]))]
-        of = of[np.append(spans.launch[of][1:] != spans.launch[of][:-1], True)]  # of a graph the kernel that ends last
+        of = of[np.append(spans.launch[of][1:] != spans.launch[of][:-1], True)]  # in a graph, the kernel that ends last
         called_ns = host.start_ns[spans.launch[rows[mine]]]
         ended = np.searchsorted(np.sort(spans.end_ns[of]), called_ns, side="right")
         found[mine] = np.searchsorted(np.sort(host.start_ns[spans.launch[of]]), called_ns, side="left") - ended

@@ -1,12 +1,13 @@
-"""Time by nn.Module: what each module and all within it takes on the host and on the GPU, forward and backward.
+"""Time by nn.Module: host and GPU time of each module, including the modules inside it, forward and backward.
 
     for module in module_times(trace): print(module.path, module.forward_ns, module.backward_ns)
     # "Qwen2Model_0/Qwen2DecoderLayer_3/Qwen2Attention_3", ...
 
-Where modules are known from: ranges called "nn.Module: ...", as `trace record` and torch.profiler with stacks write them; else
-the Python frames that an old profiler noted at each op, of which those of functions called `forward` (and `_forward_impl`) make
-the path, by file and line. Work of the backward pass belongs to the module of the forward op that made its autograd node: the
-last one with the node's sequence number, for ops that make none carry the number of the next that does.
+Modules are known from ranges named "nn.Module: ...", which `trace record` and torch.profiler with stacks write. Without them,
+they come from the Python frames that an old profiler stored with each op: frames of functions called `forward` (or
+`_forward_impl`) form the path, by file and line. Backward work belongs to the module of the forward op that created its
+autograd node. That is the last op with the node's sequence number, because an op that creates no node has the number of the
+next one.
 """
 
 from __future__ import annotations
@@ -26,20 +27,22 @@ PREFIX = "nn.Module: "
 
 
 class ModuleNames:
-    """Names for modules as torch.profiler with stacks gives them: the class, and the 0-based index of the module among those of
-    its class that were called. A module that has gone keeps its name."""
+    """Names modules as torch.profiler with stacks does: by class and a 0-based index among the called modules of that class.
+
+    A deleted module keeps its name.
+    """
 
     def __init__(self) -> None:
         self._of_class: Counter[str] = Counter()
 
     def name(self, module: object) -> str:
-        """The name of a module that has none yet: "nn.Module: Conv2d_0"."""
+        """Return a new name for a module that has none yet: "nn.Module: Conv2d_0"."""
         cls = type(module).__name__
         self._of_class[cls] += 1
         return f"{PREFIX}{cls}_{self._of_class[cls] - 1}"
 
     def keep(self, module: object, known: dict[int, int], number_of: Callable[[str], int]) -> int:
-        """The number of a module's name, which is new; `known` has it by the module's identity for as long as it lives."""
+        """Return the number of a module's new name; `known` stores it by the module's id while the module exists."""
         number = known[id(module)] = number_of(self.name(module))
         finalize(module, known.pop, id(module), None).atexit = False
         return number
@@ -50,14 +53,13 @@ _FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\(
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
-    """Means per step over the steps whose kernels count and whose backward pass is told apart; without steps, totals. Times of
-    the GPU are sums of kernels.
+    """Times of one module. They are means per step over the counted steps with a distinguishable backward pass; else totals.
 
-    `own_ns` is the part of forward and backward that no module within this one launched. `host_ns` is the module's own call,
-    with all within; it and `calls` are None where only frames at ops are known.
+    GPU times are sums of kernels. `own_ns` is the part of forward and backward that no module inside this one launched.
+    `host_ns` is the module's own call, with everything inside; it and `calls` are None if modules are known only from frames.
     """
 
-    path: str  # of the modules around it and itself, "/" between them
+    path: str  # names of the enclosing modules and itself, joined by "/"
     calls: float | None
     forward_ns: int
     backward_ns: int
@@ -66,7 +68,7 @@ class ModuleTime:
 
 
 def module_times(trace: Trace) -> list[ModuleTime]:
-    """In the order of their first call; empty where no module is known."""
+    """Return module times in the order of their first call; empty if no module is known."""
     paths, module_of, calls = _from_ranges(trace) or _from_frames(trace) or ([], None, None)
     if module_of is None or calls is None:
         return []
@@ -91,14 +93,16 @@ def module_times(trace: Trace) -> list[ModuleTime]:
 
 
 def called_modules(trace: Trace) -> tuple[list[str], Column]:
-    """Paths of the modules that the recording has ranges of, and for each host span the number of the innermost module around
-    it, or NONE. Empty without ranges."""
+    """Return the paths of the modules with ranges, and for each host span the number of the innermost module around it or NONE.
+
+    Both are empty without ranges.
+    """
     found = _from_ranges(trace)
     return (found[0], found[1]) if found is not None else ([], np.zeros(0, dtype=np.int64))
 
 
 def _with_backward(trace: Trace, steps: Column) -> Column:
-    """Those of the steps whose backward pass can be told apart by module, if there are any."""
+    """Return the steps whose backward pass can be assigned to modules, if there are any."""
     nodes = np.flatnonzero(trace.host.forward_thread > 0)
     told = np.array([step for step in steps.tolist() if begin_in_steps(trace, nodes, np.array([step])).any()], np.int64)
     return told if len(told) else steps
@@ -106,14 +110,14 @@ def _with_backward(trace: Trace, steps: Column) -> Column:
 
 @dataclass
 class _Calls:
-    """When modules were called: host rows, and the module of each."""
+    """The calls of modules: host rows, and the module of each."""
 
     rows: Column
     module: Column
-    is_timed: bool  # the rows are the modules' own calls
+    is_timed: bool  # the rows are the modules' own calls, so their times are known
 
     def of_steps(self, trace: Trace, steps: Column, modules: int) -> tuple[Column, Column]:
-        """How often each module was called, and for how long, within the steps."""
+        """Return how often and for how long each module was called in the steps."""
         chosen = begin_in_steps(trace, self.rows, steps)
         lasted_ns = trace.host.duration_ns[self.rows[chosen]]
         counts = np.bincount(self.module[chosen], minlength=modules)
@@ -121,7 +125,7 @@ class _Calls:
 
 
 def _from_ranges(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
-    """Paths, the module of each host span, and the calls; None where there are no ranges of modules."""
+    """Return the paths, the module of each host span, and the calls; None if the trace has no ranges of modules."""
     host, texts = trace.host, trace.strings.texts
     named = [row for row in np.unique(host.name).tolist() if texts[row].startswith(PREFIX)]
     is_module = np.isin(host.name, named) & np.isin(host.kind, (HostKind.PYTHON, HostKind.ANNOTATION))
@@ -151,11 +155,11 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
     of_stack = np.full(len(trace.strings) + 1, NONE)
     for stack in np.unique(host.stack[host.stack != NONE]).tolist():
         frames = [_FRAME.match(f"/{frame}") for frame in trace.strings[stack].split(";")]
-        # Of PyTorch's own modules the line says nothing, of others it tells the call sites of one `forward` apart.
+        # In PyTorch's own modules the line adds nothing; in other modules it distinguishes call sites of one `forward`.
         labels = (frame["file"] + ("" if frame["torch"] else f":{frame['line']}") for frame in reversed(frames) if frame)
         path = "/".join(labels)
         parts = path.split("/") if path else []
-        for depth in range(1, len(parts) + 1):  # a module that launches nothing itself is one too
+        for depth in range(1, len(parts) + 1):  # include modules that launch nothing themselves
             numbers.setdefault("/".join(parts[:depth]), len(numbers))
         if path:
             of_stack[stack] = numbers[path]
@@ -168,7 +172,7 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
 
 
 def forward_ops(trace: Trace) -> Column:
-    """For each host span within a node of the backward pass the row of the forward op that made the node, else NONE."""
+    """Return for each host span in a backward node the row of the forward op that created the node, else NONE."""
     host = trace.host
     ranks = np.array([thread.rank for thread in trace.threads] or [0])[host.thread]
     node = enclosing(host, (host.sequence != NONE) & (host.forward_thread != NONE) & (host.forward_thread > 0))
@@ -185,9 +189,10 @@ def forward_ops(trace: Trace) -> Column:
 
 
 def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column, Column, Column]:
-    """The work launched in the steps: how long each piece took, to whom it counts, and whether the backward pass launched it.
+    """Return the work launched in the steps: its durations, its callers, and whether the backward pass launched it.
 
-    `caller` says of each host span to whom it counts, or NONE. A backward node's work is that of the forward op that made it.
+    `caller` is the caller that each host span counts for, or NONE. The work of a backward node counts for the forward op that
+    created it.
     """
     rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]
@@ -197,7 +202,7 @@ def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column
 
 
 def _with_all_within(paths: list[str], own: Column) -> list[float]:
-    """Each path's figure with those of all paths below it."""
+    """Return each path's value plus those of all paths below it."""
     sums = dict.fromkeys(paths, 0.0)
     for path, value in zip(paths, own.tolist(), strict=True):
         parts = path.split("/")

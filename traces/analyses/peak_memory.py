@@ -1,10 +1,10 @@
-"""What fills a device's memory when it is fullest: by the op and the phase that allocated it.
+"""What is in a device's memory at its peak, by the op and the phase that allocated it.
 
     peak = held_at_peak(trace, device=0)
-    peak.held[0]          # Held("convolution", "forward", count=53, bytes=1_207_959_552): the most first
-    peak.by_size          # True: the recording has no addresses, and what was freed was told by its size alone
+    peak.held[0]          # Held("convolution", "forward", count=53, bytes=1_207_959_552): most bytes first
+    peak.by_size          # True: the recording has no addresses, so frees were matched by size
 
-Memory that was held before the recording began is not known, and not in it.
+Memory held before the recording began is unknown and not included.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from traces.figures.measure import enclosing, memory_curve, phase_names, phase_w
 from traces.model.trace import NONE, Column, HostKind, MemoryEvents, Trace
 from traces.names.equivalent_ops import canonical_op
 
-_REQUESTS = ("empty", "resize")  # canonical names of ops that only ask for memory begin so
+_REQUESTS = ("empty", "resize")  # prefixes of canonical names of ops that only allocate memory
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """`op` is a canonical name, "" outside any op; `phase` "" outside any step."""
+    """Memory of one op and phase. `op` is a canonical name, "" outside ops; `phase` is "" outside steps."""
 
     op: str
     phase: str
@@ -32,7 +32,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldAtPeak:
-    """What held memory when the most was allocated; `by_size`: requests are told by their sizes, for lack of addresses."""
+    """What held memory when the most was allocated. `by_size`: frees were matched by size, for lack of addresses."""
 
     time_ns: int
     held: list[Held]
@@ -40,7 +40,7 @@ class HeldAtPeak:
 
 
 def held_at_peak(trace: Trace, device: int) -> HeldAtPeak | None:
-    """Of a row of `trace.devices`; None without memory events there."""
+    """Return what is held at the peak of a device (a row of `trace.devices`); None without memory events there."""
     events = trace.memory.take(trace.memory.device == device)
     events = events.take(np.argsort(events.time_ns, kind="stable"))
     if not len(events):
@@ -62,14 +62,14 @@ def held_at_peak(trace: Trace, device: int) -> HeldAtPeak | None:
 
 
 def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
-    """The rows of allocations that none of these events frees: by address, else the last of each size, as many as are left."""
+    """Return the rows of allocations that these events do not free: by address, else the last remaining ones of each size."""
     key = np.abs(events.bytes) if by_size else events.address
     order = np.argsort(key, kind="stable")
     allocates = events.bytes[order] > 0
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # Behind an allocation that is never freed, its size has never fewer allocations held than after it.
+    # After an allocation that is never freed, the number of held allocations of its size never falls below it again.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1
     rows = [np.zeros(0, dtype=np.int64)]
@@ -81,8 +81,10 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
 
 
 def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
-    """The op in which each happened, by the time on its thread; of an op that only asks for memory the one around it. A replay
-    notes no threads: its requests have the time at which their op begins, on whichever thread of the rank."""
+    """Return the op of each event, by the time on its thread; for an op that only allocates memory, the op around it.
+
+    A replay records no threads. Its requests have the start time of their op, on any thread of the rank.
+    """
     host = trace.host
     if not len(host) or not len(events):
         return [""] * len(events)

@@ -1,15 +1,14 @@
-"""Time by Python function: what the calls of each function launched on the GPU, forward and backward, and took on the host.
+"""Time by Python function: the GPU work that calls of each function launched, forward and backward, and their host time.
 
     for function in function_times(trace): print(function.name, function.gpu_ns, function.own_gpu_ns)
     # "train.py(41): step", "resnet.py(98): forward", ...
-    function_changes(a, b)[0]       # the function whose calls differ most
+    function_changes(a, b)[0]       # the function with the largest difference
 
-Functions are known where a profile was taken with stacks (`trace record --stacks`, torch.profiler's `with_stack=True`). Older
-profilers gave each op the stack around it and no calls: then a function's host time is that of its ops, and a function has a
-line for each of its calls of others. What the backward pass launched counts to the functions that called the forward op which
-made its autograd node. C functions and the profiler's ranges of modules are no functions here. A function's file is named with
-its last folder alone, so that recordings made in different places agree; lines stay, for two functions of a file may share a
-name.
+Functions are known if the profile was recorded with stacks (`trace record --stacks`, torch.profiler's `with_stack=True`). Older
+profilers stored the stack of each op but no calls. Then a function's host time is that of its ops, and it has one row per line
+from which it calls others. Backward work counts for the functions that called the forward op which created its autograd node. C
+functions and the profiler's module ranges are left out. A function's file is shortened to its last folder and name, so that
+recordings from different machines match. Lines are kept, because two functions of a file may have the same name.
 """
 
 from __future__ import annotations
@@ -26,16 +25,18 @@ from traces.model.trace import NONE, Column, HostKind, Strings, Trace
 
 _FUNCTION = re.compile(r"(?P<file>[^<>]+\.pyx?)\((?P<line>\d+)\): (?P<name>.+)$")
 _LINE = re.compile(r"\((?P<line>\d+)\): ")
-_PARTS = 2  # of a path
-# A frame outside of all that Python imports from: the profiler names others from there on.
+_PARTS = 2  # of a path are kept
+# A frame in a file outside Python's import paths, which the profiler writes as an absolute path.
 _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=\(\d+\): )")
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
-    """Per step over the steps whose kernels count; without steps, totals. `calls` is 0 where only ops have stacks. `gpu_ns` is
-    of all that its calls launched, calls within them and the backward pass included; `own_gpu_ns` what no other function within
-    it launched; `backward_ns` the part of `gpu_ns` that the backward pass launched; `host_ns` the time in its calls."""
+    """Times per step over the counted steps; totals without steps. `calls` is 0 if only ops have stacks.
+
+    `gpu_ns` is the GPU time of everything its calls launched, including nested calls and the backward pass. `own_gpu_ns`
+    excludes what nested functions launched, `backward_ns` is the backward part, and `host_ns` is the time in its calls.
+    """
 
     name: str
     calls: float
@@ -50,7 +51,7 @@ _NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, ho
 
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
-    """A function in two traces; None: it is not in that one."""
+    """A function in two traces; None: not in that trace."""
 
     name: str
     recorded: FunctionTime | None
@@ -66,7 +67,7 @@ class FunctionChange:
 
 
 def _moved(ours: list[str], theirs: list[str]) -> dict[str, str]:
-    """Of functions that are in one trace alone: those of A with their only counterpart in B by file and name."""
+    """Map functions that only A has to their only counterpart in B with the same file and name."""
     places: list[dict[str, list[str]]] = [{}, {}]
     for names, place in zip((ours, theirs), places, strict=True):
         for name in names:
@@ -76,7 +77,7 @@ def _moved(ours: list[str], theirs: list[str]) -> dict[str, str]:
 
 
 def _both(name: str, moved: str | None) -> str:
-    """ "conv.py(534): forward" and "conv.py(536): forward" as "conv.py(534; 536): forward"."""
+    """Merge "conv.py(534): forward" and "conv.py(536): forward" into "conv.py(534; 536): forward"."""
     if moved is None:
         return name
     line = _LINE.search(moved)
@@ -84,7 +85,7 @@ def _both(name: str, moved: str | None) -> str:
 
 
 def function_times(trace: Trace) -> list[FunctionTime]:
-    """Most GPU time first, then most host time; empty where no stacks were recorded."""
+    """Return function times, most GPU time first, then most host time; empty if no stacks were recorded."""
     host = trace.host
     named = {
         index: label
@@ -99,7 +100,7 @@ def function_times(trace: Trace) -> list[FunctionTime]:
     for index, label in named.items():
         function_of_name[index] = number[label]
     function = np.where(host.kind == HostKind.PYTHON, function_of_name[host.name], NONE)
-    call = enclosing(host, function != NONE)  # of each span
+    call = enclosing(host, function != NONE)  # the call around each span
     caller = _callers(host.parent, call, function)
 
     steps = profiled_steps(trace)
@@ -110,7 +111,7 @@ def function_times(trace: Trace) -> list[FunctionTime]:
     own_calls = np.flatnonzero(function != NONE)
     own_calls = own_calls[begin_in_steps(trace, own_calls, steps)]
     calls = np.bincount(function[own_calls], minlength=count)
-    # A function within itself is in its own time already.
+    # A recursive call is already included in its outermost call.
     outermost = own_calls[~_is_recursive(own_calls, caller, function)]
     host_ns = np.bincount(function[outermost], weights=host.duration_ns[outermost].astype(np.float64), minlength=count)
     times = max(len(steps), 1)
@@ -130,7 +131,7 @@ def function_times(trace: Trace) -> list[FunctionTime]:
 
 
 def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
-    """`function_times` from the stacks around ops."""
+    """Compute `function_times` from the stacks of ops."""
     host = trace.host
     op = enclosing(host, host.stack != NONE)
     above = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
@@ -139,7 +140,7 @@ def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
     outermost = outermost[begin_in_steps(trace, outermost, steps)]
     took_ns, at_op, is_backward = attributed_work(trace, steps, op)
 
-    sums: dict[str, list[float]] = {}  # by function: GPU time, its own, of backward; host time
+    sums: dict[str, list[float]] = {}  # by function: GPU time, own GPU time, backward time, host time
 
     def add(ops: Column, took_ns: Column, columns: tuple[int, ...], own: int | None = None) -> None:
         stacks, place = np.unique(host.stack[ops], return_inverse=True)
@@ -164,9 +165,9 @@ def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
 
 
 def function_changes(recorded: Trace, other: Trace) -> list[FunctionChange]:
-    """The functions of both, by the difference of what each launched itself, the largest first.
+    """Return the functions of both traces by the difference in GPU time that they launched themselves, the largest first.
 
-    A function that one trace alone has is the other's where each has one of its file and name: releases move lines.
+    Functions that only one trace has are matched if each trace has exactly one with that file and name: releases move lines.
     """
     a, b = ({one.name: one for one in function_times(trace)} for trace in (recorded, other))
     moved = _moved([name for name in a if name not in b], [name for name in b if name not in a])
@@ -177,7 +178,7 @@ def function_changes(recorded: Trace, other: Trace) -> list[FunctionChange]:
 
 
 def _label(text: str) -> str | None:
-    """ "resnet.py(98): forward" of a Python function's span, None for what is none."""
+    """Return "resnet.py(98): forward" for a Python function's span; None for other spans."""
     match = _FUNCTION.fullmatch(text)
     if match is None:
         return None
@@ -189,22 +190,26 @@ def _short(path: str) -> str:
 
 
 def without_folders(trace: Trace) -> Trace:
-    """The trace with absolute paths in the names of Python functions cut to what `function_times` shows of them: folders of a
-    home tell who recorded."""
+    """Return the trace with absolute paths in the names of Python functions shortened as in `function_times`.
+
+    Home folders would reveal who recorded it.
+    """
     strings = Strings()
     places = [strings.add(_ABSOLUTE.sub(lambda found: _short(found[0]), text)) for text in trace.strings.texts]
     return replace(repointed(trace, {"strings": np.array([*places, NONE])}), strings=strings)
 
 
 def _callers(parent: Column, call: Column, function: Column) -> Column:
-    """For each call of a function the call around it, else NONE."""
+    """Return for each call of a function the enclosing call, else NONE."""
     above = np.where(parent < np.arange(len(parent)), parent, NONE)
     return np.where((function != NONE) & (above != NONE), np.append(call, NONE)[above], NONE)
 
 
 def _of_all_callers(calls: Column, weights: list[Column], caller: Column, function: Column, functions: int) -> Column:
-    """Sums by function, a row for each of the `weights`: each weight counts to the function of its call and to those of all
-    calls around it, to each function once."""
+    """Return sums by function, one row for each of the `weights`.
+
+    A weight counts once for the function of its call and once for each function that encloses the call.
+    """
     sums = np.zeros((len(weights), functions))
     of_call = np.array([np.bincount(calls, weights=each, minlength=len(function)) for each in weights])
     for row in np.unique(calls).tolist():
@@ -217,7 +222,7 @@ def _of_all_callers(calls: Column, weights: list[Column], caller: Column, functi
 
 
 def _is_recursive(calls: Column, caller: Column, function: Column) -> Column:
-    """Whether the same function is called further out."""
+    """Return whether the same function also encloses each call."""
     found = np.zeros(len(calls), dtype=bool)
     for place, row in enumerate(calls.tolist()):
         own, at = function[row], int(caller[row])

@@ -1,16 +1,15 @@
-"""Which ranks keep the others waiting: how long each rank waited in collectives that another one entered late.
+"""Which ranks delay the others: how long each rank waited in collectives that another rank entered late.
 
     for rank in stragglers(trace): print(rank)
     # RankLateness(rank=3, last=71, collectives=84, waited_ns=1_200_000, caused_ns=310_000_000)
 
-A collective's kernel runs on each rank from when that rank is ready until the last one's data has come, so of its kernels
-the shortest belongs to the rank that came last, and the others waited by how much longer theirs are. That needs
-no common clock. Where recordings have the communicator's id and the operation's number in it, those tell which calls belong
-together. Where they do not, the k-th collective of a name in a group is the same one on all ranks; a group of which not all
-recorded ranks have as many is left out. So is what has no measured duration.
+On each rank, a collective's kernel runs from when that rank is ready until the last rank's data has arrived. So the shortest
+kernel belongs to the last rank, and each other rank waited for the difference. This needs no common clock. If the recordings
+have the communicator's id and the operation's number, these match the calls. Otherwise the k-th collective with a name in a
+group is the same one on all ranks; a group is left out if the recorded ranks have different numbers of them. Collectives
+without a measured duration are left out too.
 
-Holistic Trace Analysis ranks by normalised start times of the longest communication kernels instead, which needs clocks
-that agree.
+Holistic Trace Analysis ranks by normalized start times of the longest communication kernels, which needs synchronized clocks.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from traces.model.trace import NONE, Collectives, Column, Ending, Trace
 
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """Over all collectives that could be matched: how often this rank was the last, how long it waited for others, and how long
-    all others together waited for it."""
+    """One rank over all matched collectives: how often it was last, how long it waited, and how long others waited for it."""
 
     rank: int
     collectives: int
@@ -38,12 +36,12 @@ class RankLateness:
 
 
 def stragglers(trace: Trace) -> list[RankLateness]:
-    """By rank, who kept others waiting longest first; empty below two ranks."""
+    """Return the lateness of each rank, the rank that others waited for longest first; empty for fewer than two ranks."""
     table = trace.collectives.take(trace.collectives.ending == Ending.SEEN)
     count, last, waited_ns, caused_ns = (dict.fromkeys(table.rank.tolist(), 0) for _ in range(4))
     table = table.take(np.argsort(table.call_ns, kind="stable"))
     for of_rank in _matched(table):
-        durations_ns = np.stack([table.duration_ns[own] for own in of_rank])  # by rank and collective
+        durations_ns = np.stack([table.duration_ns[own] for own in of_rank])  # (rank, collective)
         late = durations_ns.argmin(axis=0)
         waits_ns = durations_ns - durations_ns.min(axis=0)
         names = [int(table.rank[own[0]]) for own in of_rank]
@@ -57,7 +55,7 @@ def stragglers(trace: Trace) -> list[RankLateness]:
 
 
 def _matched(table: Collectives) -> Iterator[list[Column]]:
-    """By group and name, for two or more ranks: each one's rows of `table`, such that the k-th of all are one collective."""
+    """Yield, by group and name, each rank's rows of `table`; the k-th rows of all ranks are one collective."""
     numbered = (table.communicator != NONE) & (table.sequence != NONE)
     counted = np.flatnonzero(~numbered)
     for rows in grouped(table.name[counted], table.group[counted], table.group_size[counted]):
@@ -74,7 +72,7 @@ def _matched(table: Collectives) -> Iterator[list[Column]]:
 
 
 def _by_number(rows: Column, sequence: Column) -> dict[tuple[int, int], int]:
-    """Rows by their number; those of one number, which were enqueued together, also by their order."""
+    """Return rows by their number, and by order among those with the same number, which were enqueued together."""
     seen: Counter[int] = Counter()
     found = {}
     for row, number in zip(rows.tolist(), sequence.tolist(), strict=True):

@@ -1,11 +1,11 @@
-"""What copies move: by kind in all, and over time.
+"""Copies by kind: bytes, time and rates, in total and over time.
 
     transfers(trace)[0]             # TransferSum("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
-    transfers(trace)[0].over_time   # (0.0, 1.7, ...): gigabytes per second in each of the parts of the trace's time
+    transfers(trace)[0].over_time   # (0.0, 1.7, ...): GB/s in equal parts of the trace's time
 
-Bytes per nanosecond are gigabytes per second. The rate of a kind is its bytes over the time that its copies took, as the
-"memory bandwidth" that a profiler writes at each copy is; the rate over time spreads a copy evenly over its duration and
-divides by the clock, so that an idle bus shows as 0.
+Bytes per nanosecond are gigabytes per second. A kind's rate is its bytes over the duration of its copies, like the "memory
+bandwidth" that profilers write for each copy. The rate over time spreads each copy evenly over its duration and divides by
+elapsed time, so an idle bus shows as 0.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ PARTS = 16
 
 @dataclass(frozen=True, slots=True)
 class TransferSum:
-    """Copies or memsets of one kind, summed over devices. Those of unknown size are in `count` and `duration_ns` only."""
+    """Copies or memsets of one kind, summed over devices. Those of unknown size only add to `count` and `duration_ns`."""
 
     kind: str
     count: int
     bytes: int
     duration_ns: int
-    gbps: float | None  # None where no size is known
-    over_time: tuple[float, ...]  # GB/s in equal parts of the trace's time; empty where no size is known
+    gbps: float | None  # None if no size is known
+    over_time: tuple[float, ...]  # GB/s in equal parts of the trace's time; empty if no size is known
 
 
 def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
-    """By kind, most bytes first; with the rate in each of so many equal parts of the trace's time."""
+    """Return the transfers by kind, most bytes first, with the rate in each of `parts` equal parts of the trace's time."""
     start_ns, end_ns = window_ns(trace)
     edges = np.linspace(0, max(end_ns - start_ns, 1), parts + 1)
     found = []
@@ -47,10 +47,10 @@ def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
 
 
 def _rates(copies: DeviceSpans, start_ns: int, edges: Column) -> tuple[float, ...]:
-    """Gigabytes per second between each two of `edges`, which count from `start_ns`."""
+    """Return GB/s between each two neighbors in `edges`, which are relative to `start_ns`."""
     if not len(copies):
         return ()
-    # What all copies have moved by a time is the sum of ramps; its slope changes where a copy begins and where it ends.
+    # The bytes copied up to a time are a sum of ramps; the slope changes where a copy begins or ends.
     rate = copies.bytes / copies.duration_ns
     times = np.concatenate([copies.start_ns, copies.end_ns]) - start_ns
     order = np.argsort(times, kind="stable")
@@ -61,7 +61,7 @@ def _rates(copies: DeviceSpans, start_ns: int, edges: Column) -> tuple[float, ..
 
 
 def _by_kind(trace: Trace) -> dict[str, DeviceSpans]:
-    """Copies and memsets by their names, which say from where to where."""
+    """Return copies and memsets by name, which contains the direction."""
     rows = np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET))
     spans = trace.device.take(rows)
     return {trace.strings[name]: spans.take(spans.name == name) for name in np.unique(spans.name).tolist()}

@@ -1,21 +1,21 @@
-"""When the host waited for a GPU, and what it waited for: judged by times first, by the call's name where times cannot decide.
+"""When the host waited for a GPU, and for what: judged by times, and by the call's name if times cannot decide.
 
     waits = host_waits(trace, rank=0)           # one row per wait, in order of their ends
-    waits.start_ns, waits.end_ns                # when the host stood still
-    waits.work                                  # the row of `trace.device` whose end it waited for
+    waits.start_ns, waits.end_ns                # when the host was blocked
+    waits.work                                  # the row of `trace.device` that it waited for
 
 Note [A wait is what happened]
-    A call into the GPU's runtime was a wait if work was running or queued when it began and the call returned when that work
-    had ended: at most RETURN_NS after the last work that its stream (or its device) had been given before, or after the copy
-    that the call itself made. It makes no difference what the call is named or who made the GPU: `cudaMemcpyAsync` from
-    pageable memory, `hipMemcpyWithStream`, an allocation that synchronizes and a call that nobody knows are judged alike.
+    A GPU runtime call was a wait if work was running or queued when it began and it returned when that work had ended. "When"
+    means at most RETURN_NS after the last earlier work of its stream (or device), or after the copy that the call made. The
+    call's name and the GPU's vendor do not matter: `cudaMemcpyAsync` from pageable memory, `hipMemcpyWithStream`, an allocation
+    that synchronizes and unknown calls are judged alike.
 
-    CLOCK_NS: the GPU's clock and the host's differ by microseconds, so that work may seem to end after the call.
+    CLOCK_NS: GPU and host clocks differ by microseconds, so work may seem to end after the call.
 
     Times cannot decide for short calls: while kernels of 5 us end one after another, any call of 5 us returns just after one of
-    them. So if a call is documented not to wait, or if nothing is documented, its wait must last at least LEAST_NS, and the
-    work must have ended in the last tenth of the call. The calls of `_SYNCHRONOUS` are documented to wait: they waited for the
-    last work that ended before they returned.
+    them. So unless a call is documented to wait, its wait must last at least LEAST_NS, and the work must have ended in the last
+    tenth of the call. The calls of `_SYNCHRONOUS` are documented to wait; they waited for the last work that ended before they
+    returned.
 
         call                                        documented                                          source
         *Synchronize, urQueueFinish, urEventWait    waits                                               [1] [3]
@@ -31,8 +31,8 @@ Note [A wait is what happened]
     [3] oneAPI Unified Runtime specification  [4] CUDA C++ Programming Guide, "Stream Ordered Memory Allocator"
 
 Note [A loop of queries]
-    Queries of an event or a stream that follow each other on a thread, with no op or launch between them, are one wait if the
-    last query but one began while the work ran and the last returned after its end.
+    Queries of an event or a stream that follow each other on a thread, without an op or launch in between, are one wait if the
+    second-to-last query began while the work ran and the last one returned after the work ended.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from traces.figures.measure import grouped, launch_time_ns, work_rows
 from traces.model.trace import HOST_SPAN_OR_NONE, I4, I8, NONE, Column, DeviceKind, HostKind, Table, Trace
 from traces.names.device_names import copy_direction
 
-RETURN_NS = 30_000  # calls returned 5 to 32 us after the work that they waited for, on six kinds of GPUs
-CLOCK_NS = 10_000  # the most by which work ended after a call that waited for it was 8 us
+RETURN_NS = 30_000  # on six kinds of GPUs, calls returned 5 to 32 us after the work that they waited for
+CLOCK_NS = 10_000  # work ended at most 8 us after a call that waited for it
 LEAST_NS = 50_000
-ONE_IN = 10  # of the calls that do not wait and during which work ends, as many as seem to have waited for it
+ONE_IN = 10  # one in this many non-waiting calls during which work ends looks like a wait
 
 _SYNCHRONOUS = ("Synchronize", "urQueueFinish", "urEventWait", "MemcpyWithStream", "cudaFree", "hipFree", "cuMemFree")
 _QUERIES = ("EventQuery", "StreamQuery")
@@ -58,8 +58,8 @@ _QUERIES = ("EventQuery", "StreamQuery")
 class HostWaits(Table):
     """The waits of one rank's host, ordered by `end_ns`.
 
-    A wait begins with the call or, where nothing was queued before the call's own copy, with the copy. It ends when the work
-    ended, or when the call returned if that was earlier; `returned_ns` is when the call returned.
+    A wait begins with the call, or with the call's own copy if nothing was queued before it. It ends when the work ended, or
+    when the call returned if that was earlier. `returned_ns` is when the call returned.
     """
 
     start_ns: I8
@@ -72,23 +72,23 @@ class HostWaits(Table):
 
 @dataclass(frozen=True, slots=True)
 class _PossibleWaits:
-    """Calls of the runtime that may have waited; a loop of queries is one call."""
+    """Runtime calls that may have waited; a loop of queries is one call."""
 
     row: Column
     start_ns: Column
     end_ns: Column
-    checked_ns: Column  # work that ended before this was not waited for: the begin, or that of the last query but one
+    checked_ns: Column  # earlier work was not waited for: the call's start, or the second-to-last query's
     is_synchronous: Column  # documented to wait
     is_loop: Column
 
     @property
     def tolerance_ns(self) -> Column:
-        """How long before a call's return the work has ended that it waited for, at most, if nothing is documented."""
+        """How long before the call's return the work must have ended, at most, if nothing is documented."""
         return np.asarray(np.minimum((self.end_ns - self.start_ns) // ONE_IN, RETURN_NS))
 
 
 def host_waits(trace: Trace, rank: int) -> HostWaits:
-    """The waits of the rank's threads that run ops or launch work. See Note [A wait is what happened]."""
+    """Return the waits of the rank's threads that run ops or launch work. See Note [A wait is what happened]."""
     calls, device = _calls(trace, rank), trace.device
     rows = work_rows(trace)
     rows = rows[np.isin(device.device[rows], [n for n, of in enumerate(trace.devices) if of.rank == rank])]
@@ -96,7 +96,7 @@ def host_waits(trace: Trace, rank: int) -> HostWaits:
         return HostWaits.empty()
     own = _own_work(trace, rows)[calls.row]
     end_ns, work = np.full(len(own), NONE, "i8"), np.full(len(own), NONE, "i8")
-    behind = np.zeros(len(own), dtype=bool)  # whether a call's own work was launched behind other work of its stream
+    behind = np.zeros(len(own), dtype=bool)  # whether a call's own work was queued behind other work on its stream
     returned_ns = calls.end_ns + np.where(calls.is_loop, 0, CLOCK_NS)
     launched_ns = launch_time_ns(trace)
     for on in grouped(device.device[rows], device.stream[rows]):
@@ -104,7 +104,7 @@ def host_waits(trace: Trace, rank: int) -> HostWaits:
         ended_ns = np.maximum.accumulate(device.end_ns[stream])
         mine = (device.device[own] == device.device[stream[0]]) & (device.stream[own] == device.stream[stream[0]])
         mine &= own != NONE
-        # An event may stand before the last work of its stream. A copy waits for its own stream only.
+        # An event may precede the last work of its stream. A copy waits only for its own stream.
         any_work = calls.is_loop | (calls.is_synchronous & (mine | (own == NONE)))
         queued = np.searchsorted(launched_ns[stream], calls.start_ns, side="left") - 1  # the last launched before the call
         ended = np.searchsorted(ended_ns, returned_ns, side="right") - 1  # the last that ended before it returned
@@ -134,7 +134,7 @@ def host_waits(trace: Trace, rank: int) -> HostWaits:
 
 
 def _own_work(trace: Trace, rows: Column) -> Column:
-    """For each host span the work that it launched itself (the last, if it is several), or NONE."""
+    """Return for each host span the work that it launched itself (the last one if several), or NONE."""
     own = np.full(len(trace.host), NONE, "i8")
     launch = trace.device.launch[rows]
     known = (launch >= 0) & (launch < len(trace.host))
@@ -143,9 +143,9 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
-    """Whether each call waited for its own work.
+    """Return whether each call waited for its own work.
 
-    A copy of pageable memory goes through a staging buffer, and the call returns when the last piece is in the buffer: so the
+    A copy of pageable memory goes through a staging buffer, and the call returns when the last piece is in the buffer. So the
     copy may end after the call that waited for it.
     """
     device = trace.device
@@ -160,7 +160,7 @@ def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
 
 
 def _calls(trace: Trace, rank: int) -> _PossibleWaits:
-    """The calls of the rank's threads that run ops or launch work: those that may wait by their names, and the long ones."""
+    """Return the calls of the rank's threads that run ops or launch work: those that may wait by name, and long ones."""
     host, texts = trace.host, trace.strings.texts
     launch = trace.device.launch[(trace.device.launch >= 0) & (trace.device.launch < len(host))]
     active = np.unique(np.append(host.thread[host.kind == HostKind.OP], host.thread[launch]))
@@ -188,21 +188,21 @@ def _calls(trace: Trace, rank: int) -> _PossibleWaits:
 
 
 def _waits_always(call: str) -> bool:
-    """Whether a runtime or driver call of this name is documented to wait, whatever its arguments."""
+    """Return whether a runtime or driver call with this name is documented to wait, whatever its arguments."""
     return any(mark in call for mark in _SYNCHRONOUS) and "Async" not in call
 
 
 def _loops(trace: Trace, queries: Column) -> tuple[Column, Column, Column]:
-    """The first, the last but one and the last query of each loop. See Note [A loop of queries]."""
+    """Return the first, the second-to-last and the last query of each loop. See Note [A loop of queries]."""
     host = trace.host
     launch = trace.device.launch[(trace.device.launch >= 0) & (trace.device.launch < len(host))]
     breaks = host.kind == HostKind.OP
     breaks[launch] = True
-    broken = np.cumsum(breaks)  # host spans stand in the order of their threads and begins
+    broken = np.cumsum(breaks)  # host spans are ordered by thread and start
     if len(queries) < 2:
         return queries[:0], queries[:0], queries[:0]
     same = (host.thread[queries[1:]] == host.thread[queries[:-1]]) & (broken[queries[1:]] == broken[queries[:-1]])
     begins, ends = np.append(True, ~same), np.append(~same, True)
-    several = ~(begins[ends.nonzero()[0]])  # a query alone begins and ends its loop
+    several = ~(begins[ends.nonzero()[0]])  # a single query is no loop
     first, last = queries[begins][several], np.flatnonzero(ends)[several]
     return first, queries[last - 1], queries[last]

@@ -1,8 +1,8 @@
-"""Counters of a Chrome trace: memory that a device holds, and launches that wait in a stream's queue.
+"""Counter events of a Chrome trace: memory held by a device, and launches waiting in a stream's queue.
 
     for counter in counters(trace): print(counter.name, counter.device, counter.time_ns, counter.value)
 
-Viewers draw them as curves under the device. They are worked out of what else is in the file: an import passes over them.
+Viewers draw them as curves below the device. They are derived from other events, so an import ignores them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from traces.analyses.launches import launched_rows, queue_length
 from traces.figures.measure import memory_curve
 from traces.model.trace import NONE, Column, Trace
 
-COUNTER = ("C", "Trace")  # phase and category of the events
-_MOST = 20_000  # points of a curve; of longer ones each stretch's highest
+COUNTER = ("C", "Trace")  # `ph` and `cat` of the events
+_MOST = 20_000  # most points per curve; longer curves keep the highest value of each stretch
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A curve over time beside the lanes: `value[k]`, in `unit`, holds from `time_ns[k]` on."""
+    """A curve over time: `value[k]`, in `unit`, holds from `time_ns[k]` on."""
 
     name: str
     unit: str
@@ -32,7 +32,7 @@ class Counter:
 
 
 def counters(trace: Trace) -> Iterator[Counter]:
-    """Of a trace of one rank."""
+    """Return the counters of a trace with one rank."""
     for device in np.unique(trace.memory.device[trace.memory.device != NONE]).tolist():
         curve = memory_curve(trace, device)
         yield _thinned(Counter("memory allocated", "bytes", device, curve.time_ns, curve.allocated_bytes))

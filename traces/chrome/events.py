@@ -1,12 +1,13 @@
-"""The events of one rank as Chrome's trace format has them, in the dialect of torch.profiler 2.4 and newer.
+"""The events of one rank in Chrome's trace format, as torch.profiler 2.4 and newer writes it.
 
     for event in RankEvents(trace, rank=0): ...
     # {"ph": "X", "cat": "kernel", "name": "volta_sgemm_128x64_nn", "pid": 0, "tid": 7, "ts": 5123.25, "dur": 81,
     #  "args": {"device": 0, "stream": 7, "correlation": 91, "External id": 12}}
 
-What the trace does not hold is not made up. Correlation ids are numbered anew. What is no thread's and no stream's has tracks
-of its own (chrome_tracks.py), and steps and parts without a range get one. Spans may be clipped: see Note [Strict nesting] in
-chrome_nesting.py. What events cannot say, and what was clipped, is told by `RankEvents.notes` (export_notes.py).
+Facts that are missing from the trace are left out. Correlation ids are renumbered. Spans that belong to no thread or stream get
+separate tracks (tracks.py). Steps and parts of nn.DataParallel without a range get one. Spans may be clipped: see
+Note [Strict nesting] in strict_nesting.py. `RankEvents.notes` stores what events cannot express and what was clipped
+(export_notes.py).
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from traces.names.launch_configs import config_args
 
 Event = dict[str, Any]
 
-_HOST_PID = 10_000  # plus the rank; no device has such an index
-_NO_THREAD = 1_000_000_009  # the track of what happened on a thread that was not recorded
-_SYNC_TID = 1_000_000  # from a stream's track to that of its synchronisations
+_HOST_PID = 10_000  # plus the rank; larger than any device index
+_NO_THREAD = 1_000_000_009  # the track for events on a thread that was not recorded
+_SYNC_TID = 1_000_000  # offset from a stream's track to the track of its synchronizations
 
 _RANGES = "user_annotation"
 _HOST_CATEGORY = {
@@ -49,13 +50,13 @@ _DEVICE_CATEGORY = {
     DeviceKind.SYNC: "cuda_sync",
     DeviceKind.ANNOTATION: "gpu_user_annotation",
 }
-_SIDE_CATEGORY = "Trace"  # readers of Kineto's files leave it out of their sums
+_SIDE_CATEGORY = "Trace"  # readers of Kineto files leave this category out of their sums
 _CPP_DTYPES = {name: cpp for cpp, name in reversed(DTYPES.items())}
 _CPU, _CUDA = 0, 1  # `Device Type` of memory events
 
 
 class RankEvents:
-    """Iterates over the events of one rank. `base_ns` is what the stamps count from."""
+    """Iterates over the events of one rank. Time stamps count from `base_ns`."""
 
     def __init__(self, whole: Trace, rank: int) -> None:
         self.trace = trace = of_rank(whole, rank)
@@ -65,8 +66,8 @@ class RankEvents:
         tables = (trace.host, trace.device, trace.steps, trace.phases, trace.parts, trace.batches, trace.collectives)
         times_ns = [*(table.start_ns for table in tables), trace.memory.time_ns]
         first_ns = min((int(of.min()) for of in times_ns if len(of)), default=0)
-        # Whole seconds keep stamps that were whole microseconds whole, and all of them exact in a float. None is below 1 us,
-        # which readers take for a fault.
+        # Whole seconds keep whole-microsecond stamps whole, and all stamps exact as floats. No stamp is below 1 us, because
+        # readers treat that as an error.
         self.base_ns = max((first_ns - 1000) // 10**9 * 10**9, 0)
         self._tids = _unique_tids(trace)
         self._correlate()
@@ -74,7 +75,7 @@ class RankEvents:
         self._nest()
 
     def _nest(self) -> None:
-        """When each span begins and ends on its track; see Note [Strict nesting]."""
+        """Compute when each span begins and ends on its track; see Note [Strict nesting]."""
         host, device, marks = self.trace.host, self.trace.device, self._marks
         step_marks = [index for index, text in enumerate(self.trace.strings.texts) if text.startswith("ProfilerStep#")]
         uncut = np.concatenate(
@@ -94,7 +95,7 @@ class RankEvents:
         self._device_ends = nested_ends(self._tracks(), self._device_starts, device.end_ns, keep_later=True)
 
     def notes(self) -> str:
-        """What the file says beside the events."""
+        """Return the notes for the file's header: what the events cannot express."""
         trace = self.trace
         of_host = np.array([*map(self._host_category, trace.host.kind.tolist(), trace.host.name.tolist())], object)
         of_device = np.array([_DEVICE_CATEGORY[kind] for kind in trace.device.kind.tolist()], object)
@@ -128,8 +129,8 @@ class RankEvents:
     def _correlate(self) -> None:
         """Number the launches.
 
-        From beyond the ids of ops on, so that a correlation never looks like an op's id; and beyond 16 bits, for
-        Holistic Trace Analysis stores rows of events in the narrow integers that hold the correlations.
+        Numbers start above the ids of ops, so a correlation is never mistaken for an op's id. They also start above 16 bits,
+        because Holistic Trace Analysis stores row numbers in the narrowest integer type that fits the correlations.
         """
         device = self.trace.device
         launch = device.launch.astype(np.int64)
@@ -200,10 +201,10 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Ranges as torch.profiler and our recorder make them, where there is none, and their names: around each step, and
-        around the parts of nn.DataParallel.
+        """Return the ranges that the trace lacks, and their names: around each step and around the parts of nn.DataParallel.
 
-        Steps go on the main thread, for there readers look for what a step consists of; without threads, with the phases.
+        They look like those of torch.profiler and our recorder. Step ranges go on the main thread, where readers look for the
+        contents of a step; without threads, they go on the track of the phases.
         """
         trace, steps = self.trace, self.trace.steps
         known = [trace.strings[name] for name in np.unique(trace.host.name).tolist()]
@@ -258,7 +259,7 @@ class RankEvents:
         ):
             pid, tid = devices[row].index, stream + sync * _SYNC_TID
             event = self._slice(_DEVICE_CATEGORY[kind], strings[name], pid, tid, start_ns, end_ns)
-            if kind == DeviceKind.ANNOTATION:  # torch.profiler writes no stream here, and readers would take it for work
+            if kind == DeviceKind.ANNOTATION:  # like torch.profiler, without a stream; with one, readers count it as work
                 yield event
                 continue
             args = event["args"] = {"device": pid, "stream": stream, "correlation": correlation}
@@ -287,7 +288,7 @@ class RankEvents:
                 yield {**event, "ts": self._stamp(time_ns), "args": {of.unit: value}}
 
     def _tracks(self) -> tuple[Column, Column, Column]:
-        """Device row, stream and whether it is on the track beside the stream's, of each device span."""
+        """Return for each device span its device row, its stream, and whether it goes on the stream's synchronization track."""
         table = self.trace.device
         return table.device, table.stream, table.kind == DeviceKind.SYNC
 
@@ -300,7 +301,7 @@ class RankEvents:
 
 
 def _inputs(strings: Strings, shapes: int, dtypes: int) -> dict[str, Any]:
-    """The arguments that tell an op's inputs."""
+    """Return the event arguments that describe an op's inputs."""
     args: dict[str, Any] = {}
     parts = strings[shapes].split(";") if strings[shapes] else []
     if shapes != NONE:
@@ -314,12 +315,12 @@ def _inputs(strings: Strings, shapes: int, dtypes: int) -> dict[str, Any]:
 
 
 def _units(device: Device) -> tuple[int, int]:
-    """How many multiprocessors and threads per warp the device has; 0 where that was not recorded."""
+    """Return the device's number of multiprocessors and threads per warp; 0 if not recorded."""
     return max(device.properties.multi_processor_count or 0, 0), max(device.properties.warp_size or 0, 0)
 
 
 def _config(text: str, multiprocessors: int, warp: int) -> dict[str, Any]:
-    """A launch configuration as the profiler has it, with blocks and warps per multiprocessor worked out."""
+    """Return a launch configuration as the profiler writes it, with blocks and warps per multiprocessor computed."""
     args = config_args(text)
     if "grid" in args and "block" in args and multiprocessors and warp:
         args["blocks per SM"] = prod(args["grid"]) / multiprocessors
@@ -328,7 +329,7 @@ def _config(text: str, multiprocessors: int, warp: int) -> dict[str, Any]:
 
 
 def _unique_tids(trace: Trace) -> list[int]:
-    """The threads' ids by row; where two threads of one rank have the same, the second gets a free one."""
+    """Return the thread ids by row; if two threads of one rank have the same id, the second gets a free one."""
     taken: set[tuple[int, int]] = set()
     tids = []
     for thread in trace.threads:
@@ -341,7 +342,7 @@ def _unique_tids(trace: Trace) -> list[int]:
 
 
 def _microseconds(time_ns: int) -> int | float:
-    """Whole microseconds as integers, as short as can be; else with up to three decimals."""
+    """Return whole microseconds as an integer, other times with up to three decimals."""
     return time_ns // 1000 if time_ns % 1000 == 0 else time_ns / 1000
 
 

@@ -1,11 +1,11 @@
-"""A trace as Chrome's JSON, for Perfetto, chrome://tracing and Holistic Trace Analysis.
+"""Write a trace as Chrome JSON for Perfetto, chrome://tracing and Holistic Trace Analysis.
 
     export_chrome(load("v100.msgpack"), "v100.json.gz")   # [Path("v100.json.gz")]
 
-One file per rank, as all these tools want it: a trace of several ranks becomes NAME_rank0.json.gz, NAME_rank1.json.gz
-and so on, and a path that is a folder gets rank0.json.gz and so on inside. The format is the one that torch.profiler
-writes since 2.4: microseconds with up to three decimals since `baseTimeNanoseconds`, which loses nothing. What the events
-are is told in chrome_events.py, what else the file holds, so that an import gives the same trace back, in export_notes.py.
+These tools want one file per rank. A trace of several ranks becomes NAME_rank0.json.gz, NAME_rank1.json.gz and so on; in a
+folder, the names are rank0.json.gz and so on. The format is that of torch.profiler since 2.4: microseconds since
+`baseTimeNanoseconds` with up to three decimals, which is exact. The events are described in events.py, and the notes that
+let an import restore the same trace in export_notes.py.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from traces.model.machine import to_kineto
 from traces.model.run import distributed_info
 from traces.model.trace import NONE, Trace
 
-_BATCH = 4096  # events turned into text at a time: what bounds the memory
+_BATCH = 4096  # events converted to text at a time; limits memory
 
 
 def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
-    """Write the trace to `path` (a name that ends in .gz is compressed), one file per rank; return the files.
+    """Write the trace to `path` (compressed if the name ends in .gz), one file per rank; return the files.
 
-    Nothing but whole files ever stands under the final names. Raises OSError as the file system does.
+    Files appear under their final names only when complete. Raises OSError.
     """
     path = Path(path)
     written = []
@@ -68,13 +68,13 @@ def _header(trace: Trace, rank: int) -> dict[str, Any]:
 
 
 def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
-    """Write a Chrome trace; nothing but a whole file ever stands under its name. Raises OSError."""
-    is_file = path.is_file() or not path.exists()  # else a device or a pipe: nothing to replace
+    """Write a Chrome trace. The file appears under its name only when complete. Raises OSError."""
+    is_file = path.is_file() or not path.exists()  # else a device or a pipe, which cannot be replaced
     part = path.with_name(f"{path.name}.{os.getpid()}.part") if is_file else path
     try:
         with part.open("wb") as raw:
             if path.suffix == ".gz":
-                # Neither name nor time in the gzip header: the same trace gives the same bytes.
+                # The gzip header has no name or time, so the same trace gives the same bytes.
                 with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
                     _write_json(events, header, packed)
             else:
@@ -86,11 +86,11 @@ def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path:
             part.replace(path)
     finally:
         if is_file:
-            part.unlink(missing_ok=True)  # still there only if something failed
+            part.unlink(missing_ok=True)  # exists only after a failure
 
 
 def _write_json(events: Iterable[dict[str, Any]], header: dict[str, Any], file: IO[bytes] | gzip.GzipFile) -> None:
-    # A line for each, with a space after the colon: Holistic Trace Analysis looks for the rank with a pattern, by line.
+    # One line per entry, with a space after the colon: Holistic Trace Analysis searches for the rank by line with a pattern.
     file.write(("{\n" + "".join(f'"{key}": {json.dumps(value)},\n' for key, value in header.items())).encode())
     file.write(b'"traceEvents": [\n')
     stream = iter(events)
@@ -104,5 +104,5 @@ def _write_json(events: Iterable[dict[str, Any]], header: dict[str, Any], file: 
 def _text(event: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(event)
-    except TypeError:  # half a surrogate pair in a name: no UTF-8 can say it, JSON's escapes can
+    except TypeError:  # a name with half a surrogate pair, which only JSON escapes can express
         return json.dumps(event).encode()

@@ -1,12 +1,12 @@
-"""What a Chrome trace of ours says beside its events, so that an import gives the same trace back.
+"""Notes in the header of an exported Chrome trace that let an import restore the same trace.
 
-Chrome's events have no place for a step's kind, a phase, a value that was read; and some are drawn otherwise than they were
-recorded, so that viewers nest them. All that stands in one text in the file's header, for viewers to pass over:
+Chrome events cannot express a step's kind, a phase, or a value that the host read. Some are drawn with changed times, because
+viewers need them to nest. All of this is stored as one text in the file's header, which viewers ignore:
 
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
 
-A text and no JSON object, since readers of JSON spoil integers beyond 64 bits, and provenance may hold some.
+It is a text instead of a JSON object because many JSON readers corrupt integers beyond 64 bits, which provenance may contain.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from traces.model.trace import NONE, TABLES, Column, Device, Origin, Strings, Ta
 from traces.model.typed_json import from_json, to_json
 
 HEADER_KEY = "traceReplay"
-PAIR_KEY = "traceReplayPair"  # of a file that holds two traces side by side: what they are called
+PAIR_KEY = "traceReplayPair"  # marks a file with two traces side by side; the value is their names
 FORMAT = 1
 _EVENTS = {"added": int, "times": list, "origins": list}
-IN_EVENTS = ("host", "device", "memory")  # the tables that the events themselves tell
+IN_EVENTS = ("host", "device", "memory")  # tables that the events themselves contain
 
 
 @dataclass
 class EventNotes:
-    """Of the complete events of one category, in the order of the file."""
+    """Notes on the complete events ("ph": "X") of one category, in file order."""
 
-    added: int = 0  # so many first ones are for viewers only
-    times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of those drawn with other times
-    origins: list[int] = field(default_factory=list)  # Origin of each, or nothing if all are MEASURED
+    added: int = 0  # this many events at the start are only for viewers
+    times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of events drawn with changed times
+    origins: list[int] = field(default_factory=list)  # Origin of each event; empty if all are MEASURED
 
 
 @dataclass
 class ExportNotes:
-    """Of one rank's file; everything but `threads`, `devices`, `tables` and `events` is about the whole trace."""
+    """The notes of one rank's file. All but `threads`, `devices`, `tables` and `events` describe the whole trace."""
 
     grain: str
     provenance: dict[str, Any]
@@ -54,12 +54,12 @@ class ExportNotes:
     devices: list[Device]
     machine: Machine | None
     run: Run | None
-    tables: dict[str, Table]  # pointing into the strings of whoever reads
+    tables: dict[str, Table]  # text columns refer to the strings of whoever reads them
     events: dict[str, EventNotes]
 
     @classmethod
     def of(cls, part: Trace, whole: Trace, tracks: Sequence[int], events: dict[str, EventNotes]) -> Self:
-        """`part` is of one rank, `whole` has all."""
+        """Build the notes of one rank; `part` has only that rank, and `whole` has all of them."""
         tables: dict[str, Table] = {name: getattr(part, name) for name in TABLES if name not in IN_EVENTS}
         machine = whole.machine_of(part.ranks[0]) if whole.machines else None
         run = whole.run_of(part.ranks[0]) if whole.runs else None
@@ -67,7 +67,7 @@ class ExportNotes:
         return cls(*facts, part.threads, list(tracks), part.devices, machine, run, tables, events)
 
     def text(self, strings: Strings) -> str:
-        """`strings` are those that `tables` point into."""
+        """Return the notes as JSON text; `strings` is the string table that `tables` refer to."""
         used: dict[int, int] = {}
         tables = {
             name: {
@@ -83,7 +83,7 @@ class ExportNotes:
 
     @classmethod
     def parse(cls, text: Any, strings: Strings) -> Self:
-        """The inverse of `text`; the texts of the tables are added to `strings`. Raises ValueError for what is no such text."""
+        """Parse the result of `text`; texts of the tables are added to `strings`. Raises ValueError if `text` is invalid."""
         try:
             told = json.loads(text)
             if told["format"] != FORMAT:
@@ -121,14 +121,16 @@ class ExportNotes:
             raise ValueError(f"no notes of an export ({error})") from error
 
     def same_whole(self, other: ExportNotes) -> bool:
-        """Whether both tell of one trace."""
+        """Return whether both describe the same trace."""
         return all(
             getattr(self, name) == getattr(other, name) for name in ("grain", "provenance", "problems", "lacks", "ranks")
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Which of the events of a category were recorded, and the times of all as they were; as they stand if their number
-        is not what the notes say."""
+        """Return which events of a category were recorded, and the recorded start and duration of all.
+
+        Times stay as they are in the file if the places in the notes do not fit the number of events.
+        """
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T
@@ -138,14 +140,14 @@ class ExportNotes:
         return slice(own.added, None), start_ns, duration_ns
 
     def origins(self, category: str, count: int) -> Column:
-        """Where the times of so many events of a category come from."""
+        """Return the origin of the times of each of the `count` events of a category."""
         told = self.events[category].origins if category in self.events else []
         known = len(told) == count and all(type(origin) is int and 0 <= origin < len(Origin) for origin in told)
         return np.array(told if known else [Origin.MEASURED] * count, "u1")
 
 
 def _told(values: Column, used: dict[int, int] | None) -> list[Any]:
-    """A column as JSON values; with `used`, texts as places in the order of their first use."""
+    """Return a column as JSON values; with `used`, string indices are renumbered in the order of first use."""
     listed: list[Any] = values.tolist()
     return listed if used is None else [used.setdefault(index, len(used)) if index >= 0 else NONE for index in listed]
 
@@ -160,7 +162,7 @@ def _table(name: str, kind: type[Table], columns: Mapping[str, Any], indices: Co
 
 
 def _checked(values: Any) -> dict[str, Any]:
-    """The fields of an EventNotes."""
+    """Return the fields of an EventNotes; raise TypeError if one has the wrong type."""
     if any(type(value) is not _EVENTS[name] for name, value in values.items()):
         raise TypeError(f"{values!r} says nothing about events")
     return dict(values)

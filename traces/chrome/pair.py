@@ -1,10 +1,10 @@
-"""Two traces in one Chrome trace, side by side as processes, with arrows between counterparts: for Perfetto's eye.
+"""Write two traces into one Chrome trace for Perfetto, side by side as processes, with arrows between counterparts.
 
     export_pair(load("v100.msgpack"), load("replay.msgpack"), "both.json.gz", names=("recorded", "replayed"))
 
-The second trace is moved so that the first steps that lie over each other begin together. Each kernel, copy and memset that
-has a counterpart (`traces.comparison.counterparts`) has an arrow to it, which says how it differs. Processes of the second
-trace have other numbers. Such a file is for viewers, and its header says so: an import refuses it, for it is no one recording.
+The second trace is shifted so that the first steps with the same position begin together. Each kernel, copy and memset with
+a counterpart (`traces.comparison.counterparts`) gets an arrow to it that shows the difference. Processes of the second trace
+get other numbers. The file is only for viewers. Its header says so, and an import rejects it because it is not one recording.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from traces.comparison.counterparts import Counterparts, KernelChange, counterpa
 from traces.figures.measure import window_ns
 from traces.model.trace import NONE, Trace
 
-_SECOND_PIDS = 1_000_000  # beyond the numbers of the first trace's processes
-_SECOND_IDS = 1 << 40  # and of its flows
+_SECOND_PIDS = 1_000_000  # above the process ids of the first trace
+_SECOND_IDS = 1 << 40  # above the flow ids of the first trace
 _ARROWS = 1 << 41
 
 
 def export_pair(first: Trace, second: Trace, path: str | os.PathLike[str], names: tuple[str, str]) -> Path:
-    """Write the first rank of both to one file (compressed if it ends in .gz). Raises OSError as the file system does."""
+    """Write the first rank of both traces to one file (compressed if the name ends in .gz). Raises OSError."""
     pairs = paired_steps(first, second)
     events = _PairEvents(first, second, counterparts(first, second, pairs), _shift_ns(first, second, pairs), names)
     target = Path(path)
@@ -39,7 +39,7 @@ def export_pair(first: Trace, second: Trace, path: str | os.PathLike[str], names
 
 
 def _shift_ns(first: Trace, second: Trace, pairs: list[tuple[int, int]]) -> int:
-    """By how much the second trace is moved."""
+    """Return how far to shift the second trace."""
     for ours, theirs in pairs:
         if ours != NONE and theirs != NONE:
             return int(first.steps.start_ns[ours] - second.steps.start_ns[theirs])
@@ -47,7 +47,7 @@ def _shift_ns(first: Trace, second: Trace, pairs: list[tuple[int, int]]) -> int:
 
 
 class _PairEvents:
-    """Iterates over the events of both, and the arrows."""
+    """Iterates over the events of both traces, and the arrows."""
 
     def __init__(self, first: Trace, second: Trace, found: Counterparts, shift_ns: int, names: tuple[str, str]) -> None:
         self._found, self._names = found, names
@@ -65,11 +65,11 @@ class _PairEvents:
         yield from self._arrows()
 
     def _of_side(self, place: int, event: Event) -> Event:
-        """An event under its side's name and numbers."""
+        """Return the event with its side's name and numbers."""
         if event["ph"] == "M" and event["name"] == "process_name":
             event["args"] = {"name": f"{self._names[place]}: {event['args']['name']}"}
         elif event["ph"] == "M" and event["name"] == "process_sort_index":
-            # GPU beside GPU and host beside host, the first trace above.
+            # Sort GPU next to GPU and host next to host, the first trace above.
             event["args"] = {"sort_index": 2 * event["args"]["sort_index"] + place}
         if place:
             event["pid"] += _SECOND_PIDS
@@ -87,7 +87,7 @@ class _PairEvents:
             yield {"ph": "f", "bp": "e", **flow, **self._place(1, theirs)}
 
     def _place(self, place: int, row: int) -> Event:
-        """Where a row of a side's device table stands, in its middle: arrows begin and end within what they bind to."""
+        """Return the middle of a row of a side's device table: arrows must begin and end inside the span they connect to."""
         trace, side = self._tables[place], self._sides[place]
         table = trace.device
         pid = trace.devices[int(table.device[row])].index + place * _SECOND_PIDS

@@ -1,12 +1,12 @@
-"""Spans of one track made to nest strictly, as Chrome's trace format wants them.
+"""Makes the spans of a track nest strictly, as Chrome's trace format requires.
 
-    nested_ends((track,), start_ns, end_ns)   # 0..10 and 5..30 cross: 0..5 and 5..30, where less is lost
+    nested_ends((track,), start_ns, end_ns)   # 0..10 and 5..30 overlap and become 0..5 and 5..30
 
 Note [Strict nesting]
-Perfetto drops a slice that crosses another on its track. Crossing spans are therefore clipped: on a host thread the one
-that loses less, on a stream always the earlier, which leaves the stream's busy time as it was. A range that a profiler
-projected onto a stream and let begin within the kernel before it begins after that kernel. Synchronisations, which some
-profilers put among a stream's kernels, get a track beside the stream's.
+Perfetto drops a slice that partially overlaps another on its track, so such spans are clipped. On a host thread, the span that
+loses less time is clipped. On a stream it is always the earlier one, which keeps the stream's busy time unchanged. A profiler
+may project a range onto a stream and let it begin inside the previous kernel; such a range is moved to begin after that kernel.
+Some profilers put synchronizations among a stream's kernels; they get a track next to the stream's.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """The starts of the spans, those of the `ranges` (a mask) moved out of the work that began before them."""
+    """Return the starts of all spans; those of the `ranges` (a mask) move to the end of the work that began before them."""
     starts = start_ns.copy()
     for key in sorted(set(zip(*(track[ranges].tolist() for track in tracks), strict=True))):
         track = np.logical_and.reduce([column == part for column, part in zip(tracks, key, strict=True)])
         moved, work = np.flatnonzero(track & ranges), np.flatnonzero(track & ~ranges)
         work = work[np.argsort(start_ns[work], kind="stable")]
         last_end_ns = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end_ns[work]))
-        while True:  # a later start may lie within more work, where spans of a stream overlap
+        while True:  # a moved start may be inside other work if spans of a stream overlap
             before = np.searchsorted(start_ns[work], starts[moved], side="left")
             later = np.clip(last_end_ns[before], starts[moved], end_ns[moved])
             if np.array_equal(later, starts[moved]):
@@ -36,17 +36,17 @@ def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ran
 def nested_ends(
     tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, *, keep_later: bool = False, uncut: Column | None = None
 ) -> Column:
-    """The ends of the spans, clipped so that on each track any two are apart or one is within the other.
+    """Return the ends of the spans, clipped so that any two spans of a track are disjoint or nested.
 
-    See Note [Strict nesting]. `keep_later`: of two that cross always the earlier is clipped, where the later starts. Of a span
-    in the mask `uncut` and another that crosses it, the other is clipped.
+    See Note [Strict nesting]. With `keep_later`, the earlier of two crossing spans is always clipped. If a span in the
+    mask `uncut` crosses one outside it, the other span is clipped.
     """
     whole: list[bool] = uncut.tolist() if uncut is not None else [False] * len(start_ns)
     ends: list[int] = end_ns.tolist()
     order = np.lexsort((-end_ns, start_ns, *tracks))
     starts = start_ns.tolist()
     keys = list(zip(*(track.tolist() for track in tracks), strict=True))
-    open_spans: list[int] = []  # of the track, the outermost first
+    open_spans: list[int] = []  # of the current track, outermost first
     track = None
     for row in order.tolist():
         if keys[row] != track:

@@ -1,6 +1,5 @@
-"""Several traces made into one, and parts taken out of one.
+"""Merge traces into one, or cut a part out of a trace.
 
-`merge.merge_ranks` joins ranks, and `merge.with_profile` lays a profile over the steps that it covers. `replayed_ranks` and
-`profiler_cycles` join what the processes of a run or the cycles of a profiler left. `excerpt` takes a stretch of time out of a
-trace.
+`merge.merge_ranks` joins ranks, and `merge.with_profile` adds a profile to the steps that it covers. `replayed_ranks` joins
+the processes of a replay, and `profiler_cycles` the files of a profiler's cycles. `excerpt` cuts a time range out of a trace.
 """

@@ -1,6 +1,6 @@
-"""A stretch of a trace as a trace of its own.
+"""Cut a time range out of a trace.
 
-excerpt = between(trace, start_ns, end_ns)      # all that was going on in that time, whole spans
+excerpt = between(trace, start_ns, end_ns)      # everything active in that time, as whole spans
 export_chrome(excerpt, Path("range.json.gz"))
 """
 
@@ -15,9 +15,9 @@ _TIMELESS = ("values", "sizes")
 
 
 def between(trace: Trace, start_ns: int, end_ns: int) -> Trace:
-    """What touches the time from `start_ns` to before `end_ns`, and of device work also the calls that launched it.
+    """Return the rows of `trace` that overlap the time from `start_ns` up to `end_ns`, and the launches of its device work.
 
-    Spans are kept whole. What the host read and what was found have no time, so they go with their steps.
+    Spans are kept whole. Rows without a time (`values`, `sizes`) are kept with their steps.
     """
     rows = {name: _touching(getattr(trace, name), start_ns, end_ns) for name in TABLES if name not in _TIMELESS}
     launches = trace.device.launch[rows["device"]]

@@ -1,11 +1,11 @@
-"""Merges recordings: those of the ranks of one run, or a run timed by CUDA events and the profile of some of its steps.
+"""Merge recordings: those of the ranks of one run, or a run timed by CUDA events with the profile of some of its steps.
 
 trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
 trace.run_of(1).loaders             # each rank's own
 trace.provenance["ranks"]           # {"0": {}, "1": {"argv": [...]}}: what differs from the first
 
 trace = with_profile(recording, read_kineto(Path("steps30to34.json")), [30, 31, 32, 33, 34])
-trace.run_of(0).profiler_cost       # what the profiler took of the host per op, launch, ...
+trace.run_of(0).profiler_cost       # host time that the profiler took per op, launch, ...
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from traces.model.trace import (
 
 NO_KERNELS = "kernels: the profiler saw no device work"
 
-# What a recording without a profiler lacks and a profile has, or says in its own `lacks` that it has not.
+# What a recording without a profiler lacks. A profile either has it or lists it in its own `lacks`.
 _BROUGHT = frozenset(
     "kernels,host ops,host events,memory events,GPU work,shapes,dtypes,sequence numbers,device memory events,memory addresses,"
     "memory totals,call stacks".split(",")
@@ -51,11 +51,11 @@ _BROUGHT = frozenset(
 
 
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
-    """One trace of the recordings of several processes, each of which is one rank.
+    """Merge the recordings of several processes, each of which is one rank.
 
-    A rank's number is the one in `ranks`, else that of its run, else the first that is free; one that is told twice
-    is counted as a problem, and the later recording gets a free number. The provenance is that of the lowest rank;
-    `provenance["ranks"]` says of each how it differs. Raises ValueError if there is no recording.
+    The number of a rank comes from `ranks`, else from its run; a recording without one gets the first free number. If two
+    recordings have the same number, the later one gets a free number and a problem is counted. The provenance is that of the
+    lowest rank; `provenance["ranks"]` has the differences of each rank. Raises ValueError without recordings.
     """
     if not recordings:
         raise ValueError("no recordings to merge; give at least one")
@@ -86,9 +86,9 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
 
 
 def of_rank(trace: Trace, rank: int) -> Trace:
-    """What `trace` holds of one rank, with the strings, provenance, problems and lacks of the whole.
+    """Return the rows of one rank, with the strings, provenance, problems and lacks of the whole trace.
 
-    A row belongs to the rank that it names, else to that of its thread, device, step or phase, else to the first.
+    A row's rank is its own, else that of its thread, device, step or phase, else the first rank of the trace.
     """
     of_threads = np.array([*(thread.rank for thread in trace.threads), NONE])
     of_devices = np.array([*(device.rank for device in trace.devices), NONE])
@@ -117,14 +117,14 @@ def of_rank(trace: Trace, rank: int) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """`recording` with the profile of those of its steps whose `number` is in `numbers`, in the profile's order.
+    """Return `recording` with `profile` in place of the steps that have these `numbers`, in the profile's order.
 
-    The result has the profile's host and device spans and memory events; its steps take the place of the recording's own
-    rows, as StepKind.PROFILED (evaluation and warm-up steps stay what they are) with phases cut by ops, and everything else
-    stays and points at the right rows. Clocks that do not both count from 1970 are aligned by the starts of the steps.
-    `Run.clean` compares clean and profiled steps. `Run.profiler_cost` and `Run.host_scale` say how host times of profiled steps
-    become those of clean ones (profiler_cost.py). A profile without device work leaves the grain as it is and says so in
-    `lacks`; one that holds none of the steps leaves everything as it is and is counted as a problem.
+    The result has the profile's host and device spans and memory events. Its steps replace the recording's rows and become
+    StepKind.PROFILED (evaluation and warm-up steps keep their kind), with phases cut by ops. Everything else is kept. If not
+    both clocks count from 1970, they are aligned by the starts of the steps. `Run.clean` compares clean and profiled steps.
+    `Run.profiler_cost` and `Run.host_scale` convert host times of profiled steps to those of clean ones (profiler_cost.py).
+    A profile without device work leaves the grain unchanged and is noted in `lacks`. If the profile has none of the steps,
+    nothing changes except that a problem is counted.
     """
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
@@ -173,9 +173,9 @@ def _as_rank(recording: Trace, rank: int) -> Trace:
 
 
 def _stacked(parts: Sequence[Trace], places: Mapping[str, Column] | None = None) -> Trace:
-    """All rows, part after part, with the texts in one table; the rest of the header is the first part's.
+    """Concatenate all rows, part after part, with one string table; the rest of the header is the first part's.
 
-    `places` says of the last part where the rows are that it points at, for what does not follow those of the parts before.
+    `places` overrides where references of the last part point; by default they point to its own rows after the earlier parts.
     """
     strings = Strings()
     rows = dict.fromkeys([*TABLES, "devices", "threads"], 0)
@@ -195,14 +195,14 @@ def _stacked(parts: Sequence[Trace], places: Mapping[str, Column] | None = None)
 
 
 def _paired(recording: Trace, profile: Trace, numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """The rows of `recording.steps` and `profile.steps` that are the same step.
+    """Return pairs of rows of `recording.steps` and `profile.steps` that are the same step.
 
-    By their order; if the profile has another number of steps than were profiled, by the time that they share, where both
-    clocks count from 1970, else by their order as far as it goes.
+    They are paired by order. If the number of steps differs, they are paired by shared time if both clocks count from 1970,
+    else by order up to the shorter list.
     """
     steps, theirs = recording.steps, profile.steps
     row_of: dict[int, int] = {}
-    for row in np.argsort(steps.kind == StepKind.PROFILED, kind="stable").tolist():  # a number told twice: the profiled one
+    for row in np.argsort(steps.kind == StepKind.PROFILED, kind="stable").tolist():  # the profiled step wins a repeated number
         row_of[int(steps.number[row])] = row
     rows = [row_of.get(number, NONE) for number in numbers]
     if len(theirs) != len(rows) and _have_epochs(recording, profile):
@@ -221,11 +221,11 @@ def _have_epochs(*traces: Trace) -> bool:
 
 
 def _on_clock_of(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
-    """The profile with its times on the recording's clock."""
+    """Return the profile with its times on the recording's clock."""
     if _have_epochs(recording, profile):
         return profile
     apart_ns = recording.steps.start_ns[own] - profile.steps.start_ns[theirs]
-    shift_ns = int(apart_ns[0]) + round(float(np.median(apart_ns - apart_ns[0])))  # a float cannot hold times since 1970
+    shift_ns = int(apart_ns[0]) + round(float(np.median(apart_ns - apart_ns[0])))  # times since 1970 do not fit into a float
     tables: dict[str, Any] = {}
     for name, kind in TABLES.items():
         table = tables[name] = getattr(profile, name).take(slice(None))
@@ -239,12 +239,12 @@ def _on_clock_of(recording: Trace, profile: Trace, own: Column, theirs: Column) 
 
 
 def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
-    """The tables, devices and threads of `with_profile`. The recording's step rows `own` become the profile's `theirs`."""
+    """Build the tables, devices and threads of `with_profile`: the profile's steps `theirs` replace the recording's `own`."""
     rank = int(recording.steps.rank[own[0]])
     steps = recording.steps.take(slice(None))
     columns = {name: column.copy() for name, column in steps.columns().items()}
     columns["start_ns"][own], columns["duration_ns"][own] = profile.steps.start_ns[theirs], profile.steps.duration_ns[theirs]
-    clean = own[columns["kind"][own] == StepKind.STEADY]  # an evaluation or warm-up step stays one, now with its kernels
+    clean = own[columns["kind"][own] == StepKind.STEADY]  # evaluation and warm-up steps keep their kind
     columns["kind"][clean] = StepKind.PROFILED
     step_of = np.full(len(profile.steps) + 1, NONE)
     step_of[theirs] = own
@@ -262,7 +262,7 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
         memory=MemoryEvents.empty() if len(profile.memory) else recording.memory,
     )
     kept = taken(kept, {"phases": np.flatnonzero(stays), "parts": np.flatnonzero(~measured)})
-    # The profiler saw those of its steps, and when their kernels ran; gloo's it sees without bytes, which the recorder knows.
+    # The profiler saw when these steps' collectives ran. It reports gloo's without bytes; the recorder has the bytes.
     own_calls, seen = kept.collectives, profile.collectives
     if (seen.bytes != NONE).any():
         kept = taken(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.call_ns))})
@@ -281,7 +281,7 @@ def _covered(spans: Steps | Collectives, times_ns: Column) -> Column:
 
 
 def _matched_devices(own: list[Device], theirs: list[Device], rank: int) -> tuple[list[Device], Column]:
-    """The devices of both, those with the same index as one, and where in that list each of `theirs` is."""
+    """Return the devices of both, merged by index, and the place of each of `theirs` in that list."""
     devices = list(own)
     row_of = {device.index: row for row, device in enumerate(own) if device.rank == rank}
     places = []
@@ -303,7 +303,7 @@ def _matched_devices(own: list[Device], theirs: list[Device], rank: int) -> tupl
 
 
 def _matched_threads(own: list[Thread], theirs: list[Thread], rank: int) -> tuple[list[Thread], Column]:
-    """As `_matched_devices`: by thread id, and the two main threads are one."""
+    """Like `_matched_devices`, by thread id; the two main threads are also merged."""
     threads = list(own)
     row_of = {thread.tid: row for row, thread in enumerate(own) if thread.rank == rank}
     main = next((row for row, thread in enumerate(own) if thread.rank == rank and thread.role == "main"), None)
@@ -320,7 +320,7 @@ def _matched_threads(own: list[Thread], theirs: list[Thread], rank: int) -> tupl
 
 
 def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
-    """With `clean`, from the recording's own times of both kinds of steps."""
+    """Return `run` with `clean`, from the recording's own times of clean and profiled steps."""
     kinds = recording.steps.kind
     trained = profiled[np.isin(kinds[profiled], (StepKind.PROFILED, StepKind.STEADY))]
     profiled = trained if len(trained) else profiled[kinds[profiled] == StepKind.EVALUATION]
@@ -335,19 +335,19 @@ def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
 
 
 class _Lead(NamedTuple):
-    """A phase of a profiled step before its first wait for a batch."""
+    """A phase of a profiled step before the step's first wait for a batch."""
 
     name: str
-    share: float  # its end on the host, of the time from the step's beginning to that wait
-    behind_ns: int  # how much later the device's events have it end, or NONE
+    share: float  # its end on the host, as a share of the time from the step's start to that wait
+    behind_ns: int  # how much later it ends according to the device's events, or NONE
 
 
 def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
-    """With what clean steps did before they asked the loader for a batch as phases of its own.
+    """Return the recording with what clean steps did before they waited for a batch as separate phases.
 
-    The recorder sees no single ops, so the averaging of weights after the optimizer, say, lies in the `loader` phase that the
-    next step begins with. The profile sees them: where its steps with as many passes begin with other phases, so do the clean
-    ones, up to the wait for a batch, in the proportions of the profile's first such step and with its device as far behind.
+    The recorder does not see single ops. For example, averaging the weights after the optimizer counts in the `loader` phase at
+    the start of the next step. The profile shows such phases. If the profile's steps with as many passes begin with other
+    phases, the clean steps get the same phases before the wait. Proportions and device lag come from the first such step.
     """
     leads: dict[int, list[_Lead]] = {}
     for step, passes in zip(theirs.tolist(), passes_of_steps(profile)[theirs].tolist(), strict=True):
@@ -398,7 +398,7 @@ def _leads(profile: Trace, step: int) -> list[_Lead]:
 
 
 def _united_lacks(recording: Trace, profile: Trace) -> tuple[str, list[str]]:
-    """The grain, and what is missing still: of the recording's lacks those that the profile has too or does not speak of."""
+    """Return the grain, and what is still missing: the recording's lacks that the profile shares or does not mention."""
     lacks = [lack for lack in recording.lacks if lack not in _BROUGHT]
     has = {"values": len(recording.values), "steps": True, "device properties": len(recording.devices), "GPU work": True}
     lacks += [lack for lack in profile.lacks if lack not in lacks and not has.get(lack)]

@@ -1,37 +1,37 @@
-"""What torch.profiler itself took of the host in profiled steps, and host times without it.
+"""Estimates how much host time torch.profiler took in profiled steps, and removes it.
 
     run = with_clean_pace(run, trace, rank=0)   # run.profiler_cost.op_ns == 480, run.host_scale["forward"] == 0.98
     pace = CleanPace(trace, rank=0, waits=device_waits(trace, rank=0))
-    pace.own_ns(times_ns)                       # recorded host times with waits and the profiler's cost taken out
-    pace.scale[phase_row]                       # what remains is multiplied by this
+    pace.own_ns(times_ns)                       # recorded host times without waits and the profiler's cost
+    pace.scale[phase_row]                       # a factor for the remaining time
 
 Note [The profiler's cost per event]
-    The profiler takes host time for each event that it records: an op (more with shapes), a range, a module's range, a call
-    of the GPU runtime (more for a launch), an allocation. It takes it just before the event's start time is read. So the time
-    between two neighbouring events shrinks by the cost of the later one, but never below `_LEAST_GAP_NS`; what does not fit
-    there is taken off the following gaps of the same phase.
+    The profiler takes host time for each event that it records: an op (more with shapes), a range, a module's range, a GPU
+    runtime call (more for a launch), an allocation. It takes this time just before it reads the event's start time. So the gap
+    between two neighboring events is reduced by the cost of the later one, but never below `_LEAST_GAP_NS`. The remainder is
+    taken off the following gaps of the same phase.
 
-    The costs come from the recording: per phase, the profiled steps' host time minus the clean steps' host time is the sum of
-    the costs of the phase's events. There are fewer phases than unknowns, so first one common unit is fitted, in which an op
-    with shapes costs 1 and other kinds what `_PRIOR` says. Each kind may then differ from its prior as far as the phases
-    demand it; the noise of the steps and `_PRIOR_SPREAD` weigh the two. No cost is negative.
+    The costs are fitted to the recording. For each phase, host time in profiled steps minus host time in clean steps is the sum
+    of the costs of its events. There are fewer phases than unknowns, so one common unit is fitted first: an op with shapes
+    costs 1 unit, other kinds as in `_PRIOR`. Then each kind may deviate from its prior as far as the phases require, weighted
+    by the noise of the steps and `_PRIOR_SPREAD`. No cost is negative.
 
 Note [The clean steps decide]
-    What differs after that is distributed proportionally, in both directions: the time of a phase in the profiled steps is
-    multiplied by `host_scale`, so that its median equals the median of the clean steps. Profiled steps with the same events
+    The remaining difference is distributed proportionally, in both directions: a phase's time in the profiled steps is
+    multiplied by `host_scale`, which makes its median equal to that of the clean steps. Profiled steps with the same events
     do the same work, so differences between them are noise: each gets the median. A step with other events keeps its share.
 
-    Only the host's own time is compared. A phase of a clean step that waits for the GPU shows its own time and the wait as one
-    figure. Its wait is at least as long as in the profiled steps, where the GPU has less to catch up with. It is at
-    most the GPU's lag at the start of the phase plus the work launched in it. Within these limits the phase gets the factor
-    of all phases that do not wait.
+    Only the host's own time is compared. In a clean step, a phase that waits for the GPU has its own time and the wait in one
+    figure. That wait is at least as long as in the profiled steps, where the GPU has less to catch up with. It is at most the
+    GPU's lag at the start of the phase plus the work launched in it. Within these limits, the phase gets the common factor
+    of the phases that do not wait.
 
-    Where recorder and profile name different phases, their boundaries differ, so only whole steps are compared.
+    If recorder and profile name different phases, their boundaries differ, so only whole steps are compared.
 
 Note [The wait for a batch]
-    A loader has more time to prepare a batch while the profiler slows the step, so profiled steps wait less for it. Each of
-    them gets a wait from the clean steps: the one with the longest wait gets the longest, and so on by rank. Medians of parts
-    do not add up to the median of the whole, so all waits are shifted until the median step is that of the clean steps.
+    The profiler slows a step, so the loader has more time to prepare a batch and profiled steps wait less. Each profiled step
+    gets a wait from the clean steps, by rank: the longest wait replaces the longest, and so on. Medians of parts do not add up
+    to the median of the whole, so all waits are shifted until the median step equals that of the clean steps.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ from traces.model.run import ProfilerCost, Run
 from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
 from traces.names.device_names import waits_for_device
 
-# Kinds of events, in the order of the fields of ProfilerCost.
+# Kinds of events, in the order of the fields of ProfilerCost
 OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY = range(7)
 
 # Each kind's cost relative to an op with shapes: measured by benchmarks/profiler_cost.py with torch 2.13 and 2.14, except for
 # ops without shapes and calls that launch nothing. Those were chosen between a range and a launch.
 _PRIOR = np.array([1.0, 0.8, 0.65, 1.7, 1.0, 1.7, 0.14])
-# How far a kind's cost may differ from its prior, as a share of it: the spread among machines and releases of torch.
+# How far a kind's cost may differ from its prior, relative to it: the spread between machines and torch releases.
 _PRIOR_SPREAD = 0.5
-# Between two events the host needs at least this long without a profiler: about half of what dispatching a view takes.
+# The least time between two events without a profiler: about half of what dispatching a view takes.
 _LEAST_GAP_NS = 100
-# Figures of steps are not known more precisely than this share of them.
+# Step times are not known more precisely than this share of them.
 _LEAST_NOISE = 0.01
-_MOST_ROUNDS = 1000  # of the fit, which takes some tens
+_MOST_ROUNDS = 1000  # of the fit; it usually takes some tens
 _FAR_NS = 1 << 52  # beyond any time in a recording
-# A loader's time is host work or waiting, so it is compared separately; see Note [The wait for a batch].
+# A loader's time is host work or waiting, so it is handled separately; see Note [The wait for a batch].
 _LOADER = "loader"
 
 
 class HostEvents(NamedTuple):
-    """Moments when the host's timeline of one rank changes, in order of time, and which kind of event starts there.
+    """The events on one rank's host, in time order, and their kinds.
 
-    Only threads that train are in it: the main thread and those that launch work for the GPU.
+    Only training threads are included: the main thread and those that launch GPU work.
     """
 
     time_ns: Column
@@ -101,7 +101,7 @@ class HostEvents(NamedTuple):
         return cls(times[order], kinds[order])
 
     def counts(self, start_ns: Column, end_ns: Column) -> Column:
-        """How many events of each kind start in each window: an array (windows, kinds)."""
+        """Count the events of each kind that start in each window; the result has the shape (windows, kinds)."""
         started = np.cumsum(self.kind[:, None] == np.arange(len(_PRIOR)), axis=0)
         started = np.concatenate((np.zeros((1, len(_PRIOR)), dtype=np.int64), started))
         return np.asarray(started[self.time_ns.searchsorted(end_ns)] - started[self.time_ns.searchsorted(start_ns)])
@@ -111,11 +111,11 @@ class _WithoutCost:
     """Maps active host times to times without the profiler's cost; see Note [The profiler's cost per event]."""
 
     def __init__(self, times_ns: Column, cost_ns: Column, start_ns: Column, end_ns: Column) -> None:
-        """`cost_ns` is taken off before each of `times_ns`, within the windows (phases) from `start_ns` to `end_ns`.
+        """Subtract `cost_ns` before each of `times_ns`, within the windows (phases) from `start_ns` to `end_ns`.
 
-        All are in order of time, and the windows do not overlap.
+        All are in time order, and the windows do not overlap.
         """
-        self._zero_ns = int(start_ns[0]) if len(start_ns) else 0  # interpolation is in floats, which cannot hold unix times
+        self._zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self._zero_ns
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
         for begin, until in zip((start_ns - self._zero_ns).tolist(), (end_ns - self._zero_ns).tolist(), strict=True):
@@ -123,7 +123,7 @@ class _WithoutCost:
             at = np.concatenate(([begin], times[first:last], [until]))
             spare = np.maximum(np.diff(at) - float(_LEAST_GAP_NS), 0.0)
             owed = np.concatenate((cost_ns[first:last], [0.0]))
-            # What no gap could give so far: the backlog of a queue that receives `owed` and serves `spare`.
+            # Cost not yet covered by any gap: the backlog of a queue that receives `owed` and serves `spare`.
             balance = np.cumsum(owed - spare)
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             taken = np.concatenate(([0.0], np.cumsum(owed) - backlog))
@@ -136,8 +136,8 @@ class _WithoutCost:
 
     @classmethod
     def of(cls, trace: Trace, events: HostEvents, cost: ProfilerCost, steps: ProfiledSteps, waits: Intervals) -> Self:
-        """For the events in the phases of these steps, at these costs."""
-        per_kind = np.append(_costs(cost), 0.0)  # the last one answers for NONE
+        """Build the mapping for the events in the phases of these steps."""
+        per_kind = np.append(_costs(cost), 0.0)  # the last one is for NONE
         phases = trace.phases.take(steps.rows)
         windows = _active_ns(phases.start_ns, waits), _active_ns(phases.end_ns, waits)
         return cls(_active_ns(events.time_ns, waits), per_kind[events.kind], *windows)
@@ -148,7 +148,7 @@ class _WithoutCost:
 
 
 class ProfiledSteps:
-    """The phases of a rank's steps under the profiler, and the events in each: `rows` are those of `trace.phases`."""
+    """The phases of a rank's profiled steps (`rows` of `trace.phases`), and how many events each contains (`counts`)."""
 
     def __init__(self, trace: Trace, rank: int, events: HostEvents) -> None:
         phases = trace.phases
@@ -165,7 +165,7 @@ class ProfiledSteps:
         self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
 
     def places(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """Per profiled step (or per step of `steps`) the places in `rows` of its phases of these names, if it has any."""
+        """Return, for each profiled step (or each of `steps`) with phases of these names, their places in `rows`."""
         named = np.isin(self._name, [self.names[name] for name in names])
         found = [np.flatnonzero(named & (self._step == step)) for step in (self.steps if steps is None else steps).tolist()]
         return [places for places in found if len(places)]
@@ -173,28 +173,28 @@ class ProfiledSteps:
 
 @dataclass
 class _Phase:
-    """A phase in clean and profiled steps; or all phases, where recorder and profile name different ones. Times are medians."""
+    """Medians of a phase in clean and profiled steps; of all phases together if recorder and profile name different ones."""
 
     names: tuple[str, ...]
-    clean_ns: float  # on the host, waits for the GPU included
-    noise_ns: float  # how far the difference between profiled and clean steps may be off
+    clean_ns: float  # on the host, including waits for the GPU
+    noise_ns: float  # possible error of the difference between profiled and clean steps
     profiled_ns: float  # the host's own time
-    waits: bool  # in profiled steps, and so in clean ones
+    waits: bool  # whether it waits for the GPU in profiled steps, and so in clean ones
     wait_ns: float  # in profiled steps
-    longest_wait_ns: float  # that is possible in clean steps
-    counts: Column  # of events, by kind
+    longest_wait_ns: float  # the longest wait possible in clean steps
+    counts: Column  # number of events by kind
     own_ns: float = 0.0  # `profiled_ns` without the profiler's cost
 
 
 class CleanPace:
-    """Host times of one rank's profiled steps as they are without the profiler.
+    """Converts host times of one rank's profiled steps to times without the profiler.
 
-    `scale` has a factor per row of `trace.phases`; it is 1.0 in steps that were not profiled. Recordings from before the cost
-    per event was known have one factor per phase, which is then all that is applied.
+    `scale` has a factor per row of `trace.phases`; it is 1.0 in steps that were not profiled. Older recordings have no cost per
+    event, only one factor per phase; then only that factor is applied.
     """
 
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
-        """`waits`: when the rank's host waited for the GPU. `own_ns` takes these times out."""
+        """`waits` are the times in which the rank's host waited for the GPU; `own_ns` subtracts them."""
         run = trace.run_of(rank)
         self._waits = waits
         self._without_cost: _WithoutCost | None = None
@@ -220,13 +220,13 @@ class CleanPace:
                     self.scale[steps.rows[of]] *= wanted_ns / has_ns
 
     def own_ns(self, times_ns: Column) -> Column:
-        """These times with earlier waits for the GPU and the profiler's earlier cost taken out."""
+        """Return these times minus earlier waits for the GPU and the profiler's earlier cost."""
         active_ns = _active_ns(times_ns, self._waits)
         return active_ns if self._without_cost is None else self._without_cost(active_ns)
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """With `profiler_cost` and `host_scale`, from the clean and the profiled steps of `trace`, where it has both."""
+    """Return `run` with `profiler_cost` and `host_scale`, if `trace` has both clean and profiled steps."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)
@@ -244,8 +244,10 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
 
 
 def device_waits(trace: Trace, rank: int) -> Intervals:
-    """When the rank's host waited for the GPU: in a synchronization or a copy that is not asynchronous, until the work that was
-    launched before it and by it has ended."""
+    """Return when the rank's host waited for the GPU.
+
+    It waits in a synchronization or a synchronous copy until all work launched up to then, including the copy, has ended.
+    """
     device, host, work = trace.device, trace.host, work_rows(trace)
     calls = runtime_calls(trace, rank, lambda name: waits_for_device(name) or ("emcpy" in name and "Async" not in name))
     pageable = [row for row, text in enumerate(trace.strings.texts) if "Pageable" in text]
@@ -271,7 +273,7 @@ def _median(values: Sequence[float] | Column) -> float:
 
 
 def _comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Column, Column]:
-    """The profiled and the clean steps that are compared: training steps, or where none was profiled, evaluation steps."""
+    """Return the profiled and the clean steps to compare: training steps, or evaluation steps if none was profiled."""
     kind = trace.steps.kind
     trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
     profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]
@@ -284,7 +286,7 @@ def _comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Co
 
 
 def _compute_ns(trace: Trace, steps: Column) -> float:
-    """The median step without its loader phase."""
+    """Return the median step time without the loader phase."""
     phases = trace.phases
     loader = (phases.name == trace.strings.find(_LOADER)) & np.isin(phases.step, steps)
     waited_ns = np.bincount(phases.step[loader], phases.duration_ns[loader], len(trace.steps))
@@ -292,7 +294,7 @@ def _compute_ns(trace: Trace, steps: Column) -> float:
 
 
 def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column, waits: Intervals) -> list[_Phase]:
-    """What is compared: each phase that clean and profiled steps both have, or all of them as one."""
+    """Return the phases to compare: those that clean and profiled steps share, or all phases as one."""
     of = trace.phases
     in_clean = np.isin(of.step, clean)
     names = {trace.strings[name]: name for name in np.unique(of.name[in_clean]).tolist()}
@@ -331,7 +333,7 @@ def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column,
 
 
 def _noise_ns(values_ns: Column) -> float:
-    """How far the median of these values may be off: its standard error, from the distance between the quartiles."""
+    """Return the standard error of the median of these values, estimated from the interquartile range."""
     low, high = np.percentile(values_ns, (25, 75))
     return float(max((high - low) / 1.35 * 1.25 / np.sqrt(len(values_ns)), _LEAST_NOISE * np.median(values_ns)))
 
@@ -357,7 +359,7 @@ def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
 
 
 def _least_squares(left: Column, right: Column, start: Column) -> Column:
-    """The x >= 0 for which x @ left @ x / 2 - right @ x is least: one coordinate after the other, until nothing changes."""
+    """Minimize x @ left @ x / 2 - right @ x over x >= 0, one coordinate at a time until nothing changes."""
     x = start.copy()
     for _ in range(_MOST_ROUNDS):
         before = x.copy()
@@ -369,7 +371,7 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
-    """By phase, its clean time over its profiled time without the profiler's cost; see Note [The clean steps decide]."""
+    """Return by phase its clean time over its profiled time without the profiler; see Note [The clean steps decide]."""
     sure = [phase for phase in phases if not phase.waits and phase.own_ns > 0]
     clean_ns, own_ns = sum(phase.clean_ns for phase in sure), sum(phase.own_ns for phase in sure)
     usual = clean_ns / own_ns if own_ns else 1.0
@@ -390,7 +392,7 @@ def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
 
 
 def _of_same_events(own_ns: Column, counts: Column) -> Column:
-    """Per step the median over the profiled steps with as many ops and launches."""
+    """Return for each step the median over the profiled steps with as many ops and launches."""
     told = counts[:, [OP, PLAIN_OP, LAUNCH]]
     _, group = np.unique(told, axis=0, return_inverse=True)
     group = group.reshape(-1)
@@ -398,7 +400,7 @@ def _of_same_events(own_ns: Column, counts: Column) -> Column:
 
 
 def _clean_loader_ns(trace: Trace, rank: int) -> Column:
-    """The loader phases of the clean training steps, in ns per step that has any; see Note [The wait for a batch]."""
+    """Return the loader time in ns of each clean training step that has any; see Note [The wait for a batch]."""
     phases = trace.phases
     clean = np.flatnonzero((trace.steps.kind == StepKind.STEADY) & (trace.steps.rank == rank))
     rows = np.flatnonzero((phases.name == trace.strings.find(_LOADER)) & np.isin(phases.step, clean))
@@ -412,7 +414,7 @@ def _clean_loader_ns(trace: Trace, rank: int) -> Column:
 
 
 def _by_rank(values: Column, others: Column) -> Column:
-    """In the place of each value the one of `others` that has the same rank there; `values` where there are no others."""
+    """Replace each value by the one of `others` with the same rank in sorted order; return `values` if `others` is empty."""
     if not len(others):
         return values
     rank = np.argsort(np.argsort(values, kind="stable"), kind="stable")

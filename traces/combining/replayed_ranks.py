@@ -1,9 +1,9 @@
-"""What the processes of one run left, as one trace: of each rank the process that did its work.
+"""Merge the processes of one run into one trace, with one process per rank: the one that did the rank's work.
 
 process_of_each_rank({4711: load(...), 4712: load(...)}, main=4700)     # {0: 4711, 1: 4712}
 trace, notes = one_replay(timelines_in(folder), main=4700)
 trace.ranks     # [0, 1]
-notes           # what a person should know of processes that were left out
+notes           # messages about processes that were left out
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from traces.model.trace import NONE, StepKind, Trace
 
 
 def timelines_in(folder: Path) -> dict[int, Trace]:
-    """By process id what the processes of a replay have written there, the largest file first. Raises TraceError."""
+    """Load the files that the processes of a replay wrote to `folder`, by process id, the largest first. Raises TraceError."""
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     return {int(file.stem.removeprefix("replay-")): with_node_numbers(in_order(load(file, is_ours=True))) for file in files}
 
 
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
-    """Process ids by rank, in the order of the ranks. `traces` is by process id; `main` is the script's own process.
+    """Return process ids by rank, in the order of the ranks. `traces` is by process id; `main` is the script's own process.
 
-    Several processes may say that they are the same rank: whatever a rank forks or spawns inherits its number. Those that
-    trained come before those that only evaluated, then those that used the GPU before those that did not; among these the main
-    one counts, else the one with most steps, else with most GPU work. A process that neither made a step nor used the GPU
-    (torchrun's own, which asks what GPUs there are) counts where no other did more.
+    Several processes may claim the same rank, because forked or spawned processes inherit its number. Those that trained come
+    before those that only evaluated, then those that used the GPU before those that did not. Then the main process counts, else
+    the one with the most steps, else with the most GPU work. Processes without steps or GPU work (such as torchrun's,
+    which only queries the GPUs) count only if there is no other.
     """
     worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
 
@@ -51,7 +51,10 @@ def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, in
 
 
 def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[str]]:
-    """`timelines` by process id; `main` is the script's own process. Raises ValueError if there are none."""
+    """Merge the processes of a replay into one trace; return it with messages about processes that were left out.
+
+    `timelines` is by process id; `main` is the script's own process. Raises ValueError if `timelines` is empty.
+    """
     by_rank = process_of_each_rank(timelines, main)
     worked = sum(bool(len(trace.steps) or len(trace.device)) for trace in timelines.values())
     notes = []
@@ -62,11 +65,11 @@ def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[s
     kept = [timelines[pid] for pid in by_rank.values()]
     if list(by_rank) == [0]:
         return kept[0], notes
-    return merge_ranks([_with_used_devices(trace) for trace in kept]), notes  # also one alone that is not the first
+    return merge_ranks([_with_used_devices(trace) for trace in kept]), notes  # also a single rank if it is not rank 0
 
 
 def _with_used_devices(trace: Trace) -> Trace:
-    """The trace with only the devices that it used: each rank sees all GPUs of its machine and works on one."""
+    """Return the trace with only the devices that it used: each rank sees all GPUs of its machine but uses one."""
     used = {row for table in (trace.device, trace.phases, trace.memory) for row in np.unique(table.device).tolist()} - {NONE}
     rows = [row for row in range(len(trace.devices)) if row in used]
     if not rows:

@@ -1,4 +1,4 @@
-"""What differs in the GPU work of two traces, per step: ops first, then the kernels within them.
+"""Differences in GPU work between two traces, per step: ops, and the kernels that each op launched.
 
     found = changes(recorded, other, [0, 1, 2], [0, 1])
     found.kernels.longer[0]
@@ -6,19 +6,19 @@
     found.ops.replaced[0]
     # Replacement(("aten::add", "aten::relu"), ("triton_poi_fused_add_relu_0",), recorded_count=8.0, replayed_count=4.0, ...)
 
-Counts and times are means per step over the chosen steps, so traces of different length compare fairly.
+Counts and times are means per step over the chosen steps, so traces of different lengths can be compared.
 
 Note [Replaced, not gone]
-    Releases, vendors and compilers give the same work other names. A name that only one trace has is "gone" or "added" only
-    if nothing in the other trace took its place. These rules decide, in this order:
-    1. Ops with one canonical name are one op (`traces.names.equivalent_ops`), and the ops within a call belong to it
-    (`traces.comparison.op_calls`). 2. A fused kernel of Inductor names the ops that it replaces:
-    "triton_poi_fused_add_relu_0". It takes the place of those
-       that the other trace calls more often. A foreach op takes the place of the op that it applies to each tensor.
-    3. Ops that only one trace has take the place of ops that only the other has where the same op, or the same optimizer's
-       step, encloses both in the same phase: two ops that became one, or one that became two.
-    4. Kernels that only one trace has take the place of those that only the other has where the same ops launched both:
-       renamed kernels, other tile sizes, other libraries, HIP for CUDA.
+    PyTorch releases, vendors and compilers use different names for the same work. A name that only one trace has is "gone" or
+    "added" only if nothing in the other trace replaced it. These rules are applied in order:
+    1. Ops with the same canonical name are one op (`traces.names.equivalent_ops`). Ops within a call belong to the call
+       (`traces.comparison.op_calls`).
+    2. The name of a fused Inductor kernel lists the ops that it replaces: "triton_poi_fused_add_relu_0". It replaces those that
+       the other trace calls more often. A foreach op replaces the op that it applies to each tensor.
+    3. Ops that only one trace has replace ops that only the other has if both are inside the same op, or the same optimizer
+       step, in the same phase: two ops that became one, or one that became two.
+    4. Kernels that only one trace has replace kernels that only the other has if the same ops launched both: renamed kernels,
+       other tile sizes, other libraries, HIP instead of CUDA.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from traces.names.equivalent_ops import CANONICAL_OPS, canonical_op, kernel_text
 from traces.rates.op_cost import MATMULS
 
 TOP = 10  # rows of each list
-_NEGLIGIBLE_NS = 1000  # per step; a smaller difference is not listed
-_FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # a kernel, or the key of one
+_NEGLIGIBLE_NS = 1000  # per step; smaller differences are not listed
+_FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# Kinds of kernels whose op is not known, as in CUDA graphs: what their names contain, and the ops that run such kernels. The
-# first that matches counts.
+# Kinds of kernels whose op is unknown, as in CUDA graphs: a pattern of their names, and the ops that run such kernels. The
+# first match counts.
 _KINDS = {
     "attention kernels": (re.compile(r"fmha|flash|attn|attention", re.IGNORECASE), {"attention", "attention_backward"}),
     "convolution kernels": (
@@ -53,19 +53,19 @@ _KINDS = {
     ),
     "matrix product kernels": (re.compile(r"gemm|gemv|cijk_|splitk|nvjet", re.IGNORECASE), MATMULS),
 }
-# Ops that launch nothing: a fused kernel that names them has not taken their place.
+# Ops that launch nothing. A fused kernel does not replace them even if its name lists them.
 _VIEWS = frozenset(
     "view transpose permute squeeze unsqueeze expand slice select t detach as_strided reshape alias split".split()
 )
-_NOTHING_LEFT = 1e-9  # launches per step: less is an error of rounding
+_NOTHING_LEFT = 1e-9  # launches per step; less is a rounding error
 _LONGEST_OP = 8  # words between underscores in the name of an op
 
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """One name in both traces, per step. An op's count is how many calls of it had device work.
+    """One name in both traces, per step. An op's count is the number of its calls with device work.
 
-    `op` is the op that launched most of a kernel's time, by canonical name; "" for an op, or where that is not known.
+    `op` is the canonical name of the op that launched most of a kernel's time; "" for an op, or if unknown.
     """
 
     name: str
@@ -78,9 +78,10 @@ class NameChange:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Names of the first trace whose work the second does under other names, per step; see Note [Replaced, not gone].
+    """Names in the first trace, and the different names of the same work in the second, per step.
 
-    Counts and times are sums over the names, which stand in the order of their time. `op` is as in `NameChange`.
+    Counts and times are sums over the names, which are sorted by time. `op` is as in `NameChange`. See
+    Note [Replaced, not gone].
     """
 
     recorded_names: tuple[str, ...]
@@ -94,7 +95,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class ChangeLists:
-    """Up to `top` rows each, the largest difference of time first."""
+    """Up to `top` rows each, the largest time difference first."""
 
     added: list[NameChange] = field(default_factory=list)
     gone: list[NameChange] = field(default_factory=list)
@@ -105,7 +106,7 @@ class ChangeLists:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What differs between two traces: GPU time by kernel name, and by the op that launched it."""
+    """Differences between two traces: GPU time by kernel name, and by the op that launched it."""
 
     kernels: ChangeLists
     ops: ChangeLists
@@ -113,12 +114,12 @@ class Changes:
 
 @dataclass
 class _NameTotal:
-    """GPU time under one key in one trace, per step. `names` has the time of each name that was recorded for the key."""
+    """GPU time of one key in one trace, per step. `names` has the time of each recorded name with this key."""
 
     count: float = 0.0
     time_ns: float = 0.0
     names: dict[str, float] = field(default_factory=dict)
-    ops: dict[str, float] = field(default_factory=dict)  # of a kernel: its time by op
+    ops: dict[str, float] = field(default_factory=dict)  # of a kernel: its time by launching op
 
     def add(self, names: dict[str, float], count: float, time_ns: float) -> None:
         self.count += count
@@ -135,7 +136,7 @@ def _add(into: dict[str, float], times: dict[str, float]) -> None:
         into[name] = into.get(name, 0.0) + time_ns
 
 
-_OpKey = tuple[str, str]  # phase, op: the canonical name, or that of a fused kernel without its number; "": not known
+_OpKey = tuple[str, str]  # phase, op: the canonical name, or a fused kernel's without its number; "": unknown
 _LaunchKey = tuple[str, str, str]  # phase, op, kernel
 _OpTotals = dict[_OpKey, _NameTotal]
 _NOTHING = _NameTotal()
@@ -145,7 +146,7 @@ _NOTHING = _NameTotal()
 class _Launched:
     """What one op launched of one kernel in one phase, per step."""
 
-    calls: float = 0.0  # of the op: each counts with its first kernel
+    calls: float = 0.0  # of the op; each call counts with its first kernel
     launches: float = 0.0
     time_ns: float = 0.0
     op_names: dict[str, float] = field(default_factory=dict)
@@ -160,7 +161,7 @@ class _Launched:
 
 
 class _Side:
-    """One trace: sums by (phase, op), and by kernel. `around` has the names of what encloses each op, from inside out."""
+    """One trace: sums by (phase, op) and by kernel. `around` has the names of the ops enclosing each op, innermost first."""
 
     def __init__(self, launched: dict[_LaunchKey, _Launched], around: dict[_OpKey, list[str]]) -> None:
         self.around = around
@@ -177,11 +178,11 @@ class _Side:
 def changes(
     recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, tolerance: float = 0.0, top: int = TOP
 ) -> Changes:
-    """Kernels and ops that two traces do not have alike.
+    """Return the kernels and ops that differ between two traces.
 
-    The steps are rows of each trace's `steps`, repeated where a step was replayed more than once; none: everything.
-    `tolerance` is the relative change of a name's time below which it counts as the same. A phase-grained trace has no
-    kernels or ops that could be compared. Types of a kernel's parameters are not compared: releases of a library change them.
+    The steps are rows of each trace's `steps`, repeated if a step was replayed more than once; empty means the whole trace.
+    `tolerance` is the relative change of a name's time below which it counts as the same. A phase-grained trace has no kernels
+    or ops to compare. Types of kernel parameters are ignored, because they change between releases of a library.
     """
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
@@ -195,8 +196,11 @@ def changes(
 
 
 def called_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Those of a replay's missing ops that were not called in other steps alone. The first step makes an optimizer's state by
-    ops that no later step calls, and that a recording of later steps cannot have."""
+    """Filter a replay's missing ops: drop those that were called only in other steps.
+
+    The first step creates the optimizer's state with ops that later steps do not call, so a recording of later steps cannot
+    have them.
+    """
     host, strings = trace.host, trace.strings
     rank = np.array([thread.rank for thread in trace.threads] or [0])[host.thread]
     inside = np.isin(step_windows(trace).holding(host.start_ns, rank), steps) if len(trace.steps) else np.ones(len(host), bool)
@@ -209,7 +213,7 @@ def called_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list
 
 
 def fused_ops(kernel: str) -> str:
-    """The names of the ops that a fused kernel of Inductor replaces, joined by "_"; "" for any other kernel.
+    """Return the names of the ops that a fused Inductor kernel replaces, joined by "_"; "" for any other kernel.
 
     `fused_ops("triton_poi_fused_add_relu_0")` is "add_relu". Inductor cuts long names, so the last op may be incomplete.
     """
@@ -219,8 +223,10 @@ def fused_ops(kernel: str) -> str:
 
 @lru_cache(1 << 16)
 def kernel_key(name: str) -> str:
-    """What kernels of two traces are compared by: the name without parameters, a copy by its direction, a fused kernel without
-    the number that Inductor gave it."""
+    """Return the name by which kernels of two traces are compared.
+
+    It is the name without parameters, a copy's direction, or a fused kernel's name without Inductor's number.
+    """
     if name.startswith(("Memcpy", "Memset")):
         direction = copy_direction(name)
         return f"Memcpy {direction}" if direction else kernel_text(name).partition(" ")[0]
@@ -229,7 +235,7 @@ def kernel_key(name: str) -> str:
 
 
 def op_key(name: str) -> str:
-    """What `NameChange.op` says of the kernels of an op of this name."""
+    """Return the value of `NameChange.op` for kernels launched by an op of this name."""
     return _op_of_kernel(name, name)[1] if name not in _KINDS else name
 
 
@@ -263,7 +269,7 @@ def _launched(trace: Trace, steps: Column, by_phase: bool) -> dict[_LaunchKey, _
 
 
 def _op_of_kernel(kernel: str, launcher: str) -> tuple[str, str]:
-    """Name and key of the op to which a kernel counts; a fused kernel is its own."""
+    """Return the name and key of the op that a kernel counts for; a fused kernel is its own op."""
     fused = fused_ops(kernel)
     if fused:
         return kernel, f"fused {fused}"
@@ -271,7 +277,7 @@ def _op_of_kernel(kernel: str, launcher: str) -> tuple[str, str]:
 
 
 def _phases(trace: Trace, rows: Column, by_phase: bool) -> tuple[Column, list[str]]:
-    """For each row of device work the place of its phase's name in the list."""
+    """Return for each row of device work the index of its phase's name in the list, and the list."""
     if not by_phase:
         return np.zeros(len(rows), dtype=np.int64), [""]
     texts, place = np.unique(launch_phase_names(trace)[rows], return_inverse=True)
@@ -279,8 +285,11 @@ def _phases(trace: Trace, rows: Column, by_phase: bool) -> tuple[Column, list[st
 
 
 def _in_graph(trace: Trace) -> Column:
-    """Whether each span of device work is a graph's. All of a graph's kernels have the op that launched the graph, so the op
-    says nothing about a kernel. (In a replay, several kernels of one op have that op as their launch.)"""
+    """Return a mask of the device spans that a CUDA graph launched.
+
+    All kernels of a graph have the op that launched the graph, so the op says nothing about them. (In a replay, one op may
+    launch several kernels without a graph.)
+    """
     launch, host = trace.device.launch, trace.host
     known = launch >= 0
     if not known.any():
@@ -291,9 +300,11 @@ def _in_graph(trace: Trace) -> Column:
 
 
 def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launched]) -> dict[_LaunchKey, _Launched]:
-    """`mine` with kernels of unknown ops given to the ops that launched them in the other trace: a replay runs what is left of
-    a recorded phase without ops. No op gets more launches than it has in the other trace; the same phase comes first. Of what
-    is left, the kernel's kind takes the place of the op."""
+    """Return `mine` with kernels of unknown ops assigned to the ops that launched them in the other trace.
+
+    A replay runs the remaining kernels of a recorded phase without ops. No op gets more launches than it has in the other
+    trace, and the same phase is tried first. For kernels still without an op, the kernel's kind is used as the op.
+    """
     found = {key: one for key, one in mine.items() if key[1]}
     rest = {key: one for key, one in mine.items() if not key[1]}
     for same_phase in (True, False):
@@ -323,8 +334,10 @@ def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launc
 
 
 def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
-    """By (phase, op): canonical names of the ops and the optimizer's step around its calls, from inside out. Of calls within
-    the same op one stands for all."""
+    """Return, by (phase, op), the canonical names of the ops and the optimizer step around its calls, innermost first.
+
+    One call within each enclosing op represents the others.
+    """
     rows = work_rows(trace)
     rows = rows[~_in_graph(trace)[rows]]
     op = op_of(trace)[rows]
@@ -348,7 +361,7 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
 
 
 def _weights(trace: Trace, steps: Column) -> Column:
-    """How much each device span counts: 1 / number of steps for each time that its step was chosen, else 0."""
+    """Return the weight of each device span: 1 / number of steps for each time its step was chosen, else 0."""
     if not len(steps):
         return np.ones(len(trace.device))
     weight = np.bincount(steps, minlength=len(trace.steps)) / len(steps)
@@ -356,17 +369,17 @@ def _weights(trace: Trace, steps: Column) -> Column:
     return np.asarray(np.where(step >= 0, weight[step], 0.0))
 
 
-# --- which ops took the place of which
+# --- which ops replaced which
 
 
 class _JoinedOps:
-    """Keys that belong together (union-find)."""
+    """Groups of keys (union-find)."""
 
     def __init__(self) -> None:
         self._above: dict[_OpKey, _OpKey] = {}
 
     def of(self, key: _OpKey) -> _OpKey:
-        """One key that stands for all of its group."""
+        """Return the key that represents the group of `key`."""
         while (above := self._above.get(key, key)) != key:
             key = above
         return key
@@ -382,7 +395,7 @@ class _JoinedOps:
 
 
 def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
-    """Groups of (phase, op) keys, in each of which ops of one trace took the place of ops of the other."""
+    """Return groups of (phase, op) keys in which ops of one trace replaced ops of the other."""
     ours, theirs = first.ops, second.ops
     groups = _JoinedOps()
     known = ({op for _, op in ours.keys() | theirs.keys()} | CANONICAL_OPS) - _VIEWS
@@ -392,7 +405,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
         fused = {key: names for key in fewer if (names := set(_named_ops(fused_ops(key[1]), known)))}
         for key in keys:
             names = set(_named_ops(fused_ops(key[1]), known))
-            # Other versions and other sizes are fused in other ways.
+            # Other versions and other sizes are fused differently.
             fused_otherwise = [other for other, others_names in fused.items() if other[0] == key[0] and names & others_names]
             for replaced in _named_in(key[1], key[0], fewer, known) + fused_otherwise:
                 groups.join(key, replaced)
@@ -402,7 +415,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
             inner = next((name for name in side.around.get(key, ()) if (key[0], name) in in_both), None)
             if inner is not None:
                 groups.join(key, (key[0], f"within {inner}"))
-    # A group whose work is in one trace alone replaced nothing.
+    # A group with work in only one trace replaced nothing.
     kept = _JoinedOps()
     for members in groups.members().values():
         if any(key in ours for key in members) and any(key in theirs for key in members):
@@ -416,7 +429,7 @@ def _enclosers(keys: Iterable[_OpKey], side: _Side) -> Iterator[_OpKey]:
 
 
 def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> list[_OpKey]:
-    """Those of the candidates whose ops a fused or foreach op, or a kind of kernel, names: of its own phase, else of any."""
+    """Return the candidates that a fused op, foreach op or kind of kernel names: in its own phase, else in any phase."""
     foreach, fused = _FOREACH.match(op), fused_ops(op)
     names: Iterable[str] = _KINDS[op][1] if op in _KINDS else _named_ops(fused, known)
     names = {canonical_op(foreach["op"])} if foreach else set(names)
@@ -425,8 +438,10 @@ def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> 
 
 
 def _named_ops(fused: str, known: set[str]) -> Iterator[str]:
-    """The known ops in the name of a fused kernel, from left to right, each as long as possible. Ops that launch nothing are
-    left out, and so is an op of which the name has the backward only."""
+    """Yield the known ops in the name of a fused kernel, from left to right, each as long as possible.
+
+    Ops that launch nothing are left out, and so is an op if the name contains only its backward op.
+    """
     words = fused.split("_")
     start = 0
     while start < len(words):
@@ -459,7 +474,7 @@ def _over_phases(sums: _OpTotals) -> dict[str, _NameTotal]:
 
 
 def _kernel_lists(ours: _Side, theirs: _Side, groups: _JoinedOps, tolerance: float, top: int) -> ChangeLists:
-    """Kernels by name; those of one trace alone by the op, or the group of ops, that launched most of their time."""
+    """Compare kernels by name; match those of only one trace by the op or group that launched most of their time."""
     group_of_op = {op: op for _, op in ours.ops.keys() | theirs.ops.keys()}
     group_of_op |= {key[1]: "/".join(root) for root, keys in groups.members().items() for key in keys}
     alone: dict[str, tuple[list[str], list[str]]] = {}
@@ -476,7 +491,7 @@ def _kernel_lists(ours: _Side, theirs: _Side, groups: _JoinedOps, tolerance: flo
 
 
 def _kind(kernel: str) -> str:
-    """What a kernel of an unknown op computes, by its name; "" where that does not tell."""
+    """Return what a kernel of an unknown op computes, judged by its name; "" if unknown."""
     return next((kind for kind, (pattern, _) in _KINDS.items() if pattern.search(kernel)), "")
 
 
@@ -509,7 +524,7 @@ def _classified(
 
 
 def _most(times: dict[str, float]) -> str:
-    """The name with the most time; of several the first in the alphabet."""
+    """Return the name with the most time; on a tie, the first in alphabetical order."""
     return min(times, key=lambda name: (-times[name], name), default="")
 
 

@@ -1,4 +1,4 @@
-"""How far apart two traces are: a recording and its replay, or two recordings. What `trace diff` and replays end with.
+"""How far apart two traces are: a recording and its replay, or two recordings. `trace diff` and replays print the result.
 
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     comparison.verdict.sameness, comparison.verdict.evidence, comparison.verdict.reason
@@ -6,14 +6,14 @@
     comparison.to_json()              # the keys that scripts rely on
 
 What is compared. `steps` is the pace, as `traces.figures.pace` defines it: the larger of the host's and the slowest device's
-time per step. `gpu_busy` is the GPU time of a step: of the work launched in it, whenever it ran. The verdict needs both within
-tolerance; neither stands in for the other.
+time per step. `gpu_busy` is the GPU time of a step: the work launched in it, whenever it ran. The verdict requires both to be
+within tolerance.
 
-Which steps are compared. A replayed step names the recorded step that drove it, so a replay is compared with exactly
-those recorded steps, each as often as it was replayed; two recordings are compared over all their steps. Warm-up steps
-are left out, unless there are no others, and evaluation steps are compared apart. A profiler makes steps slower: where
-a recording has clean steps besides profiled ones, its times are those of the clean ones, and its kernels those of the
-profiled ones. `error` is replayed / recorded - 1, or null where the recorded figure is 0.
+Which steps are compared. A replayed step names the recorded step it was based on. A replay is compared with exactly those
+recorded steps, each as often as it was replayed. Two recordings are compared over all their steps. Warm-up steps are left out
+unless there are no others, and evaluation steps are compared separately. A profiler slows steps down, so a recording with both
+clean and profiled steps contributes times of clean steps and kernels of profiled steps. `error` is replayed / recorded - 1, or
+null if the recorded figure is 0.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from traces.model.trace import NONE, PHASES, Column, StepKind, Trace
 
 VERSION = 1
 DEFAULT_TOLERANCE = 0.05
-_IN_A_RUN = 500  # steps of a trace in which runs of steps of several kinds are looked for
+_IN_A_RUN = 500  # how many steps of a trace are searched for runs of steps of several kinds
 _COVERAGE = ("exact", "equivalent", "scaled", "phase", "roofline", "published", "unmatched")
 
 
@@ -72,7 +72,7 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True, slots=True)
 class Both(Generic[Figure]):
-    """One figure of each trace. Of two recordings `replayed` is the second."""
+    """One figure of each trace. In a comparison of two recordings, `replayed` is the second."""
 
     recorded: Figure
     replayed: Figure
@@ -83,9 +83,11 @@ class Both(Generic[Figure]):
 
 @dataclass(frozen=True, slots=True)
 class PhaseError(PartError):
-    """A phase's medians per step: on the host, where the phases add up to the step; elapsed between two CUDA events, waiting
-    included; and of the GPU being busy with what the phase launched. `error` is None also where the host's times of both
-    traces are of different kinds, see `Comparison.host_phases_comparable`."""
+    """A phase's medians per step: on the host, between two CUDA events (waits included), and GPU busy time.
+
+    Host times add up to the step. Busy time is that of the work launched in the phase. `error` is also None if host times of
+    the two traces cannot be compared, see `Comparison.host_phases_comparable`.
+    """
 
     recorded_median_ns: int
     replayed_median_ns: int
@@ -96,7 +98,7 @@ class PhaseError(PartError):
 
 @dataclass(frozen=True, slots=True)
 class StreamShare:
-    """The share of the steps' time for which a stream is busy. None: the trace has no such stream."""
+    """The share of the steps' time in which a stream is busy. None: the trace has no such stream."""
 
     device: str
     recorded_stream: int | None
@@ -107,7 +109,7 @@ class StreamShare:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The evaluation steps of both traces. Of a replay whose recording has none, only its own are told."""
+    """The evaluation steps of both traces, or only the replay's if the recording has none."""
 
     steps_compared: Both[int]
     steps: Spread
@@ -116,8 +118,8 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Of a replay: how often the host read values that the recording does not have, whether values were computed, and how many
-    results had a size that depends on values which nobody knew."""
+    """How a replay handled values: reads of values that were not recorded, whether values were computed, and results with
+    unknown data-dependent sizes."""
 
     unrecorded_reads: int | None
     computed: bool | None
@@ -126,10 +128,10 @@ class ValueReads:
 
 @dataclass(frozen=True, slots=True)
 class MemoryComparison:
-    """Peaks of one device in both traces; of a device that a replay used also how much memory there was.
+    """Peaks of one device in both traces, and for devices used by a replay also the memory capacity.
 
-    Sources are those of `measure.MemoryPeak`. A step's rise is over what was held when it began. `fits` is False if the
-    replay ran out of memory, and None where nobody can say (see `without_an_end`).
+    Sources are those of `measure.MemoryPeak`. A step's rise is measured from the memory held at its start. `fits` is False if
+    the replay ran out of memory, and None if unknown (see `without_an_end`).
     """
 
     recorded_peak_bytes: int | None
@@ -139,8 +141,8 @@ class MemoryComparison:
     recorded_step_rise_bytes: int | None
     replayed_step_rise_bytes: int | None
     capacity_bytes: int | None = None
-    capacity_given: bool | None = None  # by --gpu-memory
-    outside_bytes: int | None = None  # of the capacity, taken by others than PyTorch's allocator
+    capacity_given: bool | None = None  # whether --gpu-memory set the capacity
+    outside_bytes: int | None = None  # the part of the capacity taken by others than PyTorch's allocator
     reserved_peak_bytes: int | None = None
     ooms: int | None = None
     fits: bool | None = None
@@ -148,12 +150,11 @@ class MemoryComparison:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """See the module. `judged` names the figure that decides about `within_tolerance`: "steps", "compute_side" or "gpu_busy".
+    """The result of a comparison. `judged` names the deciding figure: "steps", "compute_side" or "gpu_busy".
 
-    Where a step's time and its GPU time are both known, both must be within tolerance; `judged` is then the step's time, unless
-    GPU time alone is beyond. `within_tolerance` is False for another program, whatever its times. It is None where there is
-    nothing to judge: where it is not known whether this is the same program, or where no figure is in both traces. Identical
-    traces are alike.
+    If step time and GPU time are both known, both must be within tolerance; `judged` is then the step time, unless only GPU
+    time is beyond. `within_tolerance` is False for a different program, whatever its times. It is None if there is nothing to
+    judge: it is unknown whether the program is the same, or no figure is in both traces. Identical traces pass.
     """
 
     verdict: Verdict
@@ -167,47 +168,47 @@ class Comparison:
     compute_side: Spread  # the pace without waits for data
     gpu_busy: Spread  # GPU time
     phases: dict[str, PhaseError]
-    host_phases_comparable: bool  # False: one trace's are synchronized with the device, the other's are not (PhaseTiming)
+    host_phases_comparable: bool  # False: only one trace's phases are synchronized with the device (PhaseTiming)
     streams: list[StreamShare]
     coverage: dict[str, float] | None
     host: HostFigures
     values: ValueReads
-    events_never_recorded: int | None  # of a replay: events that its script waited for
+    events_never_recorded: int | None  # in a replay: events that the script waited for but never recorded
     memory: dict[str, MemoryComparison]
     missing: list[MissingOp]
-    missing_in_steps: list[MissingOp]  # without those that only other steps call than the compared ones
+    missing_in_steps: list[MissingOp]  # without ops that are only called outside the compared steps
     changes: Changes
-    clock: str | None  # of a replay: "wall", or "virtual": waits for the GPU took no time, so loading data was not real
-    speed: float | None  # of a replay: how fast recorded time went; all times here are recorded time
+    clock: str | None  # of a replay: "wall", or "virtual" (waits for the GPU took no time, so data loading was not real)
+    speed: float | None  # of a replay: how fast recorded time passed; all times here are recorded time
     tolerance: float
     judged: str
-    judged_figures: tuple[str, ...]  # those that must be within tolerance: a step's time, and GPU time where both know it
+    judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, and GPU time if both traces have it
     within_tolerance: bool | None
     analyses: Both[Analyses]
-    evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # of traces that hold evaluation steps
+    evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # if either trace has evaluation steps
     parts: dict[str, PartError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of nn.DataParallel
     communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # between ranks
-    estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # "A", "B": of `trace predict`, not recorded
+    estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # "A", "B": traces made by `trace predict`
     version: int = VERSION
 
     @property
     def judged_error(self) -> float | None:
-        """The error of the figure that is judged."""
+        """The error of the deciding figure."""
         return self.figures[self.judged].error
 
     @property
     def figures(self) -> dict[str, Spread]:
-        """What may be judged, by name."""
+        """The figures that may decide, by name."""
         return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
 
     def estimate_sentences(self) -> list[str]:
-        """A sentence for each side that nobody recorded."""
+        """Return a sentence for each side that is an estimate."""
         return [f"{name} is an ESTIMATE by `trace predict`, not a recording." for name in self.estimates]
 
     def to_json(self) -> dict[str, Any]:
-        """The dict that `trace diff --json` and `trace replay --report` print; keys are added to it, never renamed.
+        """Return the dict that `trace diff --json` and `trace replay --report` print; keys may be added, never renamed.
 
-        `evaluation` is there only where either trace has evaluation steps, `parts` only where one has parts.
+        `evaluation` is present only if either trace has evaluation steps, `parts` only if one has parts.
         """
         facts: dict[str, Any] = as_json(self)
         verdict = facts.pop("verdict")
@@ -216,7 +217,7 @@ class Comparison:
         return {**said, **facts, "pace": facts["steps"], "gpu_time": facts["gpu_busy"]}
 
     def __repr__(self) -> str:
-        """A few lines, for a notebook."""
+        """Return a few lines for a notebook."""
         lines = [f"Comparison with {'a replay' if self.replay else 'another recording'}: {self.verdict.sameness.value}"]
         lines[0] += f" ({self.verdict.reason})"
         for words, figure in (
@@ -233,7 +234,7 @@ class Comparison:
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Of a script that failed: what had not run out of memory by then is not known to fit."""
+        """Return the comparison for a script that failed: it may still have run out of memory later, so `fits` is unknown."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
 
@@ -248,10 +249,10 @@ def compare(
 ) -> Comparison:
     """Compare `other`, a replay of `recorded` or another recording, with it; each list of `changes` has up to `top` rows.
 
-    `analyses` are given where they have been made already: of large traces they take seconds.
+    Pass `analyses` if they have already been computed: for large traces they take seconds.
     """
     ours, theirs = _steps_to_compare(recorded, other)
-    timed = _clean(recorded, ours)  # whose times are compared; of `ours` and `theirs` the kernels
+    timed = _clean(recorded, ours)  # the steps whose times are compared; `ours` and `theirs` have the kernels
     timed_other = _clean(other, theirs)
     verdict = same_program(recorded, other, *_same_numbers(recorded, ours, other, theirs))
     notes = other.run_of(other.ranks[0]).replay
@@ -260,10 +261,10 @@ def compare(
     paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
     steady = steady_steps(recorded)
     steps = _spread(times, timed, timed_other, steady, pace_series)
-    # Data loading in a replay is this machine's own, unless it was padded to the recorded one: not the replay's error.
+    # A replay loads data on this machine unless loading is padded to the recorded time, so that is not the replay's error.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     compute_side = _without_data(times, timed, timed_other, steady, paces, loads_otherwise=not whole)
-    # A phase-grained trace does not tell when within a phase the device was busy.
+    # A phase-grained trace has no busy times.
     gpu_busy = NOTHING if "phase" in (recorded.grain, other.grain) else _busy_spread(recorded, ours, other, theirs, times)
     judged = _judged({"steps": steps} if whole else {"compute_side": compute_side}, gpu_busy, tolerance)
     analyses = analyses or Both(analyse(recorded), analyse(other))
@@ -313,7 +314,7 @@ def compare(
 
 @dataclass(frozen=True, slots=True)
 class _Judgement:
-    """The figure that decides, and whether all that are known are within tolerance; None: none is known."""
+    """The deciding figure, and whether all known figures are within tolerance; None if none is known."""
 
     figure: str
     required: tuple[str, ...]
@@ -321,7 +322,7 @@ class _Judgement:
 
 
 def _judged(steps: Mapping[str, Spread], gpu_time: Spread, tolerance: float) -> _Judgement:
-    """`steps` is the one figure of a step's time that counts here; GPU time must be within tolerance beside it."""
+    """Judge by the one step-time figure in `steps`; GPU time must also be within tolerance."""
     known = [(name, _differs(of, tolerance)) for name, of in {**steps, "gpu_busy": gpu_time}.items()]
     known = [(name, differs) for name, differs in known if differs is not None]
     beyond = [name for name, differs in known if differs]
@@ -330,7 +331,7 @@ def _judged(steps: Mapping[str, Spread], gpu_time: Spread, tolerance: float) -> 
 
 
 def _differs(of: Spread, tolerance: float) -> bool | None:
-    """Whether the figure differs by more than the tolerance; None where a trace lacks it, or both are 0."""
+    """Return whether the figure differs by more than the tolerance; None if a trace lacks it or both are 0."""
     if of.recorded_median_ns == 0 and of.replayed_median_ns:
         return True
     return None if of.error is None else abs(of.error) > tolerance
@@ -348,7 +349,7 @@ _NO_STEPS = PaceSeries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0,
 def _spread(
     times: Both[StepTimes], ours: Column, theirs: Column, steady: Column, of: Callable[[StepTimes, Column], PaceSeries | None]
 ) -> Spread:
-    """Intervals of these steps of both traces: those that `of` chooses on each side. `steady`: the steps whose noise counts."""
+    """Compare the intervals that `of` selects for these steps in each trace. `steady` are the steps for the noise floor."""
     a, b = of(times.recorded, ours) or _NO_STEPS, of(times.replayed, theirs) or _NO_STEPS
     noisy = steady[np.isin(times.recorded.rank[steady], times.recorded.rank[a.rows])]
     noisy = noisy[a.interval_ns[noisy] != NONE] if len(a.rows) else noisy[:0]
@@ -364,10 +365,10 @@ def _without_data(
     *,
     loads_otherwise: bool,
 ) -> Spread:
-    """The pace without waits for data.
+    """Compare the pace without waits for data.
 
-    A replay that loads its own data (`loads_otherwise`) waits longer or shorter than the recording did, so the devices' queues
-    cover another part of its waits. If the recording's host is the limit, waits are therefore left out whole on both sides.
+    A replay that loads its own data (`loads_otherwise`) waits for a different time than the recording, so queued device work
+    hides another part of its waits. If the host limits the recording, the whole waits are therefore excluded on both sides.
     """
     if loads_otherwise and paces.recorded is not None and paces.recorded.limit == HOST:
         return _spread(times, ours, theirs, steady, _host_without_loader)
@@ -385,7 +386,7 @@ def _series_without_data(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    """Rows of both traces' steps; empty for both where one has none, which means: compare the traces as wholes."""
+    """Return the rows of both traces' steps; both empty if one has no steps, and then whole traces are compared."""
     if not len(recorded.steps) or not len(other.steps):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     source = other.steps.recorded_step
@@ -394,16 +395,16 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # A batch evaluated by times of a training step is not that step: where there is nothing else, nothing is compared.
+    # Evaluation batches replayed with the times of a training step cannot be compared with that step.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
 
 
 def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Of a replay the steps with the numbers of the recorded ones, where it has them all and they hold as many passes.
+    """Select the steps of a replay that have the numbers of recorded steps, if it has all of them with as many passes.
 
-    Steps of a script are not all alike (some begin with an epoch's metrics), and a profile holds but a few. Else `_same_kinds`.
+    Steps of a script differ (some begin with an epoch's metrics), and a profile has only a few. Otherwise use `_same_kinds`.
     """
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
@@ -414,9 +415,9 @@ def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -
 
 
 def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Of these rows of steps the longest run of each trace in which the same numbers of passes follow each other.
+    """Select from these steps the longest run in each trace with the same sequence of step kinds (`passes_of_steps`).
 
-    Only where both traces have steps of several kinds (`passes_of_steps`), and the run holds them all.
+    Applies only if both traces have steps of several kinds and the run includes all of them.
     """
     rows = [np.unique(one)[-_IN_A_RUN:] for one in (ours, theirs)]
     kinds = [passes_of_steps(trace)[of].tolist() for trace, of in zip((recorded, other), rows, strict=True)]
@@ -429,9 +430,9 @@ def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> 
 
 
 def _clean(trace: Trace, rows: Column) -> Column:
-    """Rows of steps; of a trace that has clean steps, those in the place of steps that were profiled.
+    """Replace profiled steps by clean ones, if the trace has any; return rows of steps.
 
-    Where not all hold as many passes, each profiled step is stood for by clean ones of its kind, as often as it is there.
+    If steps differ in their number of passes, each profiled step is replaced by clean ones of its kind, as often as it occurs.
     """
     clean = np.flatnonzero(trace.steps.kind == StepKind.STEADY)
     if not len(clean) or not (trace.steps.kind[rows] == StepKind.PROFILED).any():
@@ -449,7 +450,7 @@ def _communication(recorded: Trace, other: Trace) -> Both[Communication | None] 
 
 
 def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evaluation | None:
-    """The evaluation steps by themselves; of a replay with recorded ones, those that drove it, as often as they did."""
+    """Compare the evaluation steps separately; a replay is compared with the recorded ones it is based on, with repeats."""
     ours, theirs = evaluation_steps(recorded), evaluation_steps(other)
     if not len(ours) and not len(theirs):
         return None
@@ -464,7 +465,7 @@ def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evalua
 
 
 def _busy_spread(recorded: Trace, ours: Column, other: Trace, theirs: Column, times: Both[StepTimes]) -> Spread:
-    """GPU time of the steps, all devices of a rank together; without steps, of the whole trace."""
+    """Compare the GPU time of steps, summed over a rank's devices; without steps, of the whole trace."""
     if not len(ours):
         a, b = busy_ns(recorded), busy_ns(other)
         return Spread(a, b, relative_error(a, b), None, None, None, None, None)
@@ -472,7 +473,7 @@ def _busy_spread(recorded: Trace, ours: Column, other: Trace, theirs: Column, ti
 
 
 def _phases(recorded: Trace, timed: Both[Column], other: Trace, with_kernels: Both[Column]) -> dict[str, PhaseError]:
-    """`timed` are the steps whose times are compared, `with_kernels` those whose device work is."""
+    """Compare phases. `timed` are the steps whose times are compared, `with_kernels` those whose device work is."""
     if not len(timed.recorded):
         return {}
     a = phase_medians(recorded, timed.recorded, with_kernels.recorded)
@@ -489,7 +490,7 @@ def _phases(recorded: Trace, timed: Both[Column], other: Trace, with_kernels: Bo
 
 
 def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> list[StreamShare]:
-    """The streams of both traces, device by device."""
+    """Return the busy shares of the streams of both traces, by device."""
     a, b = _stream_shares(recorded, ours), _stream_shares(other, theirs)
     rows = []
     for device in sorted(a.keys() | b.keys()):
@@ -502,9 +503,9 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 
 def pair_streams(left: Mapping[int, float], right: Mapping[int, float]) -> list[tuple[int | None, int | None]]:
-    """Which stream of one trace's device is which of the other's: those of one number, then the busiest with the busiest.
+    """Pair the streams of one device in two traces: streams with the same number first, then by how busy they are.
 
-    Both sides say how busy each stream is, in any unit.
+    `left` and `right` have how busy each stream is, in any unit.
     """
     pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(left.keys() & right.keys())]
     only_left = sorted(left.keys() - right.keys(), key=lambda number: -left[number])
@@ -513,7 +514,7 @@ def pair_streams(left: Mapping[int, float], right: Mapping[int, float]) -> list[
 
 
 def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
-    """Per device label and stream: the busy share over the chosen steps (`device_windows`); without steps, over the trace."""
+    """Return each stream's busy share over the chosen steps (`device_windows`), or over the trace without steps, by device."""
     shares: dict[str, dict[int, float]] = {}
     windows = device_windows(trace, np.unique(steps)) if len(steps) else device_windows(trace)
     for (device, stream), busy in busy_by_stream(trace).items():
@@ -525,9 +526,9 @@ def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
 
 
 def _coverage(replay: Trace, notes: ReplayNotes | None) -> dict[str, float] | None:
-    """Where the times of the replayed device work come from, as shares that add up to 1.
+    """Return the origins of the replayed device times, as shares that add up to 1.
 
-    "unmatched" is recorded device time of phases that the script never entered: no part of the replay.
+    "unmatched" is recorded device time of phases that the script never entered; the replay does not include it.
     """
     times = {origin.name.lower(): ns for origin, ns in device_time_by_origin(replay).items()}
     times["unmatched"] = notes.uncharged_ns if notes is not None else 0
@@ -537,7 +538,7 @@ def _coverage(replay: Trace, notes: ReplayNotes | None) -> dict[str, float] | No
 
 
 def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[str, MemoryComparison]:
-    """Peaks by device; of a replay's devices that were used also how much memory there was, and whether it was enough."""
+    """Compare peaks by device; for devices used by a replay, add the capacity and whether it was enough."""
     a, b = ({t.device_label(row): peak for row, peak in memory_peaks(t).items()} for t in (recorded, other))
     rises_a, rises_b = ({t.device_label(row): rise for row, rise in step_rises(t).items()} for t in (recorded, other))
     room: dict[str, dict[str, Any]] = {}

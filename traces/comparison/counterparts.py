@@ -1,15 +1,15 @@
-"""Which kernel of one trace is which of another: the same call of the same op in the step that lies over its own.
+"""Pair the kernels of two traces: the same call of the same op in corresponding steps.
 
     pairs = paired_steps(recorded, replayed)          # [(0, 0), (1, 1), ...] rows of both traces' steps
     found = counterparts(recorded, replayed, pairs)
     found.first[7], found.second[7]                   # rows of the two device tables; NONE where one has none
-    found.change[7]                                   # KernelChange.LONGER
+    found.first[7], found.second[7]                   # rows of the two device tables; NONE if one trace has no counterpart
 
-Within a pair of steps, work is compared in the order of its launches. The k-th of an op's calls with these shapes in this phase
-that runs a kernel of this name goes with the k-th; what is left over after that goes by less: without the shapes, the phase,
-the op, and at last without the kernel's name, which makes it the same call with another kernel. What remains is gone, or new.
-Kernels have one name if `traces.comparison.changed_ops.kernel_key` says so: their parameters and Inductor's numbers do not
-count.
+Within a pair of steps, work is compared in launch order. The k-th call of an op with these shapes, in this phase, that runs a
+kernel of this name is paired with the k-th such call. Work that is left over is paired by weaker keys: without shapes, then
+without phase, without op, and finally without the kernel's name, which gives the same call with a different kernel. The rest is
+gone or new. Kernel names are compared by `traces.comparison.changed_ops.kernel_key`, which ignores parameters and Inductor's
+numbers.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from traces.figures.measure import launch_phases, launch_steps, launch_time_ns, 
 from traces.model.trace import NONE, Column, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_shapes
 
-SAME_SHARE = 0.05  # of a kernel's time, by which its counterpart may differ and still count as the same
-SAME_NS = 1_000  # profilers write whole microseconds: less is no difference either
+SAME_SHARE = 0.05  # a counterpart counts as the same up to this relative difference in time
+SAME_NS = 1_000  # or up to this difference, because profilers write whole microseconds
 
-StepPairs = list[tuple[int, int]]  # rows of both traces' steps; NONE where one has no such step
+StepPairs = list[tuple[int, int]]  # rows of both traces' steps; NONE if one has no such step
 
 
 class KernelChange(IntEnum):
-    """How the second trace's kernel differs from its counterpart."""
+    """How the second trace's kernel differs from its counterpart in the first."""
 
     SAME = 0
     LONGER = 1
     SHORTER = 2
-    OTHER_KERNEL = 3  # the same call of the same op ran a kernel of another name
+    OTHER_KERNEL = 3  # the same call of the same op ran a kernel with another name
     GONE = 4  # only the first trace has it
     NEW = 5  # only the second one has it
 
 
 @dataclass(frozen=True)
 class Counterparts:
-    """A row per pair, in order of steps; first those that have both sides.
+    """Columns with one row per pair, in order of steps; within a step, complete pairs come first.
 
-    `step` is the place in the list of paired steps; `first` and `second` are rows of the two device tables. `certain` pairs are
-    of one phase and op: by their starts the two traces can be laid over each other.
+    `step` is the place in the list of paired steps; `first` and `second` are rows of the two device tables. `certain` pairs
+    have the same phase and op; their starts can be used to align the two traces.
     """
 
     step: Column
     first: Column
     second: Column
     change: Column  # KernelChange
-    change_ns: Column  # of the second trace's time over the first's
+    change_ns: Column  # the second trace's time minus the first's
     certain: Column
 
     def __len__(self) -> int:
@@ -68,15 +68,18 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """The places here of a row of one side's device table: several where its step drove several replayed ones."""
+        """Return the places of a row of one side's device table; several if its step drove several replayed steps."""
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
         return order[begin:end]
 
 
 def paired_steps(first: Trace, second: Trace) -> StepPairs:
-    """Which step of the first rank lies over which: a replayed step over the recorded one that drove it, as often as it was
-    replayed; of two recordings the first over the first."""
+    """Pair the steps of the first rank.
+
+    A replayed step is paired with the recorded step it is based on, as often as it was replayed. Steps of two recordings are
+    paired in order.
+    """
     ours, theirs = steps_in_order(first), steps_in_order(second)
     if not len(ours) or not len(theirs):
         return []
@@ -93,7 +96,7 @@ def paired_steps(first: Trace, second: Trace) -> StepPairs:
 
 
 def steps_in_order(trace: Trace, rank: int | None = None) -> Column:
-    """The rows of a rank's steps, of the first one's unless told, in order of time."""
+    """Return the rows of a rank's steps in time order; `rank` defaults to the first."""
     steps = trace.steps
     if not len(steps):
         return np.arange(0)
@@ -102,7 +105,7 @@ def steps_in_order(trace: Trace, rank: int | None = None) -> Column:
 
 
 def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
-    """The device work of the paired steps, pair by pair; of traces without steps, of everything."""
+    """Pair the device work of the paired steps; of the whole traces if they have no steps."""
     texts: dict[object, int] = {}
     sides = [_LaunchedWork.of(trace, [pair[side] for pair in pairs], texts) for side, trace in enumerate((first, second))]
     left = [np.arange(len(work.row)) for work in sides]
@@ -111,7 +114,7 @@ def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
         keys = _common_keys(*(work.columns(columns, rest) for work, rest in zip(sides, left, strict=True)))
         ours, others = _one_key(*((key, _numbered(key)) for key in keys))
         _, mine, theirs = np.intersect1d(ours, others, assume_unique=True, return_indices=True)
-        if "name" not in columns:  # nothing makes two kernels of unknown ops the same call
+        if "name" not in columns:  # without names, two kernels of unknown ops cannot be matched
             known = sides[0].op[left[0][mine]] != NONE
             mine, theirs = mine[known], theirs[known]
         found.append((left[0][mine], left[1][theirs], {"phase", "op"} <= set(columns)))
@@ -135,8 +138,10 @@ def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
 
 
 def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
-    """Places of `found`, by step and start, whose kernels begin one after the other in both traces: as many of each step as
-    possible, of the first rank and pairs that are certain."""
+    """Return the places of the largest set of certain pairs whose kernels begin in the same order in both traces.
+
+    Only pairs of the first rank are used; the result is ordered by step and start.
+    """
     sure = np.flatnonzero(found.certain)
     ranks = np.array([device.rank for device in first.devices] or [0])
     sure = sure[ranks[first.device.device[found.first[sure]]] == ranks.min()] if len(sure) else sure
@@ -152,7 +157,7 @@ def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
 
 
 def _longest_growing(begin: Column, then: Column) -> Column:
-    """The places of as many as possible of `then` that grow, where `begin` grows too (patience sorting)."""
+    """Return the places of the longest subsequence in which both `begin` and `then` increase (patience sorting)."""
     fresh = np.ones(len(begin), dtype=bool)
     fresh[1:] = begin[1:] > begin[:-1]
     rows = np.flatnonzero(fresh)
@@ -178,13 +183,13 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# By what the k-th goes with the k-th, from most to least; each takes what those before have left over.
+# Keys for pairing k-th with k-th, from strictest to loosest; each applies to what the previous ones left over.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),
     (*_SAME_PLACE, "phase", "op", "name"),
     (*_SAME_PLACE, "op", "name"),
-    (*_SAME_PLACE, "phase", "name", "duration_ns"),  # work that no op took is replayed for as long as it was recorded
+    (*_SAME_PLACE, "phase", "name", "duration_ns"),  # a replay runs work without an op for its recorded time
     (*_SAME_PLACE, "phase", "name"),
     (*_SAME_PLACE, "name"),
     (*_SAME_PLACE, "phase", "op"),
@@ -193,7 +198,7 @@ _LEVELS = (
 
 @dataclass(frozen=True)
 class _LaunchedWork:
-    """One side's device work, pair of steps by pair, in order of launch. Names are numbers that both sides share."""
+    """The device work of one trace, by pair of steps and in launch order. Names are numbers that both traces share."""
 
     row: Column
     step: Column
@@ -235,10 +240,10 @@ class _LaunchedWork:
 
 
 def _by_pair(trace: Trace, rows: Column, steps: Sequence[int]) -> tuple[Column, Column]:
-    """The rows pair by pair, and the number of each one's pair; rows of a step in several pairs come several times."""
+    """Return the rows by pair, and each row's pair number; rows of a step in several pairs are repeated."""
     if not steps:
         return rows, np.zeros(len(rows), dtype=np.int64)
-    # A step of another rank is in the pairs of the first rank's step of the same place.
+    # A step of another rank belongs to the pairs of the first rank's step at the same place.
     order = np.full(len(trace.steps) + 1, NONE)
     for rank in np.unique(trace.steps.rank).tolist():
         own = steps_in_order(trace, rank)
@@ -255,7 +260,7 @@ def _numbers(values: Sequence[object], texts: dict[object, int]) -> Column:
 
 
 def _named(numbers: Column, names: Column, rows: Column) -> Column:
-    """The number of each row's name, NONE without a row or a name."""
+    """Return the number of each row's name; NONE without a row or a name."""
     found = np.full(len(rows), NONE, dtype=np.int64)
     known = np.flatnonzero(rows >= 0)
     string = names[rows[known]]
@@ -265,14 +270,14 @@ def _named(numbers: Column, names: Column, rows: Column) -> Column:
 
 
 def _shapes_of(text: str) -> object:
-    """What the text says if it is of shapes, in the order in which equivalent calls are compared."""
+    """Return the shapes in the text in the order used to compare equivalent calls; the text itself if it has no shapes."""
     if text[:1].isdigit() and not text.strip("0123456789,;?"):
         return canonical_shapes(parse_shapes(text))
     return None
 
 
 def _common_keys(*sides: Sequence[Column]) -> list[Column]:
-    """One number for each different combination of values, the same on both sides."""
+    """Return one number for each combination of values, the same on both sides."""
     ends = np.cumsum([len(columns[0]) for columns in sides])[:-1]
     key = np.zeros(sum(len(columns[0]) for columns in sides), dtype=np.int64)
     for column in zip(*sides, strict=True):
@@ -282,7 +287,7 @@ def _common_keys(*sides: Sequence[Column]) -> list[Column]:
 
 
 def _numbered(key: Column) -> Column:
-    """Of each one how many of its key came before it."""
+    """Return for each row how many earlier rows have the same key."""
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     first = np.searchsorted(ordered, ordered, side="left")
@@ -297,7 +302,7 @@ def _one_key(*pairs: tuple[Column, Column]) -> list[Column]:
 
 
 def _changed(duration_ns: Column, change_ns: Column, same_name: Column) -> Column:
-    """The KernelChange of pairs that have both sides."""
+    """Return the KernelChange of complete pairs."""
     alike = np.abs(change_ns) <= np.maximum(SAME_SHARE * duration_ns, SAME_NS)
     found = np.where(change_ns > 0, KernelChange.LONGER, KernelChange.SHORTER)
     return np.where(same_name, np.where(alike, KernelChange.SAME, found), KernelChange.OTHER_KERNEL)

@@ -1,14 +1,14 @@
-"""Why the second of two traces takes longer, or less: sentences, each with its figure, the largest difference first.
+"""Explain why the second of two traces is slower or faster: one sentence per reason, the largest difference first.
 
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-A reason is a difference between two figures of the same thing: time by phase, within a phase the parts of nn.DataParallel, what
-the devices waited for, ops, within an op its kernels, communication that nothing hid. A part of a difference is named below it
-and not added to it again: `phase` says of which phase or op it is a part.
+A reason compares one figure of both traces: a phase, a part of nn.DataParallel within a phase, the devices' idle time, an op, a
+kernel within an op, or communication that does not overlap with compute. Parts of a difference are listed below it, not
+added again. `phase` names the phase or op that a reason is part of.
 
 Phases are compared on the host, where they add up to the step. If the host runs ahead of the device in either trace
-(`traces.figures.pace`), the host's phases decide nothing, and the GPU time of what each phase launched is compared instead.
+(`traces.figures.pace`), host phases do not determine the step time, so the GPU time launched by each phase is compared instead.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from traces.analyses.idle import IdleTime
 from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement, op_key
 from traces.comparison.compare import Comparison
 
-_NEGLIGIBLE_SHARE = 0.002  # of a step: a smaller difference explains nothing
+_NEGLIGIBLE_SHARE = 0.002  # of a step; smaller differences are left out
 _MOST_OPS = 5
 _MOST_KERNELS = 3  # of an op
-_MOST_NAMES = {"op": 2, "kernel": 1}  # of a replacement
+_MOST_NAMES = {"op": 2, "kernel": 1}  # shown on each side of a replacement
 
-# The phase of each part of nn.DataParallel, and what a reader may not know of it.
+# Each part of nn.DataParallel: its phase, and an explanation for the reader.
 _PARTS = {
     "scatter": ("forward", "the batch is copied from one GPU to the others"),
     "replicate": ("forward", "parameters are copied to each GPU anew in each step"),
@@ -47,12 +47,15 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """`delta_ns` per step: positive where the second trace takes longer. `phase` is the phase, or the `what` of the op, that it
-    is a part of, or "". `names` are names of kernels and ops in the text, which may be long."""
+    """One reason. `delta_ns` is per step, positive if the second trace takes longer.
+
+    `phase` is the phase, or the `what` of the op, that the reason is part of; else "". `names` are the names of kernels and ops
+    in the text, which may be long.
+    """
 
     what: str
     delta_ns: int
-    before_ns: int | None  # None: the first trace has no such thing
+    before_ns: int | None  # None: not in the first trace
     after_ns: int | None
     phase: str
     text: str
@@ -61,16 +64,16 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why two traces differ, in sentences; `delta_ns` is by how much longer the second one's step time is."""
+    """Why two traces differ, in sentences; `delta_ns` is the second trace's step time minus the first's."""
 
     headline: str
     delta_ns: int | None
-    caution: str  # what to know before the reasons are believed, a sentence; "": nothing
+    caution: str  # a sentence to read before the reasons; "" if not needed
     reasons: list[Reason]
 
 
 def explain(comparison: Comparison) -> Explanation:
-    """Of the step times that the comparison compares; reasons under 0.2 % of a step are left out."""
+    """Explain the difference in step time; reasons below 0.2 % of a step are left out."""
     before_ns, after_ns = comparison.steps.recorded_median_ns, comparison.steps.replayed_median_ns
     if before_ns is None or after_ns is None:
         return Explanation("One of the two has no steps, so there is no difference per step to explain.", None, "", [])
@@ -129,7 +132,7 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
         plain = name.partition(" ")[0]
         phase, meaning = _PARTS.get(plain, ("", ""))
         before_ns, after_ns = part.recorded_median_ns, part.replayed_median_ns
-        # A replica's own time is compared with what one GPU computes in that phase, which is no part there.
+        # Without the part in A (one GPU), a replica's own time is compared with A's forward pass.
         if plain == "parallel_apply" and before_ns is None:
             whole = comparison.phases.get("forward")
             of_one = None if whole is None else whole.device_recorded_median_ns or whole.recorded_median_ns
@@ -142,7 +145,7 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
 def _idle(comparison: Comparison) -> Iterator[Reason]:
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
     pairs = [(device, device) for device in sorted(before.keys() | after.keys())]
-    if len(before) == len(after):  # one rank of several may be on another device in each
+    if len(before) == len(after):  # ranks may be on different devices in the two traces
         pairs = list(zip(sorted(before), sorted(after), strict=True))
     for ours, theirs in pairs:
         device = ours if ours == theirs else f"{ours} (B: {theirs})"
@@ -168,7 +171,7 @@ def _communication(comparison: Comparison) -> Iterator[Reason]:
 
 
 def _work(comparison: Comparison) -> Iterator[Reason]:
-    """Ops, each followed by its kernels; then kernels whose op is not known or did not change."""
+    """Yield ops, each followed by its kernels; then kernels without a listed op."""
     ops, kernels = (_by_size(lists) for lists in (comparison.changes.ops, comparison.changes.kernels))
     told: set[int] = set()
     for op in ops[:_MOST_OPS]:

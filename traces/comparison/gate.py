@@ -1,20 +1,20 @@
-"""Budgets for continuous integration: what a step may take, read from a TOML file and held against a comparison.
+"""Budgets for continuous integration: limits for a step, read from a TOML file and checked against a comparison.
 
     budgets = read_budgets(Path("budgets.toml"))
     result = check(budgets, comparison)
     result.passed, result.checks[0]     # False, Check("step_time", budget=180_000_000, value=184_200_000, passed=False)
 
     [budget]
-    step_time = "180 ms"        # the pace of the second trace (traces/figures/pace.py): at most this...
-    step_time_change = "5 %"    # ...or at most this much over the first one's
+    step_time = "180 ms"        # the pace of the second trace (traces/figures/pace.py), at most this...
+    step_time_change = "5 %"    # ...or at most this increase over the first trace's
     compute_time = "110 ms"     # the step time without data loading; compute_time_change likewise
     gpu_busy = "100 ms"         # GPU time of a step; gpu_busy_change likewise
-    memory_peak = "14 GiB"      # the most that any device had allocated; memory_peak_change likewise
-    missing_ops = 0             # kinds of calls that a replay's recording does not hold
-    matched = "99 %"            # of a replay's GPU time matched op by op: at least
+    memory_peak = "14 GiB"      # the highest peak of any device; memory_peak_change likewise
+    missing_ops = 0             # kinds of calls that are missing from a replay's recording
+    matched = "99 %"            # share of a replay's GPU time that was matched op by op, at least
     same_program = true         # the comparison's verdict
 
-A figure that neither trace has cannot be within its budget: that is a failure too, and said so.
+If neither trace has the figure, the budget fails and the result says so.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ KEYS = (*_UNITS, *_CHANGES, "missing_ops", "same_program")
 
 
 class GateError(TraceError):
-    """A file of budgets that cannot be read: names the file, the key and what to write."""
+    """A budget file that cannot be used; the message names the file, the key and what to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One budget. Times in ns, sizes in bytes, shares as fractions; `value` is None where no trace has the figure."""
+    """One budget. Times in ns, sizes in bytes, shares as fractions; `value` is None if the figure is missing."""
 
     name: str
     budget: float
@@ -59,14 +59,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """Whether all budgets were kept, and each of them."""
+    """Whether all budgets were kept, and the check of each."""
 
     passed: bool
     checks: list[Check]
 
 
 def read_budgets(path: Path) -> dict[str, float]:
-    """By key. Raises GateError for what is no budget, and OSError as the file system does."""
+    """Read the budgets by key. Raises GateError for invalid budgets, and OSError."""
     try:
         told = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -78,7 +78,7 @@ def read_budgets(path: Path) -> dict[str, float]:
 
 
 def check(budgets: Mapping[str, float], comparison: Comparison) -> GateResult:
-    """Hold the second trace of the comparison against the budgets."""
+    """Check the second trace of the comparison against the budgets."""
     values = _figures(comparison)
     checks = []
     for name, budget in budgets.items():

@@ -1,5 +1,5 @@
-"""Figures of one trace: pace, busy time, phases, memory, and their summary.
+"""Figures of one trace: pace, busy time, phases, memory, and a summary of all of them.
 
-`pace.py` defines a step and how long it takes; everything that reports a step time uses it.
-`measure.py` reads tables and durations, and `summary.summarize` gathers what `trace info` prints.
+`pace.py` defines when a step begins and how long it takes; everything that reports a step time uses it.
+`measure.py` computes busy time, phase times and tables; `summary.summarize` collects what `trace info` prints.
 """

@@ -2,11 +2,10 @@
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-Between two completions of a step the device is busy or idle. If it is hardly ever idle (Note [What limits the pace] in
-`traces.figures.pace`), the device is the limit, or other ranks if most of its work is communication that no computing hides.
-Otherwise the limit is what most of its idle time is due to: data, other ranks, or the host. What a profiler adds to the host's
-time is no part of it: idle time is the pace without GPU time, and only its division among the reasons is taken from profiled
-steps.
+If the device is hardly ever idle (Note [What limits the pace] in `traces.figures.pace`), the limit is the device, or other
+ranks if most of its work is communication that does not overlap with compute. Otherwise the limit is what causes most of the
+idle time: data, other ranks, or the host. The profiler's overhead is excluded: idle time is the pace minus GPU time, and
+profiled steps only provide the shares of the causes.
 """
 
 from __future__ import annotations
@@ -19,14 +18,16 @@ from traces.analyses.idle import IdleTime
 from traces.figures.pace import DEVICE, HOST, StepPace
 
 DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
-_MUCH_DATA = 0.1  # of the pace: without kernels, a shorter wait for data is not called the limit
+_MUCH_DATA = 0.1  # share of the pace: in traces without kernels, data is the limit only if the wait is at least this long
 
 
 @dataclass(frozen=True, slots=True)
 class PaceLimit:
-    """`limit` is "device", "host", "data", "other ranks" or "unknown". `gain_ns` is the most by which a step would be shorter
-    without it, and `share` the part of the pace that this is. For "device" that is the time in which it is idle or only
-    communicates: more can be gained by less GPU work alone. None: not known."""
+    """`limit` is "device", "host", "data", "other ranks" or "unknown".
+
+    Without the limit a step would be at most `gain_ns` shorter; `share` is that time over the pace. For "device" it is the time
+    in which the device is idle or only communicates; any further gain needs less GPU work. None means unknown.
+    """
 
     limit: str
     gain_ns: int | None
@@ -34,7 +35,7 @@ class PaceLimit:
 
 
 def bottleneck(pace: StepPace | None, idle: Mapping[str, IdleTime], between_ranks: Communication | None) -> PaceLimit | None:
-    """Of a trace with this pace, idle times by device, and communication; None without steps."""
+    """Return the limit of a trace with this pace, idle times by device, and communication; None without steps."""
     if pace is None or not pace.pace_ns:
         return None
     data_ns = pace.pace_ns - pace.without_data_ns
@@ -67,11 +68,11 @@ def _without_kernels(pace: StepPace, data_ns: int) -> PaceLimit:
 
 
 def _exposed_ns(between_ranks: Communication | None) -> int:
-    """Per step of a rank: communication that no computing hides."""
+    """Communication per step and rank that does not overlap with compute."""
     return 0 if between_ranks is None else between_ranks.exposed_ns // max(between_ranks.steps, 1)
 
 
 def _share_of(idle: Mapping[str, IdleTime], reason: str) -> float:
-    """Of the idle time of all devices, waits for data left out."""
+    """The reason's share of the idle time of all devices, excluding waits for data."""
     others_ns = sum(of.idle_ns - of.by_reason.get("data", 0) for of in idle.values())
     return sum(of.by_reason.get(reason, 0) for of in idle.values()) / others_ns if others_ns else 0.0

@@ -1,13 +1,13 @@
-"""What can be read off a trace: busy time, steps, phases, the ops behind the kernels, memory.
+"""Figures computed from a trace: busy time, steps, phases, the ops behind the kernels, memory.
 
-Shared by info, diff and replay. Everything here is plain numpy over whole columns, and nothing here judges or prints.
+`trace info`, `trace diff` and replay share these functions.
 
     trace = load("v100.msgpack")
     busy_ns(trace)                          # 603557000: the union of all GPU work, per device, summed
-    phase_times(trace)["forward"].host_ns   # one figure per step
+    phase_times(trace)["forward"].host_ns   # one value per step
 
-Work on a device belongs to the step and phase in which the host *launched* it: the host runs ahead of the GPU by up to
-a step and more, so start times would shift it to later steps. Only work without a known launch goes by its start.
+Device work belongs to the step and phase in which the host *launched* it. The host can be more than a step ahead of the GPU,
+and start times would then assign the work to later steps. Work without a known launch is assigned by its start time.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from traces.model.trace import NONE, Column, HostKind, HostSpans, Origin, StepKi
 
 
 def work_rows(trace: Trace) -> Column:
-    """The rows of `trace.device` during which a device is busy."""
+    """Return the rows of `trace.device` that are work: kernels, copies and memsets."""
     return np.flatnonzero(trace.device.is_work)
 
 
 def grouped(*columns: Column) -> list[Column]:
-    """The rows that have the same values in all these columns, group by group in the order of the values."""
+    """Group the rows that have the same values in all these columns; groups are ordered by their values."""
     order = np.lexsort(columns[::-1])
     keys = np.stack([column[order] for column in columns])
     bounds = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
@@ -37,25 +37,25 @@ def grouped(*columns: Column) -> list[Column]:
 
 
 def busy_by_device(trace: Trace) -> dict[int, Intervals]:
-    """The busy time of every device that did any work, by row of `trace.devices`."""
+    """Return each device's busy time, by row of `trace.devices`; devices without work are left out."""
     spans = trace.device.take(work_rows(trace))
     return {int(spans.device[rows[0]]): Intervals(spans.start_ns[rows], spans.end_ns[rows]) for rows in grouped(spans.device)}
 
 
 def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
-    """The busy time of every stream, by (row of `trace.devices`, number of the stream)."""
+    """Return each stream's busy time, by (row of `trace.devices`, stream number)."""
     spans = trace.device.take(work_rows(trace))
     streams = [spans.take(rows) for rows in grouped(spans.device, spans.stream)]
     return {(int(of.device[0]), int(of.stream[0])): Intervals(of.start_ns, of.end_ns) for of in streams}
 
 
 def busy_ns(trace: Trace) -> int:
-    """GPU busy time: the union of kernels, copies and memsets of each device, summed over devices."""
+    """Return GPU busy time: the union of kernels, copies and memsets of each device, summed over devices."""
     return sum(busy.total_ns for busy in busy_by_device(trace).values())
 
 
 def window_ns(trace: Trace) -> tuple[int, int]:
-    """The first start and the last end of anything in the trace; (0, 0) for an empty one."""
+    """Return the first start and the last end in the trace; (0, 0) if the trace is empty."""
     tables = [table for table in (trace.steps, trace.host, trace.device, trace.phases) if len(table)]
     if not tables:
         return 0, 0
@@ -63,26 +63,28 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """The rows of the steps whose times count: of the training steps those that are clean, else those that were profiled,
-    else warm-up; evaluation steps where there is nothing else."""
+    """Return the rows of the steps whose times count.
+
+    These are the clean training steps. Without any: the profiled steps, else warm-up, else evaluation.
+    """
     return _first_of(trace, StepKind.STEADY, StepKind.PROFILED, StepKind.WARMUP, StepKind.EVALUATION)
 
 
 def profiled_steps(trace: Trace) -> Column:
-    """The rows of the steps whose kernels count: the profiled ones where the recording says which those are, else
-    `steady_steps`."""
+    """Return the rows of the steps whose kernels count: the profiled steps, or `steady_steps` if none is marked as profiled."""
     return _first_of(trace, StepKind.PROFILED, StepKind.STEADY, StepKind.WARMUP, StepKind.EVALUATION)
 
 
 def evaluation_steps(trace: Trace) -> Column:
-    """The rows of the batches that were evaluated without training."""
+    """Return the rows of the evaluation steps: batches without training."""
     return np.flatnonzero(trace.steps.kind == StepKind.EVALUATION)
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """Per step a number that steps share, also of two traces, which hold as many backward passes and steps of optimizers.
+    """Return a number per step that is equal for steps with the same number of backward passes and optimizer steps.
 
-    A script with several trainers has steps of several kinds: of five of a critic the last may hold the generator's as well.
+    The numbers can be compared between traces. Scripts with several trainers have several kinds of steps: in a GAN, one in five
+    critic steps may also train the generator.
     """
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
@@ -93,7 +95,10 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Of each of these rows of steps those of the most frequent kind (`passes_of_steps`) that all have, if there is one."""
+    """Filter each list of step rows to the most frequent kind (`passes_of_steps`) that all lists contain.
+
+    Returns the lists unchanged if there is no such kind.
+    """
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):
@@ -102,18 +107,18 @@ def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
 
 
 def _first_of(trace: Trace, *kinds: StepKind) -> Column:
-    """The rows of the first of these kinds that there is."""
+    """Return the rows of the first of these kinds that occurs."""
     rows = (np.flatnonzero(trace.steps.kind == kind) for kind in kinds)
     return next((found for found in rows if len(found)), np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """One phase over all steps: its time in each, 0 where a step went without it; phases of one name are summed.
+    """The times of one phase in each step; 0 in steps without it, and summed if it occurs more than once.
 
-    `host_ns` is the time between the phase's begin and end on the host; the phases of a step add up to the step.
-    `device_ns` is what a pair of CUDA events at the same two points would read, waiting included, or None if no step has any.
-    In the steps of the mask `is_untimed` some stretch of the phase has no such times, so the sum there is too small.
+    `host_ns` is the time from the phase's begin to its end on the host; the phases of a step add up to the step.
+    `device_ns` is the time between two CUDA events at the same two points, waits included; None if no step has events.
+    `is_untimed` is a mask of the steps in which part of the phase has no events, so the sum there is too small.
     """
 
     host_ns: Column
@@ -122,7 +127,7 @@ class PhaseTimes:
 
 
 def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
-    """The phases by name, in the order of their first occurrence."""
+    """Return the phases by name, in the order of their first occurrence."""
     phases, steps = trace.phases, len(trace.steps)
     inside = phases.take((phases.step >= 0) & (phases.step < steps))
     names, first = np.unique(inside.name, return_index=True)
@@ -141,8 +146,10 @@ def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
 
 
 def phase_busy_ns(trace: Trace) -> dict[str, Column]:
-    """How long the devices were busy with the work that each phase launched, summed over devices: by name, one figure per
-    step. Empty without device work."""
+    """Return how long the devices were busy with the work that each phase launched, summed over devices.
+
+    The result has one column per phase name, with one value per step. It is empty without device work.
+    """
     work = work_rows(trace)
     phase = launch_phases(trace)[work]
     work, phase = work[phase >= 0], phase[phase >= 0]
@@ -159,7 +166,7 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 
 
 def launch_time_ns(trace: Trace) -> Column:
-    """When each device span was launched on the host; its own start where the launch is not known."""
+    """Return when the host launched each device span; the span's own start if its launch is unknown."""
     spans = trace.device
     if not len(trace.host):
         return np.asarray(spans.start_ns)
@@ -167,15 +174,15 @@ def launch_time_ns(trace: Trace) -> Column:
 
 
 def step_windows(trace: Trace) -> TimeWindows:
-    """The steps of each rank, to be asked which of them holds a time on the host."""
+    """Return the steps of each rank as windows in host time."""
     return TimeWindows(trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank)
 
 
 def backlog(trace: Trace) -> Column:
-    """A mask of the device spans that were launched before the recording began.
+    """Return a mask of the device spans that were launched before the recording began.
 
-    Their launch is not known, and they start on their stream before all spans with a known launch: a stream runs its work in
-    the order of the launches.
+    Their launch is unknown, and they start before every span with a known launch on their stream. Since a stream runs its work
+    in launch order, they were launched earlier.
     """
     spans = trace.device
     unknown = spans.launch == NONE
@@ -190,7 +197,7 @@ def backlog(trace: Trace) -> Column:
 
 
 def launch_steps(trace: Trace) -> Column:
-    """The row of `trace.steps` in which each device span was launched, or NONE; the backlog belongs to no step.
+    """Return the row of `trace.steps` in which each device span was launched; NONE outside steps and for the backlog.
 
     See Note [A step's time] in `traces.figures.pace`.
     """
@@ -198,58 +205,60 @@ def launch_steps(trace: Trace) -> Column:
 
 
 def phase_windows(trace: Trace) -> TimeWindows:
-    """The phases of each rank, to be asked which of them holds a time on the host."""
+    """Return the phases of each rank as windows in host time."""
     phases = trace.phases
     ranks = np.where(phases.step >= 0, trace.steps.rank[phases.step], 0) if len(trace.steps) else np.zeros(len(phases))
     return TimeWindows(phases.start_ns, phases.end_ns, ranks)
 
 
 def launch_phases(trace: Trace) -> Column:
-    """The row of `trace.phases` in which each device span was launched, or NONE; the backlog belongs to no phase."""
+    """Return the row of `trace.phases` in which each device span was launched; NONE outside phases and for the backlog."""
     return np.where(backlog(trace), NONE, phase_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
 
 def launch_phase_names(trace: Trace) -> Column:
-    """The name of the phase in which each device span was launched, "" outside of phases."""
+    """Return the name of the phase in which each device span was launched; "" outside phases."""
     return phase_names(trace)[launch_phases(trace)]
 
 
 def phase_names_at(trace: Trace, times_ns: Column) -> Column:
-    """The name of the phase that is under way at each of these times, of whichever rank; "" outside of phases."""
+    """Return the name of the phase of any rank that covers each of these times; "" outside phases."""
     return phase_names(trace)[TimeWindows(trace.phases.start_ns, trace.phases.end_ns).holding(times_ns)]
 
 
 def phase_names(trace: Trace) -> Column:
-    """By row of `trace.phases`; the last one, "", answers for NONE."""
+    """Return the phase name of each row of `trace.phases`, then "" at the end so that NONE gives ""."""
     return np.array([*(trace.strings[name] for name in trace.phases.name.tolist()), ""])
 
 
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
-    """The op span that launched each device span (the innermost around the launch, or the outermost), or NONE."""
+    """Return the innermost (or outermost) op that launched each device span, as a row of `trace.host`; NONE without an op."""
     host = trace.host
     launch = np.where(trace.device.launch < len(host), trace.device.launch, NONE)
     if not len(host):
         return np.full(len(launch), NONE, dtype=np.int64)
     op = np.append(enclosing(host, host.kind == HostKind.OP), NONE)
     if outermost:
-        above = np.append(op[np.append(host.parent, NONE)[op]][:-1], len(host))  # the last row answers for NONE, and is its own
+        above = np.append(op[np.append(host.parent, NONE)[op]][:-1], len(host))  # the last row stands for NONE
         rows = np.arange(len(above))
         op = np.where(op == NONE, NONE, _last_of_chain(np.where(above == NONE, rows, above))[op])
     return np.asarray(np.where(launch >= 0, op[launch], NONE))
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """For each host span the innermost around it, itself included, of those that the mask chooses; NONE where there is none."""
-    # A parent stands before its children; what does not is ignored, so that the search ends on any input.
+    """Return the innermost span around each host span (or the span itself) that the mask `wanted` selects; else NONE."""
+    # Parents come before their children. Other parents are ignored, so the search ends on any input.
     parent = np.append(np.where(host.parent < np.arange(len(host)), host.parent, NONE), NONE)
     rows = np.arange(len(parent))
-    found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]  # the last answers for NONE, and is its own
+    found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]  # the last row stands for NONE
     return np.where(found < len(host), found, NONE)
 
 
 def _last_of_chain(following: Column) -> Column:
-    """Where each row gets to that goes on to the one that `following` names, until one names itself. Doubles the stride, so
-    that a nest of any depth takes few rounds."""
+    """Follow `following` from each row until a row that points to itself, and return that row.
+
+    The stride doubles in each round, so deep nesting needs few rounds.
+    """
     at = np.where(following < 0, len(following) - 1, following)
     while ((further := at[at]) != at).any():
         at = further
@@ -258,7 +267,7 @@ def _last_of_chain(following: Column) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class WorkSum:
-    """A row of a table of kernels or ops: `count` is how many kernels, or how many ops with device work."""
+    """A row of a table of kernels or ops. `count` is the number of kernels, or of ops that launched device work."""
 
     name: str
     count: int
@@ -266,13 +275,13 @@ class WorkSum:
 
 
 def kernel_table(trace: Trace) -> list[WorkSum]:
-    """Kernels, copies and memsets by name, most device time first."""
+    """Return kernels, copies and memsets by name, most device time first."""
     spans = trace.device.take(work_rows(trace))
     return _table(trace, spans.name, spans.duration_ns, np.ones(len(spans)))
 
 
 def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
-    """Ops by name with the device time of the work they launched, most first; work without an op is left out."""
+    """Return ops by name with the device time of the work they launched, most first; work without an op is left out."""
     rows = work_rows(trace)
     op = op_of(trace, outermost=outermost)[rows]
     rows, op = rows[op >= 0], op[op >= 0]
@@ -283,10 +292,10 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """The most memory that a device held. `source` says how that is known:
+    """The peak memory of a device. `source` is one of:
 
-    "recorded"  every event came with the device's total after it
-    "summed"    allocations minus frees since the recording began: what was held before and never freed is not in it
+    "recorded"  each memory event has the device's total after it
+    "summed"    allocations minus frees since the recording began; excludes memory that was held before and never freed
     """
 
     peak_allocated_bytes: int
@@ -296,30 +305,30 @@ class MemoryPeak:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCurve:
-    """What a device held after each of its memory events, in order of time; `source` as in `MemoryPeak`."""
+    """The memory of a device after each of its memory events, in time order. `source` as in `MemoryPeak`."""
 
     time_ns: Column
     allocated_bytes: Column
-    before_bytes: int  # held before the first event, as far as that can be told
+    before_bytes: int  # a lower bound of what was held before the first event
     source: str
 
 
 def memory_curve(trace: Trace, device: int) -> MemoryCurve:
-    """The memory of a device (a row of `trace.devices`) over time."""
+    """Return the memory of a device (a row of `trace.devices`) over time."""
     events = trace.memory
     here = events.take(events.device == device)
     here = here.take(np.argsort(here.time_ns, kind="stable"))
     known = here.allocated_bytes != NONE
     if known.any():
         return MemoryCurve(here.time_ns[known], here.allocated_bytes[known], 0, "recorded")
-    # Frees of older memory drive the sum below zero; that much at least was held when the recording began.
+    # Frees of older memory make the sum negative. At least that much was held when the recording began.
     total = np.cumsum(here.bytes)
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(here.time_ns, total + before_bytes, before_bytes, "summed")
 
 
 def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
-    """The memory peak of every device that has memory events, by row of `trace.devices`."""
+    """Return the memory peak of every device that has memory events, by row of `trace.devices`."""
     events = trace.memory
     peaks = {}
     for device in np.unique(events.device[events.device >= 0]).tolist():
@@ -331,9 +340,9 @@ def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
 
 
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
-    """Nanoseconds of device work launched within steps, by where the times come from.
+    """Return the nanoseconds of device work launched in steps, by the origin of the times.
 
-    Without any device spans (a phase-grained trace) the phases' times on the device stand in for them.
+    Without device spans (a phase-grained trace) the phases' device times are used.
     """
     rows = work_rows(trace)
     if len(rows):
@@ -364,7 +373,10 @@ def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> 
 
 
 def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Rows of the work that host spans launched in these steps (in all, where there are none), and the rows of those spans."""
+    """Return the rows of the device work launched in these steps (in the whole trace if `steps` is empty), and its launches.
+
+    Work without a known launch is left out.
+    """
     rows = work_rows(trace)
     rows = rows[np.isin(launch_steps(trace)[rows], steps)] if len(steps) else rows
     launch = trace.device.launch[rows]
@@ -373,7 +385,7 @@ def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
 
 
 def runtime_calls(trace: Trace, rank: int, is_wanted: Callable[[str], bool]) -> Column:
-    """Rows of the calls into the GPU's runtime by the rank's host, those with a name that is wanted."""
+    """Return the host rows of the rank's GPU runtime calls whose name satisfies `is_wanted`."""
     host = trace.host
     calls = host.kind == HostKind.RUNTIME
     names = [name for name in np.unique(host.name[calls]).tolist() if is_wanted(trace.strings[name])]
@@ -382,7 +394,7 @@ def runtime_calls(trace: Trace, rank: int, is_wanted: Callable[[str], bool]) -> 
 
 
 def begin_in_steps(trace: Trace, rows: Column, steps: Column) -> Column:
-    """Whether each of these host rows begins in one of these steps of its rank; all do where there are none."""
+    """Return a mask of the host rows that begin in one of these steps of their rank; all True if `steps` is empty."""
     if not len(steps):
         return np.ones(len(rows), dtype=bool)
     rank_of_thread = np.array([*(thread.rank for thread in trace.threads), NONE])
@@ -391,11 +403,11 @@ def begin_in_steps(trace: Trace, rows: Column, steps: Column) -> Column:
 
 
 def rank_of_device(trace: Trace, device: int) -> int:
-    """The rank of a row of `trace.devices`; 0 for a device that the table lacks."""
+    """Return the rank of a row of `trace.devices`; 0 if the table has no such row."""
     return trace.devices[device].rank if device < len(trace.devices) else 0
 
 
 def device_ranks(trace: Trace) -> Column:
-    """The rank of each device span."""
+    """Return the rank of each device span."""
     ranks = np.array([device.rank for device in trace.devices] or [0], dtype=np.int64)
     return np.asarray(ranks[np.where(trace.device.device < len(ranks), trace.device.device, 0)])

@@ -1,4 +1,4 @@
-"""How long a training step takes: the product's one definition of a step's time, on the host and on the devices.
+"""How long a training step takes, on the host and on the devices. Every step time that the product reports comes from here.
 
     of = pace(load("async.msgpack"))
     of.pace_ns, of.limit            # 20_000_000, "device": the host needs 2 ms per step, the GPU 20 ms
@@ -6,45 +6,44 @@
     of.gpu_time_ns                  # 20_000_000: the GPU is busy for all of it
 
 Note [A step's time]
-    A step has a *host span* [start, end), and on each device the work that was *launched* in it: every kernel, copy and memset
-    whose launching call began in the host span. For the kernels of a CUDA graph that is the call that launched the graph.
-    Work is never cut where a step ends on the host, and work that ends after the last step still belongs to its step. Work
-    whose launch was not recorded belongs to the step in which it starts. The exception is the backlog: work without a known
-    launch that comes on its stream before all work with a known launch. It was launched before the recording began, so it
-    belongs to no step.
+    A step has a *host span* [start, end). On each device it owns the work *launched* in that span: kernels, copies and memsets
+    whose launching call began there. For kernels of a CUDA graph, that is the call that launched the graph. Work is never cut
+    at the end of a step, and work that ends after the last step still belongs to its step. Work without a recorded launch
+    belongs to the step in which it starts. The exception is the backlog: work without a known launch that precedes all work
+    with a known launch on its stream. It was launched before the recording began and belongs to no step.
 
     completion of step s on device d    the latest end of all work on d that was launched in steps up to s
     device interval of s on d           completion(s) - completion(s - 1)
     host interval of s                  host end(s) - host end(s - 1)
 
-    A step without a predecessor has its own span instead: on the host its duration; on the device the time from its host
-    start, or from the end of earlier work if that is later, to its completion. A step has no predecessor if it is the first of
-    its rank, if its number does not follow the number before, or if the profiler was started or stopped between the two.
+    A step without a predecessor is measured alone: its duration on the host; on the device, the time to its completion from its
+    host start, or from the end of earlier work if that is later. A step has no predecessor if it is the first of its rank, if
+    its number is neither the previous step's nor one higher, or if the profiler was started or stopped between the two.
 
     host pace       the median host interval of the steady steps, on the slowest rank
     device pace     the median device interval of the steady steps, on the slowest device that gets work in each of them
     pace            the larger of the two (but see Note [Steps of several kinds])
-    GPU time        of a step: how long each device was busy (union) with the work launched in the step, summed over devices
+    GPU time        of a step: how long each device was busy (union) with the work launched in it, summed over devices
     lag             completion(s) - host end(s), on the slowest device; if it grows, the device falls further behind
 
-    Steps that were timed by CUDA events alone have no kernels (`trace record`: clean steps, and all steps at phase grain).
-    Their completion is the latest device end of their phases. Their GPU time is not known. The same holds for steps that take
-    no time on the host (an estimate by a replay without host time): no launch can begin in them.
+    Steps timed only by CUDA events have no kernels (`trace record`: clean steps, and all steps at phase grain). Their
+    completion is the latest device end of their phases, and their GPU time is unknown. The same holds for steps that take
+    no time on the host (a replay estimate without host time), because no launch can begin in them.
 
 Note [Steps of several kinds]
-    Steps of a script with several trainers are long and short in turn (a GAN; one update after several batches). What the host
-    does after a long step's last kernel lies in the next step's device interval, so the two medians are of different mixtures
-    and the larger one means nothing. There the device's intervals count if it is still working when the host ends a step (the
-    median lag is above 0), and the host's otherwise.
+    A script with several trainers (a GAN; one update after several batches) alternates long and short steps. Host work after
+    a long step's last kernel counts in the next step's device interval. The two medians then mix different steps, and the
+    larger one means nothing. For such scripts the device's intervals count if the device is still working when the host ends a
+    step (median lag above 0), and the host's otherwise.
 
 Note [What limits the pace]
     A host that waits for the device in each step has the same interval as the device, whichever of the two is slow. So the
-    limit is not the larger interval, but: "device" if the device's pace exceeds the host's by more than 2 %, or if GPU time
-    fills at least 90 % of the pace; "host" otherwise. `traces.analyses.idle` says what the device waits for.
+    limit is not simply the larger interval. It is "device" if the device's pace exceeds the host's by more than 2 %, or if GPU
+    time fills at least 90 % of the pace; otherwise "host". `traces.analyses.idle` shows what the device waits for.
 
 Note [Waits for data]
-    "Without data loading" leaves out only the time in `loader` phases during which no device had queued work (work launched
-    and not finished). A wait that the device's queue covers costs nothing.
+    "Without data loading" subtracts only the time in `loader` phases during which no device had queued work (launched and not
+    yet finished). A wait is free while the device still has queued work.
 """
 
 from __future__ import annotations
@@ -72,29 +71,29 @@ from traces.model.trace import NONE, Column, StepKind, Trace
 
 HOST, DEVICE = "host", "device"
 _AHEAD = 1.02  # device pace over host pace: above this the host runs ahead
-_FULL = 0.9  # GPU time over pace: above this the device has hardly any time left
-_FALLS_BEHIND = 0.01  # growth of the lag per step, over the pace: less than this is jitter
+_FULL = 0.9  # GPU time over pace: above this the device is hardly ever idle
+_FALLS_BEHIND = 0.01  # growth of the lag per step, over the pace: smaller growth is jitter
 _MOST_STEPS_GROW = 0.75  # share of the steps in which the lag must grow
 _LONG_AGO = -(2**62)
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The times of each step by Note [A step's time]. Columns have one value per row of `trace.steps`, in nanoseconds.
+    """The times of each step; see Note [A step's time]. Columns have one value per row of `trace.steps`, in nanoseconds.
 
-    Dictionaries go by row of `trace.devices`. Their columns are NONE in steps of other ranks and before a device's first work;
-    `gpu_ns` is 0 there.
+    Keys of dictionaries are rows of `trace.devices`. Their columns are NONE in steps of other ranks and before a device's first
+    work; `gpu_ns` is 0 there.
     """
 
     host_interval_ns: Column
     completion_ns: dict[int, Column]
     device_interval_ns: dict[int, Column]
     window_start_ns: dict[int, Column]  # where a step's device interval begins
-    gpu_ns: dict[int, Column]  # per device: busy with the work launched in the step
-    launches: dict[int, Column]  # per device: whether the step launched work there, or was timed there by CUDA events
+    gpu_ns: dict[int, Column]  # how long the device was busy with the work launched in the step
+    launches: dict[int, Column]  # whether the step launched work on the device, or was timed there by CUDA events
     data_wait_ns: Column  # see Note [Waits for data]
     loader_ns: Column  # all of the step's loader phases
-    passes: Column  # equal for steps of one kind, see `passes_of_steps`
+    passes: Column  # equal for steps of the same kind, see `passes_of_steps`
     follows: Column  # whether the step has a predecessor
     host_end_ns: Column
     rank: Column
@@ -108,7 +107,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepPace:
-    """How fast steps follow each other; see Note [A step's time]. Medians over the chosen steps, in nanoseconds."""
+    """The pace of a set of steps; see Note [A step's time]. Medians over these steps, in nanoseconds."""
 
     pace_ns: int
     limit: str  # "host" or "device", see Note [What limits the pace]
@@ -116,25 +115,25 @@ class StepPace:
     host_ns: int
     device_ns: int | None  # None: no device work and no CUDA events
     device: int  # row of the slowest device, or NONE
-    gpu_time_ns: int | None  # None: not known
+    gpu_time_ns: int | None  # None: unknown
     busy_share: float | None  # GPU time of the busiest device, over the pace
     without_data_ns: int
     noise: float | None  # half the distance between the quartiles over the median; None below four steps
-    falls_behind_ns: int  # by how much the lag grows in each step; 0 if it does not grow steadily
+    falls_behind_ns: int  # growth of the lag per step; 0 if it does not grow steadily
 
 
 @dataclass(frozen=True, slots=True)
 class PaceSeries:
-    """The steps that decide about the pace: their rows, and for every step the interval that counts, in nanoseconds."""
+    """The steps that determine the pace (`rows`), and the interval of every step, in nanoseconds."""
 
     rows: Column
     interval_ns: Column
     without_data_ns: Column
-    device: int  # row of the device whose intervals these are; NONE: the host's
+    device: int  # row of the device that the intervals come from; NONE: the host
 
 
 def step_times(trace: Trace) -> StepTimes:
-    """All times of all steps."""
+    """Compute the times of all steps."""
     steps = trace.steps
     order = np.lexsort((steps.start_ns, steps.rank))
     before, follows = _predecessors(trace, order)
@@ -179,7 +178,10 @@ def step_times(trace: Trace) -> StepTimes:
 
 
 def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """The host intervals of these steps (rows of `trace.steps`, perhaps repeated) on the slowest rank; None without steps."""
+    """Return the host intervals of these steps on the slowest rank; None without steps.
+
+    `rows` are rows of `trace.steps` and may repeat.
+    """
     without_data_ns = times.host_interval_ns - times.data_wait_ns
     ranks = np.unique(times.rank[rows]).tolist()
     found = [PaceSeries(rows[times.rank[rows] == rank], times.host_interval_ns, without_data_ns, NONE) for rank in ranks]
@@ -187,9 +189,9 @@ def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """The device intervals of these steps on the slowest device that got work in each of them; None without device work.
+    """Return the device intervals of these steps on the slowest device that got work in each step; None without device work.
 
-    If no device got work in each step, all that worked at all are considered.
+    If no device got work in each step, all devices with any work are considered.
     """
     steady: list[PaceSeries] = []
     some: list[PaceSeries] = []
@@ -204,7 +206,7 @@ def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """The intervals that decide about the pace of these steps: those of the host or of a device. None without steps.
+    """Return the intervals that determine the pace of these steps: the host's or a device's. None without steps.
 
     See Note [Steps of several kinds].
     """
@@ -218,9 +220,9 @@ def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
-    """The pace of a trace's steady steps, or of the given ones; None where there are none.
+    """Return the pace of these steps (by default the steady steps); None without steps.
 
-    `with_kernels`: the steps whose GPU time counts, where those are others (`profiled_steps`).
+    `with_kernels` are the steps whose GPU time counts, if they differ from `rows` (see `profiled_steps`).
     """
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)
@@ -228,7 +230,7 @@ def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | Non
 
 
 def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | None:
-    """As `pace`, of times that are known already."""
+    """Like `pace`, for step times that have already been computed."""
     host, slowest, chosen = host_series(times, rows), device_series(times, rows), pace_series(times, rows)
     if host is None or chosen is None:
         return None
@@ -257,9 +259,9 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
-    """Each step's interval, in nanoseconds, on the side that decides about the pace of the steady steps: host or device.
+    """Return each step's interval in nanoseconds, on the host or on the device, whichever determines the pace of steady steps.
 
-    On the device it is the longest of its rank's devices. Steps without device work have their host interval.
+    On the device it is the longest interval of the rank's devices. Steps without device work keep their host interval.
     """
     times = times or step_times(trace)
     decides = pace_series(times, steady_steps(trace))
@@ -272,10 +274,10 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 
 
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
-    """The time over which busy and idle of the steady steps are taken, by row of `trace.devices`.
+    """Return the time over which busy and idle time of the steps (by default `profiled_steps`) are measured, by device row.
 
-    It lasts from the completion before the first of the steps to the completion of the last one; where the steps are not
-    consecutive, there is one such window for each run of steps. Without steps: from a device's first work to its last.
+    A window runs from the completion before the first step to the completion of the last one. Each run of consecutive steps
+    has its own window. Without steps, the window runs from the device's first work to its last.
     """
     rows = profiled_steps(trace) if rows is None else rows
     if not len(rows):
@@ -286,7 +288,7 @@ def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Interv
     found = {}
     for device, done_ns in times.completion_ns.items():
         mine = rows[(trace.steps.rank[rows] == times.device_ranks[device]) & (done_ns[rows] != NONE)]
-        windows = Intervals(times.window_start_ns[device][mine], done_ns[mine])  # consecutive ones touch and become one
+        windows = Intervals(times.window_start_ns[device][mine], done_ns[mine])  # adjacent windows merge
         if windows.total_ns and device in times.gpu_ns and times.gpu_ns[device][mine].any():
             found[device] = windows
     return found
@@ -297,7 +299,7 @@ def _median(of: PaceSeries) -> int:
 
 
 def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) -> int:
-    """By how much the slowest device's lag grows per step, where it grows in most steps; else 0."""
+    """Return how much the slowest device's lag grows per step, if it grows in most steps; else 0."""
     if slowest is None:
         return 0
     rows = np.unique(slowest.rows)
@@ -310,7 +312,7 @@ def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) ->
 
 
 def _predecessors(trace: Trace, order: Column) -> tuple[Column, Column]:
-    """The row of the step before each step of its rank, or NONE; and whether that step is its predecessor."""
+    """Return the row of the previous step of the same rank (or NONE), and whether it counts as the predecessor."""
     steps = trace.steps
     before = np.full(len(steps), NONE, dtype=np.int64)
     follows = np.zeros(len(steps), dtype=bool)
@@ -324,14 +326,16 @@ def _predecessors(trace: Trace, order: Column) -> tuple[Column, Column]:
 
 
 def _timed_by_events(trace: Trace, has_work: Column) -> Column:
-    """Which steps have no kernels, but CUDA events around their phases: clean steps, those of a phase-grained trace, and those
-    that take no time on the host."""
+    """Return a mask of the steps that have no kernels but CUDA events around their phases.
+
+    These are clean steps, all steps of a phase-grained trace, and steps that take no time on the host.
+    """
     clean = (trace.steps.kind != StepKind.PROFILED) & (trace.steps.kind == StepKind.PROFILED).any()
     return np.asarray(~has_work & (clean | (trace.grain == "phase") | (trace.steps.duration_ns == 0)))
 
 
 def _latest_ends(trace: Trace, work: Column, step_of: Column, by_events: Column) -> dict[int, Column]:
-    """By device: when the last work launched in each step ended; _LONG_AGO where none was launched."""
+    """Return, by device, when the last work launched in each step ended; _LONG_AGO if the step launched none."""
     phases = trace.phases
     timed = (phases.step >= 0) & (phases.step < len(trace.steps)) & (phases.device_end_ns != NONE) & (phases.device != NONE)
     timed = np.flatnonzero(timed & np.append(by_events, False)[phases.step])
@@ -349,7 +353,7 @@ def _latest_ends(trace: Trace, work: Column, step_of: Column, by_events: Column)
 
 
 def _ends_outside_steps(trace: Trace, rows: Column) -> Column:
-    """For each step: the latest end of those of these rows of work that were launched before the step began."""
+    """Return for each step the latest end of those of the work `rows` that were launched before the step began."""
     launched_ns = np.where(backlog(trace)[rows], _LONG_AGO, launch_time_ns(trace)[rows])
     order = np.argsort(launched_ns, kind="stable")
     ends_ns = np.append(_LONG_AGO, np.maximum.accumulate(trace.device.end_ns[rows][order]))
@@ -357,7 +361,7 @@ def _ends_outside_steps(trace: Trace, rows: Column) -> Column:
 
 
 def _gpu_ns(trace: Trace, work: Column, step_of: Column) -> dict[int, Column]:
-    """By device: how long it was busy with the work launched in each step."""
+    """Return, by device, how long it was busy with the work launched in each step."""
     owned = work[step_of[work] != NONE]
     found = {}
     for device in np.unique(trace.device.device[owned]).tolist():
@@ -369,10 +373,10 @@ def _gpu_ns(trace: Trace, work: Column, step_of: Column) -> dict[int, Column]:
 
 
 def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int) -> Column:
-    """The length of the union of the intervals of each group, in nanoseconds; groups are numbered from 0."""
+    """Return the length of the union of each group's intervals, in nanoseconds; groups are numbered from 0."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # The running maximum of the ends within each group: ends are compared by rank, and a later group outranks all before it.
+    # The running maximum of the ends within each group. Adding group * n to the ranks makes each group start anew.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))
@@ -387,7 +391,7 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
 
 
 def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
-    """Per step: the time in its loader phases during which no device of its rank had queued work."""
+    """Return for each step the time in its loader phases during which no device of its rank had queued work."""
     phases, steps = trace.phases, trace.steps
     found = np.zeros(len(steps), dtype=np.int64)
     inside = (phases.step >= 0) & (phases.step < len(steps))
@@ -402,7 +406,7 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
         queued = Intervals(launched_ns[ranks == rank], trace.device.end_ns[work][ranks == rank])
         mine = steps.rank[phases.step[loads]] == rank
         exposed_ns[mine] -= queued.within(phases.start_ns[loads][mine], phases.end_ns[loads][mine])
-    # Timed by events: the device was busy until all work launched before the phase had completed.
+    # Phases timed by events: the device was busy until all work launched before the phase had completed.
     timed = by_events[phases.step[loads]]
     done_ns = _done_before(trace)[loads]
     covered_ns = np.clip(done_ns - phases.start_ns[loads], 0, phases.duration_ns[loads])
@@ -417,7 +421,7 @@ def _loader_ns(trace: Trace) -> Column:
 
 
 def _done_before(trace: Trace) -> Column:
-    """For each phase: when all work launched before it had ended, as CUDA events tell; its own start where they do not."""
+    """Return for each phase when all work launched before it had ended, from CUDA events; its own start without events."""
     phases = trace.phases
     ranks = trace.steps.rank[phases.step]
     order = np.lexsort((phases.start_ns, ranks))

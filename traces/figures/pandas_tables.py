@@ -1,4 +1,4 @@
-"""The tables of a trace as pandas frames, where pandas is installed.
+"""Convert the tables of a trace to pandas data frames, if pandas is installed.
 
 to_pandas(trace, "device").groupby("name").duration_ns.sum().nlargest(10)     # the kernels that took longest
 """
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def to_pandas(trace: Trace, table: str) -> pandas.DataFrame:
-    """One table of `trace` ("steps", "phases", "host", "device", "memory"...; see TABLES of the model) as a frame.
+    """Return one table of `trace` ("steps", "phases", "host", "device", "memory"...; see TABLES of the model) as a data frame.
 
-    Has the table's columns, row by row, so that a column that points into another table (`device.launch` into `host`) is that
-    frame's index. Text stands in place of its index into the string table, a kind's or origin's name in lower case in place of
-    its number; both are categories. `end_ns` follows `duration_ns`. What is absent (NONE in the table) is missing here (<NA>).
+    The frame has the table's columns and row order. A column that refers to another table (`device.launch` to `host`) holds
+    index values of that table's frame. Text, kinds and origins (lower-case names) become categories. `end_ns` follows
+    `duration_ns`. Missing values (NONE in the table) are <NA>.
 
-    Raises TraceError if there is no table of that name, or no pandas.
+    Raises TraceError if there is no such table or pandas is not installed.
     """
     kind = TABLES.get(table)
     if kind is None:

@@ -1,4 +1,4 @@
-"""The phases of a trace in three kinds of time: on the host, elapsed between CUDA events, and of the GPU being busy.
+"""Phase times, measured three ways: on the host, between CUDA events, and as GPU busy time.
 
 phase_medians(trace, steady_steps(trace), profiled_steps(trace))["forward"]
 # PhaseMedians(median_ns=31_200_000, device_median_ns=48_100_000, busy_median_ns=45_900_000)
@@ -15,9 +15,10 @@ from traces.model.trace import Column, Trace
 
 @dataclass(frozen=True, slots=True)
 class PhaseMedians:
-    """A phase's median per step: on the host, elapsed between two CUDA events, and of the GPU being busy with what the phase
-    launched; None where the trace has no events, or no device work. Steps whose events are missing do not count: they are
-    unknown, not 0."""
+    """A phase's median time per step: on the host, between two CUDA events, and GPU busy time of the work it launched.
+
+    None if the trace has no events, or no device work. Steps with missing events are left out of the median.
+    """
 
     median_ns: int | None = None
     device_median_ns: int | None = None
@@ -25,7 +26,10 @@ class PhaseMedians:
 
 
 def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str, PhaseMedians]:
-    """By phase; `timed` are the rows of the steps whose times count, `with_kernels` of those whose device work does."""
+    """Return the medians by phase name.
+
+    Times are taken from the steps `timed`, and busy time from the steps `with_kernels` (rows of `trace.steps`).
+    """
     busy_ns = phase_busy_ns(trace)
     return {
         name: PhaseMedians(

@@ -1,9 +1,9 @@
-"""The run around the GPU's work: kinds of steps, the input pipeline, collectives, the regions of nn.DataParallel.
+"""Figures beside the GPU's work: kinds of steps, the input pipeline, collectives, the regions of nn.DataParallel.
 
-    input_pipeline(trace).wait_per_step_ns      # 2100000: what a step waited for its batch, median
+    input_pipeline(trace).wait_per_step_ns      # 2100000: median wait for batches per step
     collectives(trace)[0]                       # CollectiveTotals("all_reduce", "nccl", count=40, ...)
 
-Parts of `traces.figures.summary`; each is empty or None where the recording does not have it.
+`traces.figures.summary` includes them. Each is empty or None if it was not recorded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from traces.model.trace import NONE, Batches, BatchKind, Column, Ending, StepKin
 
 @dataclass(frozen=True, slots=True)
 class StepsOfKind:
-    """How many steps of a kind there are, and how long the median one took."""
+    """The number of steps of a kind, and their median duration on the host."""
 
     count: int
     median_ns: int
@@ -29,25 +29,25 @@ class StepsOfKind:
 
 @dataclass(frozen=True, slots=True)
 class InputPipeline:
-    """Waits for batches and pinning of batches; figures are None where none was recorded."""
+    """Waiting for batches and pinning them; None where nothing was recorded."""
 
     loaders: list[LoaderSettings]
     waits: int
     wait_median_ns: int | None
     wait_total_ns: int
-    wait_per_step_ns: int | None  # median over the steps that `steady_steps` takes
+    wait_per_step_ns: int | None  # median over `steady_steps`
     batch_bytes: int | None
     pins: int
     pin_median_ns: int | None
-    pin_bytes_per_s: int | None  # of pins of known size
+    pin_bytes_per_s: int | None  # from pins with a known size
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTotals:
-    """All calls of one collective by one backend, summed over ranks. `bytes` is None if no row's is known.
+    """All calls of one collective on one backend, summed over ranks. `bytes` is None if no size is known.
 
-    Of `timed` calls the end was seen. `duration_ns` is the sum of theirs and of the most that others can have lasted
-    (`bounded`, see `Ending.BY`); `median_ns` is of what was seen, else of such bounds, and None where neither is.
+    For `timed` calls the end was recorded; for `bounded` calls only an upper bound of the duration is known (see `Ending.BY`).
+    `duration_ns` is the sum over both. `median_ns` is over the timed calls, else over the bounds, else None.
     """
 
     name: str
@@ -62,7 +62,7 @@ class CollectiveTotals:
 
 @dataclass(frozen=True, slots=True)
 class PartMedians:
-    """One region of nn.DataParallel on one device: its time on the host, and between two CUDA events on that device."""
+    """One region of nn.DataParallel on one device: its median time on the host, and between two CUDA events on the device."""
 
     name: str
     device: str | None
@@ -72,7 +72,7 @@ class PartMedians:
 
 
 def step_kinds(trace: Trace) -> dict[str, StepsOfKind]:
-    """How many steps of each kind there are, and their median; kinds without steps are left out."""
+    """Return the number of steps of each kind and their median; kinds without steps are left out."""
     durations = {kind: trace.steps.duration_ns[trace.steps.kind == kind] for kind in StepKind}
     return {
         kind.name.lower(): StepsOfKind(len(duration_ns), middle_ns)
@@ -82,7 +82,7 @@ def step_kinds(trace: Trace) -> dict[str, StepsOfKind]:
 
 
 def input_pipeline(trace: Trace) -> InputPipeline | None:
-    """None if neither waits nor pins were recorded and no loader is described."""
+    """Return the figures of the input pipeline; None if the trace has no waits, pins or loader settings."""
     loaders = list(trace.run_of(trace.ranks[0]).loaders)
     waits = trace.batches.take(trace.batches.kind == BatchKind.WAIT)
     pins = trace.batches.take(trace.batches.kind == BatchKind.PIN)
@@ -103,7 +103,7 @@ def input_pipeline(trace: Trace) -> InputPipeline | None:
 
 
 def _per_step(trace: Trace, waits: Batches) -> Column:
-    """The time waited in each step."""
+    """Return the time spent waiting for batches in each step."""
     waited_ns = np.zeros(len(trace.steps), dtype=np.int64)
     step = step_windows(trace).holding(waits.start_ns, waits.rank)
     np.add.at(waited_ns, step[step != NONE], waits.duration_ns[step != NONE])
@@ -111,8 +111,10 @@ def _per_step(trace: Trace, waits: Batches) -> Column:
 
 
 def batch_arrival_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) -> Column:
-    """For each of a rank's phases, given by start and end: when the last batch that was waited for in it arrived, or the
-    phase's end where no wait was recorded."""
+    """Return when the last batch waited for in each phase arrived; the phase's end if no wait was recorded.
+
+    The phases of the rank are given by `start_ns` and `end_ns`.
+    """
     waits = trace.batches.take((trace.batches.kind == BatchKind.WAIT) & (trace.batches.rank == rank))
     arrival_ns: Column = np.zeros(len(start_ns), dtype=np.int64)
     phase = TimeWindows(start_ns, end_ns).holding(waits.start_ns)
@@ -121,7 +123,7 @@ def batch_arrival_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) 
 
 
 def collectives(trace: Trace) -> list[CollectiveTotals]:
-    """By operation and backend, most time first."""
+    """Return the totals by operation and backend, most time first."""
     table, texts = trace.collectives, trace.strings
     found = []
     for rows in map(table.take, grouped(table.name, table.backend)):
@@ -143,8 +145,10 @@ def collectives(trace: Trace) -> list[CollectiveTotals]:
 
 
 def parallel_parts(trace: Trace) -> list[PartMedians]:
-    """The regions of nn.DataParallel by name and device, in the order of their first start; medians over the parts in the steps
-    that `steady_steps` takes, or over all where none is in those."""
+    """Return the regions of nn.DataParallel by name and device, in the order of their first start.
+
+    Medians are over the parts in `steady_steps`, or over all parts if these steps have none.
+    """
     phase_step = np.append(trace.phases.step, NONE)[trace.parts.phase]
     steady = np.isin(phase_step, steady_steps(trace))
     parts = trace.parts.take(steady) if steady.any() else trace.parts

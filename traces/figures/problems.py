@@ -1,4 +1,4 @@
-"""What is wrong with a recording, in sentences: how serious each kind of problem is, and what it does to the figures.
+"""The problems of a recording as sentences, with their severity and their effect on the figures.
 
     problems = problems_of({"lost-kernel": 4}, kernels=2)
     problems[0].text        # "4 of 6 kernels are missing: idle time is not reliable."
@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-# A problem that affects a larger share of the kernels than this is serious where its kind says so. Idle time and the launch
-# queue are sums over all kernels, so 1 % of them moves those figures by about as much as steps differ among themselves.
+# Kinds marked `serious_if_many` become serious when they affect a larger share of the kernels than this. Idle time and the
+# launch queue are sums over all kernels, so 1 % of the kernels changes them about as much as steps vary.
 SERIOUS_SHARE = 0.01
 
 
@@ -30,7 +30,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """All problems of one kind. `text` is one or two sentences: what was found, and its effect on figures."""
+    """All problems of one kind. `text` says what was found and how it affects the figures, in one or two sentences."""
 
     kind: str
     count: int
@@ -40,8 +40,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """`text` has "[singular|plural]" where the words depend on the count, "{n}" for the count, "{of}" for the number of kernels
-    that there should be, and "{what}" for what follows the kind's name."""
+    """`text` has "[singular|plural]" where the words depend on the count.
+
+    "{n}" is the count, "{of}" the number of kernels that there should be, and "{what}" the words after the kind's name.
+    """
 
     severity: Severity
     text: str
@@ -147,7 +149,7 @@ _NUMBERS = re.compile(r"\[([^|\]]*)\|([^\]]*)\]")
 
 
 def problems_of(counts: Mapping[str, int], kernels: int) -> list[Problem]:
-    """The problems of a trace that has this many kernels, the most serious first, then by kind."""
+    """Return the problems of a trace with this many kernels, the most serious first, then by kind."""
     found = [_problem(kind, count, kernels) for kind, count in counts.items() if count]
     return sorted(found, key=lambda problem: (-problem.severity, problem.kind))
 

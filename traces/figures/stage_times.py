@@ -2,7 +2,7 @@
 
     part_errors(recorded, ours, other, theirs)["scatter"].error     # 0.01: 1 % longer
 
-A part that both traces have on one device only is named by itself, another with its device: "parallel_apply (cuda:1)".
+The device is added to the name of a part that runs on several devices: "parallel_apply (cuda:1)".
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from traces.figures.measure import grouped
 from traces.figures.spread import median, relative_error
 from traces.model.trace import NONE, Column, Parts, Trace
 
-_ABSENT = 1 << 30  # sorts behind every place
+_ABSENT = 1 << 30  # sorts after every real place
 Key = tuple[str, str]  # the part's name, and the label of its device or ""
 
 
 @dataclass(frozen=True, slots=True)
 class PartError:
-    """A part's median time on the host, and beside it between two CUDA events on its device. None: not in that trace."""
+    """A part's median time on the host, and between two CUDA events on its device. None: not in that trace."""
 
     recorded_median_ns: int | None
     replayed_median_ns: int | None
@@ -32,7 +32,7 @@ class PartError:
 
 
 def part_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict[str, PartError]:
-    """The parts within these steps (rows of both traces), in the order of the step."""
+    """Return the errors of the parts in these steps (rows of both traces), in the order in which they run."""
     a, b = _by_key(recorded, ours), _by_key(other, theirs)
     keys = sorted(a.keys() | b.keys(), key=lambda key: min(_place(of, key) for of in (a, b)))
     devices: dict[str, set[str]] = {}
@@ -45,7 +45,7 @@ def part_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> 
 
 
 def _by_key(trace: Trace, steps: Column) -> dict[Key, Parts]:
-    """The parts in these steps, by name and device."""
+    """Return the parts in these steps by name and device."""
     step_of = np.append(trace.phases.step, NONE)[trace.parts.phase]
     parts = trace.parts.take(np.isin(step_of, steps) & (trace.parts.phase != NONE))
     found: dict[Key, Parts] = {}
@@ -56,7 +56,7 @@ def _by_key(trace: Trace, steps: Column) -> dict[Key, Parts]:
 
 
 def _place(parts: dict[Key, Parts], key: Key) -> tuple[int, str]:
-    """Where a part comes in a step, by the order in which the trace first has it."""
+    """Return the sort key of a part: where it first occurs in the trace, then its device."""
     return (list(parts).index(key) if key in parts else _ABSENT, key[1])
 
 

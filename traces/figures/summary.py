@@ -1,4 +1,4 @@
-"""What is in a trace, as figures: what `trace info` prints.
+"""A summary of a trace: the figures that `trace info` prints.
 
 summarize(load("v100.msgpack")).counts
 # Counts(kernels=8772, copies=324, host_ops=32124, memory_events=12838, steps=6)
@@ -49,12 +49,12 @@ from traces.model.run import CleanSteps, ProfilerCost, RecorderNotes, Run
 from traces.model.trace import NONE, DeviceKind, HostKind, StepKind, Trace
 
 VERSION = 1
-TOP = 10  # rows of the tables of kernels and ops
+TOP = 10  # rows in the tables of kernels and ops
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:
-    """One GPU; `index` is its number in its process."""
+    """One GPU; `index` is its device number in its process."""
 
     name: str
     total_memory_bytes: int | None
@@ -64,7 +64,7 @@ class DeviceSummary:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Rows of the trace by what they are."""
+    """The number of rows of each kind."""
 
     kernels: int
     copies: int  # memcpys and memsets
@@ -75,38 +75,38 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """`busy_ns` is over the whole trace; `idle_share` is that of `Analyses.idle`, over the steps (None: no work in them)."""
+    """One GPU's use: `busy_ns` over the whole trace, `idle_share` over the steps as in `Analyses.idle` (None without work)."""
 
     name: str
     busy_ns: int
     idle_share: float | None
-    streams: dict[int, int]  # busy nanoseconds by number of the stream
+    streams: dict[int, int]  # busy nanoseconds by stream number
 
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """One step; `start_ns` and `duration_ns` are its span on the host, the others as `traces.figures.pace` defines them."""
+    """One step. `start_ns` and `duration_ns` are its host span; `traces.figures.pace` defines the other times."""
 
     start_ns: int
     duration_ns: int
     number: int
     rank: int
-    kind: str  # of StepKind, in lower case
-    interval_ns: int  # the one of the two intervals below that decides about the pace
+    kind: str  # name of its StepKind, in lower case
+    interval_ns: int  # whichever of the two intervals below determines the pace
     compute_side_ns: int  # `interval_ns` without the wait for data
     host_interval_ns: int
-    device_interval_ns: int | None  # on the device where it is longest; None without device work
+    device_interval_ns: int | None  # the longest over the devices; None without device work
     gpu_time_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """See the module. Medians are over the steps that `steady_steps` takes; times are nanoseconds.
+    """The figures of a trace. Medians are over `steady_steps`; times are nanoseconds.
 
     `step_median_ns` is the pace, and `compute_side_median_ns` the pace without waits for data.
 
-    `ops` are the innermost ones around a launch, `calls` the outermost; both with the device time of what they launched,
-    most first, up to TOP rows. Dictionaries of devices go by `Trace.device_label`.
+    `ops` are the innermost ops around a launch, `calls` the outermost. Both have the device time of the work they launched,
+    most first, and at most TOP rows. Keys of devices are `Trace.device_label`.
     """
 
     version: int
@@ -116,9 +116,9 @@ class Summary:
     counts: Counts
     window_ns: int
     gpu_busy_ns: int
-    without_op_ns: int  # of the sum of all kernels, copies and memsets: what no recorded op launched
-    work_ns: int  # that sum
-    gpus: dict[str, GpuUse]  # devices that did any work
+    without_op_ns: int  # device time that no recorded op launched
+    work_ns: int  # device time of all kernels, copies and memsets
+    gpus: dict[str, GpuUse]  # only devices with work
     steps: list[StepSummary]
     step_median_ns: int | None
     compute_side_median_ns: int | None
@@ -140,30 +140,30 @@ class Summary:
     memory: dict[str, MemoryPeak]
     lacks: list[str]
     problems: dict[str, int]
-    machine: Machine  # of the first rank, as all that comes from its run
+    machine: Machine  # of the first rank, like everything that comes from its run
     run: Run
     provenance: dict[str, Any]
     analyses: Analyses
 
     @property
     def busy_shares(self) -> dict[str, float]:
-        """Of each device that did any work the share of the steps (without any: of the trace) in which it was busy."""
+        """Each working device's busy time as a share of the steps' time (of the trace's time without steps)."""
         return {device: of.busy_ns / of.window_ns for device, of in self.analyses.idle.items() if of.window_ns}
 
     def to_json(self) -> dict[str, Any]:
-        """The dictionary that `trace info --json` prints."""
+        """Return the dictionary that `trace info --json` prints."""
         facts: dict[str, Any] = as_json(self)
         return facts
 
     def __repr__(self) -> str:
-        """A few lines, for a notebook."""
+        """Return a few lines for a notebook."""
         names = ", ".join(sorted({device.name or "an unnamed GPU" for device in self.devices})) or "no GPU"
         lines = [f"Summary: {self.grain} grain, {len(self.ranks)} rank(s), {len(self.devices)} device(s): {names}"]
         lines.append(", ".join(f"{count} {what.replace('_', ' ')}" for what, count in as_json(self.counts).items()))
         if self.step_median_ns is not None:
             lines.append(f"step {_ms(self.step_median_ns)}, without data loading {_ms(self.compute_side_median_ns)} (medians)")
             lines.append(", ".join(f"{name} {_ms(phase.median_ns)}" for name, phase in self.phases.items()))
-        if self.grain != "phase":  # such a trace does not tell when within a phase a GPU was busy
+        if self.grain != "phase":  # a phase-grained trace has no busy times
             lines.append(f"GPU busy {_ms(self.gpu_busy_ns)} of {_ms(self.window_ns)}")
         lines += [f"lacks {text}" for text in self.lacks[:3]]
         lines += [problem.text for problem in problems_of(self.problems, self.counts.kernels)[:3]]
@@ -175,7 +175,7 @@ def _ms(time_ns: int | None) -> str:
 
 
 def summarize(trace: Trace) -> Summary:
-    """The figures of a whole trace."""
+    """Compute the summary of a trace."""
     start_ns, end_ns = window_ns(trace)
     times = step_times(trace)
     pace = pace_of(times, steady_steps(trace), profiled_steps(trace))

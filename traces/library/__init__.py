@@ -1,4 +1,4 @@
-"""The library: recordings and cells by name, those that ship with the tool and a user's own.
+"""The library: recordings and cells by name, both bundled with the tool and added by the user.
 
     load("p100-no-cudnn")
     find("p100-no-cudnn")   # .../traces/library/p100-no-cudnn.msgpack
@@ -6,7 +6,7 @@
     load("v100/resnet50@32")    # a cell at one batch size, as a trace: see catalogue.py
     [entry.name for entry in entries()]
 
-index.json says what each bundled recording is and where its figures come from.
+index.json describes each bundled recording and the source of its figures.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from traces.model.trace import Trace, TraceLibraryError
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"
 
-# Names of earlier releases, which still find their entries. A P100 with cuDNN, as everybody has it, is four times faster.
+# Names from earlier releases, which still work. A P100 with cuDNN, the usual setup, is four times faster.
 FORMER_NAMES = {"p100": "p100-no-cudnn", "p100x2": "p100x2-no-cudnn"}
 
 
 @dataclass(frozen=True)
 class BundledRecording:
-    """One recording of the library."""
+    """One bundled recording."""
 
-    name: str  # what `--trace` takes
+    name: str  # the value for `--trace`
     grain: str  # as in Trace
     device: str
     what: str  # the workload
@@ -44,12 +44,12 @@ class BundledRecording:
 
 
 def entries() -> list[BundledRecording]:
-    """What the library holds, in the order of its index."""
+    """Return the bundled recordings, in the order of the index."""
     return [BundledRecording(**entry) for entry in json.loads((_FOLDER / "index.json").read_text(encoding="utf-8"))]
 
 
 def load(name_or_path: str | os.PathLike[str]) -> Trace:
-    """Read a trace: a file of that name, else the library's. Raises TraceLibraryError and TraceFormatError."""
+    """Read a trace: the file of that name, else the library's entry. Raises TraceLibraryError and TraceFormatError."""
     name = os.fspath(name_or_path)
     if is_cell_name(name):
         cell_name, _, batch = name.partition("@")
@@ -64,16 +64,16 @@ def load(name_or_path: str | os.PathLike[str]) -> Trace:
 
 
 def is_cell_name(name: str) -> bool:
-    """Whether a person means a cell, "v100/resnet50" or "v100/resnet50@32": no file's name, and its GPU is in the library."""
+    """Return whether the text names a cell ("v100/resnet50", "v100/resnet50@32"): it is no file, and the GPU is known."""
     gpu_name, _, model = name.partition("/")
     is_name = bool(gpu_name and model) and "/" not in model and not model.endswith(SUFFIX) and not Path(name).exists()
     return is_name and gpu_name in {gpu.name for gpu in gpus()} and _own(name) is None
 
 
 def find(name_or_path: str | os.PathLike[str]) -> Path:
-    """The file that a person means: a file of that name, else the library's entry of that name.
+    """Return the file with this name, else the file of the library's entry with this name.
 
-    A folder of that name does not hide an entry, for `p100-no-cudnn` is a likely name for a folder of results too.
+    A folder with this name does not hide an entry, because `p100-no-cudnn` is also a likely name for a folder of results.
     Raises TraceLibraryError.
     """
     name = os.fspath(name_or_path)
@@ -96,7 +96,7 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
 
 
 def _own(name: str) -> Path | None:
-    """A recording of that name in the folders of the library beside the bundled one."""
+    """Return a recording of that name from the library's folders other than the bundled one."""
     if not name or name.startswith(("/", ".")) or ".." in name:
         return None
     return next((path for folder in folders()[1:] if (path := folder / (name + SUFFIX)).is_file()), None)

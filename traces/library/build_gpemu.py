@@ -1,16 +1,16 @@
-"""Builds the six GPUs' files of cells from GPEmu's published measurements: 36 torchvision networks, batch 1 to 256.
+"""Builds six GPUs' cell files from GPEmu's published measurements: 36 torchvision networks, batch 1 to 256.
 
     python -m traces.library.build_gpemu gpemu_times.csv.gz --commit 27e9534e...
 
-The csv has the columns gpu, model, batch, forward_s, rest_s, h2d_pageable_s, peak_mib and persistent_mib; figures alone are
-taken over, with repository and commit. What each network is (parameters, modules) lies beside this file, in
-torchvision_networks.json.
+The csv has the columns gpu, model, batch, forward_s, rest_s, h2d_pageable_s, peak_mib and persistent_mib. Only figures are
+copied, with repository and commit. The networks' parameters and modules are in torchvision_networks.json next to this file.
 
 Note [Rows that nobody measured]
-    Past the last batch that fitted, the study's authors fitted a line. From the first such row on, each three neighbouring
-    batches lie on one line to 1e-12 s, which measured ones never do; a stretch of fewer than three such rows at the end would
-    not show. Memory was measured by other runs, for some cells at every sixteenth batch only; gaps were filled by a parabola
-    (their profiler/memory/organize_data.py), whose values are no multiples of the 512 bytes in which PyTorch allocates.
+    Beyond the last batch that fitted, the study's authors extrapolated with a line. From the first such row on, each three
+    neighboring batches are on one line to within 1e-12 s, which never happens with measured rows. Fewer than three such rows at
+    the end would not be detected. Memory was measured in other runs, for some cells only at every sixteenth batch. Gaps were
+    filled with a parabola (their profiler/memory/organize_data.py). Its values are not multiples of 512 bytes, PyTorch's unit
+    of allocation.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from traces.model.workload import WorkloadSignature
 FOLDER = Path(__file__).parent
 NETWORKS = FOLDER / "torchvision_networks.json"
 
-# As the study names them: what we call them, torch's name of the device and its total memory in bytes. The memory is what CUDA
-# tells for such a card in public logs; replayer/cost_model/chips.py has the same.
+# By the study's names: our name, torch's device name and the total memory in bytes. The memory is what CUDA reports for such a
+# card in public logs; replayer/cost_model/chips.py has the same values.
 GPUS = {
     "Tesla_K80": Gpu("k80", "Tesla K80", 11_996_954_624),
     "Tesla_M40": Gpu("m40", "Tesla M40", 11_996_954_624),
@@ -70,7 +70,7 @@ _BLOCK_BYTES = 512  # see Note [Rows that nobody measured]
 
 
 def first_extrapolated(values: Column) -> int:
-    """The index of the first value from which on each three neighbours lie on one line, to the end; else their number.
+    """Return the index from which all values to the end are on one line; the number of values if there is none.
 
     `values`: seconds, one per batch size, batch sizes in steps of one.
     """
@@ -80,7 +80,7 @@ def first_extrapolated(values: Column) -> int:
 
 
 def build(rows: Path, commit: str, folder: Path) -> None:
-    """Write one file per GPU into `folder`."""
+    """Write one file per GPU to `folder`."""
     networks = {name: WorkloadSignature.from_json(told) for name, told in json.loads(NETWORKS.read_text()).items()}
     provenance = PROVENANCE | {"commit": commit}
     table: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)

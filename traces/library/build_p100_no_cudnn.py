@@ -1,17 +1,17 @@
-"""Builds p100-no-cudnn.msgpack: ResNet-18 on one Tesla P100 without cuDNN, from published figures alone.
+"""Builds p100-no-cudnn.msgpack: ResNet-18 on one Tesla P100 without cuDNN, only from published figures.
 
     python -m traces.library.build_p100_no_cudnn
 
-The study timed each phase with the device synchronised around it. So a phase on the host is the same phase on the
-device, and that is all that is known: no kernels, no memory events, and medians without their spread. Nothing is
-invented beside them; where a choice had to be made, PROVENANCE says which.
+The study synchronized the device around each phase, so a phase takes equally long on the host and on the device. Nothing else
+is known: there are no kernels, no memory events, and only medians. Nothing is added; where a choice was necessary, PROVENANCE
+describes it.
 
 Note [What the study trained]
-    It names the network and the batch, and its own figures tell the rest of `workload`: the copy of 128 images takes 6.35 ms
-    at 12.1 GB/s, and 256 of them are 154 MB to scatter, so an image is 3x224x224 in float32; gather collects 256 x 1000, so
-    there are 1000 classes. ResNet-18 with 1000 classes has 11 689 512 parameters (He et al. 2015, as torchvision has it).
-    It does not tell the optimizer, and names of module classes are those of an implementation: both are left out, and what
-    is left out is not compared.
+    The study names the network and the batch size. The rest of `workload` follows from its figures. Copying 128 images takes
+    6.35 ms at 12.1 GB/s, and 256 of them are 154 MB to scatter, so an image is 3x224x224 in float32. Gather collects 256 x 1000
+    values, so there are 1000 classes. ResNet-18 with 1000 classes has 11 689 512 parameters (He et al. 2015, as in
+    torchvision). The optimizer is unknown, and module class names depend on the implementation. Both are left out and not
+    compared.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from traces.model.run import Run
 from traces.model.trace import Device, Origin, PhaseTiming, StepKind, Trace
 from traces.model.workload import InputTensor, WorkloadSignature
 
-# Medians over batches, in tenths of a millisecond as published. The order is that of the training loop.
+# Medians over batches, in tenths of a millisecond as published, in the order of the training loop.
 STEADY_PHASES = {"h2d": 65, "forward": 2547, "loss": 3, "backward": 4951, "optimizer": 31}
-FIRST_BATCH = (11910, 12350)  # the least and the most of the runs
+FIRST_BATCH = (11910, 12350)  # minimum and maximum over the runs
 NS = 100_000  # per tenth of a millisecond
 
 DEVICE = Device(
@@ -77,7 +77,7 @@ RESNET18_PARAMETERS = 11_689_512
 
 
 def workload(batch: int) -> WorkloadSignature:
-    """See Note [What the study trained]."""
+    """Return the signature; see Note [What the study trained]."""
     images = InputTensor((batch, 3, 224, 224), "float32")
     return WorkloadSignature(parameters=RESNET18_PARAMETERS, parameter_bytes=4 * RESNET18_PARAMETERS, inputs=(images,))
 
@@ -86,13 +86,13 @@ LACKS = ["kernels", "host ops", "data-loading waits", "memory events", "recorded
 
 
 def steps_of(steady: dict[str, int], excess: int) -> list[dict[str, int]]:
-    """A warm-up step, whose forward pass takes `excess` more, and a steady one: nanoseconds of tenths of a millisecond."""
+    """Return the phases of a warm-up step, with `excess` added to forward, and of a steady step; converted to nanoseconds."""
     warmup = steady | {"forward": steady["forward"] + excess}
     return [{name: tenths * NS for name, tenths in phases.items()} for phases in (warmup, steady)]
 
 
 def build() -> Trace:
-    """The warm-up step and one steady step, in phases."""
+    """Build the trace: the warm-up step and one steady step, in phases."""
     excess = sum(FIRST_BATCH) // 2 - sum(STEADY_PHASES.values())
     trace = Trace(
         grain="phase",

@@ -1,20 +1,20 @@
-"""Builds p100x2-no-cudnn.msgpack: ResNet-18 under nn.DataParallel on two Tesla P100 without cuDNN, from published figures.
+"""Builds p100x2-no-cudnn.msgpack: ResNet-18 with nn.DataParallel on two Tesla P100 without cuDNN, from published figures.
 
     python -m traces.library.build_p100x2_no_cudnn
 
-The other column of the table that build_p100_no_cudnn.py takes its figures from; the same holds for it. The parts of
-nn.DataParallel were published too, and are rows of the trace's `parts`.
+The figures are the other column of the table that build_p100_no_cudnn.py uses, with the same limits. Times of the parts of
+nn.DataParallel were also published; they are the rows of the trace's `parts`.
 
 Note [Medians that do not add up]
-    The published median of the compute side of a step is 775.7 ms, but the medians of its phases add up to 779.8 ms. So they
-    cannot all be phases of one step. Here every phase is shortened by the same 0.5 % (in whole tenths of a millisecond), and
-    the step is the published one, for the difference from one GPU is what the study is about.
+    The published median of a step's compute side is 775.7 ms, but the medians of its phases add up to 779.8 ms. So they cannot
+    all be phases of one step. Here every phase is shortened by the same 0.5 % (in whole tenths of a millisecond), and the step
+    is the published one, because the study is about its difference from one GPU.
 
 Note [What gather waits for]
-    The published parts of forward add up to 8.5 ms more than forward, which is just what gather takes. To collect 512 kB takes
-    some 0.05 ms over PCIe; so most of gather must be waiting for replicas that are still computing. It is laid out so: the
-    host is in gather for the published 8.5 ms, the last of forward, and the replicas compute for the published 255.5 ms on
-    their devices. What is left of the host's time is that of parallel_apply, and what is left of the device's is gather's.
+    The published parts of forward add up to 8.5 ms more than forward, which is exactly gather's time. Collecting 512 kB takes
+    about 0.05 ms over PCIe, so most of gather must be waiting for replicas that still compute. The trace therefore has the
+    host in gather for the published 8.5 ms at the end of forward, and the replicas computing for the published 255.5 ms on
+    their devices. The rest of the host's time goes to parallel_apply, and the rest of the device's time to gather.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from traces.model.trace import Origin, Parts, PhaseTiming, StepKind, Thread, Tra
 
 # In tenths of a millisecond. Published: 0.3, 270.1, 0.5, 503.7, 5.5; see Note [Medians that do not add up].
 STEADY_PHASES = {"h2d": 3, "forward": 2687, "loss": 5, "backward": 5010, "optimizer": 55}
-FIRST_BATCH = (34660, 37270)  # the least and the most of the runs
+FIRST_BATCH = (34660, 37270)  # minimum and maximum over the runs
 
-# The parts as published, but for what Note [What gather waits for] says.
+# The parts as published, except for the changes in Note [What gather waits for].
 SCATTER, REPLICATE, REPLICA, GATHER = 67, 62, 2555, 85
 GATHER_BACKWARD, BROADCAST_BACKWARD = 22, 57
 
@@ -62,7 +62,7 @@ PROVENANCE: dict[str, Any] = {
 
 
 def build() -> Trace:
-    """The warm-up step and one steady step, in phases and parts."""
+    """Build the trace: the warm-up step and one steady step, in phases and parts."""
     trace = Trace(
         grain="phase",
         devices=list(DEVICES),
@@ -79,7 +79,7 @@ def build() -> Trace:
     rows: list[tuple[int, ...]] = []
 
     def part(phase: int, name: str, device: int, thread: int, host: tuple[int, int], on_device: tuple[int, int]) -> None:
-        took_ns = host[1] - host[0]  # in the order of the table's columns
+        took_ns = host[1] - host[0]  # columns in the order of the table
         rows.append((phase, trace.strings.add(name), thread, host[0], took_ns, device, *on_device, Origin.PUBLISHED))
 
     def main(phase: int, name: str, start: int, end: int) -> None:

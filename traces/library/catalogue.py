@@ -1,16 +1,16 @@
-"""What the library holds and where: the cells that ship with the tool, a user's own, and those of further folders.
+"""Finds entries of the library: the bundled cells, the user's own, and those of further folders.
 
     gpus()                                  # [Gpu("a100", "NVIDIA A100-SXM4-40GB", ...), ...]
     models("v100")                          # ["alexnet", "densenet121", ...]
-    cell("v100", "resnet50").at(32)         # CellTimes; NotMeasured beyond what was measured
-    match("v100", signature)                # the cell of what a script trains, or the nearest with what differs
+    cell("v100", "resnet50").at(32)         # CellTimes; NotMeasured outside the measured batch sizes
+    match("v100", signature)                # the script's cell, or the nearest one with the differences
 
-A folder of the library holds files of cells (`*.cells`) and recordings (`*.msgpack`). A user's own is the platform's data
-folder; TRACE_LIBRARY names further ones, separated as in PATH. Files can be copied there by hand.
+A folder of the library contains files of cells (`*.cells`) and recordings (`*.msgpack`). The user's folder is in the platform's
+data folder; TRACE_LIBRARY names further ones, separated as in PATH. Files can be copied there by hand.
 
 Note [One name, one entry]
-    No folder goes before another: an entry that two files have is refused with both files' names, since times from the wrong
-    one would not show. Files that cannot be read are left out of lists and told by `faults`.
+    No folder takes precedence. If two files have the same entry, using it raises an error with both file names, because times
+    from the wrong file would not be noticed. Unreadable files are left out of lists and reported by `faults`.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ VARIABLE = "TRACE_LIBRARY"
 
 
 def user_folder() -> Path:
-    """Where a user's own entries lie; it need not exist."""
+    """Return the folder of the user's own entries; it may not exist."""
     from platformdirs import user_data_path
 
     return user_data_path("trace-replay") / "library"
 
 
 def folders() -> list[Path]:
-    """All folders of the library, the bundled one first."""
+    """Return all folders of the library, the bundled one first."""
     further = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     return [BUNDLED, user_folder(), *further]
 
 
 def cell_files() -> list[CellFile]:
-    """Every file of cells that can be read."""
+    """Return all readable files of cells."""
     return [file for path in _cell_paths() if isinstance(file := _opened(path), CellFile)]
 
 
 def faults() -> list[str]:
-    """One line for each folder and each file of cells that cannot be read, and for each two files with an entry in common."""
+    """Return one line for each unreadable folder or file of cells, and for each pair of files with an entry in common."""
     told = [*_unlisted(), *(str(fault) for path in _cell_paths() if isinstance(fault := _opened(path), TraceError))]
     seen: dict[tuple[str, str], Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}
@@ -62,13 +62,15 @@ def faults() -> list[str]:
 
 
 def gpus() -> list[Gpu]:
-    """The GPUs of which the library has cells, by name."""
+    """Return the GPUs with cells in the library, by name."""
     return sorted({file.gpu.name: file.gpu for file in reversed(cell_files())}.values(), key=lambda gpu: gpu.name)
 
 
 def gpu(name: str) -> Gpu:
-    """The GPU that a person means: by its name in the library, or by words of the device's name ("V100-PCIE"). Raises
-    TraceLibraryError with what is nearest."""
+    """Return the GPU with this name in the library, or with these words in its device name ("V100-PCIE").
+
+    Raises TraceLibraryError with the nearest names.
+    """
     known = gpus()
     words = _words(name)
     for one in known:
@@ -82,13 +84,13 @@ def gpu(name: str) -> Gpu:
 
 
 def models(gpu_name: str) -> list[str]:
-    """The networks that the library has of a GPU. Raises TraceLibraryError."""
+    """Return the names of the networks for a GPU. Raises TraceLibraryError."""
     name = gpu(gpu_name).name
     return sorted({model for file in cell_files() if file.gpu.name == name for model in file.models})
 
 
 def cell(gpu_name: str, model: str) -> Cell:
-    """The cell of that GPU and network. Raises TraceLibraryError with what is nearest."""
+    """Return the cell of this GPU and network. Raises TraceLibraryError with the nearest names."""
     of = gpu(gpu_name)
     files = [file for file in cell_files() if file.gpu.name == of.name and model in file.models]
     if len(files) > 1:
@@ -101,27 +103,29 @@ def cell(gpu_name: str, model: str) -> Cell:
 
 
 def cell_file(name: str) -> CellFile:
-    """The file of a cell by its name, "v100/resnet50". Raises TraceLibraryError."""
+    """Return the file of a cell by the cell's name, "v100/resnet50". Raises TraceLibraryError."""
     found = find_cell(name)
     return next(file for file in files_of(found.gpu.name) if found.model in file.models)
 
 
 def find_cell(name: str) -> Cell:
-    """The cell of a name as "v100/resnet50". Raises TraceLibraryError."""
+    """Return the cell with a name like "v100/resnet50". Raises TraceLibraryError."""
     gpu_name, _, model = name.partition("/")
     return cell(gpu_name, model)
 
 
 def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
-    """The cell of this GPU that is of what the script trains, else the nearest; or compare with `model`. Batch sizes are not
-    looked at. Raises TraceLibraryError."""
+    """Return the cell of this GPU for what the script trains, else the nearest one; or compare with the cell of `model`.
+
+    Batch sizes are ignored. Raises TraceLibraryError.
+    """
     if model:
         return compared(cell(gpu_name, model), script)
     return nearest(files_of(gpu_name), script)
 
 
 def files_of(gpu_name: str) -> list[CellFile]:
-    """The files with cells of this GPU. Raises TraceLibraryError if there are none."""
+    """Return the files with cells of this GPU. Raises TraceLibraryError if there are none."""
     name = gpu(gpu_name).name
     return [file for file in cell_files() if file.gpu.name == name]
 
@@ -136,13 +140,13 @@ def _suggested(name: str, known: list[str]) -> str:
 
 
 def twice_text(name: str, first: Path, second: Path, others: int = 0) -> str:
-    """What is said of an entry that two files have, and of how many others they both have."""
+    """Return the message about an entry that two files have, and how many other entries they share."""
     them = f"{name} and {others} more are" if others else f"{name} is"
     return f"{them} in two files, {first} and {second}: remove one of them, or take its entry out (trace library remove)"
 
 
 def _unlisted() -> list[str]:
-    """Folders that cannot be looked into, and those that TRACE_LIBRARY names and that are not there."""
+    """Return messages about unreadable folders, and folders in TRACE_LIBRARY that do not exist."""
     failed: list[OSError] = []
     for folder in folders():
         if folder.exists() or folder != user_folder():
@@ -163,7 +167,7 @@ def _opened(path: Path) -> CellFile | TraceError:
     return _read(path, stat.st_mtime_ns, stat.st_size)
 
 
-@lru_cache(maxsize=64)  # a command asks for the same files again and again
+@lru_cache(maxsize=64)  # commands read the same files repeatedly
 def _read(path: Path, _changed_ns: int, _size_bytes: int) -> CellFile | TraceError:
     try:
         return read_cells(path)

@@ -1,11 +1,11 @@
-"""Cells as traces: the recording that a replay on a cell is driven by and compared with, and one batch size for `trace info`.
+"""Convert cells to traces: the recording for a replay on a cell, and one batch size for `trace info`.
 
     trace_of(find_cell("v100/resnet50"), batch=32)      # one steady step: h2d, forward, backward
-    blank_trace(gpu)                                    # the GPU alone, before it is known what a script trains
-    driven_trace(gpu, blank, rows, cells, workload)     # the steps that a replay has played
+    blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
+    driven_trace(gpu, blank, rows, cells, workload)     # the steps that a replay has run
 
-A cell tells times between synchronised points, so the host's phases are the device's. Where its "rest" is one figure,
-`backward` holds it.
+A cell has times between synchronized points, so host and device phases are equal. If "rest" is one figure, it is the time of
+`backward`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _LACKS = ["kernels", "host ops", "data-loading waits", "memory events", "recorde
 
 
 def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[str, Any] | None = None) -> Trace:
-    """A phase-grained trace of the card with one step without phases."""
+    """Return a phase-grained trace of the card with one step without phases."""
     return _trace(gpu, [{}], source or CellSource(), provenance or {}, None)
 
 
 def trace_of(cell: Cell, batch: int) -> Trace:
-    """One steady step at this batch size. Raises NotMeasured."""
+    """Return a trace with one steady step at this batch size. Raises NotMeasured."""
     times = cell.at(batch)
     phases = dict(times.phases_ns)
     if "rest" in phases:
@@ -45,7 +45,7 @@ def trace_of(cell: Cell, batch: int) -> Trace:
 def driven_trace(
     gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
-    """One steady step for each of `steps` (nanoseconds by phase), which `cells` told; `blank` is what drove the replay."""
+    """Return a trace with one steady step for each of `steps` (nanoseconds by phase) from `cells`; `blank` drove the replay."""
     trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
     trace.machines = dict(blank.machines)
     return trace
@@ -70,9 +70,9 @@ def _trace(
 
 
 def lay_out(trace: Trace, steps: Sequence[Mapping[str, int]], origin: Origin, kind: StepKind = StepKind.STEADY) -> None:
-    """Fill a trace with steps that follow each other: of each its phases in order, with their nanoseconds on host and device.
+    """Fill a trace with consecutive steps. The phases of each follow in order, with equal times on host and device.
 
-    `kind` is that of the first step; the others are steady ones.
+    `kind` is the kind of the first step; the others are steady.
     """
     durations_ns = np.array([ns for phases in steps for ns in phases.values()], np.int64)
     of_step = np.repeat(np.arange(len(steps)), [len(phases) for phases in steps])

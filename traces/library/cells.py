@@ -1,23 +1,23 @@
-"""Cells of the library: what one network took on one GPU at every batch size that was measured, and the file they lie in.
+"""Cells of the library: the times of one network on one GPU at each measured batch size, and their file format.
 
-A file holds the cells of one GPU; FORMAT below. `catalogue.py` finds them.
+A file contains the cells of one GPU; the layout is below. `catalogue.py` finds cells.
 
     file = read_cells(Path("v100.cells"))
     cell = file.cell("resnet50")
     cell.batches                # [1, 2, ..., 256]
-    cell.phases_ns["forward"]   # one time per batch; "rest" is criterion, zero_grad, backward and optimizer together
+    cell.phases_ns["forward"]   # one time per batch; "rest" is the sum of criterion, zero_grad, backward and optimizer
     cell.last_batch, cell.out_of_memory_batch       # 256, None; on a P100 179, 180
     cell.at(100)                # CellTimes(phases_ns={"forward": 93_700_000, ...}, is_scaled=False, ...)
 
 Note [Measured batches only]
-    A cell holds measured rows alone. Between two of them `at` interpolates linearly and says so (`is_scaled`): the library
-    changes its algorithms with the batch, and neighbours differ from a line by 0.6 to 2.1 % in the median. Beyond the last one,
-    or before the first, it refuses.
+    A cell contains only measured rows. Between two of them, `at` interpolates linearly and sets `is_scaled`: GPU libraries
+    change algorithms with the batch size, and rows differ from the line between their neighbors by 0.6 to 2.1 % in the median.
+    Outside the measured range it raises NotMeasured.
 
-Layout of a file: MAGIC, then msgpack of [version, CRC-32 of the body, body]. The body is msgpack of a map: "gpu" (name, device,
-memory_bytes), "provenance" (of all cells) and "cells", each a map of "model", "workload" (WorkloadSignature.to_json, at batch
-1), "provenance", "out_of_memory_batch" and "columns": by name, how many values, and these as `columns.pack_column` packs what
-grows, the byte planes in zlib. So a cell is unpacked only when it is asked for.
+File layout: MAGIC, then msgpack of [version, CRC-32 of the body, body]. The body is msgpack of a map: "gpu" (name, device,
+memory_bytes), "provenance" (of all cells) and "cells". Each cell is a map of "model", "workload" (WorkloadSignature.to_json, at
+batch 1), "provenance", "out_of_memory_batch" and "columns": by name, the number of values and the values as packed by
+`columns.pack_column` for increasing values, with byte planes in zlib. A cell is unpacked only when it is requested.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SUFFIX = ".cells"
 MAGIC = b"trace-replay cells\n\x89"
 VERSION = 1
 
-# Columns of a cell's times. "rest" is there where only the sum of the four after it was measured.
+# Columns of times. "rest" is present if only the sum of the four columns after it was measured.
 PHASES = ("h2d", "forward", "rest", "loss", "zero_grad", "backward", "optimizer")
 _MEMORY = ("peak_bytes", "persistent_bytes")
 _SPREAD = "spread_"  # followed by a phase: the standard deviation of its samples
@@ -54,26 +54,26 @@ _MOST_VALUE = 1 << 56
 
 @dataclass(frozen=True)
 class Gpu:
-    """The card of a file's cells."""
+    """The GPU of a cell file."""
 
-    name: str  # what --gpu takes: "v100"
-    device: str  # as torch.cuda.get_device_name tells: "Tesla V100-PCIE-32GB"
+    name: str  # the value for --gpu: "v100"
+    device: str  # as in torch.cuda.get_device_name: "Tesla V100-PCIE-32GB"
     memory_bytes: int
 
 
 @dataclass(frozen=True)
 class CellSource:
-    """Where figures come from, as far as code goes by it. In files it lies among the provenance, whose rest people read."""
+    """The source of figures, as far as code needs it. In files it is part of the provenance."""
 
     kind: str = ""  # "published", "recorded"
     study: str = ""
     repository: str = ""
     commit: str = ""
-    source: str = ""  # what made the recording: `Run.source`
-    grain: str = ""  # of the recording; "": not told
-    torch: str | None = None  # its version
+    source: str = ""  # what made the recording, see `Run.source`
+    grain: str = ""  # grain of the recording; "": unknown
+    torch: str | None = None  # version of PyTorch
     spread: str = ""  # how much the times vary, in words
-    virtual_gpu: str = ""  # whose times it has, if no real GPU took them
+    virtual_gpu: str = ""  # the GPU whose times were replayed, if the recording is not from a real GPU
 
     @property
     def is_told(self) -> bool:
@@ -81,14 +81,14 @@ class CellSource:
 
 
 def parted(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
-    """What code goes by, and the rest. Raises ValueError for what has not the form of a CellSource."""
+    """Split provenance into the CellSource and the rest. Raises ValueError if a field has the wrong type."""
     names = {field.name for field in fields(CellSource)}
     return from_json(CellSource, provenance), {key: of for key, of in provenance.items() if key not in names}
 
 
 @dataclass(frozen=True)
 class CellTimes:
-    """What a cell says of one batch size; `is_scaled` where it was interpolated between two that were measured."""
+    """The times at one batch size; `is_scaled`: interpolated between two measured ones."""
 
     batch: int
     phases_ns: Mapping[str, int]
@@ -96,7 +96,7 @@ class CellTimes:
 
 
 class NotMeasured(TraceLibraryError):
-    """A batch size of which a cell says nothing; `out_of_memory`: because the card ran out of memory before."""
+    """A batch size outside a cell's measurements; `out_of_memory`: the card ran out of memory at or before it."""
 
     def __init__(self, cell: Cell, batch: int) -> None:
         self.out_of_memory = cell.out_of_memory_batch is not None and batch >= cell.out_of_memory_batch
@@ -111,26 +111,26 @@ class NotMeasured(TraceLibraryError):
 
 @dataclass(frozen=True)
 class Cell:
-    """One network on one GPU. All columns are int64, one value per entry of `batches`, which rise."""
+    """One network on one GPU. All columns are int64, with one value per entry of `batches`, which increase."""
 
     gpu: Gpu
     model: str
-    workload: WorkloadSignature  # at batch 1: the first dimension of each input is the batch
+    workload: WorkloadSignature  # at batch 1; the first dimension of each input is the batch
     batches: Column
     phases_ns: Mapping[str, Column]  # by names of PHASES
-    spread_ns: Mapping[str, Column] = field(default_factory=dict)  # standard deviations, where they are known
-    # Most memory that PyTorch had allocated in a step, and what stays between steps; by batch sizes of their own.
+    spread_ns: Mapping[str, Column] = field(default_factory=dict)  # standard deviations, if known
+    # Peak memory allocated by PyTorch in a step, and memory held between steps, at `memory_batches`.
     memory_batches: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     peak_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     persistent_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
-    out_of_memory_batch: int | None = None  # the first that was seen not to fit; None: all that were tried did
-    # What all cells of the file share included:
+    out_of_memory_batch: int | None = None  # the first batch that did not fit; None: all tried batches fitted
+    # Includes what all cells of the file share:
     source: CellSource = field(default_factory=CellSource)
-    provenance: Mapping[str, Any] = field(default_factory=dict)  # JSON for people, beside the source
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # JSON for readers, without the source
 
     @property
     def whole_provenance(self) -> dict[str, Any]:
-        """With the source."""
+        """Return the provenance including the source."""
         return {**to_json(self.source), **self.provenance}
 
     @property
@@ -139,22 +139,22 @@ class Cell:
 
     @property
     def last_batch(self) -> int:
-        """The largest batch that was measured. A cell has at least one."""
+        """The largest measured batch. A cell has at least one."""
         return int(self.batches[-1])
 
     @property
     def rest_ns(self) -> Column:
-        """Criterion, zero_grad, backward and optimizer together."""
+        """The time of criterion, zero_grad, backward and optimizer together."""
         parts = [self.phases_ns[name] for name in PHASES[2:] if name in self.phases_ns]
         return np.asarray(np.sum(parts, axis=0)) if parts else np.zeros_like(self.batches)
 
     @property
     def h2d_ns(self) -> Column | None:
-        """The copy of a batch and its targets from pageable memory, where it was measured."""
+        """The time to copy a batch and its targets from pageable memory, if measured."""
         return self.phases_ns.get("h2d")
 
     def is_equal_to(self, other: Cell) -> bool:
-        """Whether both have the same name and the same figures."""
+        """Return whether both have the same name and figures."""
         ours, theirs = ({**of.phases_ns, **of.spread_ns, "": of.batches, "peak": of.peak_bytes} for of in (self, other))
         return (
             (self.name, self.workload, self.out_of_memory_batch) == (other.name, other.workload, other.out_of_memory_batch)
@@ -163,16 +163,18 @@ class Cell:
         )
 
     def at(self, batch: int) -> CellTimes:
-        """The times of a batch. Raises NotMeasured; see Note [Measured batches only]."""
+        """Return the times of a batch. Raises NotMeasured; see Note [Measured batches only]."""
         return self._times(batch, within=True)
 
     def estimated_at(self, batch: int) -> CellTimes:
-        """As `at`, and beyond what was measured on the line through the two ends of the upper half (or in proportion)."""
+        """Like `at`; outside the measured range, extrapolate along the line between the ends of a half (or in proportion)."""
         return self._times(batch, within=False)
 
     def peak_at(self, batch: int) -> int | None:
-        """The most memory that PyTorch had allocated in a step, in bytes: between the batches whose peaks are known, and beyond
-        them on the line through the first and the last. None where none is known."""
+        """Return the peak memory allocated by PyTorch in a step, in bytes; None if no peak is known.
+
+        It is interpolated between known peaks, and extrapolated with the line through the first and the last.
+        """
         batches, peaks = self.memory_batches, self.peak_bytes
         if not len(peaks):
             return None
@@ -182,7 +184,7 @@ class Cell:
         return int(peaks[end]) + (batch - int(batches[end])) * int(peaks[-1] - peaks[0]) // int(batches[-1] - batches[0])
 
     def workload_at(self, batch: int) -> WorkloadSignature:
-        """The signature with this batch size."""
+        """Return the signature with this batch size."""
         inputs, of = self.workload.inputs, self.workload
         if inputs is None:
             return of
@@ -198,7 +200,7 @@ class Cell:
             raise NotMeasured(self, batch)
         if 0 < at < len(batches):
             low, high = at - 1, at
-        else:  # beyond: one algorithm's noise must not set the slope
+        else:  # outside the range: use distant points, so that noise between neighbors does not determine the slope
             low, high = (len(batches) // 2, len(batches) - 1) if at else (0, len(batches) // 2)
         if low == high:
             share = batch / int(batches[low])
@@ -212,12 +214,12 @@ class Cell:
 
 
 class CellFile:
-    """What is in a file of cells; columns are unpacked when a cell is asked for."""
+    """The contents of a cell file; columns are unpacked when a cell is requested."""
 
     def __init__(self, path: Path, gpu: Gpu, shared: dict[str, Any], stored: dict[str, dict[str, Any]]) -> None:
         self.path = path
         self.gpu = gpu
-        self.shared = shared  # the whole provenance that all cells share
+        self.shared = shared  # the provenance that all cells share
         self.source, self.provenance = parted(shared)
         self._stored = stored
         self._cells: dict[str, Cell] = {}
@@ -227,14 +229,14 @@ class CellFile:
         return sorted(self._stored)
 
     def workload(self, model: str) -> WorkloadSignature:
-        """Of a cell, without unpacking it. Raises TraceFormatError."""
+        """Return a cell's workload without unpacking the cell. Raises TraceFormatError."""
         try:
             return WorkloadSignature.from_json(self._stored[model].get("workload"))
         except ValueError as error:
             raise TraceFormatError(self.path, 0, f"{model}: {error}") from error
 
     def cell(self, model: str) -> Cell:
-        """Raises KeyError and TraceFormatError."""
+        """Unpack a cell. Raises KeyError and TraceFormatError."""
         if model not in self._cells:
             try:
                 self._cells[model] = self._unpacked(model, self._stored[model])
@@ -266,7 +268,7 @@ class CellFile:
 
 
 def fault(cell: Cell) -> str | None:
-    """The first broken rule of a cell, in words, or None."""
+    """Return the first broken rule of a cell as text, or None."""
     if not len(cell.batches):
         return "no batch size was measured"
     if "forward" not in cell.phases_ns:
@@ -289,7 +291,7 @@ def fault(cell: Cell) -> str | None:
 
 
 def read_cells(path: str | os.PathLike[str]) -> CellFile:
-    """Read a file of cells. Raises TraceFormatError (damaged, foreign, or of a newer release) and OSError."""
+    """Read a cell file. Raises TraceFormatError (damaged, another format, or from a newer release) and OSError."""
     path = Path(path)
     if path.stat().st_size > _MOST_FILE_BYTES:
         raise TraceFormatError(path, 0, f"larger than {_MOST_FILE_BYTES >> 20} MiB: no file of cells")
@@ -321,7 +323,7 @@ def read_cells(path: str | os.PathLike[str]) -> CellFile:
 
 
 def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[Cell], shared: Mapping[str, Any]) -> None:
-    """Write the cells of one GPU, all or nothing; `shared` is the whole provenance that all share. Raises TraceWriteError."""
+    """Write the cells of one GPU atomically; `shared` is the provenance that all share. Raises TraceWriteError."""
     path = Path(path)
     stored = []
     for cell in sorted(cells, key=lambda cell: cell.model):

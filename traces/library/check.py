@@ -1,13 +1,13 @@
-"""Judges an entry that someone sends to the library: a file of cells or a recording.
+"""Checks an entry before it is added to the library: a file of cells or a recording.
 
     for finding in check(Path("v100.cells")): print(finding.level, finding.text)
 
-Errors are what keeps an entry out: what replays need is missing or cannot be right, it tells of a person, or the library
-has it already. Warnings are for whoever reviews it.
+Errors keep an entry out: facts that replays need are missing or cannot be right, it contains personal data, or the library
+already has it. Warnings are for the reviewer.
 
 Note [What is personal]
-    Provenance is searched for paths into somebody's home, addresses of e-mail and names of machines, under any key. The
-    recorder writes none of them; a text that a person has added may.
+    Provenance is searched under all keys for paths in home folders, e-mail addresses and names of machines. The recorder
+    writes none of them, but text added by a person may contain some.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _PERSONAL = (
 )
 _PERSONAL_KEYS = frozenset({"user", "username", "host", "hostname", "node", "machine_name", "ip", "email"})
 _MOST_NOISE = 0.10  # of a phase's median
-_SHORT_NS = 1_000_000  # of shorter phases noise is no share
-_MOST_DROP = 0.5  # by which a larger batch may be faster than a smaller one
+_SHORT_NS = 1_000_000  # relative noise is ignored in shorter phases
+_MOST_DROP = 0.5  # a larger batch may take at least this share of the previous batch's time
 _ON_A_LINE = 1e-9
 _LINE_ROWS = 5
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`entry`: the cell or recording; `text`: what is wrong, without a full stop; `is_duplicate`: the library has it."""
+    """A finding. `entry`: the cell or recording; `text`: the problem, without a full stop; `is_duplicate`: already present."""
 
     level: str
     entry: str
@@ -55,7 +55,7 @@ class Fault:
 
 
 def check(path: Path) -> list[Fault]:
-    """What there is to say of a file. Raises TraceError and OSError for one that cannot be read."""
+    """Return the findings for a file. Raises TraceError and OSError if it cannot be read."""
     if path.suffix == SUFFIX:
         file = read_cells(path)
         return [finding for cell in file.cells() for finding in _of_cell(cell, path)]
@@ -122,7 +122,7 @@ def _of_recording(trace: Trace, name: str) -> Iterator[Fault]:
 
 
 def _of_signature(workload: WorkloadSignature, source: CellSource, name: str) -> Iterator[Fault]:
-    """Without parameters and inputs nothing can be compared; what else a publication does not tell, nobody can add."""
+    """Check for parameters and inputs, which comparisons need; published sources may lack other fields."""
     lacking = [field for field in ("parameters", "modules", "inputs", "optimizer") if getattr(workload, field) is None]
     if lacking:
         needed = source.kind != "published" or {"parameters", "inputs"} & set(lacking)
@@ -144,7 +144,7 @@ def _of_source(source: CellSource, facts: dict[str, Any], name: str) -> Iterator
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Every text in JSON with the path to it."""
+    """Yield every text in JSON with its path."""
     if isinstance(value, dict):
         for name, of in value.items():
             yield from _texts(of, f"{key}.{name}" if key else str(name))
@@ -156,7 +156,7 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _ends_on_a_line(batches: Any, times: Any) -> bool:
-    """Whether the last rows are what a line fitted to others says, up to rounding to whole nanoseconds."""
+    """Return whether the last rows are on one line, up to rounding to whole nanoseconds."""
     if len(times) < _LINE_ROWS or len(set(np.diff(batches[-_LINE_ROWS:]).tolist())) != 1:
         return False
     last = times[-_LINE_ROWS:].astype(float)
@@ -165,6 +165,6 @@ def _ends_on_a_line(batches: Any, times: Any) -> bool:
 
 
 def unreadable(path: Path, error: TraceError | OSError) -> Fault:
-    """A file that could not be looked at."""
+    """Return the finding for a file that cannot be read."""
     told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return Fault(ERROR, "", told.removeprefix(f"{path}: "))

@@ -1,14 +1,15 @@
-"""Where a card was seen to be full: what `trace fit` answers where this very card and network were measured.
+"""The measured memory limit of a card: what `trace fit` reports if this card and network were measured.
 
     limit = MeasuredLimit.of(cell)      # fitted=226, full=227, of p100/vgg11
-    limit.largest(estimated=265)        # 226; an estimate counts only where nobody measured, as between 64 and 128
-    limit.is_exact                      # True: the very next batch failed
-    limit.is_of(226, peak_bytes)        # False for a program that needs another amount of memory
+    limit.largest(estimated=265)        # 226; an estimate counts only where nothing was measured, as between 64 and 128
+    limit.is_exact                      # True: the next larger batch failed
+    limit.is_of(226, peak_bytes)        # False for a program with a different peak
 
 Note [The same memory]
-    A signature does not tell all that memory depends on: a program may recompute activations, keep a copy of its weights, or
-    run with a release of PyTorch whose autograd keeps more (MobileNetV2 needs 1.4 times as much since 1.11). So a measured
-    limit is the program's only if its peak is the cell's, up to what it makes when a training loop frees its gradients.
+    A signature does not contain everything that memory depends on. A program may recompute activations, keep a copy of its
+    weights, or run on a PyTorch release that keeps more for the backward pass (MobileNetV2 needs 1.4 times as much since 1.11).
+    So a measured limit applies only if the program's peak is that of the cell, except for differences from when a training loop
+    frees its gradients.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _NEAR = 0.05  # of a peak; see Note [The same memory]
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """`fitted`: the largest batch that was measured; `full`: the first that was seen not to fit, None if all tried ones did."""
+    """`fitted`: the largest measured batch; `full`: the first batch that did not fit, None if all tried ones fitted."""
 
     cell: Cell
     fitted: int
@@ -37,13 +38,13 @@ class MeasuredLimit:
         return self.full == self.fitted + 1
 
     def fits(self, batch: int) -> bool | None:
-        """None where nobody has seen it."""
+        """Return whether the batch fits; None if unknown."""
         if batch <= self.fitted:
             return True
         return False if self.full is not None and batch >= self.full else None
 
     def largest(self, estimated: int | None) -> int | None:
-        """The largest batch that fits, where an estimate says so much. None if neither tells."""
+        """Return the largest batch that fits, using the estimate within the measured bounds; None if both are unknown."""
         if self.is_exact:
             return self.fitted
         if estimated is None:
@@ -51,6 +52,6 @@ class MeasuredLimit:
         return max(self.fitted, estimated if self.full is None else min(estimated, self.full - 1))
 
     def is_of(self, batch: int, peak_bytes: int) -> bool:
-        """Whether a program with this peak is the measured one. See Note [The same memory]."""
+        """Return whether a program with this peak matches the measured one. See Note [The same memory]."""
         measured_bytes = self.cell.peak_at(batch)
         return measured_bytes is None or abs(peak_bytes - measured_bytes) <= _NEAR * measured_bytes

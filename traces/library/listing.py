@@ -1,4 +1,4 @@
-"""The library as a list: bundled recordings, cells of all files, and recordings in the folders beside the bundled one.
+"""Lists the library: bundled recordings, the cells of all files, and recordings in other folders of the library.
 
 [entry.name for entry in all_entries()]     # ["p100-no-cudnn", ..., "v100/resnet50", ...]
 """
@@ -19,7 +19,7 @@ from traces.model.trace import TraceError
 
 @dataclass(frozen=True)
 class LibraryEntry:
-    """One entry. `batches`: the first and the last that were measured, of a cell."""
+    """One entry. `batches`: the first and the last measured batch of a cell."""
 
     name: str
     gpu: str
@@ -27,7 +27,7 @@ class LibraryEntry:
     model: str
     grain: str  # "kernel" or "phase"
     source: str
-    source_text: str  # short
+    source_text: str  # a short form
     path: Path
     grain_of_file: str  # "cells" or "recording"
     batches: tuple[int, int] | None = None
@@ -39,7 +39,7 @@ class LibraryEntry:
 
 
 def all_entries() -> list[LibraryEntry]:
-    """Every entry that can be read: recordings first, then cells, by name."""
+    """Return every readable entry: recordings first, then cells by name."""
     bundled = [
         LibraryEntry(of.name, of.name.partition("-")[0], of.device, of.what, of.grain, of.source, "study", of.path, "recording")
         for of in entries()
@@ -52,7 +52,7 @@ def all_entries() -> list[LibraryEntry]:
             try:
                 cell = file.cell(model)
             except TraceError:
-                continue  # told by catalogue.faults, or when it is asked for
+                continue  # reported by catalogue.faults, or when it is requested
             told = cell.source
             source = " ".join(filter(None, (told.study, told.repository, told.commit, told.source)))
             short = f"{(told.repository or told.source).rpartition('/')[2]} {told.commit[:10]}"
@@ -66,7 +66,7 @@ def all_entries() -> list[LibraryEntry]:
 
 
 def _recording(folder: Path, path: Path) -> LibraryEntry | None:
-    """None for a file that is no recording of a GPU."""
+    """Return the entry of a recording; None if the file is not a recording of a GPU."""
     try:
         trace = load(path)
         gpu = gpu_of(trace)

@@ -1,14 +1,14 @@
-"""Which cell of the library is of what a script trains: by its workload signature, whatever the batch size.
+"""Find the cell for what a script trains, by its workload signature, regardless of the batch size.
 
     found = nearest(files, signature)
     found.cell.name, found.differences      # "v100/resnet50", ()
     compared(cell, signature).differences   # ("optimizer SGD there, AdamW here",)
 
 Note [The same network]
-    Two signatures are of one network if they have equally many parameters, of equally many bytes, and equally many modules of
-    each class of torch.nn that holds parameters. Containers, activations and wrappers have other names from release to release
-    and say little of the time. Strides and resolutions within the network do not show in a signature, nor do channels_last,
-    TF32 or cudnn.benchmark: what a cell was measured with, its provenance tells.
+    Two signatures have the same network if they have equally many parameters and parameter bytes, and equally many modules of
+    each torch.nn class with parameters. Names of containers, activations and wrappers differ between releases and say little
+    about the time. A signature does not show strides and resolutions inside the network, channels_last, TF32 or
+    cudnn.benchmark; the cell's provenance has the settings of the measurement.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _PARAMETRIC = frozenset(
 
 @dataclass(frozen=True)
 class Match:
-    """The cell that is nearest to what a script trains; `differences` are sentences, none if the cell is of just that.
+    """The nearest cell for what a script trains; `differences` are sentences, empty if nothing differs.
 
-    `scalable`: all that differs is the optimizer's class or the inputs' sizes, so that the cell's times still say something;
-    `input_ratio` is how many times as large the script's are.
+    `scalable`: only the optimizer's class or the input sizes differ, so the cell's times are still useful; `input_ratio` is
+    the script's input size over the cell's.
     """
 
     cell: Cell
@@ -47,8 +47,10 @@ class Match:
 
 
 def nearest(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
-    """The cell in these files that is nearest: of the same network, else of about as many parameters. Raises TraceLibraryError
-    if there is none."""
+    """Return the nearest cell in these files: one of the same network, else one with about as many parameters.
+
+    Raises TraceLibraryError if there is none.
+    """
     candidates = [(*_distance(file.workload(model), script), model, n) for n, file in enumerate(files) for model in file.models]
     if not candidates:
         raise TraceLibraryError("the library has no network on this GPU")
@@ -57,7 +59,7 @@ def nearest(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
 
 
 def compared(cell: Cell, script: WorkloadSignature) -> Match:
-    """What differs between a cell and what a script trains."""
+    """Compare a cell with what a script trains."""
     measured = cell.workload
     network = tuple(_of_network(measured, script))
     training = () if network else tuple(_of_training(measured, script))
@@ -68,13 +70,13 @@ def compared(cell: Cell, script: WorkloadSignature) -> Match:
 
 
 def batch_of(script: WorkloadSignature) -> int | None:
-    """The batch size: the first dimension that all inputs share; None if there is none."""
+    """Return the batch size: the first dimension, if all inputs share it, else None."""
     sizes = {tensor.shape[0] if tensor.shape else 0 for tensor in script.inputs or ()}
     return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 
 
 def _of_network(measured: WorkloadSignature, script: WorkloadSignature) -> Iterator[str]:
-    """See Note [The same network]."""
+    """Yield the differences between the networks; see Note [The same network]."""
     for name in ("parameters", "parameter_bytes"):
         ours, theirs = getattr(measured, name), getattr(script, name)
         if ours != theirs:
@@ -86,7 +88,7 @@ def _of_network(measured: WorkloadSignature, script: WorkloadSignature) -> Itera
 
 
 def _of_training(measured: WorkloadSignature, script: WorkloadSignature) -> Iterator[str]:
-    """What differs though the network is the same; what one of them does not tell is not compared."""
+    """Yield other differences; facts missing from one signature are not compared."""
     for name in ("trainable_parameters", "optimizer", "autocast"):
         if _differ(measured, script, name):
             yield f"{name.replace('_', ' ')} {_figure(getattr(measured, name))} there, {_figure(getattr(script, name))} here"
@@ -101,7 +103,7 @@ def _differ(measured: WorkloadSignature, script: WorkloadSignature, name: str) -
 
 
 def _input_ratio(measured: WorkloadSignature, script: WorkloadSignature) -> float | None:
-    """How many times as many elements a sample has; None where the inputs are of other kinds."""
+    """Return the script's elements per sample over the cell's; None if the kinds of inputs differ."""
     ours, theirs = _samples(measured), _samples(script)
     if ours is None or theirs is None or ours == theirs:
         return 1.0
@@ -111,7 +113,7 @@ def _input_ratio(measured: WorkloadSignature, script: WorkloadSignature) -> floa
 
 
 def _samples(of: WorkloadSignature) -> list[tuple[tuple[int, ...], str]] | None:
-    """Shape without the batch, and dtype, of each input."""
+    """Return the shape without the batch, and the dtype, of each input."""
     return None if of.inputs is None else [(tensor.shape[1:], tensor.dtype) for tensor in of.inputs]
 
 
@@ -123,7 +125,7 @@ def _listed(inputs: tuple[InputTensor, ...] | None, batch: str = "") -> str:
 
 
 def _distance(measured: WorkloadSignature, script: WorkloadSignature) -> tuple[int, float, int]:
-    """Less is nearer: another network or not, how many times as many parameters, other ways of training."""
+    """Return a sort key, smaller is nearer: different network or not, ratio of parameters, number of other differences."""
     far = abs(math.log((measured.parameters or 1) / (script.parameters or 1)))
     return (1 if any(_of_network(measured, script)) else 0, far, len(list(_of_training(measured, script))))
 

@@ -1,11 +1,11 @@
-"""Cells made of recordings: each a run of one program at one batch size, as `trace record --sweep` makes them.
+"""Build cells from recordings: each is a run of one program at one batch size, as made by `trace record --sweep`.
 
     gpu = gpu_of(trace)                             # Gpu("v100-sxm2-16gb", "Tesla V100-SXM2-16GB", ...)
     cell = cell_of([(trace, 32), (other, 64)], gpu, "resnet50")
     row_of(trace)                                   # RunOfCell(batch=32, phases_ns={"forward": ...}, spread_ns=..., steps=12)
 
-What counts are the clean steady steps: of each phase the time between its CUDA events, median and standard deviation. What no
-phase of PHASES holds (loading, work beside the training) is left out.
+Only clean steady steps are used: for each phase, the median and standard deviation of the time between its CUDA events. Time
+outside PHASES (loading, work other than training) is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from traces.model.typed_json import to_json
 from traces.model.workload import InputTensor, WorkloadSignature
 
 _NAMELESS = {"nvidia", "amd", "tesla", "quadro", "geforce", "instinct", "graphics"}
-# Kept of a recording's provenance: what tells how it was made.
+# The provenance that is kept: how the recording was made.
 _KEPT = ("date", "package")
 _KEPT_OF_RUN = ("script", "argv", "recorder")
 
@@ -38,13 +38,13 @@ class RunOfCell:
     phases_ns: Mapping[str, int]
     spread_ns: Mapping[str, int]
     peak_bytes: int | None
-    steps: int  # clean steady ones
+    steps: int  # number of clean steady steps
 
 
 def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
-    """The card of a recording: one of the `known` if it is of that device, else by a name made of the device's words.
+    """Return the GPU of a recording: the one in `known` with the same device, else one named after the device.
 
-    Raises TraceLibraryError for a recording without a device.
+    Raises TraceLibraryError if the recording has no device.
     """
     if not trace.devices:
         raise TraceLibraryError("the recording has no GPU in it")
@@ -57,7 +57,7 @@ def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
 
 
 def row_of(trace: Trace) -> RunOfCell:
-    """Raises TraceLibraryError where the recording lacks what a cell needs, in one line."""
+    """Return the row of a recording. Raises TraceLibraryError if the recording lacks something that a cell needs."""
     if trace.workload is None or trace.workload.parameters is None:
         raise TraceLibraryError("the recording does not tell what was trained (no workload signature): record it anew")
     batch = batch_of(trace.workload)
@@ -85,7 +85,10 @@ def cell_of(
     out_of_memory_batch: int | None = None,
     notes: Mapping[str, Any] | None = None,
 ) -> Cell:
-    """One cell of runs at different batch sizes. Raises TraceLibraryError; two runs of one batch size: the later counts."""
+    """Build a cell from runs at different batch sizes; the later of two runs with one batch size counts.
+
+    Raises TraceLibraryError.
+    """
     rows = {row.batch: row for row in map(row_of, traces)}
     ordered = [rows[batch] for batch in sorted(rows)]
     names = [name for name in PHASES if any(name in row.phases_ns for row in ordered)]
@@ -125,7 +128,7 @@ def cell_of(
 
 
 def at_batch_one(workload: WorkloadSignature, batch: int) -> WorkloadSignature:
-    """The signature as cells have it."""
+    """Return the signature at batch 1, as stored in cells."""
     inputs = None
     if workload.inputs is not None:
         inputs = tuple(InputTensor((1, *tensor.shape[1:]), tensor.dtype) for tensor in workload.inputs)

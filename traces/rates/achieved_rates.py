@@ -77,7 +77,7 @@ class OpRates:
     """
 
     op: str  # canonical: "convolution_backward"
-    shapes: str  # as in model.shapes_text, what releases write alike (`shapes_of_canonical`); "" in a row of a whole kind
+    shapes: str  # as in model.shapes_text, in the form common to all releases (`shapes_of_canonical`); "" for all shapes
     dtype: str
     calls: int
     device_ns: int
@@ -87,21 +87,21 @@ class OpRates:
     flops_share: float | None
     gbps: float | None
     bytes_share: float | None
-    flops_bounded: bool  # FLOPs may be fewer
+    flops_bounded: bool  # `flops` is an upper bound
     flops_ns: int = 0
     bytes_ns: int = 0
-    cached: str = ""  # IN_CACHE if all calls are, PARTLY_IN_CACHE if some or a part
-    winograd: bool = False  # some of the FLOPs were not needed
+    cached: str = ""  # IN_CACHE if all calls are; PARTLY_IN_CACHE if some calls are, or calls are in part
+    winograd: bool = False  # Winograd's algorithm saved some of the FLOPs
 
 
 def compared_text(op: str, shapes: str) -> str:
-    """The recorded shapes of a canonical op as `OpRates` has them; what was not told stays as it is."""
+    """Return the recorded shapes of a canonical op in the form of `OpRates`; shapes that are not known stay unchanged."""
     return shapes_text(shapes_of_canonical(op, parse_shapes(shapes))) if shapes and UNTOLD_LIST not in shapes else shapes
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What all calls of a kind do, as far as it is known, and how long the card would take for their FLOPs."""
+    """The known work of all calls of a kind, and how long the card needs for their FLOPs."""
 
     flops: int = 0
     flops_ns: int = 0
@@ -128,12 +128,12 @@ class _Sum:
 
 
 def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
-    """Most device time first. Work without an op is left out."""
+    """Return rates by op, most device time first. Work without an op is left out."""
     return achieved_tables(trace)[1 if by_shape else 0]
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """By kind of op, and by kind, shapes and dtype; as `achieved`, in the time of one."""
+    """Return the results of `achieved` by op and by op, shapes and dtype, computed together."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}
@@ -177,22 +177,22 @@ def _row(key: tuple[str, str, str], of: _Sum, card: Card) -> OpRates:
 
 @dataclass(frozen=True, slots=True)
 class _LikeCalls:
-    """All calls of one op at one shape that were recorded alike; `compared_shapes` may be those of calls recorded otherwise."""
+    """All calls of one op at one shape that were recorded alike; `compared_shapes` is equal for all ways of recording."""
 
     op: str
-    name: str  # as recorded, without its namespace, of the op whose shapes these are
+    name: str  # as recorded, without namespace, of the op that has the shapes
     compared_shapes: str
     dtype: str
     operands: tuple[Operand, ...]
-    output: Shape | None  # of a convolution, where another op tells
-    count: int  # of the ops
-    calls: int  # see `traces.comparison.op_calls`; an op within a call of the same name counts with the first op of that call
+    output: Shape | None  # of a convolution, if another op shows it
+    count: int  # number of ops
+    calls: int  # see `traces.comparison.op_calls`; an op inside a call of the same name counts with the call's first op
     device_ns: int
     kernels: tuple[str, ...]
-    programs: int | None  # of the first kernel's grid
-    copied_bytes: int | None  # that copies and memsets move, where the op's work is nothing else
-    around: str  # the node of autograd around it, if it is one of _EXPANDS
-    is_half: bool  # of a convolution's backward pass
+    programs: int | None  # in the first kernel's grid
+    copied_bytes: int | None  # moved by copies and memsets, if the op does nothing else
+    around: str  # the enclosing autograd node, if it is one of _EXPANDS
+    is_half: bool  # half of a convolution's backward pass
 
     @property
     def parsed(self) -> tuple[Shape, ...]:
@@ -200,7 +200,7 @@ class _LikeCalls:
 
 
 class _Rated:
-    """Works out what calls do on a card. See Note [Above the data sheet]."""
+    """Computes what calls do on a card. See Note [Above the data sheet]."""
 
     def __init__(self, trace: Trace, card: Card) -> None:
         self.card = card
@@ -227,7 +227,7 @@ class _Rated:
         return replace(work, flops=total, flops_ns=call.device_ns, peak_ns=peak_ns, bounded=bounded, winograd=winograd)
 
     def _peak(self, call: _LikeCalls, total: int) -> float:
-        """TFLOP/s of the units that the op ran on."""
+        """Return the peak TFLOP/s of the units that the op ran on."""
         unit = compute_unit(call.op, call.dtype, self.settings)
         peak = self.peaks.get(unit, self.peaks.get("fp32", 0.0))
         if unit == "fp32" and "tf32" in self.peaks:
@@ -254,7 +254,7 @@ class _Rated:
 
 
 def _needed_share(call: _LikeCalls) -> float:
-    """Which share of its multiplications a convolution needed that ran by Winograd's algorithm."""
+    """Return the share of its multiplications that a convolution needed with Winograd's algorithm."""
     separate = any("nonfused" in kernel or "4x4" in kernel for kernel in call.kernels)
     needed = 1 / (_SEPARATE_WINOGRAD_GAIN if separate else _WINOGRAD_GAIN)
     others = any(_PRODUCT_KERNEL.search(kernel) and "winograd" not in kernel.lower() for kernel in call.kernels)
@@ -318,7 +318,7 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
 
 
 def _alike(*columns: Column) -> tuple[Column, Column]:
-    """The first row of each group of rows that are alike in all these columns, and the group of each row."""
+    """Return the first row of each group of rows with equal values in all these columns, and the group of each row."""
     group = np.zeros(len(columns[0]), dtype=np.int64)
     first = group[:1]
     for column in columns:
@@ -329,7 +329,7 @@ def _alike(*columns: Column) -> tuple[Column, Column]:
 
 
 def _kernels(trace: Trace, rows: Column, group: Column) -> list[tuple[str, ...]]:
-    """The names of the work of each group."""
+    """Return the kernel names of each group."""
     found: list[list[str]] = [[] for _ in range(int(group.max()) + 1)]
     first, _ = _alike(group, trace.device.name[rows])
     for row in first.tolist():
@@ -338,11 +338,11 @@ def _kernels(trace: Trace, rows: Column, group: Column) -> list[tuple[str, ...]]
 
 
 def _with_shapes(trace: Trace, op: Column) -> Column:
-    """For each op the span whose shapes tell what it did: itself, or the op around it if nothing was recorded of it and that op
-    launched nothing else; NONE if neither tells.
+    """Return for each op the span with its shapes; NONE if there is none.
 
-    A half of a convolution's backward pass (cuDNN's of PyTorch before 1.10) does not name all tensors that its FLOPs depend on:
-    the whole around it does.
+    It is the op itself, or the enclosing op if the op has no recorded shapes and is the only work of the enclosing op. Half of
+    a convolution's backward pass (cuDNN's in PyTorch before 1.10) lacks some tensors that its FLOPs depend on, so the enclosing
+    op is used.
     """
     host, texts = trace.host, trace.strings.texts
     is_op = host.kind == HostKind.OP
@@ -359,7 +359,7 @@ def _with_shapes(trace: Trace, op: Column) -> Column:
 
 
 def _works_within(trace: Trace) -> Column:
-    """For each host span how many pieces of work were launched within it."""
+    """Return for each host span how many pieces of work were launched within it."""
     host, count = trace.host, np.zeros(len(trace.host), dtype=np.int64)
     launch = trace.device.launch[work_rows(trace)]
     np.add.at(count, launch[(launch >= 0) & (launch < len(host))], 1)
@@ -375,7 +375,7 @@ def _works_within(trace: Trace) -> Column:
 
 
 def _consumed(trace: Trace, row: int, shapes: tuple[Shape, ...]) -> Shape | None:
-    """The shape of a convolution's output, as one of the next ops takes it."""
+    """Return a convolution's output shape, taken from the inputs of one of the next ops."""
     wide = [shape for shape in shapes if len(shape) > 2]
     if len(wide) < 2:
         return None
@@ -395,8 +395,10 @@ def _consumed(trace: Trace, row: int, shapes: tuple[Shape, ...]) -> Shape | None
 
 
 def _can_be_output(size: int, image: int, kernel: int) -> bool:
-    """Whether a convolution can make `size` pixels of `image` pixels: with some usual dilation, padding and stride, or with the
-    stride of its own size (patches)."""
+    """Return whether a convolution can map `image` pixels to `size` pixels.
+
+    Tries usual dilations, paddings and strides, and a stride equal to the kernel size (patches).
+    """
     widths = {dilation * (kernel - 1) + 1 for dilation in _USUAL}
     strides = (*_USUAL, kernel)
     return size <= image and any(
@@ -408,7 +410,7 @@ def _can_be_output(size: int, image: int, kernel: int) -> bool:
 
 
 def _flops(call: _LikeCalls) -> tuple[int, bool]:
-    """Of one call, and whether that is an upper bound."""
+    """Return the FLOPs of one call, and whether they are an upper bound."""
     wide = [shape for shape in call.parsed if len(shape) > 2]
     if call.name in ATTENTION_LAYOUTS:
         return attention_flops(call.name, call.parsed)
@@ -419,8 +421,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
             return flops(call.op, (wide[0], wide[1])), True
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
-        # Which is which differs between releases: the gradient has as many channels as the weight has outputs, and where the
-        # image has so too, it is the smaller one.
+        # The order differs between releases. The gradient has as many channels as the weight has outputs; if the image does
+        # too, the gradient is the smaller one.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]
@@ -434,15 +436,15 @@ def _convolution_flops(output: Shape, weight: Shape) -> int:
 
 
 def _bytes(call: _LikeCalls) -> Traffic | None:
-    """Of one call, or None where that is not known."""
+    """Return the traffic of one call, or None if unknown."""
     if call.copied_bytes is not None:
         return once(call.copied_bytes)
-    if call.is_half:  # each half counts as half of the whole, so that both together are what one op of today is
+    if call.is_half:  # two halves correspond to one op in newer releases, so each counts as half of it
         whole = traffic(call.op, call.name, call.operands) if call.operands else None
         return None if whole is None else once(whole.moved_bytes // 2)
     if is_inductor_kernel(call.op):
         return triton_traffic(call.op, call.operands, call.programs)
-    if call.around and call.operands:  # the gradient of a mean is one number per sum, expanded to the shape that is recorded
+    if call.around and call.operands:  # the gradient of a mean is one number per sum, expanded to the recorded shape
         return once(call.operands[0].bytes)
     if call.name in ATTENTION_LAYOUTS:
         return traffic("attention_backward" if is_attention_backward(call.name) else "attention", call.name, call.operands)

@@ -1,10 +1,10 @@
-"""What an op has to do, from its input shapes: bytes, floating-point operations, and the units of a GPU that do them.
+"""The work of an op, computed from its input shapes: bytes, floating-point operations, and the GPU units that execute them.
 
     flops("mm", ((1024, 512), (512, 256)))                  # 268435456
     size_bytes(((1024, 512), (512, 256)), "float32")        # 2621440
     compute_unit("convolution", "float32", TorchSettings())      # "tf32"
 
-Ops are canonical ones (`traces.names.equivalent_ops`). Recordings hold no outputs, so all is worked out from inputs alone.
+Op names are canonical (`traces.names.equivalent_ops`). Recordings have no outputs, so everything follows from the inputs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16"
 
 MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
-# Products of matrices of 8 bits, whose scales follow them: not among MATMULS, where all inputs have one dtype.
+# Products of 8-bit matrices, followed by their scales. They are not in MATMULS, where all inputs have one dtype.
 SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
 
 
 def flops(op: str, shapes: tuple[Shape, ...]) -> int:
-    """Floating-point operations of a canonical op, from its input shapes alone (as recordings hold no outputs).
+    """Return the floating-point operations of a canonical op, computed from its input shapes.
 
-    A convolution counts as if its stride were 1; ratios between two calls of the same layer are right nevertheless.
+    A convolution counts as if its stride were 1; ratios between two calls of the same layer are still correct.
     """
     wide = [shape for shape in shapes if len(shape) > 1]
     if op.startswith("convolution") and len(wide) >= 2:
@@ -47,8 +47,8 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
-# In which order the dimensions of an attention op's tensors come: batch, heads, tokens, channels; or batch, tokens, heads,
-# channels. If the latter have three dimensions, the batch's sequences follow each other in the first.
+# The order of dimensions in an attention op's tensors: batch, heads, tokens, channels; or batch, tokens, heads, channels.
+# The latter may have three dimensions; then the batch's sequences are concatenated in the first.
 _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
@@ -66,15 +66,15 @@ ATTENTION_LAYOUTS = {
 
 
 def is_attention_backward(name: str) -> bool:
-    """Whether an op of ATTENTION_LAYOUTS computes gradients: its first input is the output's gradient."""
+    """Return whether an op of ATTENTION_LAYOUTS computes gradients; its first input is then the output's gradient."""
     return name.endswith(("_backward", "_bwd"))
 
 
 def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
-    """Floating-point operations of an op of ATTENTION_LAYOUTS, and whether that is an upper bound; 0 if the shapes do not tell.
+    """Return the FLOPs of an op of ATTENTION_LAYOUTS, and whether they are an upper bound; 0 if the shapes are insufficient.
 
-    Two products forward and five backward (the scores are computed again), for all pairs of tokens: a causal mask, which is not
-    recorded, halves that. Of sequences that follow each other in one dimension the lengths are known only if it is one.
+    There are two products forward and five backward (the scores are recomputed), for all pairs of tokens. A causal mask, which
+    is not recorded, halves them. For concatenated sequences, the lengths are known only if there is one sequence.
     """
     backward = is_attention_backward(name)
     wide = [shape for shape in shapes if len(shape) > 2][1 if backward else 0 :]
@@ -97,20 +97,20 @@ def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
 
 @cache
 def itemsize(dtype: str) -> int:
-    """Bytes of an element of a torch dtype, whose name begins with its bits ("float8_e4m3fn"); 4 where it is not known."""
+    """Return the bytes per element of a torch dtype, from the bits in its name ("float8_e4m3fn"); 4 if unknown."""
     bits = _BITS.search(dtype)
     return max(int(bits[0]) // 8, 1) if bits else 1 if dtype == "bool" else 4
 
 
 def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
-    """Bytes of all tensors of these shapes, as if all had the same dtype."""
+    """Return the bytes of all tensors of these shapes if all had this dtype."""
     return sum(map(prod, shapes)) * itemsize(dtype)
 
 
 def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS) -> str:
-    """The units on which a matrix product or convolution of this dtype runs: a key of `Card.tflops`.
+    """Return the units that run a matrix product or convolution of this dtype: a key of `Card.tflops`.
 
-    float32 runs as TF32 where the recorded script allowed it. PyTorch's defaults since 1.12: in cuDNN's convolutions and
+    float32 runs as TF32 if the recorded script allowed it. PyTorch's defaults since 1.12 allow it in cuDNN's convolutions and
     recurrent networks, but not in matrix products.
     """
     unit = _UNITS.get(dtype, "fp8" if dtype.startswith("float8") else "fp32")

@@ -1,35 +1,35 @@
-"""How many bytes an op reads and writes, from the shapes and element types of its inputs.
+"""The bytes that an op reads and writes, computed from the shapes and element types of its inputs.
 
     weight, tokens = Operand((50257, 768), 4), Operand((8, 128), 8)
     traffic("embedding", "aten::embedding", (weight, tokens))       # Traffic(moved_bytes=6_299_648, footprint_bytes=6_299_648)
 
-`moved_bytes` counts each element as often as the op must read or write it. `footprint_bytes` counts the memory itself, once: an
-op in place reads and writes the same memory. If the footprint fits in the GPU's cache, the op can be faster than its memory.
+`moved_bytes` counts each element as often as the op must read or write it. `footprint_bytes` counts the memory once: an
+in-place op reads and writes the same memory. If the footprint fits in the GPU's cache, the op can exceed the memory bandwidth.
 
 Note [Bytes that an op touches]
-    Recordings hold the shapes of inputs and no values, scalars or outputs. The rules, n being the number of indices:
+    Recordings have the shapes of inputs, but no values, scalars or outputs. In these rules, n is the number of indices:
 
-    elementwise, norms                  inputs once, and the output: as large as the inputs broadcast to; 1 byte if it compares
-    products, convolutions, attention   inputs once and the output (backward: one gradient for each of its inputs)
-    scaled products of 8 bits           inputs once, and the output in two bytes an element
-    reductions, pooling                 inputs once: the output is small, or its size is not known
-    upsampling                          not known: the output is larger than the input, and its size is not recorded
+    elementwise, norms                  inputs once, and the output with the inputs' broadcast shape; 1 byte for comparisons
+    products, convolutions, attention   inputs once and the output (backward: one gradient for each input)
+    scaled products of 8 bits           inputs once, and the output with two bytes per element
+    reductions, pooling                 inputs once; the output is small, or its size is unknown
+    upsampling                          unknown: the output is larger than the input, and its size is not recorded
     fill, zero, random numbers          the target once
     copy, clone                         the source and the target, each with its own element type
     cat, stack                          inputs twice
     gather, take, index, index_select,  n elements or rows of the table are read and written, and the indices are read;
-    embedding                           of dimensions that are not recorded, the one that touches fewest bytes
+    embedding                           the indexed dimension is not recorded, so the one with the fewest bytes is assumed
     scatter, index_put, index_add       n elements or rows are read from the source and written, and the indices are read;
-                                        adding also reads the target; out of place the target is copied first
+                                        adding also reads the target; out of place, the target is copied first
     embedding_backward                  the gradient and the indices are read, the same rows are written
     nll_loss                            one element per target, the targets, and their weights; backward: one element per target
     item                                one element
-    cache stores (reshape_and_cache)    keys and values are read and written, not the cache
+    cache stores (reshape_and_cache)    keys and values are read and written; the rest of the cache is not touched
     rotary_embedding                    queries and keys are read and written, one row of the table per position
     lists of tensors (foreach, fused)   all tensors once
     Triton kernels of Inductor          every pointer once, at most as many elements as the kernel has (see `triton_elements`)
 
-    Ops that are not listed and not PyTorch's own are taken as elementwise.
+    Ops that are not listed and not PyTorch's own count as elementwise.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LISTS = re.compile(r"_?(foreach|fused_(adam|adamw|sgd|adagrad)|amp_foreach|mult
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor among an op's inputs."""
+    """An input tensor of an op."""
 
     shape: Shape
     itemsize: int
@@ -74,21 +74,21 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """See the module."""
+    """The bytes that an op moves, and the size of the memory it touches; see the module docstring."""
 
     moved_bytes: int
     footprint_bytes: int
 
 
 def once(moved_bytes: int) -> Traffic:
-    """Of an op that touches no memory twice."""
+    """Return the traffic of an op that touches no memory twice."""
     return Traffic(moved_bytes, moved_bytes)
 
 
 def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | None = None) -> Traffic | None:
-    """Of one call of a canonical op that is recorded under `name`; None where its operands do not tell.
+    """Return the traffic of one call of a canonical op, recorded under `name`; None if its operands are insufficient.
 
-    `output` is a convolution's output shape, where it is known. See Note [Bytes that an op touches].
+    `output` is a convolution's output shape, if known. See Note [Bytes that an op touches].
     """
     rule = _RULES.get(op)
     if op == "item":
@@ -128,15 +128,19 @@ def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traf
 
 
 def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
-    """The bytes of an element of the result: the largest operand's, or those of a wider one. Numbers (no dimensions) do not
-    promote tensors, and integers of 8 bytes do not promote floating-point numbers."""
+    """Return the bytes per element of the result: the largest operand's, or more if a wider operand promotes it.
+
+    Numbers (no dimensions) do not promote tensors, and 8-byte integers do not promote floating-point numbers.
+    """
     own = max(operands, key=lambda of: of.elements).itemsize
     return max([own, *(of.itemsize for of in operands if of.shape and of.itemsize <= 4)])
 
 
 def _output_gradient(images: list[Operand]) -> Operand | None:
-    """Which of gradient, image and weight of a convolution is the gradient of its output. It has as many channels as the weight
-    has outputs; where the image has so too, it is the smaller one."""
+    """Return which of gradient, image and weight of a convolution is the gradient of its output.
+
+    It has as many channels as the weight has outputs. If the image does too, the gradient is the smaller one.
+    """
     for weight in reversed(images):
         found = [
             of for of in images if of is not weight and of.shape[1] == weight.shape[0] and len(of.shape) == len(weight.shape)
@@ -147,7 +151,7 @@ def _output_gradient(images: list[Operand]) -> Operand | None:
 
 
 def _broadcast(shapes: tuple[Shape, ...]) -> int:
-    """The elements of the shape to which these broadcast; of the largest one where they do not."""
+    """Return the number of elements of the broadcast shape, or of the largest shape if they do not broadcast."""
     found: list[int] = []
     for shape in shapes:
         found = [1] * (len(shape) - len(found)) + found
@@ -164,7 +168,7 @@ def _written_once(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
 
 
 def _copy(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    source = operands[1] if len(operands) > 1 else operands[0]  # `copy_` has its target first
+    source = operands[1] if len(operands) > 1 else operands[0]  # the target of `copy_` comes first
     return once(operands[0].bytes + source.bytes)
 
 
@@ -194,7 +198,7 @@ def _scatter_add(operands: tuple[Operand, ...], in_place: bool) -> Traffic | Non
 
 
 def _rows(table: Shape, count: int) -> int:
-    """The elements of `count` slices of a table along the dimension that makes them smallest."""
+    """Return the elements of `count` slices of a table, along the dimension with the smallest slices."""
     return count * min((prod(table) // max(size, 1) for size in table), default=1)
 
 
@@ -234,7 +238,7 @@ def _index_add(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _indexed(table: Operand, indices: tuple[Operand, ...]) -> int | None:
-    """The elements that these indices choose, those of the table's first dimensions; None for masks."""
+    """Return the number of elements that these indices of a table's first dimensions select; None for masks."""
     if not indices or len(indices) > len(table.shape) or any(of.itemsize == 1 for of in indices):
         return None
     return _broadcast(tuple(of.shape for of in indices)) * prod(table.shape[len(indices) :])
@@ -247,9 +251,10 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """The values come last. Without indices (older profilers write none of a list's) as many elements as values are written.
+    """Return the traffic of index_put; the values are the last operand.
 
-    If target and indices have equally long elements, it is not known whether the last operand is an index or the values.
+    Without indices (older profilers do not record lists), as many elements as values are written. If target and indices have
+    the same element size, the last operand may be an index or the values, so the traffic is unknown.
     """
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
@@ -271,7 +276,7 @@ def _nll_loss(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """The gradient of the loss is a number, or one per target; then come scores and targets."""
+    """Return the traffic for the loss gradient (one number, or one per target), scores and targets, in this order."""
     if len(operands) < 2:
         return None
     place = next((n for n, of in enumerate(operands[1:], 1) if len(of.shape) == len(operands[n - 1].shape) - 1), None)
@@ -282,7 +287,7 @@ def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic
 
 
 def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Keys, values, their caches, and a slot for each token."""
+    """Return the traffic for keys, values, their caches, and a slot for each token."""
     if len(operands) < 5:
         return None
     keys, values, key_cache, value_cache, slots = operands[:5]
@@ -291,7 +296,7 @@ def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | Non
 
 
 def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Latent vectors, rotary keys, one cache, and a slot for each token."""
+    """Return the traffic for latent vectors, rotary keys, one cache, and a slot for each token."""
     if len(operands) < 4:
         return None
     latent, keys, cache, slots = operands[:4]
@@ -299,7 +304,7 @@ def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffi
 
 
 def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Positions, queries, keys (both in place), and the table of cosines and sines."""
+    """Return the traffic for positions, queries, keys (both in place), and the table of cosines and sines."""
     if len(operands) < 3:
         return None
     positions, rotated, table = operands[0], operands[1:-1], operands[-1]
@@ -309,19 +314,19 @@ def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _scaled_product(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Two matrices of one or two bytes an element, then their scales; the product has two bytes an element."""
+    """Return the traffic of two matrices of one or two bytes per element, their scales, and a product of two bytes each."""
     if len(operands) < 2 or not len(operands[0].shape) == len(operands[1].shape) == 2:
         return None
     return once(sum(of.bytes for of in operands) + 2 * operands[0].shape[0] * operands[1].shape[1])
 
 
 def _outputs_given(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    """Ops whose output is among their inputs."""
+    """Return the traffic of ops whose output is among their inputs."""
     return once(sum(of.bytes for of in operands))
 
 
 def _added_norm(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    """Input and residual, both in place, then the weight."""
+    """Return the traffic for input and residual, both in place, and the weight."""
     own = sum(of.bytes for of in operands)
     return Traffic(own + sum(of.bytes for of in operands[:2]), own)
 
@@ -354,14 +359,14 @@ _RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
 
 
 def is_inductor_kernel(name: str) -> bool:
-    """Whether an op of this name is a Triton kernel that Inductor wrote: pointwise, reduction, or template."""
+    """Return whether the op is a Triton kernel generated by Inductor: pointwise, reduction, or template."""
     return name.startswith(("triton_poi_", "triton_red_", "triton_per_"))
 
 
 def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | None) -> Traffic | None:
-    """Of an Inductor kernel: each pointer once, at most as many elements as the kernel has.
+    """Return the traffic of an Inductor kernel: each pointer once, with at most as many elements as the kernel has.
 
-    An output in place is a pointer that is read and written. It counts once, because the pointers do not tell.
+    An in-place output is both read and written but counts once, because pointers do not show which it is.
     """
     if not pointers:
         return None
@@ -370,10 +375,10 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
-    """The elements that an Inductor kernel goes through, from the sizes of its pointers and how many programs it runs.
+    """Return how many elements an Inductor kernel processes, from the sizes of its pointers and its number of programs.
 
-    Outputs come first (in place) or last. A pointwise kernel goes through the elements of an output, and each program takes a
-    power of two of them: the output is the one that its programs fit best. A reduction goes through its input.
+    Outputs come first (in place) or last. A pointwise kernel processes the elements of an output, and each program takes a
+    power of two of them; the output is the pointer that fits the programs best. A reduction processes its input.
     """
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:
@@ -382,6 +387,6 @@ def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> 
 
 
 def _excess(size: int, programs: int) -> float:
-    """By which share `programs` that each take the least sufficient power of two go beyond `size` elements."""
+    """Return by which share `programs`, each with the smallest sufficient power of two, exceed `size` elements."""
     each = 1 << max(ceil(size / programs) - 1, 0).bit_length()
     return each * programs / max(size, 1)

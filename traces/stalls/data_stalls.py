@@ -1,12 +1,12 @@
-"""Where a training step waits for data: in the disk, in preparing, in pinning; by the difference of three runs.
+"""Find where training steps wait for data - storage, preprocessing or pinning - by comparing three runs.
 
     stalls = Stalls(gpu=pace(synthetic, 128), prepared=pace(cached, 128), fetched=pace(cold, 128), ...)
-    stalls.preparation_share      # 0.74: of a step whose data is cached, what is waiting
+    stalls.preparation_share      # 0.74: share of a step spent waiting when the data is cached
     stalls.bottleneck             # Bottleneck.PREPARATION
 
-The method is that of "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021): the GPU's own rate G with one batch
-that is ready in memory, P with data that is cached, F with a cold cache or one of a share of the data set. What P loses
-against G is the preparation stall, what F loses against P the fetch stall. No pipeline is faster than its slowest stage.
+The method is that of "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021). It measures three rates: G with one
+batch that is ready in memory, P with cached data, F with a cold or partial cache. The loss from G to P is the preparation
+stall, the loss from P to F the fetch stall. A pipeline is as fast as its slowest stage.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from traces.model.trace import Origin, StepKind, Trace, TraceError
 from traces.stalls.loader_model import BatchCost, LoaderRun, loaded
 from traces.stalls.storage_server import Loading
 
-_NOTICEABLE = 0.02  # of a step: less than that is no stall, but a run's noise
+_NOTICEABLE = 0.02  # of a step; smaller differences are noise
 MOST_WORKERS = 128
 _ESTIMATED = (Origin.SCALED, Origin.ROOFLINE, Origin.CURVE)
-_BUSY = 0.1  # of a step, that no loader can save
-_MOST_OTHERS = 1000.0  # programs beside the script
+_BUSY = 0.1  # of a step; a loader cannot save that much, so another program was running
+_MOST_OTHERS = 1000.0  # other programs
 
 
 class Bottleneck(StrEnum):
-    """What the steps of a run with a loader wait for."""
+    """What the steps of a run wait for."""
 
     GPU = "gpu"
     STORAGE = "storage"
@@ -41,17 +41,17 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a run went once it had its pace; means per step."""
+    """The speed of a run in its steady state; means per step."""
 
     steps: int
     step_ns: int
-    wait_ns: int  # of it, in the script's waits for a batch
+    wait_ns: int  # the part in which the script waited for a batch
     samples_per_s: float
 
 
 @dataclass(frozen=True)
 class Modelled:
-    """What the model of the loader says of another machine."""
+    """The loader model's prediction for another machine."""
 
     workers: int
     cores: int
@@ -61,28 +61,28 @@ class Modelled:
 
 @dataclass(frozen=True)
 class Stalls:
-    """Of one script. Shares are of a step's time."""
+    """The data stalls of one script. Shares are of a step's time."""
 
     gpu: Pace
-    estimated_share: float  # of the GPU's time: not recorded for such an op, but scaled, or by curves and data sheets
+    estimated_share: float  # share of GPU time that is estimated (scaled, or from curves and data sheets), not recorded
     prepared: Pace
-    fetched: Pace | None  # None where no storage was modelled, or no file was seen to be read from it
+    fetched: Pace | None  # None if no storage was modeled, or no file read from it was seen
     batch_samples: float
-    step_batches: int  # that the script takes for a step
-    workers: int  # of all loaders that a step takes batches of
-    batch_cpu_ns: int  # one worker's work for one batch
-    batch_wall_ns: int  # while it fetched that batch
+    step_batches: int  # batches per step of the script
+    workers: int  # of all loaders that provide batches for a step
+    batch_cpu_ns: int  # CPU time of one worker for one batch
+    batch_wall_ns: int  # wall time to fetch that batch
     batch_bytes: int  # read for one batch
-    batch_missed_bytes: int | None  # of it, what the cache did not hold
+    batch_missed_bytes: int | None  # the part that was not in the cache
     batch_pin_ns: int | None
-    batch_pin_cpu_ns: int | None  # of `batch_pin_ns`; less where the machine had other things to do
-    data_set_bytes: int | None  # estimated: samples of the data set times bytes per sample
+    batch_pin_cpu_ns: int | None  # CPU time in `batch_pin_ns`; less than it if the machine was busy
+    data_set_bytes: int | None  # estimate: number of samples times bytes per sample
     bottleneck: Bottleneck
-    check: Modelled | None  # the model for this machine, to be compared with `prepared`; None without workers
-    taken_cores: float  # that other programs had while `prepared` was measured, and in `check` too; 0: not told
-    enough: Modelled | None  # the fewest workers, each on a core, that end the preparation stall
+    check: Modelled | None  # the model's prediction for this machine, to compare with `prepared`; None without workers
+    taken_cores: float  # cores used by other programs while `prepared` was measured, also in `check`; 0: unknown
+    enough: Modelled | None  # the fewest workers, each on its own core, that end the preparation stall
     by_cores: list[Modelled]
-    disk_bytes_per_s: float | None  # that ends the fetch stall
+    disk_bytes_per_s: float | None  # the disk rate that ends the fetch stall
     notes: list[str]
 
     @property
@@ -99,8 +99,11 @@ def _share(step_ns: int, without_ns: int) -> float:
 
 
 def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
-    """The index of the first step that counts: after those that lived on what was prefetched, and so that whole rounds of the
-    workers are left. Workers that began together end their batches together, W at a time. Raises TraceError."""
+    """Return the index of the first step that counts. Raises TraceError if too few steps are left.
+
+    Steps that used prefetched batches are skipped. Whole rounds of the workers must remain, because W workers that began
+    together finish their batches together.
+    """
     unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)
     if steps < enough:
@@ -113,7 +116,7 @@ def _training_steps(trace: Trace) -> npt.NDArray[np.int64]:
 
 
 def pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> Pace:
-    """Of the training steps after those that lived on what was prefetched. Raises TraceError where too few are left."""
+    """Return the pace of the training steps after those that used prefetched batches. Raises TraceError if too few are left."""
     rows = _training_steps(trace)
     at_pace = rows[_first_at_pace(len(rows), workers, prefetch) :]
     waits = phase_times(trace).get("loader")
@@ -126,10 +129,12 @@ def stalls_of(
     gpu: Trace, prepared: Trace, told: list[Loading], cores: int, core_counts: list[int],
     fetched: Trace | None = None, told_cold: list[Loading] | None = None,
 ) -> Stalls:  # fmt: skip
-    """`told` and `told_cold` are what the storage was told in the runs `prepared` and `fetched`. This machine has `cores`
-    cores; `core_counts` are machines to be modelled, a worker on each core.
+    """Compute the stalls from runs with ready (`gpu`), cached (`prepared`) and uncached data (`fetched`).
 
-    Raises TraceError for a script that loads nothing with a DataLoader, or trains too few steps.
+    `told` and `told_cold` are what processes reported to the storage server in `prepared` and `fetched`. This machine has
+    `cores` cores. `core_counts` are the machines to model, with one worker per core.
+
+    Raises TraceError if the script loads nothing with a DataLoader, or trains too few steps.
     """
     if not any(one.batches for one in told):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
@@ -137,25 +142,25 @@ def stalls_of(
     cached, cold = Loading.sum(told), None if told_cold is None else Loading.sum(_of_training(told_cold))
     workers, prefetch = _workers(told) or cached.workers, cached.prefetch or 2
     if cold is not None and not cold.read_bytes:
-        fetched = cold = None  # nothing went through the storage, so that its run shows nothing
+        fetched = cold = None  # nothing was read through the storage, so that run shows nothing
     batches, samples = cached.batches, cached.samples / max(cached.batches, 1)
     step_batches = _step_batches(cached, prepared)
     paces = [pace(trace, samples * step_batches, workers, prefetch) for trace in (gpu, prepared)]
     if not batches:
         raise TraceError("no DataLoader fetched a batch that the script trains on")
     late = None if fetched is None else pace(fetched, samples * step_batches, workers, prefetch)
-    # Batches that are all given the mean would come sooner than they do: a worker beside the script's own computing, or a busy
-    # neighbour, spends more on a batch than another, and the script waits for each in turn. So the model for this machine
-    # gets batches and steps as they were, from the first on, and the same ones are compared.
+    # With every batch at the mean cost, the model would be too fast: some batches cost more (a worker next to the script's own
+    # work, or a busy neighbor), and the script waits for each in order. So the model for this machine gets the real batches and
+    # steps from the first one on, and compares the same steps.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in told if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)
     cost = BatchCost(at_pace.cpu_ns // at_pace.batches)
-    step_ns = paces[0].step_ns // step_batches  # of each batch
+    step_ns = paces[0].step_ns // step_batches  # per batch
     computing = [BatchCost(one.cpu_ns // one.batches) for one in fetches]
     scripted = [one for one in told if one.script_batches]
     hosts_ns = [one.script_cpu_ns // one.script_batches for one in scripted] or [0]
-    hosts_ns += hosts_ns[-1:] * (last - len(hosts_ns))  # the last step had no batch after it
+    hosts_ns += hosts_ns[-1:] * (last - len(hosts_ns))  # no batch followed the last step
     taken = _taken(Loading.sum(scripted[first:last]), cost.cpu_ns)
 
     def modelled(run: LoaderRun, workers: int, cores: int) -> Modelled:
@@ -214,13 +219,13 @@ def stalls_of(
 
 
 def _step_batches(cached: Loading, prepared: Trace) -> int:
-    """How many batches the script takes for a step: several where it accumulates gradients, or has several loaders."""
+    """Return how many batches a step takes: several with gradient accumulation or several loaders."""
     got = cached.script_batches + 1 if cached.script_batches else cached.batches
     return max(round(got / max(len(_training_steps(prepared)), 1)), 1)
 
 
 def _workers(told: list[Loading]) -> int:
-    """Of the loader, or of all that are used in turn: others that a script uses rarely have less than half of its batches."""
+    """Return the workers of the main loader, or of all regularly used loaders: those with more than half as many batches."""
     by_loader: dict[int, Loading] = {}
     for one in told:
         if one.script_batches:
@@ -235,14 +240,16 @@ def _estimated_share(trace: Trace) -> float:
 
 
 def _taken(script: Loading, batch_cpu_ns: int) -> float:
-    """Cores that other programs took from the script and its workers, on average; 0 where the system does not tell."""
+    """Return the mean number of cores that other programs took from the script and its workers; 0 if unknown."""
     own_ns = script.script_cpu_ns + script.script_batches * batch_cpu_ns
     return max(script.machine_cpu_ns - own_ns, 0) / max(script.script_wall_ns, 1)
 
 
 def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun:
-    """The run beside so many other programs that they get the cores which they really had: by halving, for they get more the
-    more they are."""
+    """Model the run with as many other programs as get the cores that they really had.
+
+    The number is found by bisection, because more programs get more cores.
+    """
     few, many = 0.0, 0.01
     while many < _MOST_OTHERS and run(many).others_cores < taken:
         few, many = many, 2 * many
@@ -253,8 +260,11 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 
 
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
-    """In the order in which the loader hands batches out, one of each worker in turn; what is left of an epoch's last round
-    is not in it. Each worker's own batches come in their order; workers that began a new epoch are others."""
+    """Return the fetches in the loader's order, one of each worker in turn.
+
+    The incomplete last round of an epoch is left out. Each worker's batches keep their order. Workers of a new epoch are
+    different processes.
+    """
     by_worker: dict[int, list[Loading]] = {}
     for one in fetches:
         by_worker.setdefault(one.process, []).append(one)
@@ -264,13 +274,13 @@ def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
 
 
 def _of_training(told: list[Loading]) -> list[Loading]:
-    """Without what was loaded for a script that computed no gradient of it: that evaluates, and its steps do not count."""
+    """Drop what was loaded for evaluation, where no gradient is computed; such steps do not count."""
     evaluating = {one.evaluates for one in told if one.evaluates}
     return [one for one in told if not one.evaluation and one.process not in evaluating]
 
 
 def _bottleneck(gpu: Pace, prepared: Pace, fetched: Pace | None, pin_ns: int | None) -> Bottleneck:
-    """The stage that sets the pace: the last one that made it noticeably slower."""
+    """Return the limiting stage: the last one that made the pace noticeably slower."""
     slowest_ns = max(prepared.step_ns, 0 if fetched is None else fetched.step_ns)
     if slowest_ns <= gpu.step_ns * (1 + _NOTICEABLE):
         return Bottleneck.GPU

@@ -1,13 +1,13 @@
-"""A DataLoader on a machine that is not there: W workers on C cores in front of a GPU, by what loading one batch costs.
+"""A model of a DataLoader on another machine: W workers on C cores feed a GPU; the input is the cost of loading a batch.
 
     cost = BatchCost(cpu_ns=900_000_000, read_bytes=14_000_000, seeks=128)
     run = loaded(cost, workers=24, cores=24, step_ns=80_000_000)
     run.step_ns, run.wait_ns       # 80_000_000, 0: means over the batches after the first ones
 
-The rules are those of torch.utils.data: batch b is made by worker b mod W, which has at most `prefetch` of them in hand or
-waiting, and the script gets the batches in their order. Cores are shared evenly by all that compute (the script's own host
-work and other programs too); the disk serves reads one after the other (`storage_model.Disk`). A batch is made in `_PARTS`
-turns of reading and computing, so that workers meet at the disk as they do file by file.
+The rules are those of torch.utils.data: worker b mod W makes batch b and has at most `prefetch` batches in progress or waiting,
+and the script gets the batches in order. Cores are shared evenly by everything that computes, including the script's own host
+work and other programs. The disk serves one read at a time (`storage_model.Disk`). A batch is made in `_PARTS` turns of reading
+and computing, so workers compete for the disk as they do when reading files.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from dataclasses import dataclass
 from traces.stalls.storage_model import Disk
 
 _PARTS = 8
-_SCRIPT = -1  # among the workers: the script's own process
+_SCRIPT = -1  # the script's own process, in place of a worker's number
 
 
 @dataclass(frozen=True)
 class BatchCost:
-    """What one worker spends on one batch."""
+    """What one batch costs a worker."""
 
-    cpu_ns: int  # on a core of its own: decoding, transforming, collating, handing over
-    read_bytes: int = 0  # from the disk: what no cache has
-    seeks: int = 0  # positions of the disk that are gone to
+    cpu_ns: int  # CPU time: decoding, transforming, collating, handing over
+    read_bytes: int = 0  # read from the disk, because they are in no cache
+    seeks: int = 0  # number of seeks on the disk
 
 
 @dataclass(frozen=True)
 class LoaderRun:
-    """What the model says of a run with given workers and cores; times in nanoseconds."""
+    """The predicted run with given workers and cores; times in nanoseconds."""
 
-    step_ns: int  # from one batch to the next, mean
-    wait_ns: int  # of that the script waits for its batch
-    others_cores: float = 0  # that other programs have on average
+    step_ns: int  # mean time from one batch to the next
+    wait_ns: int  # the part in which the script waits for its batch
+    others_cores: float = 0  # mean number of cores used by other programs
 
 
 def loaded(
@@ -52,15 +52,17 @@ def loaded(
     steps: range | None = None,
     others: float = 0,
 ) -> LoaderRun:
-    """Means of a long run, or over these steps, counted from its first. Of several costs batch b has the one at b mod their
-    number: with batches that differ, a late one holds up those after it. `step_ns` is a step whose batch is ready, of which
-    the script computes `host_ns` on a core; of several, step b likewise. `others` are other programs that always compute.
+    """Simulate a long run, or `steps` counted from the first one, and return means.
 
-    Raises ValueError for no workers (a loader in the script's own process is measured, not modelled) and for no cores.
+    With several costs, batch b uses cost b mod their number; if batches differ, a late one delays those after it. `step_ns` is
+    a step with a ready batch, and `host_ns` the part that the script computes on a core; a sequence gives it for each step.
+    `others` is the number of other programs that always compute.
+
+    Raises ValueError without workers (loading in the script's own process is measured, not modeled) or without cores.
     """
     if workers < 1 or cores < 1:
         raise ValueError(f"{workers} workers on {cores} cores; give at least one of each")
-    if steps is None:  # what was prefetched before the first step is used up, the loader has its own pace
+    if steps is None:  # prefetched batches are used up by then, and the loader has its own pace
         steps = range(12 * workers, 36 * workers)
     costs = [cost] if isinstance(cost, BatchCost) else list(cost)
     hosts_ns = [host_ns] if isinstance(host_ns, int) else list(host_ns)
@@ -76,7 +78,7 @@ def loaded(
 
 
 class _Simulation:
-    """Events in their order: a worker's part is read or computed, a step of the script ends."""
+    """Processes events in time order: a part of a batch is read or computed, or a step of the script ends."""
 
     def __init__(
         self,
@@ -91,16 +93,16 @@ class _Simulation:
     ) -> None:
         self._costs, self._workers, self._cores, self._disk = costs, workers, cores, disk
         self._step_ns, self._hosts_ns, self._ahead, self._others = step_ns, hosts_ns, prefetch * workers, others
-        self.now_ns = self.others_ns = 0.0  # what other programs have computed
-        # Of all that compute each gets the same: it is done when this clock, slower than time where cores lack, says so.
+        self.now_ns = self.others_ns = 0.0  # `others_ns`: computed by other programs
+        # Cores are shared evenly, so this clock measures everyone's progress. It is slower than time if cores are short.
         self._work_ns = 0.0
         self._computing: list[tuple[float, int]] = []  # (work clock at its end, worker)
-        self._timed: list[tuple[float, int]] = []  # (time, worker): a read or the GPU's part of a step ends
+        self._timed: list[tuple[float, int]] = []  # (time, worker): the end of a read or of the GPU's part of a step
         self._parts_left = [0] * workers
-        self._at = list(range(workers))  # the batch that each worker makes next
+        self._at = list(range(workers))  # the next batch of each worker
         self._busy = [False] * workers
         self._ready: set[int] = set()
-        self._open_ends = 0  # of the script's step: its host work, the GPU's
+        self._open_ends = 0  # unfinished parts of the script's step: host work, GPU work
         self._asked_ns = 0.0
         self.got = 0
         self.ended_ns: list[int] = []
@@ -130,7 +132,7 @@ class _Simulation:
                 self._part_done(worker)
 
     def _begin(self, worker: int) -> None:
-        """The worker's next batch, if its index has been sent: when the batch `_ahead` before it was got."""
+        """Start the worker's next batch if its index has been sent: when the batch `_ahead` before it was received."""
         batch = self._at[worker]
         if not self._busy[worker] and batch < self.got + self._ahead:
             self._busy[worker] = True
@@ -162,7 +164,7 @@ class _Simulation:
         self._get()
 
     def _get(self) -> None:
-        """The script takes its next batch, if that is ready and the step before is over."""
+        """Let the script take its next batch if the batch is ready and the previous step is over."""
         if self._open_ends or self.got not in self._ready:
             return
         self._ready.remove(self.got)

@@ -1,12 +1,12 @@
-"""One modelled disk for all processes of a run: a script's process and its loader's workers ask it before they may read on.
+"""One modeled disk for all processes of a run: the script and its loader workers ask it how long each read takes.
 
     with StorageServer(folder / "storage", Disk(530e6, 60_000), CacheShare(0.35, CachePolicy.LRU)) as server:
-        run_child(...)                          # the child's files ask by `StorageClient(folder / "storage")`
-    Loading.sum(server.told).cpu_ns             # what loading has cost all processes
+        run_child(...)                          # files in the child ask through `StorageClient(folder / "storage")`
+    Loading.sum(server.told).cpu_ns             # the cost of loading, over all processes
 
-A message is one line of JSON. The server's first one says what storage is modelled, so that a process asks for bytes only
-where a disk is modelled and no cache holds them; the answer is the time, by CLOCK_MONOTONIC, at which they are there. Without
-a disk nothing is asked: a round trip per read would itself be a stall.
+A message is one line of JSON. The server's first message describes the modeled storage. A process asks only about bytes that
+come from a modeled disk and are not in the cache; the answer is the CLOCK_MONOTONIC time at which they arrive. Without a disk,
+nothing is asked, because a round trip per read would itself be a stall.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from traces.stalls.storage_model import CachePolicy, CacheShare, Disk
 
 @dataclass
 class Loading:
-    """What was loaded: of a batch, or summed. Times are those of the process or thread that loaded."""
+    """What was loaded for one batch, or a sum. Times are those of the process or thread that loaded."""
 
     batches: int = 0
     samples: int = 0
-    wall_ns: int = 0  # while a batch was fetched from its data set and collated
-    cpu_ns: int = 0  # of the process from one fetch to the next: handing over included
-    stored_bytes: int = 0  # that this machine's own storage delivered meanwhile, having them in no cache
-    waited_ns: int = 0  # of `wall_ns`, for the modelled disk
+    wall_ns: int = 0  # to fetch a batch from its data set and collate it
+    cpu_ns: int = 0  # of the process from one fetch to the next, including handing over
+    stored_bytes: int = 0  # delivered meanwhile by this machine's own storage, because they were in no cache
+    waited_ns: int = 0  # the part of `wall_ns` spent waiting for the modeled disk
     read_bytes: int = 0
-    missed_bytes: int = 0  # of `read_bytes`, what the cache did not hold
+    missed_bytes: int = 0  # the part of `read_bytes` that was not in the cache
     seeks: int = 0
     missed_seeks: int = 0
-    dropped: int = 0  # files, or places in them, whose pages this machine was told to drop from its cache
-    kept: int = 0  # of `dropped`, what it had in memory all the same
-    untold: int = 0  # of `dropped`, where the system cannot tell (a file system in memory)
-    data_set_samples: int = 0  # len() of the data set, where it has one
-    loader: int = 0  # which one of the script's process the batch is of
+    dropped: int = 0  # files, or places in files, that this machine was asked to drop from its cache
+    kept: int = 0  # the part of `dropped` that stayed in memory
+    untold: int = 0  # the part of `dropped` for which the system cannot tell (a file system in memory)
+    data_set_samples: int = 0  # len() of the data set, if it has one
+    loader: int = 0  # number of the batch's loader in the script's process
     workers: int = 0  # of the loader
-    prefetch: int = 0  # batches that it has in hand for each worker
-    process: int = 0  # the worker's, which fetched this
-    evaluation: int = 0  # 1: fetched by a script that computes no gradient
-    evaluates: int = 0  # a worker's process: the script computes no gradient of what that fetches
-    pinned: int = 0  # batches
+    prefetch: int = 0  # batches per worker that the loader requests ahead
+    process: int = 0  # id of the worker that fetched the batch
+    evaluation: int = 0  # 1: fetched by a script's process that computes no gradient
+    evaluates: int = 0  # id of a worker process for whose batches the script computes no gradient
+    pinned: int = 0  # number of batches
     pin_ns: int = 0
-    pin_cpu_ns: int = 0  # of `pin_ns`, what the thread that pins computed
-    script_batches: int = 0  # that the script got from a loader with workers
-    script_cpu_ns: int = 0  # of the script's process from one of these to the next
-    script_wall_ns: int = 0  # from one of these to the next
-    machine_cpu_ns: int = 0  # in `script_wall_ns`, of all programs on the cores that the script may use (Linux; 0 elsewhere)
+    pin_cpu_ns: int = 0  # CPU time of the pinning thread in `pin_ns`
+    script_batches: int = 0  # batches that the script got from a loader with workers
+    script_cpu_ns: int = 0  # CPU time of the script's process between these batches
+    script_wall_ns: int = 0  # time between these batches
+    machine_cpu_ns: int = 0  # CPU time of all programs in `script_wall_ns`, on the script's cores (Linux; 0 elsewhere)
 
     def add(self, told: Loading) -> None:
         for field in fields(self):
@@ -71,18 +71,21 @@ class Loading:
         return total
 
 
-# Told again and again: the largest counts.
+# Reported repeatedly; sums keep the largest value.
 _SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evaluation", "evaluates")
 
 
 class StorageServer:
-    """Answers at `path`, a Unix socket, while entered. `drop_cached`: this machine's own disk, its page cache emptied of what
-    is read (but for what `cache` holds)."""
+    """Answers at `path`, a Unix socket, inside a `with` block.
+
+    With `drop_cached`, the run reads from this machine's own disk, and files are dropped from the page cache before they are
+    read, except those that `cache` holds.
+    """
 
     def __init__(
         self, path: Path, disk: Disk | None = None, cache: CacheShare | None = None, drop_cached: bool = False
     ) -> None:
-        self.told: list[Loading] = []  # one for each batch that was fetched, pinned, or got by the script
+        self.told: list[Loading] = []  # one for each batch that was fetched, pinned, or received by the script
         self._disk = disk
         self._lock = threading.Lock()
         share, policy = (0.0, CachePolicy.LRU) if cache is None else (cache.cached_share, cache.policy)
@@ -91,7 +94,7 @@ class StorageServer:
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                with suppress(ConnectionError):  # a worker that was killed
+                with suppress(ConnectionError):  # a killed worker
                     self.wfile.write(greeting)
                     for line in self.rfile:
                         answer = server._answer(json.loads(line))
@@ -124,7 +127,7 @@ class StorageServer:
 
 
 class StorageClient:
-    """A process's connection, made at its first use there: a fork has its own."""
+    """A process's connection, opened at its first use; a forked process opens its own."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -136,7 +139,7 @@ class StorageClient:
         self._cache = CacheShare(0, CachePolicy.LRU)
 
     def read(self, file: str, size_bytes: int, seeks: int) -> int | None:
-        """Wait until the disk has delivered; returns the nanoseconds waited, None where the modelled cache holds the file."""
+        """Wait until the disk has delivered. Return the nanoseconds waited, or None if the modeled cache holds the file."""
         begin_ns = time.monotonic_ns()
         with self._lock:
             connection = self._connected()
@@ -152,8 +155,10 @@ class StorageClient:
         return time.monotonic_ns() - begin_ns
 
     def drop_cached(self, file: str, descriptor: int, loading: Loading) -> None:
-        """Before a read at a new place: let this machine forget the file, where the run is to; how that went goes to
-        `loading`."""
+        """Drop the file from this machine's cache before a read at a new place, if the run asks for it.
+
+        The outcome is added to `loading`.
+        """
         with self._lock:
             self._connected()
         if self._drops and not self._cache.holds(file):
@@ -163,7 +168,7 @@ class StorageClient:
             loading.untold += dropped is None
 
     def note(self, loading: Loading) -> None:
-        """Tell what was loaded."""
+        """Report what was loaded."""
         with self._lock:
             self._connected().sendall(_line({field.name: getattr(loading, field.name) for field in fields(loading)}))
 
@@ -174,7 +179,7 @@ class StorageClient:
 
     def _connected(self) -> socket.socket:
         if self._pid != os.getpid():
-            self.close()  # of the process that we were forked from: our copy of it only
+            self.close()  # only this process's copy of the socket, inherited by fork
         if self._socket is None:
             self._socket, self._pid = socket.socket(socket.AF_UNIX), os.getpid()
             try:
@@ -197,13 +202,16 @@ class StorageClient:
 
 
 def dropped_from_cache(descriptor: int) -> bool | None:
-    """Tell the kernel to drop the pages of a file, and look whether its first one is still in memory. False where it is (a file
-    system in memory, or one that keeps its pages); None where the system cannot tell (no preadv2 with RWF_NOWAIT)."""
+    """Ask the kernel to drop a file's pages, and check whether the first one is still in memory.
+
+    Return False if it is (a file system in memory, or one that keeps its pages), and None if the system cannot tell (no preadv2
+    with RWF_NOWAIT).
+    """
     if not hasattr(os, "posix_fadvise"):
         return None
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     still = _first_page_in_memory(descriptor)
-    if still:  # pages that were written a moment ago have to go to the disk first
+    if still:  # pages written recently must go to the disk first
         with suppress(OSError):
             os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
