@@ -1,14 +1,14 @@
-"""What a recording is: stored, imported, exported, measured, compared. Knows neither torch nor a terminal.
+"""Traces: load, save, import, export, summarize and compare them. Imports neither torch nor a terminal library.
 
     import traces
 
     trace = traces.load("p100-no-cudnn")            # a file, or a name in the bundled library
     traces.summarize(trace).step_median_ns          # the facts of `trace info`
     traces.analyse(trace).idle                      # idle time by reason, launches, rates, modules, critical path...
-    traces.compare(trace, traces.load("replay.msgpack")).steps.error    # those of `trace diff`
+    traces.compare(trace, traces.load("replay.msgpack")).steps.error    # the facts of `trace diff`
     traces.to_pandas(trace, "phases").groupby("name").duration_ns.median()
 
-Names are imported when they are first used: `import traces` by itself loads nothing, neither numpy.
+Each name is imported on first use, so `import traces` is fast and does not load numpy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # "as" says that this module hands the name on
+if TYPE_CHECKING:  # "as" marks these names as re-exported
     from traces.analyses.analyse import Analyses as Analyses
     from traces.analyses.analyse import analyse as analyse
     from traces.chrome.export import export_chrome as export_chrome
@@ -59,7 +59,7 @@ if TYPE_CHECKING:  # "as" says that this module hands the name on
     from traces.model.trace import Untimed as Untimed
     from traces.model.trace import Values as Values
 
-# By module, the names that are this package's own.
+# The public names, by the module that defines them.
 _NAMES = {
     "analyses.analyse": "Analyses analyse",
     "chrome.export": "export_chrome",
@@ -78,7 +78,7 @@ _NAMES = {
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULES)
 
-if not TYPE_CHECKING:  # a type checker would take it to mean that there is every name
+if not TYPE_CHECKING:  # a type checker would assume that every attribute exists
 
     def __getattr__(name: str) -> object:
         if name not in _MODULES:

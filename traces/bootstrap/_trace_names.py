@@ -1,4 +1,4 @@
-"""Imports our packages by where they lie, and then leaves their names to whoever else has them.
+"""Imports our packages from given folders, and then releases their names for other modules.
 
     with OurNames(["/lib/trace_replay"], {"traces", "replayer"}, "_trace_", libraries={"msgpack": "/lib"}):
         child = importlib.import_module("replayer.child")
@@ -6,12 +6,12 @@
     import replayer     # the user's
 
 Note [Whose module is it]
-    A script may have a `traces.py` or a package `tracer` of its own beside it, another distribution is called `traces`, and
-    our packages have these names too. Within the block ours are found in the given folders and others' of the same name step
-    aside; afterwards ours move to private names (`replayer.gpu` -> `_trace_replayer.gpu`). For our packages this means: import
-    at the top of a module or within the block; later on only relative imports of what is there find us.
-    So do the libraries that ours import: a `msgpack.py` beside the script is the script's. There is one copy of each, unless
-    the script's own has the name.
+    A script may have its own `traces.py` or package `tracer`, and another distribution is called `traces`. Inside the block,
+    our packages are found in the given folders, and other modules of the same name are set aside. Afterwards ours get private
+    names (`replayer.gpu` -> `_trace_replayer.gpu`). Our packages must therefore import at the top of a module or inside the
+    block; later imports must be relative.
+    Libraries that we import are handled in the same way: a `msgpack.py` next to the script is the script's. A library is
+    loaded only once, unless the script has a module of the same name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-# Nothing more is imported before torch is: a script may have a `json.py` of its own beside it.
+# Import nothing else before torch: a script may have its own `json.py`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class OurNames:
-    """A context manager, and the meta path entry that finds `packages` in the folders of `path`.
+    """A context manager and a meta path finder that finds `packages` in the folders of `path`.
 
-    The private names begin with `prefix`. `libraries` says in which folder each of those lies that ours import.
+    Private names begin with `prefix`. `libraries` maps each library that we import to its folder.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class OurNames:
         for name in _modules_of(self.homes):
             if name.partition(".")[0] in self.packages:
                 _make_private(name, self.prefix)
-            else:  # a library: ours hold it already, and nothing looks for it any more
+            else:  # our packages already hold a reference to the library
                 del sys.modules[name]
         sys.modules.update(self.theirs)
 
 
 def _is_hidden(library: str, home: str) -> bool:
-    """Whether importing it gives another module than the one in its folder."""
+    """Whether importing the library would give a different module than the one in its folder."""
     ours = PathFinder.find_spec(library, [home])
     module = sys.modules.get(library)
     found = PathFinder.find_spec(library) if module is None else module.__spec__
@@ -83,7 +83,7 @@ def _make_private(name: str, prefix: str) -> None:
     private = prefix + name
     sys.modules[private] = module
     for thing in vars(module).values():
-        # An exception of ours that goes through a queue is pickled by reference: by the name that it can be found at.
+        # Exceptions sent through a queue are pickled by reference, so their module name must be importable.
         if isinstance(thing, (type, type(_make_private))) and thing.__module__ == name:
             thing.__module__ = private
     module.__name__ = private

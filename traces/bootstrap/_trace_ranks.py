@@ -1,16 +1,16 @@
-"""Makes one interpreter several ranks, by fork, before Python has begun to run the script.
+"""Forks one interpreter into several ranks before Python runs the script.
 
     with path_of("train_ddp.py"):
         is_there("torch")       # True: it is imported
-    rank = fork_ranks(2)        # 0 in one process, 1 in another; the process that called goes no further
+    rank = fork_ranks(2)        # 0 in one process, 1 in another; does not return in the calling process
     mark_rank(rank)             # RANK, LOCAL_RANK
 
-As `torchrun --standalone` would start them, but torch is imported and the recording read only once: the ranks share those pages
-until they write to them. Each returns from `sitecustomize` into its Python, which goes on to run the script as it would have.
-The first process stays as the ranks' launcher: the first rank that fails ends the others, and its exit code is the run's.
+The ranks are like those of `torchrun --standalone`, but torch is imported and the recording is read only once: the ranks share
+memory pages until they write to them. Each rank returns from `sitecustomize`, and its Python then runs the script as usual. The
+first process stays as the launcher. If a rank fails, it ends the others and exits with that rank's exit code.
 
-What a script can see of it: torch is there before its first line, so what it sets in `os.environ` for torch's libraries to read
-as they are loaded (OMP_NUM_THREADS) comes too late. Under torchrun it does not.
+One difference is visible to scripts: torch is already imported before their first line. Environment variables that torch's
+libraries read while loading (OMP_NUM_THREADS) must therefore be set earlier; under torchrun the script can set them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from time import monotonic, sleep  # by name, for what the module holds may be patched later
+from time import monotonic, sleep  # by name, because attributes of the module may be patched later
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -34,7 +34,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def path_of(script: str) -> Iterator[None]:
-    """For that time sys.path is as it will be for `script` (sys.argv[0]): a file beside it may hide one of a library's."""
+    """Set sys.path as it will be for `script` (sys.argv[0]): a file next to it may hide a library module."""
     beside = [] if sys.flags.safe_path else [_folder_of(script)]
     sys.path[:0] = beside
     try:
@@ -44,7 +44,7 @@ def path_of(script: str) -> Iterator[None]:
 
 
 def is_there(module: str) -> bool:
-    """Import it. What is wrong with it is the script's to meet, where it imports it."""
+    """Import a module, and return whether that worked. The script gets the error when it imports the module itself."""
     try:
         importlib.import_module(module)
     except Exception:
@@ -53,21 +53,21 @@ def is_there(module: str) -> bool:
 
 
 def _folder_of(script: str) -> str:
-    """What Python will put in front on sys.path."""
+    """Return the folder that Python will put first on sys.path."""
     if script in ("-m", "-c"):
         return os.getcwd()
     return script if os.path.isdir(script) else os.path.dirname(os.path.realpath(script))
 
 
 def fork_ranks(count: int) -> int:
-    """Returns the rank, in each of `count` forks of this process, which itself ends with the first failure's exit code or 0."""
-    gc.freeze()  # what there is will stay; a collection that looks at it writes to it
+    """Fork `count` ranks and return the rank in each. This process exits with the first failure's exit code, or 0."""
+    gc.freeze()  # existing objects stay; garbage collection would write to their shared pages
     sys.stdout.flush()
     sys.stderr.flush()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # until there is someone to pass them on
-    running: dict[int, int] = {}  # processes by rank
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # until the handlers that pass them on are installed
+    running: dict[int, int] = {}  # process ids by rank
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads of numpy's libraries, which know about forks
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of numpy's libraries, which support forks
         for rank in range(count):
             try:
                 process = os.fork()
@@ -83,19 +83,19 @@ def fork_ranks(count: int) -> int:
 
 
 def mark_rank(rank: int) -> None:
-    """This process is that rank: what each of N separate interpreters would have of its own."""
+    """Set the environment and random state that a separately started rank would have."""
     os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
     random = sys.modules.get("numpy.random")
     if random is not None:
-        random.seed()  # Python's own generator sees to it itself
+        random.seed()  # Python reseeds its own generator after a fork
 
 
 def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
-    """Wait for the ranks, whose processes these are, and end as they do."""
+    """Wait for the ranks' processes and exit with their result."""
     count = len(running)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        if number != signal.SIGINT or not _in_foreground_of_a_terminal():  # a terminal has told them itself
+        if number != signal.SIGINT or not _in_foreground_of_a_terminal():  # a terminal signals the ranks itself
             _tell(running, number)
 
     for number in _PASSED_ON:
@@ -113,7 +113,7 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
 
 
 def _next_end(running: dict[int, int], until: float | None = None) -> tuple[int, int]:
-    """The next rank that ends, no longer among the running, and its exit code. (-1, 0) if it is `until` before one does."""
+    """Wait for the next rank to end, remove it from `running`, and return it with its exit code; (-1, 0) at time `until`."""
     while until is None or monotonic() < until:
         for rank, process in list(running.items()):
             ended, status = os.waitpid(process, os.WNOHANG)
@@ -125,7 +125,7 @@ def _next_end(running: dict[int, int], until: float | None = None) -> tuple[int,
 
 
 def _end(running: dict[int, int]) -> None:
-    """Ask the ranks to end, and see to it that they do."""
+    """Terminate the ranks, and kill those that do not exit."""
     _tell(running, signal.SIGTERM)
     deadline = monotonic() + _KILL_AFTER_S
     while running and monotonic() < deadline:
@@ -137,7 +137,7 @@ def _end(running: dict[int, int]) -> None:
 
 def _tell(running: dict[int, int], number: int) -> None:
     for process in list(running.values()):
-        with suppress(ProcessLookupError):  # told from a signal's handler, in the moment between its end and our knowing
+        with suppress(ProcessLookupError):  # a rank may end just before it is signalled
             os.kill(process, number)
 
 

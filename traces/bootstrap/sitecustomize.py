@@ -1,18 +1,17 @@
-"""What runs first in every interpreter of a traced run: it waits for torch and then starts the rooms that were asked for.
+"""Runs first in every interpreter of a traced run. Waits for torch, then starts the requested rooms (tracer, replayer).
 
-`traces.script.launch` puts this folder in front on PYTHONPATH and names a session folder in the environment; Python itself
-imports a module called `sitecustomize` before anything of the user's runs. So a script, its subprocesses, its spawned
-workers and torchrun's children are all reached, and argv, `__main__`, `sys.path[0]` and tracebacks are the script's
-own, for it is run by `python script.py` and by nothing else.
+`traces.script.launch` puts this folder first on PYTHONPATH and a session folder in the environment. Python imports a module
+called `sitecustomize` before any user code runs. So this module also runs in subprocesses, spawned workers and torchrun's
+children. The script is still run by `python script.py`, so argv, `__main__`, `sys.path[0]` and tracebacks are unchanged.
 
     TRACE_SESSION=/tmp/x PYTHONPATH=<this folder> python train.py
     # train.py: import torch   ->   replayer.child.start(session), then train.py goes on
 
-Told TRACE_RANKS=8, it makes eight ranks of its process first: see _trace_ranks.py.
+With TRACE_RANKS=8, it first forks eight ranks: see _trace_ranks.py.
 
-What the script can see of it: TRACE_SESSION and this folder on PYTHONPATH in `os.environ` (its descendants need both),
-and in `sys.modules` our modules under private names (_trace_names.py). `sys.path` is as without us, and a
-`sitecustomize` of the user's own has run and is the one that `import sitecustomize` gives.
+The script can see TRACE_SESSION and this folder on PYTHONPATH in `os.environ` (its descendants need both), and our modules
+under private names in `sys.modules` (_trace_names.py). `sys.path` is unchanged. A `sitecustomize` of the user has run and is
+the one that `import sitecustomize` returns.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import importlib.machinery
 import os
 import sys
 
-# Nothing more than that is imported before torch is: a script may have a `json.py` of its own beside it.
+# Import nothing else before torch: a script may have its own `json.py`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 
 
 class AfterImport:
-    """A meta path entry that finds nothing itself: the others find `trigger`, and `then` is called when that has
-    run."""
+    """A meta path entry that leaves finding `trigger` to the others, and calls `then` after it was executed."""
 
     def __init__(self, trigger: str, then: Callable[[], None]) -> None:
         self.trigger = trigger
@@ -50,13 +48,13 @@ class AfterImport:
         return spec
 
     def _call_after(self, loader: Any) -> None:
-        # On the loader itself and only until it ran: torch.__loader__ and torch.__spec__ then look as ever.
+        # Set on the loader itself and removed after it ran, so torch.__loader__ and torch.__spec__ look as usual.
         exec_module = loader.exec_module
 
         def exec_and_call(module: ModuleType) -> None:
             del loader.exec_module
             exec_module(module)
-            if self in sys.meta_path:  # a reload of the trigger must not start a second time
+            if self in sys.meta_path:  # a reload of the trigger must not start again
                 sys.meta_path.remove(self)
                 self.then()
 
@@ -64,17 +62,17 @@ class AfterImport:
 
 
 class Session:
-    """One run of `traces.script.launch.run_child`, as one of its processes sees it: the folder that TRACE_SESSION names."""
+    """One run of `traces.script.launch.run_child`, as seen by one of its processes: the folder named by TRACE_SESSION."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._names: Any = importlib.import_module("_trace_names")  # while this folder is on sys.path
-        self.shared: list[Callable[[], None]] = []  # what starts each room, once `share` has prepared them
+        self.shared: list[Callable[[], None]] = []  # start function of each room, prepared by `share`
         with open(os.path.join(folder, "trigger"), encoding="utf-8") as file:
             self.trigger = file.read()
 
     def tell(self, word: str) -> None:
-        """Leave word for the parent: one file per process."""
+        """Write a message for the parent process; each process has its own file."""
         with open(os.path.join(self.folder, "handshake", str(os.getpid())), "a", encoding="utf-8") as file:
             file.write(word + "\n")
 
@@ -88,7 +86,7 @@ class Session:
         self.tell("started")
 
     def share(self) -> None:
-        """Let the rooms do what all forks of this process can share. Each of them is to call `start`."""
+        """Let the rooms do work that all forks of this process share. Each fork must call `start`."""
         self._with_rooms(lambda child, session: self.shared.append(child.share(session)))
 
     def _with_rooms(self, call: Callable[[ModuleType, dict[str, Any]], None]) -> None:
@@ -117,7 +115,7 @@ def join_session(folder: str) -> Session | None:
         session = Session(folder)
         session.tell("boot")
     except FileNotFoundError:
-        return None  # a process that outlived the run it belonged to: nobody waits for its word
+        return None  # the process outlived its run
     return session
 
 
@@ -129,7 +127,7 @@ def await_trigger(session: Session) -> None:
 
 
 def become_ranks(session: Session, by_fork: Any, count: int) -> None:
-    """Returns in each of the ranks. What goes wrong is told here, for Python would go on without a sitecustomize that fails."""
+    """Fork the ranks; returns in each of them. Errors are printed here, because Python continues if sitecustomize fails."""
     try:
         with by_fork.path_of(sys.argv[0]):
             if by_fork.is_there(session.trigger):
@@ -145,7 +143,7 @@ def become_ranks(session: Session, by_fork: Any, count: int) -> None:
 
 
 def give_way() -> None:
-    """Take this folder off `sys.path` and import again: the user's own sitecustomize, or natively's error."""
+    """Remove this folder from `sys.path` and import `sitecustomize` again: the user's own, or the usual ImportError."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     sys.path_importer_cache.pop(here, None)
@@ -154,18 +152,18 @@ def give_way() -> None:
 
 
 def leave_last(is_fork: bool) -> None:
-    """Registered before all others, so called after them: a script that has failed ends here, its own error said last.
+    """Exit without teardown after a failed script. Registered first, so it runs after all other atexit functions.
 
-    What Python would still do is to tear modules down, while the error's frames hold what is in them: libraries made with
-    nanobind (triton's) then print a page about leaks over the error. In a forked rank they do so in any case, for what there
-    was before the fork stays; so nobody hears what is said from here on.
+    Python would still tear modules down while the error's traceback holds references to their contents. Libraries built
+    with nanobind (such as triton's) then print a page about leaks after the error. In a forked rank they always do, because
+    objects from before the fork stay alive. So its stderr goes to /dev/null from here.
     """
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except (AttributeError, OSError, ValueError):  # none, closed, or a pipe that nobody reads any more
+            except (AttributeError, OSError, ValueError):  # missing, closed, or a pipe without a reader
                 return
         os._exit(1)
     if is_fork and sys.stderr is not None and not sys.stderr.closed:
@@ -174,7 +172,7 @@ def leave_last(is_fork: bool) -> None:
 
 
 def begin() -> None:
-    ranks = os.environ.pop("TRACE_RANKS", "")  # told to this process alone, not to those that it starts
+    ranks = os.environ.pop("TRACE_RANKS", "")  # for this process only, not for its children
     if "TRACE_SESSION" in os.environ:
         atexit.register(leave_last, bool(ranks))
     session = join_session(os.environ["TRACE_SESSION"]) if "TRACE_SESSION" in os.environ else None
@@ -183,10 +181,10 @@ def begin() -> None:
             await_trigger(session)
         give_way()
         return
-    by_fork = importlib.import_module("_trace_ranks")  # which lies beside this file
+    by_fork = importlib.import_module("_trace_ranks")  # in the same folder
     try:
         give_way()
-    finally:  # whatever is wrong with the user's own sitecustomize, every rank meets it
+    finally:  # every rank must see the same error from the user's own sitecustomize
         become_ranks(session, by_fork, int(ranks))
 
 

@@ -1,7 +1,7 @@
-"""Autograd's numbers for steps whose ops are those of a step that has them.
+"""Copies autograd numbers to steps that repeat the ops of a numbered step.
 
-A replay notes in its first training steps only which forward op made the node that an op of backward belongs to (Note [Numbered
-steps] in replayer/gpu/steps.py). Steps repeat: one with the same ops in the same order on the same threads has the same graph.
+A replay records the link between forward ops and backward nodes only in its first training steps (Note [Numbered steps] in
+replayer/gpu/steps.py). A later step with the same ops in the same order on the same threads has the same graph.
 
     trace = with_node_numbers(trace)
 """
@@ -16,9 +16,9 @@ from traces.model.trace import NONE, Column, HostKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """The same trace, in order as it was, with `sequence` and `forward_thread` of all such steps; other numbers for each step.
+    """Return the trace with `sequence` and `forward_thread` filled in for such steps. The numbers differ from step to step.
 
-    Of one rank alone.
+    The trace must be sorted and have a single rank.
     """
     host, steps = trace.host, trace.steps
     ops = np.flatnonzero(host.kind == HostKind.OP)
@@ -32,7 +32,7 @@ def with_node_numbers(trace: Trace) -> Trace:
     bounds = np.searchsorted(step, np.arange(len(steps) + 1))
     spread = int(host.sequence.max()) + 1
     sequence, forward_thread = host.sequence.copy(), host.forward_thread.copy()
-    numbered: dict[bytes, Column] = {}  # by threads and names: the rows of the latest numbered step
+    numbered: dict[bytes, Column] = {}  # rows of the latest numbered step, by its threads and names
     for row, (first, behind) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
         rows = ops[first:behind]
         alike = np.stack([host.thread[rows], host.name[rows]]).tobytes()

@@ -1,12 +1,12 @@
-"""Tables as msgpack values: each column as a few bytes that compress well, and back, exactly.
+"""Encodes tables as msgpack values that compress well, and decodes them without loss.
 
-A column of one value is that value; of defaults, nothing. Any other is `[method, base, scale, planes]`: integers made
-small (differences where values grow, a common divisor taken out), cut to the width of the largest and stored as byte
-planes (all lowest bytes, then all second ones...), for a compressor sees equal bytes when they are side by side. See
-FORMAT.md.
+A column with a single value is stored as that value; a column of defaults is omitted. Other columns are stored as
+`[method, base, scale, planes]`. Values are first made small (differences if they grow, divided by a common divisor). The
+result is stored as byte planes (all lowest bytes, then all second-lowest...), because equal bytes next to each other compress
+better. See FORMAT.md.
 
     packed = pack_table(steps)          # {"rows": 2, "columns": {"start_ns": [1, 100, 50, b"..."]}}
-    unpack_table(Steps, packed)         # the same steps; raises Damaged for what no writer of ours wrote
+    unpack_table(Steps, packed)         # the same steps; raises Damaged for invalid input
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from traces.model.trace import Column, HostSpans, Table
 
 T = TypeVar("T", bound=Table)
 
-# Methods. What is stored is the value's difference from: the least value, the row above, the row's own number, zero.
+# Methods. The stored number is the difference from the minimum, the previous row, the row number, or zero.
 LEAST, ABOVE, ROW, ZERO = range(4)
-SIGNED = 4  # added to a method whose differences have signs; they are stored as 0, -1, 1, -2... = 0, 1, 2, 3...
+SIGNED = 4  # added to the method if differences are signed; 0, -1, 1, -2... are stored as 0, 1, 2, 3...
 
-# Rows in one packed table at most, which bounds a frame's content (MAX_CONTENT_BYTES). Larger tables are cut.
+# Most rows in one packed table, which limits the content of a frame (MAX_CONTENT_BYTES). Larger tables are split.
 MAX_ROWS = 1 << 19
 
-# What grows from row to row. Chosen by measuring every column of 29 real recordings; LEAST is best for the others.
+# Columns that grow from row to row. Chosen by measuring every column of 29 real recordings; LEAST is best for the others.
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )
 _METHODS = dict.fromkeys(_GROWING.split(), ABOVE) | {"parent": ROW}
 
-# Endings of columns that may have a common divisor: 1000 in recordings of µs resolution, 512 in sizes and addresses.
+# Suffixes of columns that may have a common divisor: 1000 for recordings in µs, 512 for sizes and addresses.
 _DIVISIBLE = ("_ns", "bytes", "address")
 
 _U8 = np.dtype("<u8")
@@ -43,9 +43,9 @@ _I8 = np.dtype("<i8")
 
 
 def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[str, Any]:
-    """`table`, of which row 0 is row `first_row` of the whole, as msgpack values.
+    """Return `table` as msgpack values. `first_row` is the number of its first row in the whole table.
 
-    `compact` spends more time for fewer bytes; `unpack_table` reads both.
+    `compact` takes more time and fewer bytes. `unpack_table` reads both forms.
     """
     rows = len(table)
     if rows > MAX_ROWS:
@@ -67,14 +67,14 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # Note [Rows are paid for]: a reader believes in `rows` only as far as some column has that many bytes.
+        # Note [Rows are paid for]: a reader accepts `rows` only if some column has at least that many bytes.
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed
 
 
 def claimed_rows(packed: Any) -> int:
-    """How many rows a packed table says that it has: at most MAX_ROWS. Raises Damaged."""
+    """Return the row count that a packed table declares, at most MAX_ROWS. Raises Damaged."""
     rows: int = _entry(packed, "rows", int)
     if not 0 <= rows <= MAX_ROWS:
         raise Damaged(f"a table that claims {rows} rows")
@@ -105,9 +105,10 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
 
 
 def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
-    """`[method, base, scale, planes]` of a column; `divide`: by a common divisor, if there is one.
+    """Return a column as `[method, base, scale, planes]`. `divide`: divide by a common divisor, if there is one.
 
-    Note [Modular]: all arithmetic is modulo 2**64, so that no value of any column can overflow it."""
+    Note [Modular]: all arithmetic is modulo 2**64, so no column can overflow.
+    """
     bits = column.view(_U8) if column.dtype.itemsize == 8 else column.astype(_I8).view(_U8)
     base = bits.dtype.type(0)
     if method == LEAST:
@@ -132,7 +133,7 @@ def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
 
 
 def _common_divisor(values: npt.NDArray[Any]) -> int:
-    """The greatest that divides all, or 1. Asks a few values first: most columns have none, and asking all is slow."""
+    """Return the greatest common divisor, at least 1. Tries a few values first, since most columns have none."""
     divisor = int(np.gcd.reduce(values[:64]))
     if divisor == 1:
         return 1
@@ -140,7 +141,7 @@ def _common_divisor(values: npt.NDArray[Any]) -> int:
 
 
 def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Column:
-    """The inverse of `pack_column`; a number stands for a column of it alone. Raises Damaged."""
+    """The inverse of `pack_column`. A number stands for a column of that value. Raises Damaged."""
     if type(value) is int:
         return np.full(rows, _in_range(value, dtype, name), dtype)
     if not _is_list_of(value, int, int, int, bytes):

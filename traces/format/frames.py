@@ -1,7 +1,7 @@
-"""The container of a trace file: checksummed frames, and how a reader tells a cut file from a damaged one.
+"""The container of a trace file: frames with checksums, and how a reader distinguishes truncated from damaged files.
 
-A file is a header, then frames, then an end frame. Each is a msgpack object of its own, so `msgpack.Unpacker` walks any
-trace file; FORMAT.md gives the layout byte by byte. This module knows nothing of what the frames say.
+A file is a header, then frames, then an end frame. Each is a separate msgpack object, so `msgpack.Unpacker` can walk any trace
+file. FORMAT.md gives the layout byte by byte. This module does not interpret the content of frames.
 
     writer = FrameWriter(sink=parts.append)
     writer.add(DATA, b"...")            # header and first frame are now in `parts`
@@ -20,31 +20,31 @@ from pathlib import Path
 
 FORMAT_VERSION = 1
 HEADER = struct.Struct(">15sH")  # msgpack: an array of two, the string "trace-replay", a uint16
-MAGIC = b"\x92\xactrace-replay\xcd"  # not text, so no editor's encoding or line ends can produce it
+MAGIC = b"\x92\xactrace-replay\xcd"  # not text, so encodings and line endings cannot produce it
 
 # marker 0xC9 (msgpack ext32), length after `kind`, kind, codec, length when decompressed, CRC of payload, CRC of head
 FRAME = struct.Struct(">BIbBIII")
 FRAME_MARKER = 0xC9
-_COUNTED_FROM = 6  # msgpack counts an ext's length from behind its type byte
+_COUNTED_FROM = 6  # msgpack counts the length of an ext value from after its type byte
 _HEAD_CRC = FRAME.size - 4
 
 DATA, END = 1, 2  # frame kinds
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)  # codecs
 
-# Text that most traces contain, so that small files need not (RFC 1950, FDICT): names of operators, kernels, runtime calls and
-# columns make a file of a hundred rows a third smaller. What was deflated with it can only be read with the very same bytes.
+# Text that most traces contain: names of operators, kernels, runtime calls and columns (RFC 1950, FDICT). Files of a hundred
+# rows become a third smaller. Content compressed with it can only be read with exactly the same bytes.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
-# A frame never decompresses to more: a reader's memory is bounded whatever a file says.
+# The most that a frame decompresses to. It limits a reader's memory.
 MAX_CONTENT_BYTES = 64 << 20
 
-# Byte planes have no context from byte to byte (lc=0) and no alignment (pb=0): 5 % smaller than lzma's own settings.
+# Neighbouring bytes in a plane are unrelated (lc=0) and unaligned (pb=0): 5 % smaller than with lzma's defaults.
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
 
 
 class Damaged(Exception):
-    """Bytes that no writer of ours produced. Whoever knows the file's name makes a TraceFormatError of it."""
+    """Bytes that none of our writers produce. Callers that know the file name convert it to TraceFormatError."""
 
     def __init__(self, reason: str, offset_bytes: int = 0) -> None:
         super().__init__(reason)
@@ -53,7 +53,7 @@ class Damaged(Exception):
 
 
 def compress(codec: int, content: bytes, level: int = 9) -> bytes:
-    """`level` is DEFLATED's: 1 is quick, 9 is small."""
+    """Compress `content`. `level` applies to DEFLATED: 1 is fast, 9 is small."""
     if codec == STORED:
         return content
     if codec == DEFLATED:
@@ -63,10 +63,10 @@ def compress(codec: int, content: bytes, level: int = 9) -> bytes:
 
 
 def _decompress(codec: int, payload: bytes, content_bytes: int) -> bytes:
-    """At most `content_bytes` long, whatever the payload says."""
+    """Decompress, returning at most `content_bytes` bytes."""
     if codec == STORED:
         return payload
-    at_most = max(1, content_bytes)  # to zlib, 0 means without limit
+    at_most = max(1, content_bytes)  # zlib takes 0 as unlimited
     if codec == DEFLATED:
         return zlib.decompressobj(-zlib.MAX_WBITS, PRESET_DICTIONARY).decompress(payload, at_most)
     return lzma.LZMADecompressor(format=lzma.FORMAT_RAW, filters=_FILTERS[codec]).decompress(payload, at_most)
@@ -74,7 +74,7 @@ def _decompress(codec: int, payload: bytes, content_bytes: int) -> bytes:
 
 @dataclass(frozen=True)
 class Frame:
-    """One whole frame whose checksums are right."""
+    """One complete frame with valid checksums."""
 
     offset_bytes: int
     kind: int
@@ -83,7 +83,7 @@ class Frame:
     payload: bytes
 
     def content(self) -> bytes:
-        """The decompressed content. Raises Damaged."""
+        """Return the decompressed content. Raises Damaged."""
         try:
             content = _decompress(self.codec, self.payload, self.content_bytes)
         except (zlib.error, lzma.LZMAError) as error:
@@ -94,7 +94,7 @@ class Frame:
 
 
 class FrameWriter:
-    """Hands header and frames to `sink`, each as one bytes object, so that a frame is one write."""
+    """Writes a header and frames to `sink`. Each frame is one bytes object and thus one write."""
 
     def __init__(self, sink: Callable[[bytes], None]) -> None:
         header = HEADER.pack(MAGIC, FORMAT_VERSION)
@@ -103,7 +103,7 @@ class FrameWriter:
         sink(header)
 
     def add(self, kind: int, content: bytes, codec: int = STORED, payload: bytes | None = None) -> None:
-        """Append a frame, whose `payload` is the `content` compressed by `codec`."""
+        """Append a frame. `payload` is `content` compressed with `codec`."""
         if len(content) > MAX_CONTENT_BYTES:
             raise ValueError(f"a frame of {len(content)} bytes; the format's limit is {MAX_CONTENT_BYTES}")
         payload = content if payload is None else payload
@@ -116,23 +116,23 @@ class FrameWriter:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a file holds: its whole data frames, the end frame if it is there, and where the whole frames end."""
+    """The contents of a file: its complete data frames, its end frame if present, and the offset where complete frames end."""
 
     frames: list[Frame]
     end: Frame | None
     whole_bytes: int
-    chain: int  # the checksum that the next frame's head goes on from
+    chain: int  # the checksum that the next frame's head continues from
 
 
 def scan(data: bytes, before: Scan | None = None) -> Scan:
-    """Walk the frames of `data`, a file's bytes, up to the end frame or the cut. Raises Damaged.
+    """Walk the frames of `data`, a file's bytes, up to the end frame or the point of truncation. Raises Damaged.
 
-    `before` is what an earlier scan found, while the file was being written: `data` then goes on at its `whole_bytes`, and
-    there need not be a whole frame in it.
+    `before` is the result of an earlier scan of a growing file. `data` then starts at its `whole_bytes`, and may contain no
+    complete frame.
 
-    Note [Cut or damaged]: a file that ends inside a frame was cut, and what precedes is as it was written. Anything
-    else that is wrong is damage. The head has its own checksum so that a flipped length is not mistaken for a cut; it
-    is chained from frame to frame so that a lost, doubled or swapped frame is damage too.
+    Note [Cut or damaged]: a file that ends inside a frame was truncated, and everything before that frame is valid. Any
+    other error is damage. The head has its own checksum, so a corrupted length is not mistaken for truncation. Head checksums
+    are chained, so lost, duplicated or swapped frames also count as damage.
     """
     if before is None:
         whole = scan(data[HEADER.size :], header_scan(data))
@@ -165,13 +165,13 @@ def scan(data: bytes, before: Scan | None = None) -> Scan:
 
 
 def header_scan(data: bytes) -> Scan:
-    """The scan of a file's header alone, from which `scan` goes on. Raises Damaged."""
+    """Return a scan of the file header alone, for `scan` to continue from. Raises Damaged."""
     check_header(data)
     return Scan([], None, HEADER.size, zlib.crc32(data[: HEADER.size]))
 
 
 def check_header(data: bytes) -> None:
-    """Raise Damaged if `data`, the beginning of a file, is not that of a trace of this format."""
+    """Raise Damaged if `data`, the beginning of a file, is not the header of a trace of this format."""
     if not data:
         raise Damaged("the file is empty")
     if not data.startswith(MAGIC[: len(data)]):

@@ -1,14 +1,14 @@
-"""Reading a trace file while another process is still writing it.
+"""Reads a trace file while another process is still writing it.
 
     follower = Follower("replay-4711.msgpack")
-    if follower.more():            # whether anything was written since the last time
-        trace = follower.trace()   # all of it up to now
+    if follower.more():            # whether anything new was written
+        trace = follower.trace()   # everything so far
     follower.ended                 # whether the writer has closed it
 
     count = StepCount("replay-4711.msgpack")
-    count.now()                    # 40: steps that were written so far, of which nothing is kept
+    count.now()                    # 40: steps written so far; does not keep them
 
-Only what is new is read each time. A frame that is not yet whole is left for the next time (Note [Cut or damaged]).
+Each call reads only new data. An incomplete frame is left for the next call (Note [Cut or damaged]).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from traces.model.trace import TABLES, Strings, Thread, Trace, TraceFormatError
 
 
 class _Tail:
-    """The frames of a file that is being written."""
+    """The frames of a growing file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -39,7 +39,7 @@ class _Tail:
         return self._found is not None and self._found.end is not None
 
     def frames(self) -> list[Frame]:
-        """What was written since the last call. Raises Damaged."""
+        """Return the frames written since the last call. Raises Damaged."""
         if self.ended:
             return []
         try:
@@ -61,10 +61,10 @@ class Follower(_Tail):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
-        self._assembly = Assembly(UnpackLimit(0, None))  # a child of ours writes it
+        self._assembly = Assembly(UnpackLimit(0, None))  # written by our own child process
 
     def more(self) -> bool:
-        """Read what was written since the last call; whether that was anything. Raises TraceFormatError."""
+        """Read what was written since the last call. Returns whether there was anything. Raises TraceFormatError."""
         had_ended = self.ended
         with _as_format_error(self.path):
             frames = self.frames()
@@ -73,7 +73,7 @@ class Follower(_Tail):
         return bool(frames) or (self.ended and not had_ended)
 
     def trace(self) -> Trace:
-        """Everything so far, in order. What points at rows still to come is let go. Raises TraceFormatError."""
+        """Return all rows so far, sorted. References to rows that are still missing are cleared. Raises TraceFormatError."""
         with _as_format_error(self.path):
             trace = self._assembly.trace()
         copies: dict[str, Any] = {
@@ -83,7 +83,7 @@ class Follower(_Tail):
         for name, table in copies.items():
             setattr(trace, name, table)
         trace.strings = Strings(list(trace.strings.texts))
-        # Threads are told at the end; until then the first rows of a new one are all that is known of it.
+        # Threads are written at the end. Until then, only the rows of a new thread are known.
         for number in range(len(trace.threads), int(trace.host.thread.max(initial=-1)) + 1):
             trace.threads.append(Thread(min(trace.ranks), number))
         if not self.ended:
@@ -94,21 +94,21 @@ class Follower(_Tail):
 
 
 class StepCount(_Tail):
-    """How many steps a file holds that is being written."""
+    """Counts the steps in a growing file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
         self._steps = 0
 
     def now(self) -> int:
-        """Raises TraceFormatError."""
+        """Return the number of steps written so far. Raises TraceFormatError."""
         with _as_format_error(self.path):
             self._steps += sum(rows_within(frame.content(), "steps") for frame in self.frames())
         return self._steps
 
 
 def timeline_of(folder: Path, pid: int) -> Path | None:
-    """The timeline that a replay's own process writes, or, until there is one, the largest of its descendants."""
+    """Return the timeline written by the replay process itself, or the largest one of its descendants if there is none yet."""
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     own = folder / f"replay-{pid}.msgpack"
     return own if own in files else next(iter(files), None)

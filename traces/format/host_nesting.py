@@ -1,16 +1,16 @@
-"""Parents, starts and durations of host spans as depths and gaps: what nests need not be said twice.
+"""Stores parents, starts and durations of host spans as depths and gaps, because nesting makes much of them redundant.
 
-Host spans are stored in the order in which they begin, with the index of the enclosing span. Reading them as brackets,
-`(` for a start and `)` for an end, each row's depth says all that the brackets say, and the times are the gaps between:
+Host spans are stored in order of their start, with the index of the enclosing span. Read each span as a pair of brackets,
+`(` for the start and `)` for the end. The depth of each row determines the brackets, and the times are the gaps between them:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
     0    NONE    100    50              0       gaps      0 5 9 6 20 10
     1    0       105    9               1
     2    0       120    20              1
 
-Depths repeat from step to step, so they compress to almost nothing. Gaps are small (an op's own time, without its
-children's), and a gap depends on which bracket it precedes and which it follows: sorted by that, gaps compress 15 %
-better than starts and durations do in recordings of nanosecond resolution.
+Depths repeat from step to step, so they compress to almost nothing. Gaps are small (an op's time without its children) and
+depend on the brackets before and after. Sorted by these, gaps compress 15 % better than starts and durations for recordings in
+nanoseconds.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ import numpy.typing as npt
 from traces.format.frames import Damaged
 from traces.model.trace import NONE, Column, HostSpans
 
-COLUMNS = ("parent", "start_ns", "duration_ns")  # of HostSpans; what a Nest stands for
+COLUMNS = ("parent", "start_ns", "duration_ns")  # the HostSpans columns that a Nest replaces
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Nest:
-    """Spans in the order of their starts, each within those before it that have not ended."""
+    """Spans ordered by start. Each is enclosed by the spans before it that have not ended."""
 
-    depth: Ints  # one per row: how many spans enclose it
-    first_ns: int  # where row 0 starts
+    depth: Ints  # one per row: the number of enclosing spans
+    first_ns: int  # start of row 0
     gaps_ns: Ints  # two per row, in `_context_order`; negative where spans overlap or a new thread begins
 
 
 def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
-    """The nest of `spans`, whose row 0 is row `first_row` of the whole; None if the rows do not nest in order."""
+    """Return the nest of `spans`, or None if they do not nest in order. `first_row` is the whole-table number of row 0."""
     parent = np.where(spans.parent < 0, NONE, spans.parent.astype(np.int64) - first_row)
     if not len(spans) or not ((parent < np.arange(len(parent))) & ((parent >= 0) == (spans.parent >= 0))).all():
         return None
@@ -57,7 +57,7 @@ def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
 
 
 def unfold(nest: Nest, name: Column, first_row: int = 0) -> dict[str, Column]:
-    """The three columns, given the spans' names. Raises Damaged for depths that no nest has."""
+    """Return the three columns, given the names of the spans. Raises Damaged for invalid depths."""
     depth = nest.depth
     if depth[0] != 0 or (depth < 0).any() or (np.diff(depth) > 1).any():
         raise Damaged("host spans whose depths do not nest")
@@ -72,7 +72,10 @@ def unfold(nest: Nest, name: Column, first_row: int = 0) -> dict[str, Column]:
 
 
 def _parents(depth: Ints) -> Ints:
-    """In (depth, row) order a row is the first child of the row just before it, or shares its neighbour's parent."""
+    """Return the parent of each row.
+
+    In (depth, row) order, a row is either the first child of the row just before it or a sibling of its neighbour.
+    """
     order = _stable_order(depth)
     first_child = (depth - np.roll(depth, 1))[order] == 1
     latest = np.maximum.accumulate(np.where(first_child, np.arange(len(depth)), 0))
@@ -82,9 +85,9 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """The places of each row's opening and closing bracket among all brackets.
+    """Return the positions of each row's opening and closing bracket among all brackets.
 
-    Before row i opens, i rows have opened and all but `depth[i]` of them closed. Brackets of one depth alternate.
+    Before row i opens, i rows have opened, and all but `depth[i]` of them have closed. Brackets of one depth alternate.
     """
     rows = np.arange(len(depth))
     opens = 2 * rows - depth
@@ -98,9 +101,9 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Brackets sorted by what they are (name of the span, start or end), then by what the bracket before them is.
+    """Sort brackets by kind (span name, start or end), then by the kind of the previous bracket.
 
-    Names count modulo 2**15 here: 16-bit keys sort by radix, ten times faster, and a clash costs only compression.
+    Names are taken modulo 2**15: 16-bit keys use radix sort, which is ten times faster. A collision only costs compression.
     """
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)

@@ -1,9 +1,9 @@
-"""What the frames of a trace file say: a sequence of items, each a msgpack pair of a kind and a value.
+"""The content of frames: a sequence of items, each a msgpack pair of kind and value.
 
-header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts where they are known
-strings  texts that continue the string table
-TABLE    rows that continue that table, see columns.py
-end      how many texts and rows there must be by now; the only item of the end frame
+header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts if known
+strings  texts to append to the string table
+TABLE    rows to append to that table, see column_encoding.py
+end      expected number of texts and rows; the only item of the end frame
 
 content = b"".join([*text_items(trace), *number_items(trace)])
 assembly = Assembly(); assembly.add(content, offset_bytes=17)
@@ -35,19 +35,19 @@ T = TypeVar("T")
 
 _TEXTS_PER_ITEM = 1 << 14
 
-# What msgpack may build of one item before anything looks at it: a table has some fifteen lists and maps.
+# Limits on what msgpack may build for one item before it is checked: a table has about fifteen lists and maps.
 _MAX_LISTS_AND_MAPS = 64
 _MAX_KEYS = 64
 
-# What a reader's memory grows by: a text with its place in the string table, and a character of JSON at worst ("[[],[],...").
+# Memory used by a reader: a text with its entry in the string table, and a character of JSON at worst ("[[],[],...").
 _BYTES_PER_TEXT = 128
 _BYTES_PER_JSON_CHARACTER = 24
 _ROW_BYTES = {name: sum(np.dtype(dtype).itemsize for dtype in kind.DTYPES.values()) for name, kind in TABLES.items()}
-_ROW_BYTES["steps"] = 512  # figures are kept of each
-_BYTES_PER_TRACK = 32 << 10  # of each thread, device, stream and loader: a row of the timeline, with sums of its own
-_LONGEST_TEXT = 1 << 20  # characters; names of C++ templates have thousands
+_ROW_BYTES["steps"] = 512  # includes the figures computed for each step
+_BYTES_PER_TRACK = 32 << 10  # per thread, device, stream and loader: a row of the timeline with its own sums
+_LONGEST_TEXT = 1 << 20  # characters; C++ template names have thousands
 
-# Levels of lists and objects in provenance and properties; PyTorch's and ours have three.
+# Most levels of lists and objects in provenance and properties; PyTorch and this package use three.
 MAX_DEPTH = 32
 
 _HEADER_TYPES = {
@@ -62,26 +62,26 @@ _HEADER_TYPES = {
 
 
 def text_items(trace: Trace) -> Iterator[bytes]:
-    """The header and the strings of `trace`, which come first in a file: nothing can be read without them."""
+    """Yield the header and strings of `trace`. They come first in a file, because nothing can be read without them."""
     yield header_item(trace, row_counts(trace))
     yield from strings_item(trace.strings.texts)
 
 
 def number_items(trace: Trace) -> Iterator[bytes]:
-    """The tables of `trace`, what is pointed to before what points."""
+    """Yield the tables of `trace`. A table comes after those that it refers to."""
     for name in TABLES:
         yield from table_items(name, getattr(trace, name), 0, compact=True)
 
 
 def row_counts(trace: Trace) -> dict[str, int]:
-    """The rows of every table. Counts go by name, and none is 0: a table that a later release adds changes no file."""
+    """Return the row count of each non-empty table, so adding a table in a later release does not change existing files."""
     return {name: rows for name in TABLES if (rows := len(getattr(trace, name)))}
 
 
 def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
-    """`rows`: how many each table will have in the end, or nothing.
+    """Return the header item. `rows` gives the final row count of each table, or nothing.
 
-    JSON inside, not msgpack: provenance comes from anywhere, and may hold integers beyond 64 bits.
+    It contains JSON instead of msgpack, because provenance may hold integers beyond 64 bits.
     """
     header = {name: getattr(trace, name) for name in ("grain", "provenance", "problems", "lacks")}
     header["devices"] = [_device_values(device) for device in trace.devices]
@@ -97,27 +97,27 @@ def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
 
 
 def strings_item(texts: list[str]) -> Iterator[bytes]:
-    """The string table, `_TEXTS_PER_ITEM` texts an item."""
+    """Yield the string table, `_TEXTS_PER_ITEM` texts per item."""
     for first in range(0, len(texts), _TEXTS_PER_ITEM):
         yield _pack("strings", texts[first : first + _TEXTS_PER_ITEM])
 
 
 def table_items(name: str, table: Table, first_row: int, compact: bool) -> Iterator[bytes]:
-    """The rows of a table, of which `first_row` is the number of its first in the file, at most MAX_ROWS an item."""
+    """Yield the rows of a table, at most MAX_ROWS per item. `first_row` is the number of its first row in the file."""
     for first in range(0, len(table), MAX_ROWS):
         part = table.take(slice(first, first + MAX_ROWS)) if len(table) > MAX_ROWS else table
         yield _pack(name, pack_table(part, first_row + first, compact))
 
 
 def end_item(strings: int, rows: dict[str, int]) -> bytes:
-    """How many texts and rows of each table a whole file has: without it the file was cut."""
+    """Return the number of texts and rows of each table in the complete file. A file without this item was truncated."""
     return _pack("end", [strings, {name: count for name, count in rows.items() if count}])
 
 
 class Assembly:
-    """Puts items together again, in their order in the file. Its methods raise Damaged.
+    """Builds a trace from items, given in file order. Its methods raise Damaged.
 
-    `limit` bounds the rows and texts: each item is counted before it is unpacked.
+    `limit` applies to rows and texts. Each item is counted before it is unpacked.
     """
 
     def __init__(self, limit: UnpackLimit) -> None:
@@ -129,7 +129,7 @@ class Assembly:
         self._rows = dict.fromkeys(TABLES, 0)
 
     def add(self, content: bytes, offset_bytes: int) -> None:
-        """The content of the data frame at `offset_bytes`."""
+        """Add the content of the data frame at `offset_bytes`."""
         try:
             for kind, value in _unpack(content):
                 self._add(kind, value)
@@ -185,7 +185,7 @@ class Assembly:
             raise Damaged(str(error)) from error
 
     def check_end(self, content: bytes, offset_bytes: int) -> None:
-        """Compare with what the end frame counts."""
+        """Compare with the counts in the end frame."""
         try:
             counts = list(_unpack(content))
         except Damaged as error:
@@ -194,14 +194,14 @@ class Assembly:
             raise Damaged("the end frame does not count what precedes it", offset_bytes)
 
     def missing(self) -> str:
-        """Of a cut file: ", 12 of 30 device rows are missing", as far as its header told the numbers."""
+        """Describe lost rows of a truncated file (", 12 of 30 device rows are missing"), if its header has row counts."""
         expected = self._header["rows"] if self._header else {}
         lost = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]
         return "".join(f", {missing} of {count} {name} rows are missing" for missing, count, name in lost if missing > 0)
 
 
 def _pairs(owner: Column, number: Column) -> int:
-    """How many different pairs there are, or one too few for each two that share a key of 64 bits."""
+    """Return the number of distinct pairs. Pairs that share a 64-bit key are counted once."""
     return len(np.unique(number + (owner.astype(np.int64) << 40)))
 
 
@@ -212,12 +212,12 @@ def _pack(kind: str, value: Any) -> bytes:
 
 
 def rows_within(content: bytes, table: str) -> int:
-    """How many rows of a table the content of a data frame holds. Raises Damaged."""
+    """Return the number of rows of a table in a data frame's content. Raises Damaged."""
     return sum(claimed_rows(value) for kind, value in _unpack(content) if kind == table)
 
 
 def _unpack(content: bytes) -> Iterator[tuple[str, Any]]:
-    """The items of a frame. A frame of 64 MiB of empty lists would become 4 GB: what no item has is refused on the way."""
+    """Yield the items of a frame. Oversized items are rejected early: 64 MiB of empty lists would take 4 GB."""
     lists_and_maps = 0
 
     def count(value: Any) -> Any:
@@ -275,7 +275,7 @@ def _parse_header(text: Any) -> dict[str, Any]:
 
 
 def _device_values(device: Device) -> dict[str, Any]:
-    """`outside_bytes` and the properties only where they are known; these in Kineto's names, as in files from before."""
+    """Return a device's fields. Unknown values are omitted, and properties keep Kineto's names, as in older files."""
     values = {name: getattr(device, name) for name in ("rank", "index", "name", "total_memory_bytes")}
     outside = {"outside_bytes": device.outside_bytes} if device.outside_bytes else {}
     return {**values, "properties": to_kineto(device.properties), **outside}
@@ -289,7 +289,7 @@ def _make_device(values: Any) -> Device:
 
 
 def _machine_values(machines: dict[int, Machine]) -> list[dict[str, Any]]:
-    """Machines that are alike once, with the ranks that they are of."""
+    """Return each distinct machine once, with its ranks."""
     ranks: dict[Machine, list[int]] = {}
     for rank, machine in sorted(machines.items()):
         ranks.setdefault(machine, []).append(rank)
@@ -322,7 +322,7 @@ def _made(kind: type[T], values: Any) -> T:
 
 
 def _json_value(value: Any, depth: int = 0) -> Any:
-    """`value` as JSON can say it: numpy's numbers as Python's, None for NaN and infinities. Raises ValueError."""
+    """Convert `value` to JSON types: numpy numbers to Python's, NaN and infinities to None. Raises ValueError."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, dict | list | tuple):
@@ -344,7 +344,7 @@ def _finite(text: str) -> float | None:
 
 
 def _levels(value: Any) -> int:
-    """How deeply lists and objects are nested. Without recursion, for the answer may be a thousand."""
+    """Return the nesting depth of lists and objects. Not recursive, because the depth may be a thousand."""
     levels, inner = 0, [value]
     while outer := [one for one in inner if isinstance(one, dict | list)]:
         inner = list(chain.from_iterable(one.values() if isinstance(one, dict) else one for one in outer))

@@ -1,15 +1,15 @@
-"""The trace file: save, load, and write as a run goes on. FORMAT.md tells the layout and why it is so.
+"""Saves, loads and streams trace files. FORMAT.md describes the layout and its rationale.
 
-    save(trace, "run.msgpack")          # all or nothing: what is under the final name is whole
-    trace = load("run.msgpack")         # or a TraceFormatError of one line
+    save(trace, "run.msgpack")          # atomic: a file under the final name is always complete
+    trace = load("run.msgpack")         # or a TraceFormatError with a one-line message
 
-    stream = TraceStream("run.msgpack.part")    # a recorder's: every frame is in the file when `add` returns
+    stream = TraceStream("run.msgpack.part")    # for recorders: each frame is in the file when `add` returns
     stream.header(Trace(threads=[main]))
     stream.add_strings(["aten::relu_"])
     stream.add("host", HostSpans.of(name=[0], start_ns=[100], duration_ns=[50]))
     stream.close()
 
-`load` reads a streamed file as well, closed or cut; `save(load(part), path)` makes it small.
+`load` also reads streamed files, whether closed or truncated. `save(load(part), path)` makes them smaller.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model import invariants as checks
 from traces.model.trace import TABLES, Table, Trace, TraceFormatError, TraceWriteError
 
-# Items that together are smaller share a frame: a frame costs 19 bytes and a compressor that has learnt nothing yet.
+# Items that are smaller in total share a frame: a frame costs 19 bytes and restarts the compressor.
 _SHARED_BYTES = 32 << 10
-_WORKERS = 4  # lzma and zlib run without the interpreter's lock
+_WORKERS = 4  # lzma and zlib release the GIL
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`, as small as the format can. Raises TraceWriteError, and `path` is as before then."""
+    """Write `trace` to `path`, as compactly as possible. Raises TraceWriteError, and then leaves `path` unchanged."""
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is not sound: {reason}")
     parts: list[bytes] = []
@@ -66,7 +66,7 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
         with ThreadPoolExecutor(_WORKERS) as pool:
             for (_, content), (codec, payload) in zip(contents, pool.map(_smallest, contents), strict=True):
                 writer.add(DATA, content, codec, payload)
-    except (TypeError, ValueError) as error:  # provenance that is no JSON, or a text larger than a frame may be
+    except (TypeError, ValueError) as error:  # provenance that is not JSON, or a text larger than a frame
         raise TraceWriteError(path, str(error)) from error
     writer.add(END, end_item(len(trace.strings), row_counts(trace)))
     with _as_write_error(path):
@@ -74,10 +74,10 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
-    """Read a trace file. Raises TraceFormatError, also for a small file that would take much memory (see UnpackLimit).
+    """Read a trace file. Raises TraceFormatError, also if a small file would take too much memory (see UnpackLimit).
 
-    `is_ours`: a child of this very process wrote it just now, so it may be of any size.
-    Of a file that was cut, returns what precedes the cut, with `problems["truncated-file"]` and a sentence in `lacks`.
+    `is_ours`: written just now by a child of this process, so no size limit applies.
+    For a truncated file, returns what precedes the cut, with `problems["truncated-file"]` and a sentence in `lacks`.
     """
     try:
         data = _read(Path(path))
@@ -90,12 +90,11 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
 
 
 class TraceStream:
-    """Appends tables to a file as a run goes on; a process that dies leaves all that `add` has returned from.
+    """Appends tables to a file during a run. If the process dies, everything that `add` has written is kept.
 
-    Rows and texts are numbered through the whole file in the order of adding, and indices in tables are such numbers.
-    Texts, devices and threads are added before the tables that name them; `header` may be called again when more is
-    known, and the last one counts. Memory does not grow with the run. Not for several threads at once.
-    Raises TraceWriteError when the file cannot be written; what was written before stays readable.
+    Rows and texts are numbered in the order of adding, and indices in tables refer to these numbers. Add texts, devices and
+    threads before the tables that refer to them. `header` may be called again when more is known; the last call counts.
+    Memory use is constant. Not thread-safe.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -107,21 +106,21 @@ class TraceStream:
         self._writer = FrameWriter(self._write)
 
     def header(self, trace: Trace) -> None:
-        """Devices, threads, provenance, problems and lacks of `trace`; its tables and strings are not looked at."""
+        """Write the header of `trace`: devices, threads, provenance, problems and lacks. Its tables and strings are ignored."""
         self._append(header_item(trace, {}))
 
     def add_strings(self, texts: list[str]) -> None:
-        """New texts, none of which was added before."""
+        """Append texts that have not been added before."""
         for item in strings_item(texts):
             self._append(item)
         self.strings += len(texts)
 
     def add(self, table_name: str, table: Table) -> None:
-        """The next rows of a table."""
+        """Append rows to a table."""
         self.add_tables({table_name: table})
 
     def add_tables(self, tables: Mapping[str, Table]) -> None:
-        """The next rows of several tables, by name; small ones share a frame."""
+        """Append rows to several tables, by name. Small tables share a frame."""
         items = (item for name, table in tables.items() for item in table_items(name, table, self.rows[name], compact=False))
         for content in _shared(items):
             self._append(content)
@@ -129,7 +128,7 @@ class TraceStream:
             self.rows[name] += len(table)
 
     def close(self) -> None:
-        """Mark the file as whole; nothing can be added then. Does nothing the second time, and after a failed write."""
+        """Mark the file as complete. Does nothing if already closed, or after a failed write."""
         if self._file is None:
             return
         self._writer.add(END, end_item(self.strings, self.rows))
@@ -147,14 +146,14 @@ class TraceStream:
         try:
             with _as_write_error(self.path):
                 _write_all(self._file, frame)
-        except TraceWriteError:  # the file ends inside this frame now, so nothing may follow it
+        except TraceWriteError:  # the file now ends inside this frame, so nothing may be appended
             os.close(self._file)
             self._file = None
             raise
 
 
 def _shared(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Frame contents: neighbouring items together as long as they are small."""
+    """Yield frame contents, joining neighbouring items while they are small."""
     content = b""
     for item in parts:
         if content and len(content) + len(item) > _SHARED_BYTES:
@@ -166,7 +165,7 @@ def _shared(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _smallest(task: tuple[int, bytes]) -> tuple[int, bytes]:
-    """The codec that fits and what it makes of the content; of small contents, the codec that turns out best."""
+    """Return the codec and the compressed content. For small contents, all codecs are tried and the smallest result is kept."""
     usual, content = task
     codecs = (usual,) if len(content) > _SHARED_BYTES else (DEFLATED, LZMA_TEXT, LZMA_PLANES)
     return min(((codec, compress(codec, content)) for codec in codecs), key=lambda tried: len(tried[1]))
@@ -197,7 +196,7 @@ def _read(path: Path) -> bytes:
         if not stat.S_ISREG(mode):
             raise Damaged("it is a directory" if stat.S_ISDIR(mode) else "it is not a regular file")
         with path.open("rb") as file:
-            check_header(file.read(HEADER.size))  # before a large file of another kind is read
+            check_header(file.read(HEADER.size))  # rejects other files before they are read
             file.seek(0)
             return file.read()
     except OSError as error:
@@ -205,7 +204,7 @@ def _read(path: Path) -> bytes:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Write beside `target`, sync, rename. Never into a NAME.part that is there: a killed recorder may have left it."""
+    """Write a new file next to `target`, sync it and rename it. Existing NAME.part files of killed recorders are kept."""
     if target.exists() and not target.is_file():
         raise IsADirectoryError(None, "it is not a regular file")
     part, file = _new_part(target)
@@ -217,11 +216,11 @@ def _replace(target: Path, data: bytes) -> None:
             os.close(file)
         os.replace(part, target)
     finally:
-        part.unlink(missing_ok=True)  # still there only if something failed
+        part.unlink(missing_ok=True)  # only exists if something failed
 
 
 def _new_part(target: Path) -> tuple[Path, int]:
-    """A new file beside `target`, open for writing. Others may be at the same just now."""
+    """Create a new file next to `target`, open for writing. Other processes may do the same at the same time."""
     number = 1
     while True:
         part = target.with_name(f"{target.name}.part" if number == 1 else f"{target.name}.{number}.part")

@@ -1,12 +1,12 @@
-"""How much a small file may unpack to: checked against declared sizes, before anything of that size exists.
+"""Limits how much memory a small file may use. Declared sizes are checked before anything is allocated.
 
     limit = UnpackLimit.of(file_bytes=690_000)
     limit.limit_bytes                           # 64 MiB + 128 times the file
-    limit.check(8 << 30, "rows of 8590 MB")     # raises TooLarge: one line, with what lifts the limit
+    limit.check(8 << 30, "rows of 8590 MB")     # raises TooLarge; the one-line message says how to raise the limit
 
-Of 30 real recordings the tables and texts in memory are 6 to 68 times the trace file, and the JSON 10 to 30 times its .gz. A
-file of repeated zeros reaches 1000 times by DEFLATE and 7000 by LZMA; rows of constant columns add another factor of 40.
-TRACE_UNPACK_LIMIT_MB in the environment sets another limit, in megabytes, for whoever trusts such a file.
+In 30 real recordings, tables and texts in memory are 6 to 68 times the trace file, and JSON is 10 to 30 times its .gz. A file
+of zeros reaches 1000 times with DEFLATE and 7000 with LZMA; constant columns add another factor of 40.
+Users who trust a file can set TRACE_UNPACK_LIMIT_MB in the environment to another limit, in megabytes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _TIMES_THE_FILE = 128
 
 
 class TooLarge(Exception):
-    """A file that would unpack to more than its limit."""
+    """A file would unpack to more than its limit."""
 
 
 @dataclass(frozen=True)
 class UnpackLimit:
-    """`limit_bytes` is None for files that this process and its children wrote: they may be as regular as they like."""
+    """The size limit of one file. `limit_bytes` is None for files written by this process and its children."""
 
     file_bytes: int
     limit_bytes: int | None
 
     @classmethod
     def of(cls, file_bytes: int) -> UnpackLimit:
-        """The limit of a file of that size. Raises TooLarge if the environment variable holds no number."""
+        """Return the limit for a file of that size. Raises TooLarge if the environment variable is not a number."""
         told = os.environ.get(VARIABLE)
         if told is None:
             return cls(file_bytes, _BASE_BYTES + _TIMES_THE_FILE * file_bytes)
@@ -42,10 +42,10 @@ class UnpackLimit:
         return cls(file_bytes, int(told) * 10**6)
 
     def check(self, unpacked_bytes: int, what: str) -> None:
-        """Raise TooLarge if `unpacked_bytes` are more than the file may have. `what` names them, with their size."""
+        """Raise TooLarge if `unpacked_bytes` exceed the limit. `what` describes the data, with its size."""
         if self.limit_bytes is None or unpacked_bytes <= self.limit_bytes:
             return
-        enough_mb = math.ceil(4 * unpacked_bytes / 10**6)  # for there may be more to come
+        enough_mb = math.ceil(4 * unpacked_bytes / 10**6)  # more may follow
         raise TooLarge(
             f"{what}, from a file of {size_text(self.file_bytes)}; at most {size_text(self.limit_bytes)} are unpacked."
             f" If you trust it: {VARIABLE}={enough_mb}"
@@ -53,7 +53,7 @@ class UnpackLimit:
 
 
 def size_text(size_bytes: int) -> str:
-    """ "690 kB", "69.2 MB", "8590 MB" """
+    """Return a size as text: "690 kB", "69.2 MB", "8590 MB"."""
     if size_bytes < 10**6:
         return f"{math.ceil(size_bytes / 1000)} kB"
     return f"{size_bytes / 10**6:.{1 if size_bytes < 10**8 else 0}f} MB"

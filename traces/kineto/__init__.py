@@ -1,12 +1,11 @@
-"""Import of torch.profiler's (Kineto's) recordings, from the bare arrays of 2020 to today's files.
+"""Import of torch.profiler (Kineto) files of every format since 2020.
 
     trace = read_kineto("worker0.pt.trace.json.gz")
     trace.problems  # {"kernel-without-launch": 12}
 
-The way through this package: `sources` (files, folders, archives), `text` (bytes to events), `groups` with `rows` (by rank
-and kind), `columns` (to numpy), `spans` with `nesting`, `shapes`, `out_variants` and `roles` (the tables),
-`devices`, `steps` (steps and phases), `comms` and `parts` (collectives, parts of nn.DataParallel), `ranks` (one trace). `eras`
-has what differs by version. Files that `trace export` wrote say what they were made from (traces/chrome/export_notes.py).
+`reading/` finds the files and parses them into events, `spans/` turns events into host and device spans, and `structure/` finds
+steps, phases and collectives. `ranks.py` combines the ranks into one trace. Files written by `trace export` contain a note on
+their origin (traces/chrome/export_notes.py).
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ __all__ = ["read_kineto", "read_kineto_bytes"]
 
 
 def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) -> Trace:
-    """Import a recording: a .json or .json.gz file, or a folder or archive (.tar.gz, .zip) of them, one per rank.
+    """Import a recording: a .json or .json.gz file, or a folder or archive (.tar.gz, .zip) with one file per rank.
 
-    `marks_are_steps`: who set the marks knew where steps end, as our recorder does; none holds several.
-    What cannot be read is counted by kind in the trace's `problems`. Raises TraceImportError if nothing can, or if the files
-    are not told apart by their ranks.
+    `marks_are_steps`: each step mark is exactly one step, as in profiles made by our recorder.
+    Unreadable parts are counted by kind in the trace's `problems`. Raises TraceImportError if nothing can be read, or if
+    the rank of a file cannot be identified.
     """
     path = Path(path)
     problems: Counter[str] = Counter()
@@ -39,7 +38,7 @@ def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) 
 
 
 def read_kineto_bytes(data: bytes, name: str = "trace.json") -> Trace:
-    """Import a recording of one rank from the bytes of its JSON."""
+    """Import one rank's recording from JSON bytes."""
     problems: Counter[str] = Counter()
     with _collector_off():
         return assemble([Source(name, name, data)], problems)
@@ -47,7 +46,7 @@ def read_kineto_bytes(data: bytes, name: str = "trace.json") -> Trace:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """No garbage collection within: a parsed trace is millions of live objects; walking them doubles the time."""
+    """Turn garbage collection off. A parsed trace is millions of live objects, and scanning them doubles the import time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,11 +1,11 @@
-"""Sets of time intervals: their union, and how much of a window they cover.
+"""Sets of time intervals: their union, and how much of a time window they cover.
 
     busy = Intervals(start_ns=[0, 5, 20], end_ns=[10, 12, 30])
     busy.start_ns, busy.end_ns      # array([0, 20]), array([12, 30])
     busy.total_ns                   # 22
     busy.within([8], [25])          # array([9])
 
-A query costs one binary search per time, however many intervals there are.
+A query takes one binary search per time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import numpy as np
 
 from traces.model.trace import Column
 
-_LONG_AGO = np.int64(-(2**62))  # before any time
+_LONG_AGO = np.int64(-(2**62))  # before any recorded time
 
 
 class Intervals:
-    """Half-open intervals [start, end), merged where they touch or overlap; `start_ns` and `end_ns` are the merged ones in
-    order of time. Intervals may be given in any order, and empty ones cover nothing."""
+    """Half-open intervals [start, end). `start_ns` and `end_ns` are the merged intervals, ordered by time.
+
+    Intervals that touch or overlap are merged. The input may be in any order. Empty intervals cover nothing.
+    """
 
     def __init__(self, start_ns: Any, end_ns: Any) -> None:
         start = np.asarray(start_ns, dtype=np.int64)
@@ -33,8 +35,8 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # Before a time t in or behind interval k, `min(t, end of k) + shift of k` is covered; both have an interval more in
-        # front, for times before the first one, with which that is 0.
+        # For a time t at or after the start of interval k and before interval k + 1, the covered time before t is
+        # `min(t, end of k) + shift of k`. Both arrays start with an extra interval that gives 0 for times before the first one.
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))
@@ -44,17 +46,17 @@ class Intervals:
         return int(self._ends_ns[-1] + self._shift_ns[-1])
 
     def before(self, time_ns: Any) -> Column:
-        """The covered nanoseconds before each time."""
+        """Return the covered nanoseconds before each time."""
         times = np.asarray(time_ns)
         after = self.start_ns.searchsorted(times, "right")
         return np.asarray(np.minimum(times, self._ends_ns[after]) + self._shift_ns[after])
 
     def within(self, start_ns: Any, end_ns: Any) -> Column:
-        """The covered nanoseconds in each window, one per pair of times."""
+        """Return the covered nanoseconds in each window [start, end)."""
         return np.asarray(self.before(end_ns) - self.before(start_ns))
 
     def holds(self, time_ns: Any) -> Column:
-        """Whether each time lies in one of the intervals."""
+        """Whether each time is inside one of the intervals."""
         times = np.asarray(time_ns)
         if not len(self.start_ns):
             return np.zeros(len(times), dtype=bool)

@@ -1,11 +1,11 @@
-"""What must hold in every trace, so that code may index without looking: checked before saving and after loading.
+"""Rules that every trace satisfies. They are checked before saving and after loading, so other code can index without checks.
 
     fault(trace)        # None, or "host.parent holds 7, outside 0..4"
     limits(trace)       # {"host.parent": (-1, 5), "host.start_ns": (-2**62 + 1, 2**62), ...}
-    clear_dangling_references(trace)  # of a cut file: references to rows that were lost become NONE
+    clear_dangling_references(trace)  # after a truncated file: references to lost rows become NONE
 
-Ranges are such that no sum or difference of two values, and no sum of a column of durations or sizes, leaves 64 bits.
-REFERENCES is the one list of which column points into what, as the tables declare it; merging and sorting follow it as well.
+The value ranges ensure that sums and differences of two values, and column sums of durations or sizes, fit in 64 bits.
+REFERENCES lists which column points into which table. Merging and sorting use it too.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ import numpy as np
 from traces.model.trace import NONE, TABLES, Column, Trace
 
 _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for column, of in kind.MEANINGS.items()}
-# What the numbers of a column are rows of: a table, or the `strings`, `threads` or `devices` of the trace; and of what kinds.
+# REFERENCES: the table (or `strings`, `threads`, `devices`) that a column points into. KINDS: the enumeration of a column.
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
 KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
-# Magnitudes, exclusive. Times are nanoseconds since 1970 or since the recording's zero: 2**62 is in the year 2116. A duration
-# has at most 2**56 ns (two years), a size 2**56 bytes; whole columns of them add up to less than 2**62.
+# Exclusive limits. Times are nanoseconds since 1970 or since the start of the recording: 2**62 is in the year 2116. A duration
+# is below 2**56 ns (two years) and a size below 2**56 bytes; each such column sums to less than 2**62.
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")
 
 
 def fault(trace: Trace) -> str | None:
-    """The first broken rule, in words, or None: columns as long as their table, numbers within their range, indices within
-    what they point into, no text twice, no host span its own ancestor."""
+    """Return a description of the first broken rule, or None.
+
+    The rules: columns have the length of their table, numbers and indices are in range, no text occurs twice in the string
+    table, and no host span is its own ancestor.
+    """
     for name, kind in TABLES.items():
         table = getattr(trace, name)
         for column, dtype in kind.DTYPES.items():
@@ -50,7 +53,7 @@ def fault(trace: Trace) -> str | None:
 
 
 def limits(trace: Trace) -> dict[str, tuple[int, int]]:
-    """By column: the lowest number that it may hold, and one more than the highest."""
+    """Return, for each column, the lowest allowed number and one more than the highest."""
     found: dict[str, tuple[int, int]] = {}
     for table, of in TABLES.items():
         for column, dtype in of.DTYPES.items():
@@ -94,20 +97,20 @@ def _fault_of_header(trace: Trace) -> str | None:
 
 
 def lowest(where: str) -> int:
-    """NONE for a reference that may be absent, else 0."""
+    """Return NONE for a reference that may be absent, otherwise 0."""
     table, _, column = where.partition(".")
     return NONE if TABLES[table].DEFAULTS.get(column) == NONE else 0
 
 
 def column_at(trace: Trace, where: str) -> Column:
-    """The column called "TABLE.COLUMN"."""
+    """Return the column called "TABLE.COLUMN"."""
     table, _, name = where.partition(".")
     column: Column = getattr(getattr(trace, table), name)
     return column
 
 
 def clear_dangling_references(trace: Trace) -> None:
-    """For a file that was cut: launches and parents behind the cut become NONE, and phases whose step was lost are dropped."""
+    """Repair a truncated trace: references to lost rows become NONE, and phases of lost steps are dropped."""
     kept = trace.phases.step < len(trace.steps)
     place = np.where(kept, np.cumsum(kept) - 1, NONE)
     of_part = trace.parts.phase
@@ -123,10 +126,10 @@ def clear_dangling_references(trace: Trace) -> None:
 
 
 def _has_cycle(parent: Column) -> bool:
-    """Follows all parents at once, doubling the stride: after log2(rows) rounds, who is not at NONE goes in circles."""
-    if (parent < np.arange(len(parent))).all():  # spans in the order in which they begin: the usual case
+    """Whether any span is its own ancestor. The stride doubles each round, so only cycles are left after log2(rows) rounds."""
+    if (parent < np.arange(len(parent))).all():  # spans are ordered by start: the usual case
         return False
-    above = np.append(parent, NONE)  # so that NONE, which is -1, leads to NONE
+    above = np.append(parent, NONE)  # index -1 (NONE) then leads to NONE
     for _ in range(len(parent).bit_length()):
         above = above[above]
     return bool((above != NONE).any())

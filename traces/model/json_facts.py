@@ -1,9 +1,9 @@
-"""Frozen dataclasses of figures as the dictionaries that `--json` prints.
+"""Conversion of result dataclasses to the dictionaries that `--json` prints.
 
     as_json(compare(recorded, replayed))["steps"]["error"]      # 0.004
     as_json(summarize(trace))["counts"]["kernels"]              # 8772
 
-A field's name is its key. Keys are added, never renamed: scripts read them.
+Field names become keys. Scripts read them, so keys may be added but never renamed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-OMITTED_IF_EMPTY = {"json": "omitted if empty"}  # metadata of a field that is a key only where there is something to tell
+OMITTED_IF_EMPTY = {"json": "omitted if empty"}  # metadata of fields that are omitted when empty
 
 
 def as_json(value: Any) -> Any:
-    """`value` in dictionaries, lists and JSON's own types: dataclasses by field, enumerations by value, keys as text."""
+    """Return `value` as JSON types: dataclasses become dictionaries, enumerations their values, and keys text."""
     if is_dataclass(value) and not isinstance(value, type):
         shown = {field.name: getattr(value, field.name) for field in fields(value)}
         empty = [field.name for field in fields(value) if field.metadata is not None and field.metadata.get("json")]

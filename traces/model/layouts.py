@@ -1,9 +1,9 @@
-"""Shapes of tensors, and the memory layout of images: contiguous or channels_last, as their strides show.
+"""Tensor shapes and the memory layout of images (contiguous or channels_last), derived from strides.
 
-Convolutions and the ops around them run different kernels for the two layouts, although their names and shapes are the same.
+Convolutions and nearby ops run different kernels for the two layouts, although their names and shapes are the same.
 
     memory_layout([((8, 3, 32, 32), (3072, 1, 96, 3))])      # "channels_last"
-    memory_layout([((8, 128), (128, 1))])                    # "": only tensors of four and five dimensions have channels last
+    memory_layout([((8, 128), (128, 1))])                    # "": only 4-d and 5-d tensors have a channels_last layout
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ Shape = tuple[int, ...]
 CONTIGUOUS, CHANNELS_LAST, OTHER_LAYOUT = "contiguous", "channels_last", "other"
 
 LAYOUTS = (CHANNELS_LAST, CONTIGUOUS, OTHER_LAYOUT)
-LAYOUT_ARG = "Memory layout"  # an op's argument in files that we export; the profiler's own tell strides
+LAYOUT_ARG = "Memory layout"  # name of an op argument in files that we export; the profiler's own files contain strides
 
-IMAGES = (4, 5)  # dimensions of a batch of images, of volumes
+IMAGES = (4, 5)  # dimensions of a batch of images or volumes
 
 
 def memory_layout(tensors: Iterable[tuple[Sequence[int], Sequence[int]]]) -> str:
-    """Given shape and strides of each tensor: CHANNELS_LAST if one lies so, else CONTIGUOUS if one does, else OTHER_LAYOUT; ""
-    without any image.
+    """Return the layout of the image tensors, given the shape and strides of each tensor.
 
-    A tensor whose strides fit both (one channel, one pixel) tells neither.
+    CHANNELS_LAST takes precedence over CONTIGUOUS, and CONTIGUOUS over OTHER_LAYOUT. Returns "" if there are no images. A
+    tensor whose strides fit both layouts (one channel, or one pixel) counts as neither.
     """
     found = {_of_image(shape, stride) for shape, stride in tensors if len(shape) in IMAGES}
     return next((layout for layout in LAYOUTS if layout in found), "")
@@ -39,7 +39,7 @@ def _of_image(shape: Sequence[int], stride: Sequence[int]) -> str:
 
 
 def _dense_in(order: Sequence[int], shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether the elements follow each other in this order of dimensions, the last one fastest."""
+    """Whether the elements are densely packed in this order of dimensions, the last one fastest."""
     expected = 1
     for dim in reversed(order):
         if shape[dim] != 1:

@@ -1,8 +1,7 @@
-"""What a recording knows of the machine and the software that it was made with.
+"""The machine and software that a recording was made with.
 
-The recorder (`tracer/provenance.py`) and the importer (`traces/kineto/ranks.py`) fill these; a trace's header holds one
-`Machine` per rank and the properties of each device; the replayer, `trace info` and the exporters read them. A field that
-nobody told is None.
+The recorder (`tracer/provenance.py`) and the importer (`traces/kineto/ranks.py`) fill these in. A trace's header stores one
+`Machine` per rank and the properties of each device. Unknown fields are None.
 
     trace.machine_of(0).cuda                                    # "12.6"
     trace.devices[0].properties.multi_processor_count           # 84
@@ -22,10 +21,9 @@ from traces.model.typed_json import fitting
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """A device under the names of `torch.cuda.get_device_properties`; bytes, bits, kHz.
+    """Device properties, named as in `torch.cuda.get_device_properties`; in bytes, bits and kHz.
 
-    Its name and total memory are `Device.name` and `Device.total_memory_bytes`; what names the very card (uuid, PCI ids) is not
-    recorded.
+    The name and total memory are in `Device`. Identifiers of the individual card (uuid, PCI ids) are not recorded.
     """
 
     major: int | None = None
@@ -48,15 +46,15 @@ class DeviceProperties:
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """The properties among `values`, by torch's names; what is of another type than torch's is left out."""
+        """Build properties from torch's names. Values whose type differs from torch's are ignored."""
         return fitting(cls, {name: int(value) if isinstance(value, bool) else value for name, value in values.items()})
 
     def completed_by(self, other: DeviceProperties) -> DeviceProperties:
-        """These, and of `other` what these do not know."""
+        """Return these properties, with unknown ones taken from `other`."""
         return DeviceProperties(**other.known() | self.known())
 
     def known(self) -> dict[str, Any]:
-        """By name, what is known."""
+        """Return the known properties by name."""
         told = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in told.items() if value is not None}
 
@@ -66,7 +64,7 @@ UNKNOWN_PROPERTIES = DeviceProperties()
 
 @dataclass(frozen=True)
 class TorchSettings:
-    """Settings of PyTorch that change what runs on a GPU, as they were when the recording was made."""
+    """PyTorch settings that change what runs on a GPU, at the time of the recording."""
 
     tf32_matmul: bool | None = None  # torch.backends.cuda.matmul.allow_tf32
     tf32_cudnn: bool | None = None  # torch.backends.cudnn.allow_tf32
@@ -80,34 +78,34 @@ DEFAULT_SETTINGS = TorchSettings()
 
 @dataclass(frozen=True)
 class Machine:
-    """What one rank's process ran on and with."""
+    """The machine and software of one rank's process."""
 
-    torch: str | None = None  # "2.13.0+cu126"; of an imported recording what its format tells: "1.13 to 2.3"
-    cuda: str | None = None  # torch.version.cuda, "12.6"; of an imported recording the CUDA runtime's
+    torch: str | None = None  # "2.13.0+cu126"; for an imported recording, the range that its format implies: "1.13 to 2.3"
+    cuda: str | None = None  # torch.version.cuda, "12.6"; for an imported recording, the CUDA runtime's version
     hip: str | None = None
     cudnn: int | None = None  # torch.backends.cudnn.version(): 91002
     nccl: str | None = None  # "2.27.5"
-    driver: str | None = None  # "570.86.15", or "CUDA 12.8" where only what it supports is known
+    driver: str | None = None  # "570.86.15", or "CUDA 12.8" if only the highest supported CUDA version is known
     python: str | None = None
     system: str | None = None  # "Linux x86_64"
     processors: int | None = None
-    oom_text: str | None = None  # how this PyTorch words an out-of-memory error
-    cublas_bytes: int | None = None  # what cuBLAS's handles held on all devices when the script had ended
+    oom_text: str | None = None  # the wording of an out-of-memory error in this PyTorch release
+    cublas_bytes: int | None = None  # memory held by cuBLAS handles on all devices at the end of the script
     settings: TorchSettings = DEFAULT_SETTINGS
 
     @property
     def release(self) -> tuple[int, int] | None:
-        """PyTorch's major and minor version, if it is told exactly."""
+        """PyTorch's major and minor version, or None if only a range is known."""
         exact = re.match(r"(\d+)\.(\d+)\.\d", self.torch or "")
         return (int(exact[1]), int(exact[2])) if exact is not None else None
 
     def is_before(self, major: int, minor: int) -> bool:
-        """Whether PyTorch was surely older than that release, also where only a range is told: "1.8 to 1.9"."""
+        """Whether PyTorch is certainly older than this release, even if only a range ("1.8 to 1.9") is known."""
         told = re.findall(r"(\d+)\.(\d+)", self.torch or "")
         return bool(told) and max((int(a), int(b)) for a, b in told[:2]) < (major, minor) and "newer" not in (self.torch or "")
 
 
-# Kineto's names in `deviceProperties` of what torch has a name for; some recordings spell three of them as CUDA does.
+# Kineto's names in `deviceProperties`, to torch's. Some recordings use CUDA's spelling for three of them.
 _OF_KINETO = {
     "computeMajor": "major",
     "computeMinor": "minor",
@@ -127,22 +125,22 @@ _TO_KINETO = {ours: theirs for theirs, ours in reversed(_OF_KINETO.items())}  # 
 
 
 def from_kineto(properties: Mapping[str, object]) -> DeviceProperties:
-    """One of Kineto's `deviceProperties`; "major" and "minor" are torch's own names in some recordings."""
+    """Convert Kineto's `deviceProperties`. Some recordings use torch's own names "major" and "minor"."""
     return DeviceProperties.of({_OF_KINETO.get(name, name): value for name, value in properties.items()})
 
 
 def to_kineto(properties: DeviceProperties) -> dict[str, Any]:
-    """As Kineto would write them; what it has no name for keeps torch's."""
+    """Convert to Kineto's names; properties that Kineto has no name for keep torch's."""
     return {_TO_KINETO.get(name, name): value for name, value in properties.known().items()}
 
 
 def runtime_version(number: object) -> str | None:
-    """A CUDA version as torch.version writes it, "12.4", of the runtime's number, 12040; None for what is none."""
+    """Convert a CUDA runtime version number, 12040, to the form of torch.version, "12.4"; None if it is not one."""
     return f"{number // 1000}.{number % 1000 // 10}" if type(number) is int and number >= 1000 else None
 
 
 def hip_version(number: object) -> str | None:
-    """A HIP version, "6.4.43483", of the runtime's number, 60443483; None for what is none."""
+    """Convert a HIP runtime version number, 60443483, to text, "6.4.43483"; None if it is not one."""
     if type(number) is not int or number < 10_000_000:
         return None
     return f"{number // 10_000_000}.{number % 10_000_000 // 100_000}.{number % 100_000}"

@@ -1,8 +1,8 @@
-"""Sorts a trace's rows into the order that the model promises, and updates the row numbers that point at moved rows.
-
-Writers that follow several threads or streams at once append rows as they come; `in_order` is for what they wrote.
+"""Sorts a trace's rows into the order that the model requires, and updates references to moved rows.
 
     trace = in_order(load("replay-4711.msgpack"))
+
+Writers that follow several threads or streams at once append rows out of order.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from traces.model.trace import NONE, TABLES, Column, HostKind, Table, Trace
 
 
 def in_order(trace: Trace) -> Trace:
-    """The same trace with its rows sorted; rows that compare equal stay as they are.
+    """Return the trace with sorted rows. The sort is stable.
 
     Steps by start; phases by (step, start); host spans by (thread, start, longest first, ops last); device spans by (device,
     stream, start); memory events by time; parts by (start, longest first); batches and collectives by (rank, start). Values
-    stay.
+    keep their order.
     """
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
@@ -41,16 +41,19 @@ def in_order(trace: Trace) -> Trace:
 
 
 def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
-    """Of each table named, the rows with these numbers in this order. What pointed at them still does; what pointed at a
-    row that was left out is NONE."""
+    """Return the trace with only the given rows of each named table, in the given order.
+
+    References to these rows are updated. References to dropped rows become NONE.
+    """
     tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
     places = {name: place_of_each(order, len(getattr(trace, name))) for name, order in rows.items()}
     return repointed(replace(trace, **tables), places)
 
 
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
-    """The same rows, pointing elsewhere: `places` has, by what is pointed to ("strings", "host"...), the new number of
-    each old one, and NONE at the end for NONE."""
+    """Return the trace with updated references. `places` maps each target ("strings", "host"...) to an array of new row
+    numbers, indexed by the old ones; the last element is NONE.
+    """
     tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
     for where, target in REFERENCES.items():
         if target in places:
@@ -62,7 +65,7 @@ def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
 
 
 def place_of_each(order: Column | Sequence[int], rows: int) -> Column:
-    """Where each of `rows` rows went when they were taken in `order`; NONE for what was left out, and stays NONE."""
+    """Return the new position of each old row after taking `order`; NONE for dropped rows. The last element is NONE."""
     place = np.full(rows + 1, NONE, dtype="i8")
     place[np.asarray(order, "i8")] = np.arange(len(order))
     return place

@@ -1,9 +1,9 @@
-"""Which window of time holds a moment: the step of an event, or its phase.
+"""Lookup of the window (a step, a phase) that contains a time.
 
     steps = TimeWindows(trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank)
-    steps.holding(times_ns, ranks)      # for each time the row of that rank's step, or NONE
+    steps.holding(times_ns, ranks)      # for each time, the row of that rank's step, or NONE
 
-Windows of one owner (the steps of a rank, the phases of a step) do not overlap; windows of several owners may.
+Windows of one owner (the steps of a rank, the phases of a step) do not overlap. Windows of different owners may.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from traces.model.trace import NONE, Column
 
 
 class TimeWindows:
-    """Half-open windows [start, end), in any order. `owner` is an integer per window; without it all have one owner."""
+    """Half-open windows [start, end), in any order. `owner` is an integer per window; by default all have the same owner."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)
         owners = np.zeros(len(self._start_ns), dtype=np.int64) if owner is None else np.asarray(owner)
-        order = np.lexsort((self._end_ns, self._start_ns, owners))  # an empty window comes before one that begins there
+        order = np.lexsort((self._end_ns, self._start_ns, owners))  # empty windows before others with the same start
         found, first = np.unique(owners[order], return_index=True)
         parts = np.split(order, first[1:]) if len(order) else []
         self._rows_of: dict[int, Column] = dict(zip(found.tolist(), parts, strict=True))
 
     def holding(self, time_ns: Any, owner: Any = None) -> Column:
-        """For each time the row of the window of the same owner that holds it, or NONE."""
+        """Return, for each time, the row of the window that contains it and has the same owner, or NONE."""
         times = np.asarray(time_ns)
         owners = np.zeros(len(times), dtype=np.int64) if owner is None else np.asarray(owner)
         found = np.full(len(times), NONE, dtype=np.int64)

@@ -1,21 +1,21 @@
-"""What a recording is: columnar tables of what the GPUs and the host did.
+"""The tables of a trace: what the GPUs and the host did.
 
-Every event kind is a table of equally long numpy columns; text is an index into one shared string table. A `Trace`
-holds one or several ranks. All times are integer nanoseconds since the Unix epoch where the recording knew it, else since
-the recording's own zero (`Run.clock` says which).
+Each kind of event has a table of numpy columns of equal length. Text is stored as an index into a shared string table. A
+`Trace` contains one or more ranks. All times are integer nanoseconds, counted from the Unix epoch or from the start of the
+recording (see `Run.clock`).
 
     trace = Trace()
     name = trace.strings.add("aten::relu_")
     trace.host = HostSpans.of(name=[name], start_ns=[100], duration_ns=[50])
     trace.host.end_ns  # array([150])
 
-How the tables hang together:
+References between tables:
 
-    steps <-- phases            a step is tiled, without gap or overlap, by its phases
-    phases <-- parts            what goes on within a phase, perhaps at the same time: the parts of nn.DataParallel
-    threads <-- host            host spans nest by time on one thread; `parent` is the index of the enclosing span
-    host <-- device.launch      a device span points at the host span that launched it: the runtime call where it was
-                                recorded (its parent is the op), else the op itself
+    steps <-- phases            the phases of a step cover it without gaps or overlaps
+    phases <-- parts            parts of nn.DataParallel within a phase; they may run concurrently
+    threads <-- host            host spans nest by time within a thread; `parent` is the index of the enclosing span
+    host <-- device.launch      the host span that launched a device span: the runtime call (a child of the op) if recorded,
+                                otherwise the op
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from traces.model.run import UNKNOWN_RUN, Run
 from traces.model.workload import WorkloadSignature
 
 Column = npt.NDArray[Any]
-READ_LIMIT = 4096  # elements of a tensor whose way to the host counts as reading values; larger ones are data
-NONE = -1  # an absent index, count or size in any signed column
+READ_LIMIT = 4096  # a host copy of at most this many elements counts as reading values; larger copies are data
+NONE = -1  # an absent index, count or size in a signed column
 
-# The phases of a training step, in the order in which a plain loop goes through them. `other` is what no rule names.
+# The phases of a training step, in the usual order. `other` is time that no rule assigns.
 PHASES = ("loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")
 
 
 class TraceError(Exception):
-    """The root of every error that this package raises on purpose; its text is one line for a person.
+    """Base class of all errors raised by this package. The message is one line for the user.
 
     TraceError
-    +-- TraceFormatError    a trace file (or a file given as one) that cannot be read
-    +-- TraceWriteError     a trace file that cannot be written; an OSError too
-    +-- TraceImportError    a foreign recording that cannot be imported
-    +-- TraceLibraryError   a name that is neither a file nor in the library
+    +-- TraceFormatError    a file cannot be read as a trace
+    +-- TraceWriteError     a trace file cannot be written; also an OSError
+    +-- TraceImportError    a recording in another format cannot be imported
+    +-- TraceLibraryError   a name is neither a file nor a library entry
     """
 
 
 class TraceFormatError(TraceError):
-    """A file that is not a readable trace: names the file, the offset in bytes, and the reason."""
+    """A file cannot be read as a trace. The message gives the path, the byte offset and the reason."""
 
     def __init__(self, path: object, offset_bytes: int, reason: str) -> None:
         super().__init__(f"{path}: not a readable trace at byte {offset_bytes}: {reason}")
@@ -63,7 +63,7 @@ class TraceFormatError(TraceError):
 
 
 class TraceWriteError(TraceError, OSError):
-    """A trace file that could not be written: names the file and the reason."""
+    """A trace file could not be written. The message gives the path and the reason."""
 
     def __init__(self, path: object, reason: str) -> None:
         super().__init__(f"{path}: not written: {reason}")
@@ -71,57 +71,55 @@ class TraceWriteError(TraceError, OSError):
 
 
 class TraceImportError(TraceError):
-    """A foreign recording of which nothing can be imported."""
+    """Nothing could be imported from a recording in another format."""
 
 
 class TraceLibraryError(TraceError):
-    """A trace name that is neither a file nor an entry of the library."""
+    """A name is neither a file nor a library entry."""
 
 
 class HostKind(IntEnum):
-    """What a host span is."""
+    """The kind of a host span."""
 
-    OP = 0  # a PyTorch operator, autograd node or anything else the profiler calls an op
+    OP = 0  # a PyTorch operator, an autograd node, or anything else that the profiler calls an op
     RUNTIME = 1  # a call into the GPU runtime or driver (cudaLaunchKernel, cudaStreamSynchronize, hipMemcpy...)
     ANNOTATION = 2  # record_function ranges: ProfilerStep, DataLoader, Optimizer.step, the user's own
-    PYTHON = 3  # a Python function, from stacks
-    OTHER = 4  # profiler overhead and whatever else had a duration
+    PYTHON = 3  # a Python function, from recorded stacks
+    OTHER = 4  # profiler overhead and everything else with a duration
 
 
 class DeviceKind(IntEnum):
-    """What a device span is. KERNEL, MEMCPY and MEMSET are work and make a device busy; the others are not."""
+    """The kind of a device span. KERNEL, MEMCPY and MEMSET are work that keeps a device busy; the others are not."""
 
     KERNEL = 0
     MEMCPY = 1
     MEMSET = 2
-    SYNC = 3  # a synchronisation row that some profilers write on the device's tracks
+    SYNC = 3  # a synchronization row that some profilers write on the device's tracks
     ANNOTATION = 4  # a user range projected onto the device's timeline
 
 
 class Origin(IntEnum):
-    """Where a device span's time comes from. In a replayed trace this is the coverage; see DESIGN of matching."""
+    """Where a device span's time comes from. In a replayed trace, this shows what was recorded and what was estimated."""
 
-    MEASURED = 0  # a profiler or a CUDA event measured it on this run
+    MEASURED = 0  # measured in this run by a profiler or a CUDA event
     EXACT = 1  # replayed: the same op, shapes and dtype were recorded
-    EQUIVALENT = 2  # replayed: recorded under another name of the same op
-    SCALED = 3  # replayed: same op and dtype at another shape, scaled
-    PHASE = 4  # replayed: what was left of the recorded phase when it ended
-    ROOFLINE = 5  # replayed: estimated from bytes, FLOPs and the device's speed
+    EQUIVALENT = 2  # replayed: the same op was recorded under another name
+    SCALED = 3  # replayed: scaled from the same op and dtype at another shape
+    PHASE = 4  # replayed: the time remaining in the recorded phase when it ended
+    ROOFLINE = 5  # replayed: estimated from bytes, FLOPs and the speed of the device
     PUBLISHED = 6  # taken from a published table
-    CURVE = 7  # estimated by a curve that was learned from published measurements of other sizes or GPUs
+    CURVE = 7  # estimated from a curve fitted to published measurements of other sizes or GPUs
 
 
 class StepKind(IntEnum):
-    """How a step was recorded."""
-
-    STEADY = 0  # timed without a profiler, or by one where that is all there is (imported recordings)
-    WARMUP = 1  # the first steps as they are: context creation and tuning are part of the truth
-    EVALUATION = 2  # a batch without backward and optimizer: validation, inference
-    PROFILED = 3  # under the profiler, in a recording that also has clean steps: kernels are known, times are slower
-    INCOMPLETE = 4  # cut by the recording's end: it has a part of what the others have, or nothing; no figure counts it
+    STEADY = 0  # timed without a profiler; in an imported recording, all steps ran under one
+    WARMUP = 1  # the first steps; they include context creation and tuning
+    EVALUATION = 2  # a batch without a backward pass or optimizer: validation, inference
+    PROFILED = 3  # ran under the profiler in a recording that also has clean steps: kernels known, times slower
+    INCOMPLETE = 4  # the recording ended before the step did; excluded from all figures
 
 
-# Columns of a table: the numpy dtype, and what stands where nobody told a value.
+# Column types: the numpy dtype, the default value, and the meaning of the numbers.
 U1 = Annotated[Column, "u1", 0, None]
 I4 = Annotated[Column, "i4", 0, None]
 I8 = Annotated[Column, "i8", 0, None]
@@ -129,7 +127,7 @@ U8 = Annotated[Column, "u8", 0, None]
 F8 = Annotated[Column, "f8", 0, None]
 I4_OR_NONE = Annotated[Column, "i4", NONE, None]
 I8_OR_NONE = Annotated[Column, "i8", NONE, None]
-# Last, what the numbers are: members of an enumeration, or rows of a table or of the `strings`, `threads` or `devices`.
+# The meaning is an enumeration, or the target of a reference: a table, or `strings`, `threads` or `devices`.
 TEXT = Annotated[Column, "i4", 0, "strings"]
 TEXT_OR_NONE = Annotated[Column, "i4", NONE, "strings"]
 STEP = Annotated[Column, "i4", 0, "steps"]
@@ -144,9 +142,9 @@ DEVICE_OR_NONE = Annotated[Column, "i4", NONE, "devices"]
 
 @dataclass
 class Table:
-    """Base of the tables: equally long columns, one numpy array each, of types as I4 and I8_OR_NONE."""
+    """Base class of the tables. Each column is a numpy array, and all have the same length."""
 
-    DTYPES: ClassVar[dict[str, str]] = {}  # by column
+    DTYPES: ClassVar[dict[str, str]] = {}  # by column name
     DEFAULTS: ClassVar[dict[str, int]] = {}
     MEANINGS: ClassVar[dict[str, str | type[IntEnum] | None]] = {}
 
@@ -156,14 +154,14 @@ class Table:
         cls.DTYPES = {name: dtype for name, (dtype, _, _) in told.items()}
         cls.DEFAULTS = {name: default for name, (_, default, _) in told.items()}
         cls.MEANINGS = {name: meaning for name, (_, _, meaning) in told.items()}
-        cls.__repr__ = Table.__repr__  # type: ignore[method-assign]  # before `dataclass` makes one that writes all columns out
+        cls.__repr__ = Table.__repr__  # type: ignore[method-assign]  # set before `dataclass` adds one that prints every column
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} rows)"
 
     @classmethod
     def of(cls, **columns: Any) -> Self:
-        """Make a table; a column that is not given takes its default (NONE for indices, else 0)."""
+        """Make a table. Omitted columns get their default (NONE for indices, otherwise 0)."""
         unknown = columns.keys() - cls.DTYPES.keys()
         if unknown:
             raise ValueError(f"{cls.__name__} has no column {sorted(unknown)[0]!r}")
@@ -189,19 +187,19 @@ class Table:
         return {name: getattr(self, name) for name in self.DTYPES}
 
     def take(self, rows: Any) -> Self:
-        """The chosen rows (an index array, a mask or a slice), as a new table."""
+        """Return the chosen rows (an index array, a mask or a slice) as a new table."""
         return type(self)(**{name: column[rows] for name, column in self.columns().items()})
 
     @classmethod
     def concatenated(cls, tables: Sequence[Self]) -> Self:
-        """The rows of all tables, in order; the one table itself where there is only one."""
+        """Return the rows of all tables, in order. A single table is returned as it is."""
         if len(tables) == 1:
             return tables[0]
         return cls.of(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in cls.DTYPES if tables})
 
 
 class _Spans(Table):
-    """What tables with a start and a duration share."""
+    """Base class of tables with a start and a duration."""
 
     start_ns: Column
     duration_ns: Column
@@ -212,40 +210,40 @@ class _Spans(Table):
 
 
 class Untimed(IntEnum):
-    """Why a recorded step has phases without device times although the script uses a device."""
+    """Why phases of a recorded step have no device times although the script uses a device."""
 
-    NO = 0  # it has none such
-    CAPTURE = 1  # a CUDA graph was captured at one of its boundaries
+    NO = 0  # no device times are missing
+    CAPTURE = 1  # a CUDA graph was being captured at a phase boundary
     LOST = 2  # the device failed, or had not finished the step when the script ended
-    PROFILE = 3  # the script profiled itself
+    PROFILE = 3  # the script ran its own profiler
 
 
 @dataclass
 class Steps(_Spans):
-    """One row per training step and rank, in order of time. `number` is the script's own count where known."""
+    """One row per training step and rank, ordered by time. `number` is the script's own step number, if known."""
 
     rank: I4
     number: I8
     start_ns: I8
     duration_ns: I8
     kind: Annotated[Column, "u1", 0, StepKind]
-    untimed: Annotated[Column, "u1", 0, Untimed]  # why device times are missing
-    recorded_step: I4_OR_NONE  # in a replayed trace: the row of the recording's `steps` that drove this step, else NONE
+    untimed: Annotated[Column, "u1", 0, Untimed]
+    recorded_step: I4_OR_NONE  # in a replayed trace: the row of the recorded step that this step followed, or NONE
 
 
 @dataclass
 class Phases(_Spans):
-    """The phases of each step, in order of time; together they tile their step on the host.
+    """The phases of each step, ordered by time. On the host they cover the step without gaps or overlaps.
 
-    `device_start_ns` and `device_end_ns` are what a pair of CUDA events recorded at the host's start and end of the
-    phase would read: the end event completes when all work launched before it has completed. NONE where no device was used.
+    `device_start_ns` and `device_end_ns` are the times of two CUDA events recorded when the host starts and ends the phase.
+    The end event completes once all work launched before it has completed. NONE if the phase used no device.
     """
 
     step: STEP
     name: TEXT  # one of PHASES
     start_ns: I8
     duration_ns: I8
-    device: DEVICE_OR_NONE  # row of `devices` whose stream the events would sit on, or NONE
+    device: DEVICE_OR_NONE  # row of `devices` on which the events are recorded, or NONE
     device_start_ns: I8_OR_NONE
     device_end_ns: I8_OR_NONE
     origin: Annotated[Column, "u1", 0, Origin]
@@ -253,14 +251,14 @@ class Phases(_Spans):
 
 @dataclass
 class Parts(_Spans):
-    """What goes on within a phase, nested in it and perhaps at the same time: the parts of nn.DataParallel, by start.
+    """The parts of nn.DataParallel within a phase, ordered by start. They may run concurrently.
 
-    Names: "scatter", "replicate", "parallel_apply" (a row per replica, with its device), "gather" in the forward pass;
-    "gather_backward" (gradients scattered to the replicas) and "broadcast_backward" (ReduceAddCoalesced) in the backward pass.
-    The device times are those of CUDA events as in `Phases`, on the part's own device.
+    Forward pass: "scatter", "replicate", "parallel_apply" (one row per replica, with its device), "gather".
+    Backward pass: "gather_backward" (gradients scattered to the replicas) and "broadcast_backward" (ReduceAddCoalesced).
+    Device times are those of CUDA events, as in `Phases`, on the part's device.
     """
 
-    phase: PHASE_OR_NONE  # row of `phases`, or NONE outside any step
+    phase: PHASE_OR_NONE  # row of `phases`, or NONE outside of all steps
     name: TEXT
     thread: THREAD_OR_NONE
     start_ns: I8
@@ -280,32 +278,32 @@ class HostSpans(_Spans):
     name: TEXT
     start_ns: I8
     duration_ns: I8
-    parent: HOST_SPAN_OR_NONE  # the enclosing one
+    parent: HOST_SPAN_OR_NONE  # row of the enclosing span
     shapes: TEXT_OR_NONE  # see `shapes_text`, or NONE if not recorded
-    dtypes: TEXT_OR_NONE  # torch dtype names of the same arguments, ';' between them ("float32;int64"), or NONE
-    sequence: I8_OR_NONE  # autograd sequence number that ties a backward node to its forward op, or NONE
+    dtypes: TEXT_OR_NONE  # torch dtype names of the same arguments ("float32;int64"), or NONE
+    sequence: I8_OR_NONE  # autograd sequence number that links a backward node to its forward op, or NONE
     forward_thread: I4_OR_NONE  # on backward nodes: the profiler's logical id (> 0) of the forward thread, else NONE
-    stack: TEXT_OR_NONE  # the Python frames around an op, innermost first, ';' between them, or NONE if not recorded
-    # how the images among an op's inputs lie in memory, see layouts.py; NONE without strides or images
+    stack: TEXT_OR_NONE  # Python frames around the op, innermost first, separated by ';', or NONE if not recorded
+    # Memory layout of the op's image inputs, see layouts.py; NONE if there are none or their strides are unknown.
     layout: TEXT_OR_NONE
 
 
 @dataclass
 class DeviceSpans(_Spans):
-    """Kernels, copies, memsets (and synchronisation and annotation rows), ordered by (device, stream, start)."""
+    """Kernels, copies, memsets, synchronization and annotation rows, ordered by (device, stream, start)."""
 
     device: DEVICE
-    stream: I8  # the profiler's number of the stream
+    stream: I8  # the profiler's stream number
     kind: Annotated[Column, "u1", 0, DeviceKind]
     name: TEXT
     start_ns: I8
     duration_ns: I8
-    launch: HOST_SPAN_OR_NONE  # row of `host` that launched it, or NONE (launched before the window)
-    bytes: I8_OR_NONE  # of copies and memsets, or NONE
+    launch: HOST_SPAN_OR_NONE  # row of the `host` span that launched it, or NONE (launched before the recording began)
+    bytes: I8_OR_NONE  # bytes copied or set, or NONE
     origin: Annotated[Column, "u1", 0, Origin]
-    config: TEXT_OR_NONE  # how a kernel was launched (grid, block, registers...), see launch_configs.py, or NONE
-    graph: I8_OR_NONE  # the id of the CUDA graph that it is a part of, or NONE
-    graph_node: I8_OR_NONE  # the id of its node there, or NONE
+    config: TEXT_OR_NONE  # launch configuration of a kernel (grid, block, registers...), see launch_configs.py, or NONE
+    graph: I8_OR_NONE  # id of the CUDA graph that it belongs to, or NONE
+    graph_node: I8_OR_NONE  # id of its node in the graph, or NONE
 
     @property
     def is_work(self) -> Column:
@@ -321,17 +319,17 @@ class MemoryEvents(Table):
     device: DEVICE_OR_NONE  # row of `devices`, or NONE for host memory
     time_ns: I8
     bytes: I8
-    address: U8  # 0 where not recorded
-    allocated_bytes: I8_OR_NONE  # device total after the event, or NONE where not recorded
+    address: U8  # 0 if not recorded
+    allocated_bytes: I8_OR_NONE  # total on the device after the event, or NONE if not recorded
     reserved_bytes: I8_OR_NONE
 
 
 @dataclass
 class Values(Table):
-    """What the host read from a device, element by element, in order. Rows of one read share `read`."""
+    """Values that the host read from a device, one row per element, in order. Rows of one read share `read`."""
 
     rank: I4
-    step: STEP_OR_NONE  # row of `steps`, or NONE outside any
+    step: STEP_OR_NONE  # row of `steps`, or NONE outside of all steps
     read: I8
     op: TEXT
     dtype: TEXT  # torch dtype name
@@ -343,40 +341,40 @@ class Sizes(Table):
     """Output sizes of ops with data-dependent shapes (nonzero, boolean masks, unique...): one row per call, in order."""
 
     rank: I4
-    step: STEP_OR_NONE  # row of `steps`, or NONE outside any
-    op: TEXT  # every search for what is not zero, by whichever function, is "aten::nonzero"
-    shapes: TEXT  # see `shapes_text`: the shape of the tensor whose values tell
-    size: I8_OR_NONE  # elements, rows... of what was found, or NONE where that could not be seen
+    step: STEP_OR_NONE  # row of `steps`, or NONE outside of all steps
+    op: TEXT  # every search for nonzero elements is "aten::nonzero", whichever function was called
+    shapes: TEXT  # see `shapes_text`: shape of the tensor that determines the size
+    size: I8_OR_NONE  # number of elements or rows found, or NONE if unknown
 
 
 class BatchKind(IntEnum):
-    """What a row of `batches` is."""
+    """The kind of a row in `batches`."""
 
-    WAIT = 0  # the script waited for a batch in a loader's `__next__`
-    PIN = 1  # a loader's pin-memory thread copied a batch into pinned memory
+    WAIT = 0  # the script waited for a batch in a DataLoader's `__next__`
+    PIN = 1  # a DataLoader's pin-memory thread copied a batch into pinned memory
 
 
 @dataclass
 class Batches(_Spans):
-    """The input pipeline, ordered by (rank, start): one row per batch waited for, and one per batch pinned.
+    """The input pipeline, ordered by (rank, start): one row per wait for a batch, and one per pinned batch.
 
     `Run.loaders` describes the loaders.
     """
 
     rank: I4
-    loader: I4  # the loader's place in `Run.loaders` of its rank
+    loader: I4  # index into `Run.loaders` of the rank
     kind: Annotated[Column, "u1", 0, BatchKind]
     start_ns: I8
     duration_ns: I8
-    bytes: I8_OR_NONE  # of all tensors in the batch, or NONE where they could not be found
+    bytes: I8_OR_NONE  # of all tensors in the batch, or NONE if unknown
 
 
 class Ending(IntEnum):
-    """What is known of when an operation between ranks ended."""
+    """How reliable the duration of a collective is."""
 
-    SEEN = 0  # its duration was measured
-    BY = 1  # it had ended when its stream got to where it was waited for: it lasted at most so long
-    UNSEEN = 2  # nothing: its duration is that of the call that began it, or 0
+    SEEN = 0  # the duration was measured
+    BY = 1  # an upper bound: it had ended when its stream reached the wait for it
+    UNSEEN = 2  # unknown: the duration is that of the launching call, or 0
 
 
 @dataclass
@@ -389,24 +387,24 @@ class Collectives(_Spans):
     group: TEXT_OR_NONE  # the group's name, or NONE
     group_size: I4_OR_NONE  # ranks in the group, or NONE
     backend: TEXT_OR_NONE  # "nccl", "gloo", or NONE
-    bytes: I8_OR_NONE  # of this rank's input, or NONE
-    start_ns: I8  # when its kernels began where they are known, else when it was called on the host
-    duration_ns: I8  # of its kernels where they are known, else of the call, else until it was seen to be done
-    device: DEVICE_OR_NONE  # row of `devices` if CUDA events there took the duration, or NONE
-    ending: Annotated[Column, "u1", 0, Ending]  # what the duration is worth
-    called_ns: I8_OR_NONE  # when it was called on the host, where that is not `start_ns`; else NONE
-    communicator: TEXT_OR_NONE  # the backend's id of the communicator, the same on all its ranks, or NONE
-    sequence: I8_OR_NONE  # the operation's number in its communicator, the same on all its ranks, or NONE
+    bytes: I8_OR_NONE  # size of this rank's input, or NONE
+    start_ns: I8  # start of its kernels, if known; otherwise of the call on the host
+    duration_ns: I8  # of its kernels, if known; otherwise of the call, or until it was seen to have completed
+    device: DEVICE_OR_NONE  # row of `devices` whose CUDA events measured the duration, or NONE
+    ending: Annotated[Column, "u1", 0, Ending]
+    called_ns: I8_OR_NONE  # time of the call on the host, if it differs from `start_ns`; otherwise NONE
+    communicator: TEXT_OR_NONE  # the backend's communicator id, the same on all of its ranks, or NONE
+    sequence: I8_OR_NONE  # operation number within the communicator, the same on all of its ranks, or NONE
 
     @property
     def call_ns(self) -> Column:
-        """When each was called on the host."""
+        """The time of each call on the host."""
         return np.where(self.called_ns == NONE, self.start_ns, self.called_ns)
 
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU of one rank. `outside_bytes` of its memory were taken beside PyTorch: CUDA context, NCCL's buffers."""
+    """One GPU of one rank. `outside_bytes` of its memory are used outside of PyTorch: CUDA context, NCCL buffers."""
 
     rank: int
     index: int
@@ -427,7 +425,7 @@ class Thread:
 
 
 class Strings:
-    """The shared string table: text to index and back. Indices are stable; text is never removed."""
+    """The shared string table: text to index and back. Indices never change, and text is never removed."""
 
     def __init__(self, texts: list[str] | None = None) -> None:
         self.texts: list[str] = texts if texts is not None else []
@@ -441,7 +439,7 @@ class Strings:
         return index
 
     def find(self, text: str) -> int:
-        """The index of `text`, or NONE if it is not in the table."""
+        """Return the index of `text`, or NONE if it is not in the table."""
         return self._index.get(text, NONE)
 
     def __getitem__(self, index: int) -> str:
@@ -452,10 +450,10 @@ class Strings:
 
 
 class PhaseTiming(StrEnum):
-    """What the host's boundaries of phases are; times of two kinds cannot be compared."""
+    """How phase boundaries on the host were taken. Times of the two kinds cannot be compared."""
 
-    ASYNCHRONOUS = "asynchronous"  # when the script got there: the device may be far behind
-    SYNCHRONIZED = "synchronized"  # the script waited for the device at each boundary, so a phase holds its device work
+    ASYNCHRONOUS = "asynchronous"  # when the host reached the boundary; the device may be far behind
+    SYNCHRONIZED = "synchronized"  # the host waited for the device at each boundary, so a phase includes its device work
 
 
 @dataclass
@@ -477,12 +475,12 @@ class Trace:
     collectives: Collectives = field(default_factory=Collectives.empty)
     sizes: Sizes = field(default_factory=Sizes.empty)
     machines: dict[int, Machine] = field(default_factory=dict)  # by rank
-    runs: dict[int, Run] = field(default_factory=dict)  # by rank; a part that is to be merged tells its rank by this
-    provenance: dict[str, Any] = field(default_factory=dict)  # JSON values that people read, and no code
-    problems: dict[str, int] = field(default_factory=dict)  # kind (kebab-case words) -> count
+    runs: dict[int, Run] = field(default_factory=dict)  # by rank; also identifies the rank of a part before merging
+    provenance: dict[str, Any] = field(default_factory=dict)  # JSON values for people; no code reads them
+    problems: dict[str, int] = field(default_factory=dict)  # kind (kebab-case) -> count
     workload: WorkloadSignature | None = None
     phase_timing: PhaseTiming = PhaseTiming.ASYNCHRONOUS
-    lacks: list[str] = field(default_factory=list)  # what a reader may miss: "shapes", "memory addresses", ...
+    lacks: list[str] = field(default_factory=list)  # missing data that a reader may expect: "shapes", "memory addresses", ...
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{len(getattr(self, name))} {name}" for name in TABLES if len(getattr(self, name)))
@@ -493,21 +491,21 @@ class Trace:
         return sorted({d.rank for d in self.devices} | {t.rank for t in self.threads}) or [0]
 
     def device_label(self, row: int) -> str:
-        """What a row of `devices` is called: "cuda:0", and "rank 1 cuda:0" where there are several ranks."""
+        """Return the display name of a row of `devices`: "cuda:0", or "rank 1 cuda:0" if there are several ranks."""
         device = self.devices[row]
         return f"cuda:{device.index}" if len(self.ranks) == 1 else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
-        """What a rank's process ran on: its own where that was told, else that of the first rank that tells."""
+        """Return the machine of a rank, or the first known machine if that rank has none."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:
-        """How the rows of a rank came about: its own where that was told, else that of the first rank that tells."""
+        """Return the run of a rank, or the first known run if that rank has none."""
         return self.runs.get(rank) or next((run for _, run in sorted(self.runs.items())), UNKNOWN_RUN)
 
     @property
     def is_replay(self) -> bool:
-        """Also of one that was cut before it could note anything: its steps name the recorded ones that drove them."""
+        """Whether this is a replay. A truncated file may have no replay notes, so references to recorded steps count too."""
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
 
@@ -525,17 +523,20 @@ TABLES: dict[str, type[Table]] = {
 }
 
 
-UNTOLD_LIST = "?"  # among the shapes of an op: a list of tensors of which the profiler wrote neither shapes nor dtypes
+UNTOLD_LIST = "?"  # in an op's shapes: a list of tensors whose shapes and dtypes the profiler did not write
 
 
 def shapes_text(shapes: Iterable[Shape]) -> str:
-    """Tensor shapes as stored: "32,3,224,224;64,3,7,7". 0-dim tensors and non-tensors are left out, for profilers
-    write both as `[]`; tensor lists are flattened, and what is not known of one is UNTOLD_LIST."""
+    """Return tensor shapes in stored form: "32,3,224,224;64,3,7,7".
+
+    0-dim tensors and non-tensors are omitted, because profilers write both as `[]`. Tensor lists are flattened; a list of
+    unknown tensors is UNTOLD_LIST.
+    """
     return ";".join(",".join(map(str, shape)) for shape in shapes if shape)
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """The inverse of `shapes_text`, without lists that were not told: ask `UNTOLD_LIST in text` for those.
+    """Parse the output of `shapes_text`. Unknown lists are skipped; test for them with `UNTOLD_LIST in text`.
 
     Raises TraceError for any other text.
     """

@@ -1,10 +1,10 @@
-"""Frozen dataclasses as JSON objects and back: for what two processes, or a file and its reader, agree on.
+"""Conversion of frozen dataclasses to JSON objects and back.
 
     to_json(Settings(tf32_matmul=True))                             # {"tf32_matmul": True}: defaults are left out
     from_json(Settings, {"tf32_matmul": True, "of_tomorrow": 1})    # Settings(tf32_matmul=True)
 
-So a field that a later release adds changes no JSON that lacks it, and an older reader ignores what it does not know. Fields
-may be bool, int, float, str, Path, tuples of one of these, mappings of text to one, such a dataclass, or one of them or None.
+A new field with a default therefore leaves existing JSON valid, and older readers ignore keys that they do not know. A
+field may be a bool, int, float, str, Path, another such dataclass, a tuple of these, a mapping of text to one, or one or None.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> Any:
-    """`value` in JSON's own types; of a dataclass the fields that differ from their defaults, paths as text."""
+    """Return `value` as JSON types. Dataclass fields equal to their defaults are omitted; paths become text."""
     if is_dataclass(value) and not isinstance(value, type):
         told = ((field, getattr(value, field.name)) for field in fields(value))
         return {field.name: to_json(of) for field, of in told if not _is_default(field, of)}
@@ -33,10 +33,10 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], values: object) -> T:
-    """The `kind` that `to_json` made `values` of. Raises ValueError, which names the field, for what is none."""
+    """Build a `kind` from the output of `to_json`. Raises ValueError with the field's name if a value does not fit."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{kind.__name__} is {type(values).__name__}, not an object")
-    of: Any = kind  # mypy does not take a type for hashable
+    of: Any = kind  # mypy does not treat a type as hashable
     hints: dict[str, Any] = _hints(of)
     made = {}
     for name in hints.keys() & values.keys():
@@ -46,12 +46,12 @@ def from_json(kind: type[T], values: object) -> T:
             raise ValueError(f"{kind.__name__}.{name}: {error}") from None
     try:
         return kind(**made)
-    except TypeError as error:  # a field without default is missing
+    except TypeError as error:  # a field without a default is missing
         raise ValueError(str(error)) from None
 
 
 def fitting(kind: type[T], values: object) -> T:
-    """A `kind` of those of the values that fit its fields, all of which have defaults: of what somebody else wrote."""
+    """Build a `kind` from untrusted values, ignoring those that do not fit. Every field must have a default."""
     made = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         with suppress(ValueError):
@@ -83,7 +83,7 @@ def _value(hint: Any, value: Any) -> Any:
         if not isinstance(value, Mapping) or not all(type(key) is str for key in value):
             raise ValueError(f"{value!r} is no object")
         return {key: _value(get_args(hint)[1], of) for key, of in value.items()}
-    if is_dataclass(hint) and isinstance(hint, type):  # also as a list of its fields
+    if is_dataclass(hint) and isinstance(hint, type):  # a list of field values is accepted too
         return from_json(hint, dict(zip(_hints(hint), value, strict=False)) if isinstance(value, list) else value)
     if hint is Path and isinstance(value, str):
         return Path(value)

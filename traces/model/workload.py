@@ -1,15 +1,14 @@
-"""What a script trains, told without looking at kernels: its parameters, modules, input shapes and optimizer.
+"""A description of what a script trains: parameters, modules, input shapes and optimizer.
 
-A phase-grained trace has times and nothing that says of what. The recorder and the replayer see the script's modules and
-batches, so each notes a `WorkloadSignature` in the header of what it writes, and two traces of phases can be told apart by it.
+A phase-grained trace contains only times. The recorder and the replayer also see the script's modules and batches, so they
+store a `WorkloadSignature` in the trace's header. Comparing them shows whether two phase traces are of the same model.
 
     recorded = WorkloadSignature(parameters=25_557_032, parameter_bytes=102_228_128, modules={"Conv2d": 53, ...},
                                  inputs=(InputTensor((32, 3, 224, 224), "float32"),), batch_bytes=19_267_840, optimizer="SGD")
     compare_workloads(recorded, replayed)
     # WorkloadMatch(Likeness.OTHER_BATCH_SIZE, ("inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",))
 
-A field is None where its writer did not see it, and then says nothing. `with_model` takes plain numbers and names, so that this
-package needs no torch.
+Unknown fields are None and are not compared. `with_model` takes plain numbers and names, so this package does not need torch.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from traces.model.typed_json import from_json, to_json
 _COUNTS = ("parameters", "trainable_parameters", "parameter_bytes", "batch_bytes", "training_modules")
 _NAMES = ("optimizer", "autocast")
 
-# What tells two models of the same parts apart, and what it is called where one signature lacks it.
+# Fields added in later releases, with the words for them when one signature lacks them.
 _OF_LATER_RELEASES = {"module_order": "the order of modules", "training_modules": "training mode"}
 
 
 @dataclass(frozen=True, slots=True)
 class InputTensor:
-    """One tensor that the script hands to its outermost module, without its device."""
+    """One input tensor of the outermost module, without its device."""
 
     shape: Shape
     dtype: str  # torch dtype name, "float32"
@@ -44,21 +43,21 @@ class InputTensor:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSignature:
-    """See the module. `parameters` counts elements; shared ones count once."""
+    """The workload of a script. `parameters` counts elements; shared parameters count once."""
 
     parameters: int | None = None
     parameter_bytes: int | None = None
-    modules: Mapping[str, int] | None = None  # how many modules of each class name, containers included
-    inputs: tuple[InputTensor, ...] | None = None  # of a training step's first call of the outermost module
-    batch_bytes: int | None = None  # of all tensors of a batch, labels included
+    modules: Mapping[str, int] | None = None  # number of modules per class name, containers included
+    inputs: tuple[InputTensor, ...] | None = None  # of the outermost module's first call in a training step
+    batch_bytes: int | None = None  # of all tensors in a batch, including labels
     optimizer: str | None = None  # class name
     trainable_parameters: int | None = None  # those that require gradients
-    autocast: str | None = None  # the dtype that torch.autocast was on with at that call, "float16"; "off" without
-    module_order: str | None = None  # a digest of class and own parameters' shapes of each module, in order
-    training_modules: int | None = None  # how many modules were in training mode at that call
+    autocast: str | None = None  # torch.autocast dtype during that call ("float16"), or "off"
+    module_order: str | None = None  # digest of each module's class and the shapes of its own parameters, in order
+    training_modules: int | None = None  # number of modules in training mode during that call
 
     def to_json(self) -> dict[str, Any]:
-        """What is stored in a trace's header: only the fields that are known."""
+        """Return the known fields, as stored in a trace's header."""
         known: dict[str, Any] = to_json(self)
         if self.inputs is not None:
             known["inputs"] = [[list(tensor.shape), tensor.dtype] for tensor in self.inputs]
@@ -68,7 +67,7 @@ class WorkloadSignature:
 
     @classmethod
     def from_json(cls, stored: object) -> WorkloadSignature:
-        """The inverse of `to_json`. Raises ValueError for anything that it does not write; unknown keys are left out."""
+        """The inverse of `to_json`. Unknown keys are ignored. Raises ValueError for invalid values."""
         try:
             made = from_json(cls, stored)
         except ValueError as error:
@@ -85,10 +84,11 @@ class WorkloadSignature:
         trainable: int | None = None,
         shapes: Iterable[Iterable[Shape]] | None = None,
     ) -> WorkloadSignature:
-        """The signature of a model added: (elements, bytes) of each of its parameters, the class name of each module in order,
-        how many elements require gradients, and the shapes of each module's own parameters (None: it is not known).
+        """Return the signature with a model added.
 
-        Models of one script add up: a teacher and a student, a generator and a discriminator.
+        `parameters` gives (elements, bytes) of each parameter, `class_names` the class of each module in order, `trainable` the
+        number of elements that require gradients, and `shapes` the shapes of each module's own parameters (None if unknown).
+        The models of a script add up: a teacher and a student, a generator and a discriminator.
         """
         class_names = list(class_names)
         elements, sizes = zip(*parameters, strict=True) if (parameters := list(parameters)) else ((), ())
@@ -108,7 +108,7 @@ def _digest(before: str | None, parts: Iterable[tuple[str, Iterable[Shape]]]) ->
 
 
 class Likeness(Enum):
-    """What two signatures say of two runs."""
+    """The result of comparing two signatures."""
 
     SAME = "same"
     OTHER_BATCH_SIZE = "another batch size"
@@ -118,8 +118,10 @@ class Likeness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadMatch:
-    """`reasons` are what differs, or, of the same workload, what is alike; sentences without a full stop. `not_compared` is
-    what may differ all the same, for one signature was written before there was such a thing."""
+    """The result of a comparison. `reasons` are the differences or, for the same workload, the fields that agree.
+
+    Reasons have no full stop. `not_compared` lists what may still differ because one signature lacks the field.
+    """
 
     likeness: Likeness
     reasons: tuple[str, ...]
@@ -127,8 +129,11 @@ class WorkloadMatch:
 
 
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
-    """Compare what both know. The same workload needs a model and a batch that both have told; to be another, one
-    difference is enough. Input shapes that differ in their first dimension alone are another batch size."""
+    """Compare the fields that both signatures have.
+
+    SAME requires that both know the model and the batch. One difference is enough for OTHER_MODEL. Inputs that differ only
+    in their first dimension are OTHER_BATCH_SIZE.
+    """
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
         model += _differing_modules(recorded.modules, other.modules)
@@ -165,13 +170,13 @@ def _differing(recorded: WorkloadSignature, other: WorkloadSignature, *names: st
 
 
 def _differing_modules(recorded: Mapping[str, int], other: Mapping[str, int]) -> list[str]:
-    """The class whose count differs most."""
+    """Describe the class whose count differs most."""
     name = max(sorted(recorded.keys() | other.keys()), key=lambda of: abs(recorded.get(of, 0) - other.get(of, 0)))
     return [f"{recorded.get(name, 0)} modules {name} recorded, {other.get(name, 0)} here"]
 
 
 def differ_in_batch_size_alone(recorded: tuple[InputTensor, ...], other: tuple[InputTensor, ...]) -> bool:
-    """Whether inputs that are not equal are so up to their first dimension."""
+    """Whether the inputs are equal except for their first dimension."""
     return [(t.shape[1:], len(t.shape), t.dtype) for t in recorded] == [(t.shape[1:], len(t.shape), t.dtype) for t in other]
 
 

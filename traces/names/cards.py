@@ -1,4 +1,4 @@
-"""The table of GPUs: what a card can do where a recording does not tell, each line from its maker's data sheet.
+"""Data sheets of GPUs, used for facts that a recording does not contain. Each row cites the manufacturer's data sheet.
 
     card = card_of("NVIDIA A100-SXM4-80GB")
     card.tflops["bf16"]             # 312.0, dense, with accumulation in fp32
@@ -6,24 +6,24 @@
     known_properties(device).multi_processor_count      # as recorded, else the card's
 
 Note [A name's words]
-    A device's name is cut into words ("NVIDIA A100-SXM4-80GB": a100, sxm, 80gb). A card is meant where all words of one of
-    its names are among them, and of several cards the one with most words. So "L4" is not found in "NVIDIA L40S", and what a
-    name says beside ("MI300X VF") does no harm. But a word that makes another product of a card (Ti, SUPER, Laptop, Ada) must
-    be the card's too: an unknown variant is an unknown card.
+    A device name is split into words ("NVIDIA A100-SXM4-80GB": a100, sxm, 80gb). A card matches if the device name contains all
+    words of one of the card's names; the match with most words wins. So "NVIDIA L40S" does not match "L4", and extra words
+    ("MI300X VF") are ignored. Words that denote a different product (Ti, SUPER, Laptop, Ada) must also be in the card's name:
+    an unknown variant is an unknown card.
 
 Note [A slice of a card]
-    "NVIDIA A100-SXM4-40GB MIG 3g.20gb" is three of the card's seven compute slices (an A30 has four) and 20 GB of its memory, with
-    as much of its bandwidth and cache (NVIDIA's Multi-Instance GPU user guide). Its figures are these shares of the card's.
+    "NVIDIA A100-SXM4-40GB MIG 3g.20gb" has three of the card's seven compute slices (an A30 has four) and 20 GB of its memory,
+    with the same share of its bandwidth and cache (NVIDIA's Multi-Instance GPU user guide). Its figures are scaled accordingly.
 
 Note [What a context takes]
-    A context sets local memory aside for every thread that the card can hold at a time: 2 KiB each. That gives 320 MiB for a
+    A CUDA context reserves local memory for every thread that the card can run at once: 2 KiB each. That gives 320 MiB for a
     TITAN V (pycuda: 320, github.com/pytorch/pytorch/issues/28394) and 426 MiB for an RTX 6000 Ada (PyTorch 2.10 with CUDA 13.0:
-    426, github.com/unslothai/unsloth-zoo/pull/1053). Kernels come on top: since CUDA 11.7 only those that are used, some tens of MiB
-    that are left out here; before, all of them at once, the more the newer the card (benchmarks/library_memory.py has them by
-    compute capability). Of AMD's cards nothing is known: 0.
+    426, github.com/unslothai/unsloth-zoo/pull/1053). Kernels need more. Since CUDA 11.7 only used kernels are loaded, tens of
+    MiB that are ignored here. Before, all were loaded at once, and newer cards needed more (benchmarks/library_memory.py has
+    the sizes by compute capability). For AMD cards nothing is known: 0.
 
-Peaks are dense ones. Memory is what CUDA told for such a card in public logs and in our recordings, else what the card's
-name says. A device is one GPU as PyTorch counts them: half a K80 or MI250, a quarter of an A16.
+Peak rates are dense. Memory is what CUDA reported for such a card in public logs and in our recordings, or else the size in
+the card's name. A device is one GPU as PyTorch counts them: half a K80 or MI250, a quarter of an A16.
 """
 
 from __future__ import annotations
@@ -47,61 +47,61 @@ _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
 
 
 class Link(NamedTuple):
-    """What connects two GPUs of a kind: gigabytes per second (bytes per nanosecond) in one direction, by the data sheet.
+    """Data-sheet bandwidth between two GPUs of a kind: gigabytes per second (bytes per nanosecond) in one direction.
 
-    An estimate: boards differ in how many links join a pair, and copies through a switch or the host are slower.
+    An estimate: the number of links between a pair depends on the board, and copies through a switch or the host are slower.
     """
 
-    pair_gbps: float  # of all links between two neighbours
-    all_gbps: float  # of all links of one GPU
+    pair_gbps: float  # total of all links between two neighbours
+    all_gbps: float  # total of all links of one GPU
     is_pcie: bool = False
 
     @property
     def copy_gbps(self) -> float:
-        """What a large copy between two neighbours reaches."""
+        """Achieved bandwidth of a large copy between two neighbours."""
         return self.pair_gbps * (_REACHED_OVER_PCIE if self.is_pcie else _REACHED_BY_COPIES)
 
     @property
     def ring_gbps(self) -> float:
-        """What an operation of several GPUs moves over the links of each: nccl-tests' "bus bandwidth"."""
+        """Achieved bandwidth per GPU of a collective: "bus bandwidth" in nccl-tests."""
         return self.all_gbps * _REACHED_BY_RINGS
 
     @property
     def hop_ns(self) -> int:
-        """What a small operation takes for each step from one GPU to the next."""
+        """Time of each hop from one GPU to the next in a small collective."""
         return _HOP_OVER_PCIE_NS if self.is_pcie else _HOP_NS
 
 
-# What of it is reached. Copies: 47.9 of 50 GB/s between two V100-SXM2 and 18.3 of 20 between two P100-SXM2
-# (p2pBandwidthLatencyTest, in Dell's account of its HPC systems); 54.3 of 63 over PCI Express 5.0, less where a host's bridge
-# lies between (github.com/lukealonso/p2pmark). Operations: 370 of 450 on H100, for NCCL's protocol takes some 20 % (its author,
-# in github.com/NVIDIA/nccl-tests/issues/212); 235 of 300 is what NCCL itself reckons with on A100 (nccl, src/graph/tuning.cc).
+# Achieved shares of these bandwidths. Copies: 47.9 of 50 GB/s between two V100-SXM2 and 18.3 of 20 between two P100-SXM2
+# (p2pBandwidthLatencyTest, in Dell's account of its HPC systems); 54.3 of 63 over PCI Express 5.0, less across a host bridge
+# (github.com/lukealonso/p2pmark). Collectives: 370 of 450 on H100, because NCCL's protocol takes about 20 % (its author, in
+# github.com/NVIDIA/nccl-tests/issues/212); NCCL itself assumes 235 of 300 on A100 (nccl, src/graph/tuning.cc).
 _REACHED_BY_COPIES = 0.92
 _REACHED_BY_RINGS = 0.8
 _REACHED_OVER_PCIE = 0.8
-# The steps of the ring algorithm in protocol LL, over NVLink and over PCI Express (nccl 2.19, src/graph/tuning.cc, hwLat).
+# Time per step of the ring algorithm in protocol LL, over NVLink and PCI Express (nccl 2.19, src/graph/tuning.cc, hwLat).
 _HOP_NS, _HOP_OVER_PCIE_NS = 600, 1_000
 
-# 16 lanes (PCI-SIG), without the bridge that may join two cards.
+# 16 lanes (PCI-SIG), without a bridge between two cards.
 _PCIE_3, _PCIE_4, _PCIE_5 = (Link(gbps, gbps, is_pcie=True) for gbps in (15.75, 31.5, 63.0))
-# Makers give both directions together; behind a switch all links of a GPU lead to any other.
+# Manufacturers give the sum of both directions. Behind a switch, all links of a GPU reach every other GPU.
 _NVLINK_P100 = Link(20, 80)  # 4 links of 20 GB/s, one to each neighbour in a DGX-1 (nvidia.com on NVLink; Dell)
-_NVLINK_V100 = Link(50, 150)  # 6 links of 25 GB/s, two to each where four are joined, else one or two (nvidia.com; Dell)
-_NVLINK_DGXS = Link(25, 100)  # DGX Station: 4 of them used, one or two to each
+_NVLINK_V100 = Link(50, 150)  # 6 links of 25 GB/s: two per neighbour among four GPUs, otherwise one or two (nvidia.com; Dell)
+_NVLINK_DGXS = Link(25, 100)  # DGX Station: 4 links used, one or two per neighbour
 _NVLINK_A100, _NVLINK_A800, _NVLINK_H100, _NVLINK_B200 = (Link(gbps, gbps) for gbps in (300, 200, 450, 900))
-_NVLINK_NVL = Link(300, 300)  # 600 GB/s by the bridge that joins two H100 NVL
-_XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 448)  # MI300X: 7, one to each other of eight
+_NVLINK_NVL = Link(300, 300)  # 600 GB/s over the bridge between two H100 NVL
+_XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 448)  # MI300X: 7 links, one per neighbour
 
 
 class Architecture(NamedTuple):
-    """What all cards of a compute capability share (CUDA C++ Programming Guide, technical specifications; AMD: HIP's)."""
+    """Facts shared by all cards of a compute capability (CUDA C++ Programming Guide, technical specifications; AMD: HIP's)."""
 
     major: int
     minor: int
-    max_threads: int  # of a multiprocessor
-    shared_kib: int  # of a multiprocessor
-    shared_optin_kib: int  # of a block, at most
-    registers: int = 65_536  # of a multiprocessor
+    max_threads: int  # per multiprocessor
+    shared_kib: int  # per multiprocessor
+    shared_optin_kib: int  # most per block
+    registers: int = 65_536  # per multiprocessor
     shared_per_block_kib: int = 48
     warp_size: int = 32
     name: str = ""  # gcnArchName
@@ -125,40 +125,40 @@ _CDNA, _CDNA2, _CDNA3, _CDNA4 = (
 
 @dataclass(frozen=True)
 class Card:
-    """One line of the table; see the module."""
+    """One row of the table of GPUs."""
 
-    names: tuple[str, ...]  # as torch.cuda.get_device_name tells; the first is shown
+    names: tuple[str, ...]  # as torch.cuda.get_device_name reports them; the first is displayed
     architecture: Architecture
     multi_processors: int
     l2_bytes: int
     memory_bytes: int
     memory_gbps: float
-    # Peak of matrix products and convolutions, by "fp64", "fp32", "tf32", "fp16", "bf16", "fp8" and "int8"; those that run on
-    # no faster unit than fp32 are left out.
+    # Peak rate of matrix products and convolutions, by "fp64", "fp32", "tf32", "fp16", "bf16", "fp8" and "int8". Types that are
+    # no faster than fp32 are omitted.
     tflops: Mapping[str, float] = field(hash=False)
     link: Link
     source: str
-    memory_side_cache_bytes: int = 0  # a cache between L2 and the memory: AMD's Infinity Cache
+    memory_side_cache_bytes: int = 0  # a cache between L2 and memory: AMD's Infinity Cache
 
     @property
     def cache_bytes(self) -> int:
-        """The last cache before the memory, which all multiprocessors share."""
+        """Size of the last cache before memory, shared by all multiprocessors."""
         return max(self.l2_bytes, self.memory_side_cache_bytes)
 
     @property
     def context_bytes(self) -> int:
-        """What a CUDA context takes of the memory before any kernel is loaded. See Note [What a context takes]."""
+        """Memory of a CUDA context before any kernel is loaded. See Note [What a context takes]."""
         of = self.architecture
         return 0 if of.name else self.multi_processors * of.max_threads * _CONTEXT_BYTES_PER_THREAD
 
     @property
     def uses_winograd(self) -> bool:
-        """Whether cuDNN computes fp32 convolutions by Winograd's transforms: where no tensor core takes them as TF32."""
+        """Whether cuDNN uses Winograd for fp32 convolutions: only on cards whose tensor cores do not support TF32."""
         return not self.architecture.name and "tf32" not in self.tflops
 
     @property
     def properties(self) -> DeviceProperties:
-        """What torch would tell of it."""
+        """The properties that torch would report."""
         of = self.architecture
         return DeviceProperties(
             major=of.major,
@@ -177,7 +177,7 @@ class Card:
 
 
 def _like(card: Card, *names: str, **changed: Any) -> Card:
-    """The same GPU with another memory or in another form."""
+    """Return a variant of the same GPU, with other memory or in another form factor."""
     return replace(card, names=names, **changed)
 
 
@@ -189,7 +189,7 @@ def _rates(
 
 
 # fmt: off
-# Cards of which there are others with more memory or in another form.
+# Cards with variants in the table below.
 _P100_PCIE = Card(("Tesla P100-PCIE-16GB", "Tesla P100"), _PASCAL, 56, 4 * _MIB, 17_071_734_784, 732, _rates(4.7, 9.3, 18.7), _PCIE_3, "NVIDIA Tesla P100 data sheet")
 _V100_RATES, _V100_PCIE_RATES = _rates(7.8, 15.7, 125), _rates(7.0, 14.0, 112)
 _V100_SXM = Card(("Tesla V100-SXM2-16GB", "Tesla V100"), _VOLTA, 80, 6 * _MIB, 16_945_512_448, 900, _V100_RATES, _NVLINK_V100, "NVIDIA V100 data sheet")
@@ -281,13 +281,13 @@ CARDS: tuple[Card, ...] = (
 )
 # fmt: on
 
-# For a name that nobody knows: a card of the smallest kind that today's PyTorch supports, so that scripts which ask for a
-# capability take no path that the device may lack.
+# Used for unknown names: the smallest kind of card that current PyTorch supports, so scripts that check the compute
+# capability do not take a path that the device may not support.
 UNKNOWN_CARD = Card(("",), _TURING, 40, 4 * _MIB, 16 * _GIB, 600, _rates(0.3, 10), _PCIE_3, "none: assumed")
 
-# Who made it and for whom: words that say nothing of which card it is.
+# Words for the manufacturer or product line, which do not identify a card.
 _IDLE_WORDS = frozenset({"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "radeon", "graphics"})
-# Words that make another product of a card. See Note [A name's words].
+# Words that denote a different product. See Note [A name's words].
 _VARIANTS = frozenset({"ti", "super", "laptop", "mobile", "max", "ada", "pro", "d"})
 
 
@@ -303,7 +303,7 @@ _SLICES, _SLICES_OF_A30 = 7, 4
 
 @cache
 def card_of(name: str) -> Card:
-    """The card that a device's name means, or UNKNOWN_CARD. See Note [A name's words]."""
+    """Return the card that a device name refers to, or UNKNOWN_CARD. See Note [A name's words]."""
     words = _words(name)
     found, most = UNKNOWN_CARD, 0
     for card in CARDS:
@@ -315,7 +315,7 @@ def card_of(name: str) -> Card:
 
 
 def _slice(card: Card, compute: int, memory_gib: int) -> Card:
-    """See Note [A slice of a card]."""
+    """Return a MIG slice. See Note [A slice of a card]."""
     share = min(compute / (_SLICES_OF_A30 if "A30" in card.names[0] else _SLICES), 1.0)
     of_memory = min(memory_gib * _GIB / card.memory_bytes, 1.0)
     return replace(
@@ -330,11 +330,11 @@ def _slice(card: Card, compute: int, memory_gib: int) -> Card:
 
 
 def find_card(text: str) -> Card:
-    """The card that a person means: "v100", "a100-80gb", "rtx 4090", "h100". Of several the one whose name says
-    least beyond that, the first of the table. Raises TraceError with what is nearest.
+    """Return the card for a name typed by a user: "v100", "a100-80gb", "rtx 4090", "h100".
 
-    Words and numbers of `text` must be among those of one of the card's names, however they are joined: "rtx6000" is in "Quadro
-    RTX 6000". A variant (Ti, Ada) must be asked for.
+    All words and numbers of `text` must occur in one of the card's names, however they are joined: "rtx6000" is in "Quadro RTX
+    6000". A variant (Ti, Ada) must be named. If several cards match, the one with the fewest extra words wins, then the
+    first in the table. Raises TraceError with suggestions.
     """
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}
@@ -350,7 +350,7 @@ def find_card(text: str) -> Card:
 
 
 def _parts(name: str) -> frozenset[str]:
-    """Its words and numbers: "A100-80GB" has a, 100, 80 and gb."""
+    """Return the words and numbers of a name: "A100-80GB" has a, 100, 80 and gb."""
     return frozenset(re.findall(r"[a-z]+|[0-9]+", name.lower()))
 
 
@@ -359,5 +359,5 @@ def _squeezed(name: str) -> str:
 
 
 def known_properties(device: Device) -> DeviceProperties:
-    """What the recording tells of a device, completed by its card's."""
+    """Return the recorded properties of a device, with unknown ones taken from its card."""
     return device.properties.completed_by(card_of(device.name).properties)

@@ -1,4 +1,4 @@
-"""How PyTorch's C++ calls operations between ranks and element types: in a profile's ranges and in the flight recorder alike.
+"""Names of collectives and element types in PyTorch's C++, in profiler ranges and in the flight recorder.
 
 function_of("nccl:_all_gather_base")    # ("nccl", "all_gather_into_tensor")
 SCALAR_TYPES["Half"]                    # "float16"
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _RANGE = re.compile(r"(\w+):_?(\w+)")
-# Operations that are not called as the function of torch.distributed is.
+# Operations whose torch.distributed function has a different name.
 _FUNCTIONS = {
     "all_gather_base": "all_gather_into_tensor",
     "reduce_scatter_base": "reduce_scatter_tensor",
@@ -42,6 +42,6 @@ SCALAR_TYPES = {
 
 
 def function_of(name: str) -> tuple[str, str]:
-    """The backend of such a name and the function of torch.distributed; ("", "") if it is not about an operation."""
+    """Return the backend and the torch.distributed function of such a name; ("", "") for other names."""
     match = _RANGE.match(name)
     return (match[1], _FUNCTIONS.get(match[2], match[2])) if match else ("", "")

@@ -1,10 +1,10 @@
-"""What names of recorded work and calls tell, whoever's profiler wrote them: which way a copy goes, which call waits.
+"""Meaning of recorded names of copies and calls from all vendors' profilers: the direction of a copy, and whether a call waits.
 
     copy_direction("Memcpy HtoD (Pageable -> Device)")              # "h2d"
-    copy_direction("Memcpy M2D (MEMORY(Unknown) -> DEVICE)")        # "h2d": Intel's tool, M is the host's own memory, H pinned
+    copy_direction("Memcpy M2D (MEMORY(Unknown) -> DEVICE)")        # "h2d": Intel; M is pageable host memory, H is pinned
     waits_for_device("cudaStreamSynchronize")                       # True
 
-CUDA's and AMD's profilers say HtoD, roctracer's raw names HostToDevice, Intel's PTI M2D, H2D and so on.
+CUDA's and AMD's profilers write HtoD, raw roctracer names are HostToDevice, and Intel's PTI writes M2D, H2D and so on.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _WAITS = ("Synchronize", "urQueueFinish", "urEventWait")
 
 
 def waits_for_device(call: str) -> bool:
-    """Whether a runtime or driver call of this name does nothing but wait for the device."""
+    """Whether a runtime or driver call only waits for the device."""
     return any(mark in call for mark in _WAITS)
 
 
 @lru_cache(4096)
 def copy_direction(name: str) -> str:
-    """ "h2d", "d2h", "d2d", "p2p" by a copy's name, or ""."""
+    """Return "h2d", "d2h", "d2d" or "p2p" for the name of a copy, otherwise ""."""
     found = _MARK.search(name)
     return _DIRECTIONS[found[0]] if found else ""

@@ -1,13 +1,13 @@
-"""Names under which the same op appears in other PyTorch releases and on other backends.
+"""Names of the same op in other PyTorch releases and on other backends.
 
-A recording of PyTorch 1.9 on CUDA says `aten::cudnn_batch_norm` where a virtual device sees `aten::native_batch_norm`; both
-have one canonical name here. In-place ops share the name of their out-of-place form.
+PyTorch 1.9 on CUDA records `aten::cudnn_batch_norm` where a virtual device sees `aten::native_batch_norm`; both have one
+canonical name here. In-place ops share the name of their out-of-place form.
 
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Shapes are compared as the set of shapes with two dimensions or more (all shapes, if there are none): argument orders differ
-between the names, and biases, statistics and workspaces come and go.
+Only shapes with two or more dimensions are compared, as a set (all shapes, if there are none). The order of arguments differs
+between names, and so do biases, statistics and workspaces.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _GROUPS: dict[str, str] = {
     "item": "_local_scalar_dense",
 }
 _CANONICAL = {name: group for group, names in _GROUPS.items() for name in names.split()}
-CANONICAL_OPS = frozenset(_GROUPS)  # those that have several names
+CANONICAL_OPS = frozenset(_GROUPS)  # ops with several names
 
 
 def canonical_op(op: str) -> str:
-    """The canonical name of an op given with or without namespace and overload."""
+    """Return the canonical name of an op, given with or without namespace and overload."""
     bare = op.rpartition("::")[2].partition(".")[0]
     if bare in _CANONICAL:
         return _CANONICAL[bare]
@@ -69,20 +69,23 @@ def canonical_op(op: str) -> str:
 
 
 def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """The shapes by which equivalent calls are compared; see the module's docstring."""
+    """Return the shapes by which equivalent calls are compared; see the module docstring."""
     wide = {shape for shape in shapes if len(shape) > 1}
     return tuple(sorted(wide or {shape for shape in shapes if shape}))
 
 
 def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """The shapes of a call of a canonical op in a table that compares releases: where names differ, so do the order of
-    arguments and the vectors among them, so there it is those with two dimensions or more, the largest first."""
+    """Return the shapes of a call of a canonical op, for tables that compare releases.
+
+    For ops with several names, argument order and vectors may differ. So only shapes with two or more dimensions are
+    returned, the largest first.
+    """
     wide = [shape for shape in shapes if len(shape) > 1]
     return tuple(sorted(wide, key=lambda shape: (-prod(shape), shape))) if op in _GROUPS and wide else shapes
 
 
 def kernel_text(name: str) -> str:
-    """A kernel's name without what says least: a leading "void" and the list of its parameters' types."""
+    """Return a kernel name without a leading "void" and without its parameter list."""
     name = name.removeprefix("void ")
     if not name.endswith(")"):
         return name
@@ -90,5 +93,5 @@ def kernel_text(name: str) -> str:
     for at in range(len(name) - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(name[at], 0)
         if depth == 0:
-            return name if at == 0 or name[at - 1] == " " else name[:at]  # "Memcpy HtoD (Pageable -> Device)" is whole
+            return name if at == 0 or name[at - 1] == " " else name[:at]  # "Memcpy HtoD (Pageable -> Device)" is kept as it is
     return name

@@ -1,11 +1,11 @@
-"""How a kernel was launched, as one short text per configuration: a recording has thousands of kernels and few of these.
+"""Launch configurations of kernels as short text. A recording has thousands of kernels but few configurations.
 
     text = config_text([[50, 1, 1], [256, 1, 1], 16, 0, 6, None])     # "50|256|16|0|6"
     config_args(text)    # {"grid": [50, 1, 1], "block": [256, 1, 1], "registers per thread": 16, ...}
 
-Grid and block without what is 1 at their ends, registers per thread, bytes of shared memory per block, the estimated achieved
-occupancy in percent, and the theoretical one (which profilers of 2021 wrote instead); parts at the end that were not recorded
-are left out. What AMD's profiler tells is grid and block alone.
+The parts are: grid and block without trailing ones, registers per thread, shared memory per block in bytes, estimated achieved
+occupancy in percent, and theoretical occupancy (written by profilers of 2021 instead). Trailing parts that were not recorded
+are omitted. AMD's profiler writes only grid and block.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from math import prod
 from typing import Any
 
 CONFIG_ARGS = ("grid", "block", "registers per thread", "shared memory", "est. achieved occupancy %", "theoretical occupancy %")
-_DIMS = 2  # so many of them are lists of three
+_DIMS = 2  # the first two are lists of three
 _MOST = 1 << 31
 
 
 def config_text(values: Sequence[Any]) -> str:
-    """The text of the values of CONFIG_ARGS, each None or nonsense where it is not known; "" if none is."""
+    """Return CONFIG_ARGS values as text; "" if all are unknown. Unknown or invalid values become empty parts."""
     dims = map(_dims_text, values[:_DIMS])
     return "|".join([*dims, *map(_number_text, values[_DIMS:])]).rstrip("|")
 
 
 def config_args(text: str) -> dict[str, Any]:
-    """The arguments that `config_text` was made of. Raises ValueError for what it did not make."""
+    """Parse the output of `config_text`. Raises ValueError for other text."""
     args: dict[str, Any] = {}
     for place, (key, part) in enumerate(zip(CONFIG_ARGS, text.split("|"), strict=False)):
         if part and place < _DIMS:
@@ -37,7 +37,7 @@ def config_args(text: str) -> dict[str, Any]:
 
 
 def programs_of(text: str) -> int | None:
-    """How many blocks the grid of a configuration has (in Triton: programs), or None where it was not recorded."""
+    """Return the number of blocks in the grid (Triton: programs), or None if it was not recorded."""
     grid = text.partition("|")[0]
     return prod(map(int, grid.split(","))) if grid else None
 

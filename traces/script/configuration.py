@@ -1,10 +1,10 @@
-"""How a replay and a recording go: what the command is asked for, and what the script's process is told of it.
+"""Configuration of replays and recordings, passed from the command to the script's process.
 
     session = ReplaySession(Path("/data/v100.msgpack"), out=folder, launcher=os.getpid(), config=ReplayConfig(speed=2.0))
     run_child({"replayer": session}, ["train.py"])      # as JSON, to `replayer.child.start` in the script's process
 
-The commands (tui/commands) make these, the launcher writes them into its session's file, the child modules of replayer and
-tracer read them back, and the header of what they write says with which it was made.
+The commands (tui/commands) create these, the launcher writes them to the session file, and the child modules of replayer and
+tracer read them. The configuration is also stored in the header of the resulting trace.
 """
 
 from __future__ import annotations
@@ -15,62 +15,62 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """What a person chooses of a replay."""
+    """The user's options for a replay."""
 
-    loader: str = "real"  # waits for data: "real" as this machine loads, padded to the "recorded" ones, or none ("synthetic"):
-    #                       the first batch comes again and again
-    strict: bool = False  # stop at the first GPU work that the recording does not hold exactly
-    values: str = "recorded"  # what the script reads of tensors: "recorded", else as in a run that makes progress, or else
-    #                           "constant"; or "compute" on the CPU
-    clock: str = "wall"  # "wall": really wait; "virtual": only move the clock that the script reads; "recorded": as `virtual`,
-    #                      and the script's own time does not count
-    speed: float = 1.0  # of recorded time against the script's
-    gpus: int = 0  # how many the script sees; 0: as recorded
-    link_gbps: float = 0.0  # of copies from GPU to GPU; 0: as recorded, else by the kind of device
-    gpu_memory_bytes: tuple[int, ...] = ()  # none: as recorded; one for all devices; or one each
-    steps: int = 0  # end the script after that many training steps, and keep what it requested of memory; 0: let it run
+    loader: str = "real"  # waits for data: "real": load on this machine; "recorded": the same, padded to the recorded
+    # waits; "synthetic": no waits, the first batch is repeated
+    strict: bool = False  # stop at the first GPU operation without an exact match in the recording
+    values: str = "recorded"  # values that the script reads: "recorded", with plausible progress where none were recorded;
+    # "constant"; or "compute" on the CPU
+    clock: str = "wall"  # "wall": really wait; "virtual": only advance the clock that the script reads; "recorded":
+    # the same, without the time of the script itself
+    speed: float = 1.0  # how many times faster than recorded
+    gpus: int = 0  # number of visible GPUs; 0: as recorded
+    link_gbps: float = 0.0  # bandwidth between GPUs; 0: as recorded, otherwise from the kind of GPU
+    gpu_memory_bytes: tuple[int, ...] = ()  # empty: as recorded; one value for all devices, or one per device
+    steps: int = 0  # stop after this many training steps and record memory requests; 0: no limit
 
 
 @dataclass(frozen=True)
 class CellChoice:
-    """That a replay takes its times from cells of the library, and from which."""
+    """Replays times from library cells instead of a recording."""
 
-    files: tuple[Path, ...]  # of cells of one GPU
-    model: str = ""  # the network that was named, in the first file; "": by what the script trains
-    estimate: bool = False  # go on where no cell tells, with estimates
+    files: tuple[Path, ...]  # cells of one GPU
+    model: str = ""  # the requested network, in the first file; "": chosen by what the script trains
+    estimate: bool = False  # use estimates if no cell matches
 
 
-# In a run's folder, under `trace stalls`: the error that ended the script, in a line, and its traceback.
+# In a run's folder, for `trace stalls`: the error that ended the script, in one line, and its traceback.
 FAILURE = "failure.txt"
 
 
 @dataclass(frozen=True)
 class ReplaySession:
-    """What `replayer.child` is told."""
+    """Input of `replayer.child`."""
 
-    trace: Path  # the recording; with `cells` the GPU alone
+    trace: Path  # the recording; with `cells`, only the GPU is used
     out: Path  # folder for this run's timelines, one per process that used the GPU
-    launcher: int  # id of the process whose child the script's process is
-    live: bool = False  # somebody watches the timelines grow
+    launcher: int  # id of the launching process, the parent of the script's process
+    live: bool = False  # whether the timelines are viewed while they grow
     config: ReplayConfig = field(default_factory=ReplayConfig)
     cells: CellChoice | None = None
-    storage: Path | None = None  # the socket of a StorageServer, by which data is read
+    storage: Path | None = None  # socket of a StorageServer that data is read through
 
 
 @dataclass(frozen=True)
 class RecordConfig:
-    """What a person chooses of a recording; counts of steps."""
+    """The user's options for a recording. Counts are numbers of steps."""
 
     grain: str = "kernel"  # or "phase"
     warmup: int = 3
     clean: int = 10
     profiled: int = 5
-    stacks: bool = False  # with Python's functions, in the kernel grain
+    stacks: bool = False  # record Python functions too (kernel grain)
 
 
 @dataclass(frozen=True)
 class RecordSession:
-    """What `tracer.child` is told."""
+    """Input of `tracer.child`."""
 
-    out: Path  # the final recording; the files of single processes are named after it
+    out: Path  # the final recording; files of single processes are named after it
     config: RecordConfig = field(default_factory=RecordConfig)

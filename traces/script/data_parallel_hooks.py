@@ -1,9 +1,9 @@
-"""Where nn.DataParallel's parts begin and end, in torch's Python: shared by the recorder's and the replayer's surfaces.
+"""Hooks at the start and end of nn.DataParallel's parts. Shared by the recorder and the replayer.
 
-    hooks = DataParallelHooks(torch, part)      # part("scatter", 0): what a part on cuda:0 runs within, or None
+    hooks = DataParallelHooks(torch, part)      # part("scatter", 0): a context for a part on cuda:0, or None
     hooks.install()     # scatter, replicate and gather; gather_backward and broadcast_backward
 
-What is around parallel_apply differs too much between the two to be here.
+parallel_apply is not here, because the recorder and the replayer wrap it in different ways.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Part = Callable[[str, int | None], AbstractContextManager[Any] | None]
 
 
 class DataParallelHooks:
-    """Wraps torch's functions. `part` gets a part's name and its device, None for the CPU."""
+    """Wraps functions of torch. `part` gets the name of a part and its device, None for the CPU."""
 
     def __init__(self, torch: Any, part: Part) -> None:
         self._torch, self._part = torch, part
         self.here = OutermostCalls()  # scatter_kwargs calls scatter
 
     def install(self) -> None:
-        """Wrap the primitives wherever torch keeps them, and the backward passes of the two autograd functions below them."""
+        """Wrap the functions in every torch module, and the backward passes of their two autograd functions."""
         parallel = self._torch.nn.parallel
         for name, call, devices in (
             ("scatter", parallel.scatter, "target_gpus"),
@@ -40,12 +40,14 @@ class DataParallelHooks:
         patch_around(functions.Broadcast, backward=self._backward("broadcast_backward"))
 
     def _as_part(self, name: str, call: Callable[..., Any], devices: str) -> Callable[..., Any]:
-        """`call` as a part on the device, or the first device of a list, that its argument `devices` names."""
+        """Wrap `call` as a part on the device named by its argument `devices` (or the first of a list)."""
         devices_of = argument(call, devices)
         return self.here.around(name, call, lambda args, kwargs: self._part(name, self.index(devices_of(args, kwargs))))
 
     def _backward(self, name: str) -> Callable[..., Any]:
-        """The backward pass of an autograd function, on the device of the first gradient, in whose thread autograd runs it."""
+        """Wrap the backward pass of an autograd function, on the device of the first gradient. autograd runs it in that
+        device's thread.
+        """
 
         def as_part(call: Callable[..., Any], context: Any, *gradients: Any) -> Any:
             device = next((self.index(gradient.device) for gradient in gradients if gradient is not None), None)
@@ -55,7 +57,7 @@ class DataParallelHooks:
         return as_part
 
     def index(self, devices: Any) -> int | None:
-        """The index of the GPU, or of the first, that is named as DataParallel accepts it; None for the CPU."""
+        """Return the index of the (first) GPU, in any form that DataParallel accepts; None for the CPU."""
         device = devices[0] if isinstance(devices, list | tuple) and devices else devices
         if isinstance(device, str):
             device = self._torch.device(device)

@@ -1,11 +1,12 @@
-"""Defer Python signal handlers during critical writes: an exception from a handler must not leave half a frame in a file.
+"""Defers Python signal handlers during critical writes, so that an exception from a handler cannot leave half a frame in a
+file.
 
     with deferred_signals():
         stream.add("steps", table)      # a Ctrl-C that arrives here raises KeyboardInterrupt after the block
     at_exit(recorder.close)             # run once when the interpreter exits, with signals deferred
 
-CPython runs signal handlers in the main thread between any two bytecode instructions, and handlers may raise: SIGINT's
-default one does, and scripts often set raising handlers for SIGTERM or for a time limit.
+CPython runs signal handlers in the main thread between any two bytecode instructions, and handlers may raise. SIGINT's default
+handler does, and scripts often install raising handlers for SIGTERM or a time limit.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
-# What terminals, schedulers and time limits send. SIGINT's handler is restored last, for it is the likeliest to raise.
+# Signals sent by terminals, schedulers and time limits. SIGINT's handler is the most likely to raise, so it is restored last.
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Postpone Python signal handlers until the block ends, then call those that were due, in order of arrival.
+    """Postpone Python signal handlers until the block ends, then call them in order of arrival.
 
-    Costs about 20 us. Does nothing in other threads than the main one, where handlers never run.
+    Costs about 20 us. Does nothing outside of the main thread, where handlers never run.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -59,7 +60,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
 
     Returns a function that makes this call now, for exits that skip `atexit`.
 
-    A Ctrl-C during `finish` is dropped, for the script has ended. Shells and launchers often send it twice.
+    A Ctrl-C during `finish` is ignored, because the script has already ended. Shells and launchers often send it twice.
     """
     process, is_done = os.getpid(), False
 
@@ -70,7 +71,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # Registered twice: a Ctrl-C that arrives just as the first is called ends that one before its first line.
+    # Registered twice: a Ctrl-C at the start of the first call ends that call before its first line.
     for _ in range(2):
         atexit.register(once)
     return once

@@ -1,18 +1,17 @@
-"""Runs a script in a child interpreter, exactly as Python would, with our rooms at work inside it.
+"""Runs a script in a child interpreter, exactly as Python would, with the recorder or the replayer inside it.
 
-The child is `python script.py arguments`, nothing else, so that argv, `__main__`, `sys.path[0]`, tracebacks,
-pickling, spawned workers and the exit code need no care of ours. What reaches into it is
-`bootstrap/sitecustomize.py`, which Python imports by itself and which calls `<room>.child.start(session)` of each room as
-soon as torch has been imported, there and in every descendant.
+The child is just `python script.py arguments`, so argv, `__main__`, `sys.path[0]`, tracebacks, pickling, spawned workers and
+the exit code behave as usual. Python imports `bootstrap/sitecustomize.py` in it. Once torch has been imported, that calls
+`<room>.child.start(session)` of each room, there and in every descendant. A room is one of our packages ("tracer", "replayer").
 
     session = ReplaySession(Path("/data/v100.msgpack"), folder, os.getpid())
     result = run_child({"replayer": session}, ["train.py", "--lr", "0.1"])
     result.returncode  # the script's: 0, 3, 128 + 15 if SIGTERM killed it
-    result.started     # the processes in which the rooms are at work: empty if torch was never imported
+    result.started     # process ids in which the rooms run: empty if torch was never imported
 
-With `ranks=8` the child makes eight processes of itself before it runs the script, each told its place by torchrun's names
-(`bootstrap/_trace_ranks.py`). The rooms then have a `share(session)` too, which is called once, before there are ranks, and
-gives what starts one.
+With `ranks=8`, the child forks eight processes before it runs the script, each with torchrun's environment variables
+(`bootstrap/_trace_ranks.py`). Rooms then need a `share(session)` too. It is called once before the fork, and returns the
+function that starts the room in a rank.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from typing import Any
 from traces.model.typed_json import to_json
 
 BOOTSTRAP = Path(__file__).resolve().parents[1] / "bootstrap"
-ROOT = BOOTSTRAP.parents[1]  # where our rooms lie; of the installed ones only `traces`, the others in the folder above
-LIBRARIES = ("msgpack", "orjson")  # what the rooms import, besides what torch has imported before them
+ROOT = BOOTSTRAP.parents[1]  # contains our packages; when installed, only `traces`, with the others in the parent folder
+LIBRARIES = ("msgpack", "orjson")  # imported by the rooms, in addition to what torch imports
 
 
 @dataclass(frozen=True)
 class ChildResult:
-    """How a run ended, and how far our bootstrap got in which processes (the child itself has `pid`).
+    """The result of a run, and how far the bootstrap got in each process (`pid` is the child itself).
 
     `booted`: Python ran the bootstrap. `triggered`: torch was imported. `started`: the rooms' `start` returned.
     """
@@ -66,13 +65,13 @@ def run_child(
     stderr: int | None = None,
     meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
-    """Run `python WORDS...` to its end, with `<room>.child.start(session)` called in it once `trigger` is imported.
+    """Run `python WORDS...` to completion. In it, `<room>.child.start(session)` is called once `trigger` is imported.
 
-    `rooms` gives each room's session (a dataclass of configuration.py, or JSON values), in the order in which they start.
-    `words` are a script and its arguments, or `-m`, a module and its arguments; `ranks` is how many processes run them, if
-    it is not 0. stdin, stdout and stderr are the child's, or descriptors for it; `meanwhile` is called with its process id
-    while it runs, and may return before or after its end; `env` replaces the environment; `root` is the folder that the
-    rooms lie in, or one in that. Ctrl-C reaches the child, and this function returns when the child has dealt with it.
+    `rooms` maps each room to its session (a dataclass of configuration.py, or JSON values), in start order. `words` are a
+    script and its arguments, or `-m`, a module and its arguments. `ranks` is the number of processes that run them, or 0.
+    stdin, stdout and stderr are file descriptors for the child. `meanwhile` is called with the child's process id while it
+    runs, and may return before or after it ends. `env` replaces the environment. `root` is the folder that contains the
+    rooms, or a folder in it. Ctrl-C reaches the child, and this function returns when the child has handled it.
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
@@ -105,7 +104,7 @@ def run_child(
 
 
 def _home(library: str) -> str | None:
-    """The folder that it lies in: beside the script, anything else may have its name."""
+    """Return the folder that contains the library. Next to the script, other files may have its name."""
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
         return None
@@ -119,7 +118,7 @@ def _environment(env: Mapping[str, str], session: Path, ranks: int) -> dict[str,
 
 
 def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
-    """What torchrun tells every rank, and to our bootstrap that it is to make them."""
+    """Return the environment that torchrun gives every rank, and the number of ranks for our bootstrap."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -128,16 +127,15 @@ def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
 
 
 class _Relay:
-    """While entered, signals that would end us go to the child instead.
+    """While entered, passes signals that would end this process to the child instead.
 
-    A terminal sends Ctrl-C to the child as well as to us: then we only wait. Where there is no terminal, whoever sent
-    the signal sent it to us alone. A signal that we were started with ignored (nohup) stays ignored, as it would be
-    natively.
+    A terminal sends Ctrl-C to the child too, so this process only waits. Without a terminal, the signal reaches only this
+    process, which passes it on. Signals ignored at startup (nohup) stay ignored.
     """
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []  # signals that came before the child was there
+        self._early: list[int] = []  # signals that arrived before the child existed
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Relay:

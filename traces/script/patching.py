@@ -1,4 +1,4 @@
-"""Replacing functions of torch, and marking phases of a script around them: shared by the recorder and the replayer.
+"""Replaces functions of torch and marks phases around them. Shared by the recorder and the replayer.
 
     patch(torch.autograd, backward=scope.around(torch.autograd.backward))
     patch_around(torch.jit, load=by_host)           # torch.jit.load(*args) becomes by_host(torch's own load, *args)
@@ -9,7 +9,7 @@
         with scope:     # nothing: only a thread's outermost entry counts
             ...
 
-`traces` imports no torch: what is needed of it is looked up in the script's process, where it has been imported.
+`traces` does not import torch. Its modules are looked up in the script's process, where torch is already imported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Protocol, Self
 
 
 def patch(owner: object, **names: object) -> None:
-    """Replace attributes of a module or class. torch.jit.script goes on compiling what a module's function was."""
+    """Replace attributes of a module or class. torch.jit.script still compiles the original function."""
     for name, value in names.items():
         if inspect.ismodule(owner) and inspect.isfunction(value):
             _script_as(getattr(owner, name, None), value)
@@ -34,7 +34,10 @@ def patch(owner: object, **names: object) -> None:
 
 
 def _script_as(original: Any, value: Any) -> None:
-    """torch.jit.script finds builtins in a table by their identity, and of other functions it reads the source."""
+    """Make torch.jit.script treat `value` like `original`.
+
+    It looks up builtins by identity and reads the source of other functions.
+    """
     table = importlib.import_module("torch.jit._builtins")
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
     builtin = table._find_builtin(original)
@@ -47,7 +50,7 @@ def _script_as(original: Any, value: Any) -> None:
 
 
 def around(original: Callable[..., Any], by: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls `by(original, *args, **kwargs)` under the name of `original`, with its documentation."""
+    """Return a function that calls `by(original, *args, **kwargs)`, with the name and docstring of `original`."""
 
     @wraps(original)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -66,7 +69,7 @@ def patch_around(owner: object, **names: Callable[..., Any]) -> None:
 
 @contextmanager
 def replaced(owner: object, **names: object) -> Iterator[None]:
-    """Within it, attributes of a module, a class or an object have these values."""
+    """Set attributes of a module, a class or an object temporarily."""
     before = {name: getattr(owner, name) for name in names}
     patch(owner, **names)
     try:
@@ -76,7 +79,7 @@ def replaced(owner: object, **names: object) -> Iterator[None]:
 
 
 def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) -> None:
-    """Replace a function in every module of torch that defines it or imported it by its name."""
+    """Replace a function in every torch module that defines it or imported it by name."""
     name = original.__name__
     for module in [module for key, module in sys.modules.items() if key.partition(".")[0] == "torch"]:
         if getattr(module, "__dict__", {}).get(name) is original:
@@ -84,7 +87,7 @@ def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) 
 
 
 def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """A function that gets the argument `name` of a call of `call`, positional or by keyword; None where it was not given."""
+    """Return a function that gets the argument `name` from a call of `call`, by position or keyword; None if not given."""
     position = list(inspect.signature(call).parameters).index(name)
 
     def get(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -94,7 +97,7 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
 
 
 class OutermostCalls(threading.local):
-    """Which named calls a thread is in: of calls within one another only the outer one counts.
+    """The named calls that a thread is in. Of nested calls with the same name, only the outermost counts.
 
     module.scatter = calls.around("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
@@ -104,7 +107,7 @@ class OutermostCalls(threading.local):
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """Around the outer call."""
+        """Mark the outermost call."""
         self.names.add(name)
         try:
             yield
@@ -114,7 +117,7 @@ class OutermostCalls(threading.local):
     def around(
         self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
     ) -> Callable[..., Any]:
-        """`call`, the outer one of its name within what `scope(args, kwargs)` gives; that may be None."""
+        """Wrap `call`: the outermost call of this name runs in the context `scope(args, kwargs)`, unless that is None."""
 
         @wraps(call)
         def outermost(*args: Any, **kwargs: Any) -> Any:
@@ -127,7 +130,7 @@ class OutermostCalls(threading.local):
 
 
 class PhaseListener(Protocol):
-    """What a phase scope reports to: the recorder, or the virtual GPU."""
+    """Receives phase events: the recorder, or the virtual GPU."""
 
     def enter_phase(self, name: str) -> None: ...
 
@@ -135,14 +138,14 @@ class PhaseListener(Protocol):
 
 
 class _EntriesOfThread(threading.local):
-    depth = 0  # how many entries the thread is within
+    depth = 0  # number of nested entries of this thread
 
 
 class PhaseScope:
-    """A phase of the script as a reusable context manager; only the outermost entry of a thread is reported.
+    """A phase of the script as a reusable context manager. Only a thread's outermost entry is reported.
 
-    An optimizer may call another optimizer, and a checkpointed layer runs backward inside backward. Where `listener` returns
-    None (a DataLoader's worker, a process that does not use the GPU) nothing is reported.
+    An optimizer may call another optimizer, and a checkpointed layer runs backward inside backward. Nothing is reported
+    while `listener` returns None (a DataLoader worker, or a process that does not use the GPU).
     """
 
     def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:
@@ -152,7 +155,7 @@ class PhaseScope:
 
     @property
     def inside(self) -> bool:
-        """Whether this thread is within the scope."""
+        """Whether this thread is in the scope."""
         return self._local.depth > 0
 
     def __enter__(self) -> Self:
@@ -168,7 +171,7 @@ class PhaseScope:
             listener.leave_phase(self.phase)
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, run inside the scope; its name, documentation and attributes are kept."""
+        """Return `call`, run inside the scope. Its name, docstring and attributes are kept."""
 
         @wraps(call)
         def inside(*args: Any, **kwargs: Any) -> Any:

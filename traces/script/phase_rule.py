@@ -1,6 +1,6 @@
-"""Which phase of a training step an event belongs to: one rule for recordings and for running scripts.
+"""Decides which phase of a training step an event belongs to. Recordings and running scripts use the same rule.
 
-The importer feeds it a recorded step's events, the replayer feeds it the script's as they happen; so both are cut alike.
+The importer passes it the events of a recorded step, and the replayer passes it the script's events as they happen.
 
     cut = PhaseCut()
     cut.enter("loader", 0); cut.leave("loader", 5)
@@ -9,22 +9,22 @@ The importer feeds it a recorded step's events, the replayer feeds it the script
     cut.enter("backward", 30); cut.leave("backward", 60)
     cut.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
-Segments tile the time from the first event to `close`. loader, h2d, zero_grad, optimizer and backward are entered and left by
-name; forward, loss and other are told by the ops between them and last until the next segment begins. What a script does
-between two segments belongs to the later one, unless the earlier one is left `open_ended`. Running scripts leave the loader
-so: what they do with a batch before the device hears of it is the data's, freeing the last batch above all (10 ms for 77 MB
-of shared memory). Of a profile's steps only the wait itself is known to be that.
+Segments cover the time from the first event to `close` without gaps. loader, h2d, zero_grad, optimizer and backward are entered
+and left by name. forward, loss and other are derived from ops and last until the next segment begins. Time between two segments
+belongs to the later one, unless the earlier one is left `open_ended`. Running scripts leave the loader open-ended, because work
+on a batch before it reaches the device counts as data loading, especially freeing the last batch (10 ms for 77 MB of shared
+memory). In a profile only the wait itself is known to be data loading.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-# Classes of ops, as far as phases care.
+# Classes of ops.
 PLAIN, LOSS, ASIDE = range(3)
 
-# Ops that begin the loss, at any level of the op tree, without namespace: composite names as profilers record them, and what
-# they decompose to below autograd.
+# Ops that begin the loss, at any level of the op tree, without namespace: composite names as profilers record them, and the ops
+# that they decompose to below autograd.
 LOSS_OPS = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"
     " l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div ctc_loss _ctc_loss"
@@ -32,8 +32,8 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# Ops that never begin a forward pass: the host's reads of a device's value, and tensors made from nothing; and, by the
-# beginning of their names, what optimizers, gradient scalers and averaging of weights are made of.
+# Ops that never begin a forward pass: reads of device values by the host, and tensors created from nothing. The name prefixes
+# below belong to optimizers, gradient scalers and weight averaging.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
     " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"
@@ -46,7 +46,7 @@ _OPEN_ENDED = frozenset({"forward", "loss", "other"})
 
 
 class Segment(NamedTuple):
-    """One stretch of a phase, from `start_ns` up to `end_ns`."""
+    """A stretch of one phase, from `start_ns` to `end_ns` (exclusive)."""
 
     name: str
     start_ns: int
@@ -54,10 +54,10 @@ class Segment(NamedTuple):
 
 
 def from_begin(segments: list[Segment], begin_ns: int, end_ns: int) -> list[Segment]:
-    """The segments of a step that begins at `begin_ns` and ends at `end_ns`, so that they tile all of it.
+    """Extend a step's segments to start at `begin_ns`, so they cover the step up to `end_ns`.
 
-    The time before the first segment is "other": no phase is charged with what the script did before it. Only a loader's
-    segment is taken to have begun with the step, since the way into a loader is a part of waiting for data.
+    Time before the first segment becomes "other", because it belongs to no phase. If the first segment is a loader's, it is
+    extended instead, because entering a loader is part of waiting for data.
     """
     if not segments:
         return [Segment("other", begin_ns, end_ns)]
@@ -68,7 +68,9 @@ def from_begin(segments: list[Segment], begin_ns: int, end_ns: int) -> list[Segm
 
 
 def op_class(name: str) -> int:
-    """LOSS, ASIDE or PLAIN for an op name with or without namespace and overload ("aten::mse_loss", "mse_loss.default")."""
+    """Return LOSS, ASIDE or PLAIN for an op name, with or without namespace and overload ("aten::mse_loss",
+    "mse_loss.default").
+    """
     bare = name.rpartition("::")[2].partition(".")[0]
     if bare in LOSS_OPS:
         return LOSS
@@ -76,25 +78,25 @@ def op_class(name: str) -> int:
 
 
 class PhaseCut:
-    """Cuts one thread's time into phase segments. Times are integer nanoseconds and must not run backwards."""
+    """Cuts one thread's time into phase segments. Times are integer nanoseconds and must not decrease."""
 
     def __init__(self) -> None:
-        self.current = ""  # name of the segment under way, "" before the first event
-        self.inside = False  # within an entered and not yet left segment
+        self.current = ""  # name of the current segment, "" before the first event
+        self.inside = False  # whether a segment was entered and not left yet
         self.segments: list[Segment] = []
         self._start_ns = 0
-        self._boundary_ns: int | None = None  # where an entered segment ended: the next one begins there
+        self._boundary_ns: int | None = None  # end of an entered segment; the next one begins there
         self._after_backward = False
 
     @property
     def boundary_ns(self) -> int | None:
-        """Where an entered segment ended, as long as no other has begun."""
+        """End of the last entered segment, until another begins."""
         return self._boundary_ns
 
     def enter(self, name: str, now_ns: int) -> bool:
-        """An explicit segment begins. Returns whether a new segment began.
+        """Begin an explicit segment. Returns whether a new segment began.
 
-        A copy to the device in the midst of a forward pass, loss, backward or optimizer belongs to that.
+        A copy to the device during a forward pass, loss, backward pass or optimizer step belongs to that phase.
         """
         if self.inside or (name == "h2d" and self.current in _OPEN_ENDED and self._boundary_ns is None):
             return False
@@ -103,14 +105,14 @@ class PhaseCut:
         return self._begin(name, now_ns)
 
     def leave(self, name: str, now_ns: int, *, open_ended: bool = False) -> None:
-        """The explicit segment ends, if it is the one under way; if open-ended, when the next one begins."""
+        """End the explicit segment, if it is the current one. If open-ended, it lasts until the next one begins."""
         if self.inside and self.current == name:
             self.inside = False
             self._boundary_ns = None if open_ended else now_ns
             self._after_backward = name == "backward"
 
     def op(self, kind: int, now_ns: int) -> bool:
-        """An op of class `kind` begins. Returns whether a new segment began with it."""
+        """Process an op of class `kind`. Returns whether a new segment began."""
         if not self.turns(kind):
             return False
         if kind == LOSS:
@@ -119,21 +121,21 @@ class PhaseCut:
         return self._begin("other" if kind == ASIDE or self._after_backward else "forward", now_ns)
 
     def turns(self, kind: int) -> bool:
-        """Whether an op of class `kind` would end what is under way."""
+        """Whether an op of class `kind` would end the current segment."""
         if self.inside:
             return False
         if self._boundary_ns is not None:
             return True
         if kind == LOSS:
             return self.current != "loss"
-        # After something aside the next op is the next forward pass; what follows a backward pass (clipping, say) is not.
+        # A plain op after an ASIDE op begins a forward pass. After a backward pass it does not: it may be gradient clipping.
         return self.current not in _OPEN_ENDED or (self.current == "other" and kind == PLAIN and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:
-        """End the segment under way and hand out all segments; the cut is then as new.
+        """End the current segment, return all segments and reset.
 
-        But it knows whether nothing has come since a backward pass, which clipping may then follow. Where something has and
-        there is no optimizer, the script has updated its weights by hand, and goes on with a forward pass.
+        One fact is kept: whether anything came after the last backward pass. If nothing did, gradient clipping may follow.
+        Otherwise, without an optimizer, the script has updated its weights itself and continues with a forward pass.
         """
         if self.current:
             self._end(now_ns)

@@ -1,4 +1,4 @@
-"""Cuts a running script into steps and phases: what the recorder and the replayer do alike, and what differs as a listener.
+"""Cuts a running script into steps and phases and reports them to a listener, the recorder or the replayer.
 
     cut = ScriptCut(listener, optimizers)
     cut.enter(thread, "loader", now_ns)             # listener.segment_begins(thread, "loader", now_ns)
@@ -8,24 +8,23 @@
     cut.leave(thread, "backward", now_ns)
     cut.optimizer_stepped(thread, True, now_ns)     # listener.step_ends(thread, CutStep(...))
 
-Where steps end is decided by `traces/script/step_rule.py`, which phase an event belongs to by `traces/script/phase_rule.py`.
-Here they are joined:
+`traces/script/step_rule.py` decides where steps end, and `traces/script/phase_rule.py` decides the phase of an event. This
+module combines them:
 
 Note [The script's thread]
-    Steps and phases are those of one thread: the one that steps the first optimizer, and until then the first that loads a
-    batch or calls a module. What other threads do (replicas, prefetchers, autograd's device threads) is part of the phase that
-    this thread is in. As long as no thread has shown itself, all are taken for it.
+    Steps and phases belong to one thread: the one that steps the first optimizer or, before that, the first that loads a batch
+    or calls a module. Work of other threads (replicas, prefetchers, autograd's device threads) counts in the current phase of
+    this thread. Until the thread is known, all threads are treated as it.
 
 Note [Set-up is no step]
-    What a script does before its first batch (a dry run, the warm-up of an allocator) is no part of its first step, unless
-    it has trained by then; nor what it does before it makes an optimizer, as moving the model to the device. Loops without a
-    DataLoader begin with their first phase after that which is not "other", or with the first zero_grad if until then there
-    were only ops of no module and no loss: a batch drawn on the device, say.
+    Work before the first batch (a dry run, allocator warm-up) is not part of the first step, unless the script has trained by
+    then. The same holds for work before an optimizer is made, such as moving the model to the device. After that, a loop
+    without a DataLoader begins with its first phase other than "other". If there were only ops without a module and a loss
+    until then (a batch created on the device), it begins with the first zero_grad.
 
 Note [Forward before backward]
-    The recorder sees no single ops, so a model without modules gives no sign of its forward pass. A loss or a backward pass
-    with neither a forward pass nor a loss before it, since the last backward pass, shows that there was one: it
-    is the time since the last phase.
+    The recorder does not see single ops, so a model without modules shows no forward pass. If a loss or backward pass comes
+    without a forward pass or loss since the last backward pass, the time since the last phase is the forward pass.
 """
 
 from __future__ import annotations
@@ -39,44 +38,44 @@ from traces.script.workload_observer import WorkloadObserver
 ThreadT = TypeVar("ThreadT")
 ThreadT_contra = TypeVar("ThreadT_contra", contravariant=True)
 
-# For each class of op (traces/script/phase_rule.py), whether such an op would begin another segment.
+# For each class of op (traces/script/phase_rule.py): whether such an op would begin a new segment.
 Turns = tuple[bool, bool, bool]
 _NO_TURNS: Turns = (False, False, False)
 
 
 class CutStep(NamedTuple):
-    """A step that has ended. Its segments tile it from its first event on."""
+    """A finished step. Its segments cover it from its first event without gaps."""
 
     is_evaluation: bool
     segments: list[Segment]
-    left_ns: int | None  # when its last phase was left, if that was entered by name and nothing came after it
+    left_ns: int | None  # when its last phase was left, if that was entered by name and nothing followed
     end_ns: int
 
 
 class ScriptListener(Protocol[ThreadT_contra]):
-    """What is done at the events of a script. Times are those of the events as they were given."""
+    """Handles the events of a script. Times are those passed to ScriptCut."""
 
     def segment_begins(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """A segment of a phase begins, and the one before ends."""
+        """A segment begins, and the previous one ends."""
 
     def phase_left(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """A phase that was entered by name is left; its segment lasts until the next one begins."""
+        """A phase that was entered by name is left. Its segment lasts until the next one begins."""
 
     def set_up_ends(self, thread: ThreadT_contra, now_ns: int) -> None:
         """All segments so far were set-up. See Note [Set-up is no step]."""
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Whether the step under way is an evaluation step, as far as it is known by now."""
+        """Whether the current step is an evaluation step, as far as known."""
 
     def step_ends(self, thread: ThreadT_contra, step: CutStep) -> None:
         """A step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Whether the recorded step under way holds another call of the module; None where none is followed."""
+        """Whether the current recorded step contains another call of the module; None if no recording is followed."""
 
 
 class ScriptCut(Generic[ThreadT]):
-    """Where the script is. `thread` is whatever identifies the calling thread; times are integer nanoseconds."""
+    """A script's position in its steps and phases. `thread` identifies the calling thread; times are integer nanoseconds."""
 
     def __init__(self, listener: ScriptListener[ThreadT], optimizers: Optimizers) -> None:
         self._listener = listener
@@ -86,11 +85,11 @@ class ScriptCut(Generic[ThreadT]):
         self._has_steps = False
         self._called_module = self._in_module = False
         self._optimizers = optimizers
-        self._optimizers_made = 0  # as far as was seen
+        self._optimizers_made = 0  # number seen so far
 
     @property
     def current(self) -> str:
-        """The phase of the segment under way, "" before the first event of a step."""
+        """The phase of the current segment, "" before the first event of a step."""
         return self._phases.current
 
     @property
@@ -100,12 +99,12 @@ class ScriptCut(Generic[ThreadT]):
 
     @property
     def segments(self) -> list[Segment]:
-        """The segments of the step under way that have ended."""
+        """The finished segments of the current step."""
         return self._phases.segments
 
     @property
     def turns(self) -> Turns:
-        """By class of op: whether such an op of the script's thread would begin another segment."""
+        """For each class of op: whether such an op on the script's thread would begin a new segment."""
         turns = self._phases.turns
         return _NO_TURNS if self._phases.inside else (turns(PLAIN), turns(LOSS), turns(ASIDE))
 
@@ -125,27 +124,27 @@ class ScriptCut(Generic[ThreadT]):
             ends = self._steps.backward()
             self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # Neither a script's very first event nor one backward pass right after another shows a forward pass.
+            # No forward pass is implied by the first event of a script, or by a backward pass right after another.
             if not ends and self.current != "backward" and (self.current or self._has_steps):
                 self._forward_before(thread, now_ns)
         if self._phases.enter(phase, now_ns):
             self._begun(thread, now_ns)
 
     def leave(self, thread: ThreadT, phase: str, now_ns: int) -> None:
-        """The script leaves a phase by name; without effect unless it is the one under way."""
+        """The script leaves a phase by name. No effect unless it is the current phase."""
         if self._is_script(thread) and self.entered == phase:
             self._phases.leave(phase, now_ns, open_ended=phase == "loader")
             self._listener.phase_left(thread, phase, now_ns)
 
     def op(self, thread: ThreadT, kind: int, now_ns: int) -> None:
-        """An op of this class begins, or something that shows such ops (a call of a loss function, a read of a value)."""
+        """An op of this class begins, or something that implies such ops (a loss function call, a read of a value)."""
         if self._is_script(thread):
             if kind == LOSS:
                 self._forward_before(thread, now_ns)
             self._op(thread, kind, now_ns)
 
     def module_called(self, thread: ThreadT, module: int, grad_enabled: bool, now_ns: int) -> None:
-        """An outermost module is called: a forward pass goes on or begins."""
+        """An outermost module is called: a forward pass begins or continues."""
         if not self._is_script(thread, shows=True) or self._phases.inside:
             return
         self._see_optimizers(thread, now_ns)
@@ -155,27 +154,27 @@ class ScriptCut(Generic[ThreadT]):
         self._op(thread, PLAIN, now_ns)
 
     def module_returned(self) -> None:
-        """The outermost module that was called last has returned."""
+        """The last called outermost module has returned."""
         self._in_module = False
 
     def loader_exhausted(self, thread: ThreadT) -> None:
-        """The loader that was entered last had no batch left."""
+        """The last entered loader had no batch left."""
         if self._is_script(thread):
             self._steps.loader_exhausted()
 
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
-        """An optimizer's `step` has returned; `is_first`: that of the optimizer that ends steps."""
+        """An optimizer's `step` has returned. `is_first`: this optimizer ends steps."""
         if is_first:
             self._thread = thread
         if self._is_script(thread):
             self._end(thread, self._steps.optimizer_stepped(is_first), now_ns)
 
     def stop(self, thread: ThreadT, now_ns: int) -> None:
-        """The script ends: an evaluated batch is a step, a training step that waits for its optimizer is not."""
+        """The script ends. An evaluated batch counts as a step; a training step without its optimizer step does not."""
         self._end(thread, self._steps.at_stop, now_ns)
 
     def _is_script(self, thread: ThreadT, *, shows: bool = False) -> bool:
-        """Whether it is the script's thread; `shows`: what it does shows that. See Note [The script's thread]."""
+        """Whether this is the script's thread. `shows`: the event identifies it. See Note [The script's thread]."""
         if self._thread is None:
             if shows:
                 self._thread = thread
@@ -187,7 +186,7 @@ class ScriptCut(Generic[ThreadT]):
             self._begun(thread, now_ns)
 
     def _begun(self, thread: ThreadT, now_ns: int) -> None:
-        """A segment has begun, perhaps the first one that is not set-up."""
+        """A segment has begun. It may be the first after set-up."""
         phases = self._phases
         if not self._has_steps and phases.segments and {segment.name for segment in phases.segments} == {"other"}:
             phases.segments.clear()
@@ -225,7 +224,7 @@ class ScriptCut(Generic[ThreadT]):
         if not ends:
             return
         phases = self._phases
-        if phases.current == "backward" and not phases.inside:  # the weights were updated by hand after it
+        if phases.current == "backward" and not phases.inside:  # the weights were then updated by hand
             self._op(thread, PLAIN, now_ns)
         self._has_steps = True
         left_ns = phases.boundary_ns

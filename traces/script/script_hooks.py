@@ -1,20 +1,20 @@
-"""Where a training script shows what it does, in torch's Python: shared by the recorder's and the replayer's surfaces.
+"""Hooks in torch's Python code that report what a training script does. Shared by the recorder and the replayer.
 
-    hooks = ScriptHooks(torch, recorder, optimizers)    # `recorder()` returns who listens in this process, or None
+    hooks = ScriptHooks(torch, recorder, optimizers)    # `recorder()` returns the listener of this process, or None
     hooks.backward()            # phase "backward"
     hooks.optimizers()          # phases "optimizer" and "zero_grad", and which optimizer has stepped
     hooks.module_calls(ModuleCalls())   # outermost calls of modules
     iterator.__next__ = hooks.loading(iterator.__next__)    # phase "loader"
 
 Note [Wrapping an optimizer's step]
-    Every optimizer class, also the user's, has its `step` wrapped by torch when its first instance is made
-    (`Optimizer.profile_hook_step`). We wrap there and not by torch's global step hooks: those are not called when a step
-    fails, and they run inside torch's own "Optimizer.step" range, in which a step of the profiler cannot end.
+    torch wraps the `step` of every optimizer class, including user classes, when its first instance is made
+    (`Optimizer.profile_hook_step`). We wrap there too. torch's global step hooks do not work: they are not called when a step
+    fails, and they run inside torch's "Optimizer.step" range, where a profiler step cannot end.
 
 Note [Outermost calls]
-    `Module.__call__` is replaced on the class, which every module's call goes through, scripted and traced ones too. (A global
-    forward hook would do as well, but it disables torch's short path for modules without hooks.) Within another module's call
-    this costs one look at a flag of the thread, or two numbers where calls are noted (a fifth of a microsecond).
+    `Module.__call__` is replaced on the class, so it covers all modules, including scripted and traced ones. (A global forward
+    hook would disable torch's fast path for modules without hooks.) For calls inside another module, this costs one check of
+    a thread-local flag, or two stores if calls are recorded (a fifth of a microsecond).
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
-# Where a thread notes calls of modules: takes a name's number and the place added, or the place inverted at the end; what the
-# place is counted in; the number of a module's name by its identity; and the number of one that has none yet.
+# How a thread records module calls: a function that records a name's number plus the position, or at the end the inverted
+# position; the list whose length is the position; a lookup of the number by the module's identity; and a function that assigns
+# a new one.
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
 
 
 class CallListener(PhaseListener, Protocol):
-    """Who listens: the recorder, or the virtual GPU."""
+    """Receives the events: the recorder, or the virtual GPU."""
 
     def module_called(self, module: object, grad_enabled: bool) -> None: ...
 
@@ -58,7 +59,7 @@ class CallListener(PhaseListener, Protocol):
 
 
 class _Backward(PhaseScope):
-    """The script's backward passes, of which the workload's observer is told when they have gone through."""
+    """The script's backward passes. The workload observer is informed when one completes."""
 
     def __init__(self, listener: Callable[[], CallListener | None]) -> None:
         super().__init__("backward", listener)
@@ -71,14 +72,14 @@ class _Backward(PhaseScope):
 
 
 class ModuleCalls(threading.local):
-    """Whether this thread is within a module's call, and where it notes those within, if anywhere."""
+    """Whether this thread is inside a module call, and where it records nested calls, if anywhere."""
 
     inside: ModuleMarks | Literal[True] | None = None
-    within: ClassVar[list[int]] = [0]  # calls of modules within others so far, by all threads, that were noted nowhere
+    within: ClassVar[list[int]] = [0]  # number of nested module calls in all threads that were not recorded
 
 
 class ScriptHooks:
-    """Wraps torch's functions. Where `listener` returns None they do what they did before."""
+    """Wraps functions of torch. They behave as before while `listener` returns None."""
 
     def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
         self._torch = torch
@@ -86,7 +87,7 @@ class ScriptHooks:
         self._optimizers = optimizers
 
     def backward(self) -> None:
-        """Wrap all entries to autograd's engine. The phase begins where they make the first gradient (`ones_like`)."""
+        """Wrap all entry points of the autograd engine. The phase begins where they create the first gradient (`ones_like`)."""
         autograd = self._torch.autograd
         scope = _Backward(self._listener)
         patch(autograd, backward=scope.around(autograd.backward), grad=scope.around(autograd.grad))
@@ -96,7 +97,7 @@ class ScriptHooks:
             patch(autograd, _engine_run_backward=run)
 
     def loading(self, fetch: Call) -> Call:
-        """`fetch` of a DataLoader's iterator as the phase "loader", which an end of the data (StopIteration) leaves as well."""
+        """Wrap a DataLoader iterator's `fetch` as the phase "loader". StopIteration also ends the phase."""
         waiting = PhaseScope("loader", self._listener).around(fetch)
 
         @wraps(fetch)
@@ -115,8 +116,10 @@ class ScriptHooks:
         return next_batch
 
     def optimizers(self, step: Wrapper = lambda call: call, zero: Wrapper = lambda call: call) -> None:
-        """Wrap `step` and `zero_grad` of the base class and of classes that have their own; see Note [Wrapping an optimizer's
-        step]. `step` and `zero` wrap the two once more, within torch's own wrapper."""
+        """Wrap `step` and `zero_grad` of the base class and of classes that override them.
+
+        See Note [Wrapping an optimizer's step]. `step` and `zero` are additional wrappers, applied inside torch's own.
+        """
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
         stepping, zeroing = PhaseScope("optimizer", self._listener), PhaseScope("zero_grad", self._listener)
@@ -157,17 +160,17 @@ class ScriptHooks:
         )
 
     def module_calls(self, calls: ModuleCalls) -> None:
-        """Wrap `Module.__call__`, which keeps `calls` up to date; see Note [Outermost calls]."""
+        """Wrap `Module.__call__` so that it updates `calls`; see Note [Outermost calls]."""
         cls = self._torch.nn.Module
         patch(cls, __call__=self.module_call(cls.__call__, calls))
 
     def module_call(self, call: Call, calls: ModuleCalls) -> Call:
-        """`Module.__call__`, wrapped."""
+        """Return the wrapped `Module.__call__`."""
         listening, grad_enabled = self._listener, self._torch.is_grad_enabled
         described, autocast = self._described, self._autocast
         within = calls.within
 
-        # torch's profiler with stacks looks into this frame for the module, under the name `self`.
+        # torch's profiler with stacks finds the module in this frame under the name `self`.
         @wraps(call)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if inside := calls.inside:
@@ -206,11 +209,11 @@ class ScriptHooks:
         return called
 
     def _autocast(self) -> str:
-        """The dtype that torch.autocast for CUDA is on with, "float16"; "off" without."""
+        """Return the torch.autocast dtype for CUDA, such as "float16", or "off"."""
         return str(self._torch.get_autocast_dtype("cuda"))[len("torch.") :] if self._torch.is_autocast_enabled() else "off"
 
     def _described(self, arguments: object) -> Iterator[tuple[Shape, str]]:
-        """Shape and dtype of each tensor among the arguments of a call; while torch traces or exports, sizes are no numbers."""
+        """Yield shape and dtype of each tensor argument. Symbolic sizes, used while torch traces or exports, are skipped."""
         for tensor in tensors_in(self._torch, arguments):
             shape = tuple(tensor.shape)
             if all(type(size) is int for size in shape):
@@ -218,7 +221,7 @@ class ScriptHooks:
 
 
 def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
-    """The strided tensors in a batch as loaders make them: tensors, lists, dicts, named tuples, batch classes."""
+    """Yield the strided tensors in a batch: tensors, lists, dicts, named tuples, batch classes."""
     if isinstance(batch, torch.Tensor):
         if batch.layout is torch.strided:
             yield batch

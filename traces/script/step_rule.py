@@ -1,4 +1,4 @@
-"""Where a step of a script ends: one rule for recordings and for replays.
+"""Decides where a step of a script ends. Recordings and replays use the same rule.
 
     cut = StepCut(optimizers)
     cut.loader_entered()                # StepEnd.NOTHING: nothing to end yet
@@ -7,40 +7,40 @@
     cut.optimizer_stepped(True)         # TRAINING: a training step has ended
     cut.loader_entered()
     cut.module_called(id(model), False)
-    cut.loader_entered()                # EVALUATION: a batch was evaluated, and that step ends here
+    cut.loader_entered()                # EVALUATION: the step of an evaluated batch ends here
 
-A *training step* ends when the first optimizer's `step` returns: several backward passes for one step (accumulated gradients)
-are one step, and of several optimizers only the first ends any. An *evaluation step* is one batch evaluated without gradient.
-It ends where the next batch is asked for, which is also where the data has come to its end; or, in loops without a DataLoader,
-where the module that was called first is called again. So several models that see one batch share its step, and what is
-left of validation never becomes a part of the training step after it. A script that never goes backward consists of such steps.
+A *training step* ends when the first optimizer's `step` returns. Several backward passes before it (accumulated gradients)
+belong to one step, and other optimizers end none. An *evaluation step* is one batch evaluated without gradients. It ends when
+the DataLoader is asked for the next batch or is exhausted. Without a DataLoader, it ends when the module that was called first
+is called again. So several models that see one batch share a step, and the rest of validation is not counted in the next
+training step. A script without backward passes consists of evaluation steps.
 
 Note [Called twice without gradient]
-    A training step may begin without gradient: a teacher sees the batch, perhaps twice, before the student does. Once the
-    script has been seen to train, modules called again therefore end nothing while a batch of a DataLoader is under way:
-    there the loader's next entry tells. Before that, and between batches, they do.
+    A training step may start without gradients: a teacher sees the batch, perhaps twice, before the student does. So once the
+    script has trained, a repeated module call ends nothing while a DataLoader's batch is in use; the next request to the
+    loader ends the step instead. Before the script has trained, and between batches, a repeated call does end the step.
 
 Note [Inference with gradients on]
-    A script that forgets `torch.no_grad` looks as if it were about to train. As long as no backward pass and no
-    optimizer was ever seen, a module that was called for one batch and then for the next shows that it does not: the step
-    ends just before the second call, and from then on at the loader, as without gradient. Without a DataLoader all
-    of it is one step, which ends with the script, if that has no optimizer either.
+    Without `torch.no_grad`, inference looks like the start of training. If no backward pass and no optimizer has been seen, a
+    module called for one batch and again for the next shows that the script does inference. The step ends just before the
+    second call; later steps end at the loader, as without gradients. Without a DataLoader and an optimizer, everything is
+    one step, which ends with the script.
 
 Note [As much as the recording's step]
-    A replay of inference knows what its recording calls a step: one pass, or all of a generation's. Whoever follows a recording
-    may say so (`more_recorded`): as long as the recorded step holds another such call, a module called again ends nothing; and
-    where it holds none, it ends the step although gradients are on. While a DataLoader gives the batches, that decides.
+    In a replay of inference, the recording shows what a step is: one pass, or all passes of a generation. Callers pass this
+    as `more_recorded`. While the recorded step contains another call, a repeated module call ends nothing. Otherwise it ends
+    the step, even with gradients on. If a DataLoader supplies the batches, the loader decides instead.
 
 Note [The next batch is copied]
-    A script that has neither trained nor made an optimizer, and has no DataLoader, begins its next step already where it copies
-    to the device after its module has returned.
+    If a script has neither trained nor made an optimizer and has no DataLoader, its next step starts when it copies data to
+    the device after its module has returned.
 
 Note [Training without an optimizer]
-    While no optimizer object exists, the script updates its weights itself (`p.data -= lr * p.grad`), and no call tells when
-    it has done so. Its training step ends where the next one begins: after a backward pass, when the next batch is asked for,
-    or when an outermost module is called with gradient, or when the module that this step began with is called again,
-    with or without gradient. (Another module called without gradient is a metric.) A script of plain tensors, which has shown
-    neither a module nor a DataLoader, gives no sign before its next backward pass begins, so its steps end there.
+    If no optimizer object exists, the script updates its weights itself (`p.data -= lr * p.grad`), and no call marks the
+    update. After a backward pass, its training step ends when the next batch is requested, when an outermost module is
+    called with gradients, or when the module that started the step is called again, with or without gradients. (Another
+    module called without gradients is a metric.) A script that uses only tensors, with neither a module nor a DataLoader,
+    shows nothing before its next backward pass, so its steps end there.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from typing import Any
 
 
 class StepEnd(IntEnum):
-    """Which kind of step ends at an event; NOTHING is false."""
+    """The kind of step that ends at an event. NOTHING is false."""
 
     NOTHING = 0
     TRAINING = 1
@@ -60,15 +60,15 @@ class StepEnd(IntEnum):
 
 
 class Optimizers:
-    """The optimizers of a process that are alive: whether there are any, and which one ends steps."""
+    """The live optimizers of a process. Shows whether there are any, and which one ends steps."""
 
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._first: weakref.ref[Any] | None = None
-        self.made = 0  # so far, those that are gone included
+        self.made = 0  # in total, including deleted ones
 
     def add(self, optimizer: object) -> None:
-        """An optimizer was made."""
+        """Register a new optimizer."""
         self.made += id(optimizer) not in self._alive
         self._alive[id(optimizer)] = optimizer
 
@@ -77,13 +77,13 @@ class Optimizers:
 
     @property
     def class_name(self) -> str | None:
-        """The class of the one that ends steps, or will by all appearances: of those alive the first that was made."""
+        """The class of the optimizer that ends steps, or, before any has stepped, of the oldest live one."""
         first = self._first() if self._first is not None else None
         chosen = first if first is not None else next(iter(self._alive.values()), None)
         return None if chosen is None else type(chosen).__name__
 
     def is_first(self, optimizer: object) -> bool:
-        """Whether it ends a step: the first that ever stepped does, or, when that is gone, the next that steps."""
+        """Whether this optimizer ends steps: the first that ever stepped or, once that is deleted, the next that steps."""
         first = self._first() if self._first is not None else None
         if first is None:
             self.add(optimizer)
@@ -92,38 +92,40 @@ class Optimizers:
 
 
 class StepCut:
-    """Follows one thread of a script. The caller leaves out modules called within modules, loaders, backward or optimizers.
+    """Applies the step rule to one thread. Callers omit modules called within modules, loaders, backward passes or optimizers.
 
-    Modules are told apart by any integers that stay theirs while they live, such as their ids.
+    Modules are identified by integers that are unique while they live, such as their ids.
     """
 
     def __init__(self, optimizers: Optimizers) -> None:
         self._optimizers = optimizers
-        self._of_plain_tensors = True  # neither a module nor a DataLoader was ever seen
+        self._of_plain_tensors = True  # no module and no DataLoader has been seen
         self._updates_by_hand = False  # a training step has ended without an optimizer
-        self._trains = False  # a backward pass or an optimizer was ever seen
+        self._trains = False  # a backward pass or an optimizer has been seen
         self._infers = False  # see Note [Inference with gradients on]
-        self._last_batch_first: int | None = None  # the first module called for the batch before, if no step ended since
-        self._batch = False  # a DataLoader gave a batch, and no step has ended since
-        self._asked = False  # since the last call of a module, whether another one was recorded
+        self._last_batch_first: int | None = None  # the first module called for the previous batch, if no step has ended since
+        self._batch = False  # a DataLoader returned a batch, and no step has ended since
+        self._asked = False  # whether `more_recorded` was asked since the last module call
         self._more: bool | None = None
         self._forget_calls()
 
     def _forget_calls(self) -> None:
-        """Since the last step end or loader entry: the first module called, and what else there was."""
+        """Reset the state that is kept since the last step end or loader entry."""
         self._first: int | None = None
         self._with_gradient = self._backward = False
 
     @property
     def evaluating(self) -> bool:
-        """Whether modules were called since the last step end or loader entry, all without gradient, and no backward began."""
+        """Whether, since the last step end or loader request, modules were called without gradients and no backward began."""
         if self._first is None or self._backward:
             return False
         return not self._with_gradient or (self._infers and not self._trains)
 
     @property
     def at_stop(self) -> StepEnd:
-        """What ends when the script does: an evaluated batch, or the last step of a script that updates its weights itself."""
+        """The kind of step that ends with the script: an evaluated batch, or the last step of a script that updates its weights
+        itself.
+        """
         if self._updates_by_hand and self._updated_by_hand:
             return StepEnd.TRAINING
         only_forward = self._first is not None and self._only_infers
@@ -135,12 +137,12 @@ class StepCut:
         return self._backward and not self._optimizers
 
     def optimizer_stepped(self, is_first: bool) -> StepEnd:
-        """An optimizer's `step` has returned; `is_first`: that of the first optimizer."""
+        """An optimizer's `step` has returned. `is_first`: it was the first optimizer's."""
         self._trains = True
         return self._end(StepEnd.TRAINING if is_first else StepEnd.NOTHING)
 
     def loader_entered(self) -> StepEnd:
-        """The script asks a DataLoader for a batch. What ends, ends before that."""
+        """The script asks a DataLoader for a batch. A step that ends here ends before the request."""
         self._of_plain_tensors = False
         last_batch_first = self._first if self._batch else None
         ends = self._end(self._ends_by_hand() or (StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING))
@@ -151,14 +153,14 @@ class StepCut:
         return ends
 
     def loader_exhausted(self) -> None:
-        """The loader entered last had no batch left; who cannot tell may leave this out."""
+        """The last entered loader had no batch left. Callers that cannot detect this may omit the call."""
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """An outermost module is called. What ends, ends just before.
+        """An outermost module is called. A step that ends here ends just before the call.
 
-        `more_recorded`: whether the recorded step that is followed holds another call; None where that is not known. See
-        Note [As much as the recording's step].
+        `more_recorded`: whether the recorded step contains another call; None if unknown. See Note [As much as the recording's
+        step].
         """
         self._of_plain_tensors = False
         ends = StepEnd.NOTHING
@@ -176,7 +178,7 @@ class StepCut:
         return ends
 
     def copied(self, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """The script copies to the device, not within a module's call. See Note [The next batch is copied]."""
+        """The script copies to the device outside of module calls. See Note [The next batch is copied]."""
         if not self._only_infers or self._batch or self._first is None:
             return StepEnd.NOTHING
         more = self._holds_more(more_recorded)
@@ -184,7 +186,7 @@ class StepCut:
         return self._end(StepEnd.EVALUATION if self.evaluating and not more else StepEnd.NOTHING)
 
     def _holds_more(self, more_recorded: Callable[[], bool | None] | None) -> bool | None:
-        """See Note [As much as the recording's step]. Asked once for each call."""
+        """See Note [As much as the recording's step]. Asks once per call."""
         if not self._asked:
             silent = self._batch or self._backward
             self._asked, self._more = True, None if silent or more_recorded is None else more_recorded()
@@ -195,7 +197,7 @@ class StepCut:
         return not self._trains and not self._optimizers
 
     def backward(self) -> StepEnd:
-        """A backward pass begins. What ends, ends just before: see Note [Training without an optimizer]."""
+        """A backward pass begins. A step that ends here ends just before it: see Note [Training without an optimizer]."""
         ends = self._end(self._ends_by_hand() if self._of_plain_tensors else StepEnd.NOTHING)
         self._trains = self._backward = True
         return ends

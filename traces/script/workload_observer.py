@@ -1,5 +1,4 @@
-"""Fills a workload signature (traces/model/workload.py) from what a script calls: the same code in the recorder and the
-replayer.
+"""Fills a workload signature (traces/model/workload.py) from a script's calls. Shared by the recorder and the replayer.
 
     observer = WorkloadObserver()
     observer.batch_loaded(19_267_840)
@@ -8,13 +7,12 @@ replayer.
     observer.step_ended(is_evaluation=False)
     observer.signature          # WorkloadSignature(parameters=25_557_032, ...)
 
-The signature is that of the first training step; of a script that only evaluates, that of its first batch. Once it is known,
-`is_open` is False and nothing more is looked at.
+The signature describes the first training step. For a script that only evaluates, it describes the first batch. Once it is
+known, `is_open` is False and further events are ignored.
 
 Note [A second attempt]
-    A script may catch that memory ran out and call its model again with a smaller batch. No backward pass has gone through
-    by then, unlike between the batches of accumulated gradients: so a later call of the same model with another batch size
-    takes the place of the first one.
+    After running out of memory, a script may call its model again with a smaller batch. Unlike with accumulated gradients, no
+    backward pass has completed by then. So a second call of the same model with another batch size replaces the first.
 """
 
 from __future__ import annotations
@@ -29,44 +27,44 @@ from typing import Any
 from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
-# Takes a module, shape and dtype of each tensor it is called with, the dtype of autocast or "off", and whether gradients are
-# on; returns what is called when the module returns.
+# Called with a module, the shape and dtype of each input tensor, the autocast dtype or "off", and whether gradients are on.
+# Returns a function to call when the module returns.
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None]]
 
 
 class WorkloadObserver:
-    """Notes the outermost modules of the step under way. Threads other than the first that calls a module are left out."""
+    """Records the outermost modules of the current step, called by the first thread that calls a module."""
 
     def __init__(self) -> None:
         self.signature: WorkloadSignature | None = None
         self.is_open = True
-        self.on_every_call: OnCall | None = None  # told of each call before anybody else is
+        self.on_every_call: OnCall | None = None  # called before the other listeners
         self._thread = 0
         self.forget()
 
     def forget(self) -> None:
-        """What came so far was set-up, or a step that is over."""
-        # By id, and weakly: a model that the script drops takes its memory with it.
+        """Discard what was seen: it was set-up, or belongs to a finished step."""
+        # By id and weakly referenced, so a model can be freed.
         self._modules: dict[int, weakref.ref[Any]] = {}
         self._inputs: tuple[InputTensor, ...] | None = None
         self._has_gradients = False
         self._batch_bytes: int | None = None
         self._optimizer: str | None = None
         self._autocast: str | None = None
-        self._training = 0  # modules in training mode, of those called
+        self._training = 0  # number of called modules in training mode
 
     @property
     def so_far(self) -> WorkloadSignature | None:
-        """The signature, or while it is open what the step under way has shown of it; None if it has called no module."""
+        """The signature, or the partial one of the current step; None if no module was called."""
         return self._signature() if self.is_open and self._modules else self.signature
 
     def batch_loaded(self, size_bytes: int | None) -> None:
-        """A DataLoader gave a batch (None: without tensors); of a step's several the first counts."""
+        """A DataLoader returned a batch (None: without tensors). Only the first batch of a step counts."""
         if self._batch_bytes is None:
             self._batch_bytes = size_bytes
 
     def module_called(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None = None) -> None:
-        """An outermost torch.nn.Module is called with tensors of these shapes and dtypes; `autocast` as in the signature."""
+        """An outermost module is called with tensors of these shapes and dtypes. `autocast` is as in the signature."""
         self._thread = self._thread or threading.get_ident()
         if self._thread != threading.get_ident():
             return
@@ -78,11 +76,11 @@ class WorkloadObserver:
                 self._inputs = again
         if id(module) not in self._modules:
             self._modules[id(module)] = weakref.ref(module)
-            # Frozen TorchScript is in neither mode.
+            # Frozen TorchScript modules have no training flag.
             self._training += sum(getattr(part, "training", False) for part in module.modules())
 
     def backward_passed(self) -> None:
-        """A backward pass has gone through."""
+        """A backward pass has completed."""
         self._has_gradients = True
 
     def optimizer_stepped(self, class_name: str) -> None:
@@ -90,7 +88,7 @@ class WorkloadObserver:
         self._optimizer = class_name
 
     def step_ended(self, is_evaluation: bool) -> None:
-        """Work out the signature, unless there is one of a step of this kind."""
+        """Compute the signature, unless there already is one for this kind of step."""
         if self.is_open and (self._modules or self._batch_bytes is not None):
             if self.signature is None or not is_evaluation:
                 self.signature = self._signature()
@@ -107,7 +105,7 @@ class WorkloadObserver:
 
 
 def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> WorkloadSignature:
-    """The signature of these torch.nn.Modules added, each part and parameter of them once; without any, `signature` itself."""
+    """Return the signature with these modules added. Shared modules and parameters count once."""
     outermost = list(outermost)
     modules = {id(part): part for module in outermost for part in module.modules()}
     if not modules:
