@@ -241,9 +241,10 @@ def test_a_process_that_outlives_the_run_goes_on_natively(place: Place, monkeypa
 
 def test_a_room_that_cannot_start_ends_the_script(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.write("script.py", "import tiny; print('not reached')")
-    (place.root / "traces").mkdir()
+    (place.root / "traces" / "model").mkdir(parents=True)
     (place.root / "traces" / "__init__.py").write_text("")
-    (place.root / "traces" / "model.py").write_text("from fakeroom.deep import TraceError")
+    (place.root / "traces" / "model" / "__init__.py").write_text("")
+    (place.root / "traces" / "model" / "trace.py").write_text("from fakeroom.deep import TraceError")
     child = place.root / "fakeroom" / "child.py"
     child.write_text(child.read_text().replace("import os, sys", "import os, sys, traces.model.trace"))
     # GIVEN trouble that is told in a line WHEN the room starts THEN that line is all, and the script ends with 2

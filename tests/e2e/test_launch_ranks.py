@@ -66,7 +66,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     folder, root = tmp_path / "user", tmp_path / "ours"
     for name, text in {
         "fakeroom/__init__": "", "fakeroom/child": CHILD, "traces/__init__": "",
-        "traces/model": "class TraceError(Exception): pass",
+        "traces/model/__init__": "", "traces/model/trace": "class TraceError(Exception): pass",
     }.items():  # fmt: skip
         path = root / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)

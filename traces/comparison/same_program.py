@@ -1,17 +1,16 @@
-"""Are two traces of the same program? Said before any figure, with the evidence: figures of two programs mean nothing.
+"""Decide whether two traces ran the same program, and on what evidence. Figures of different programs cannot be compared.
 
 Recordings of one program differ between PyTorch releases and between recorder and replayer: `aten::conv2d` ends in
 `aten::cudnn_convolution` in one and in `aten::convolution` in the other, an activation is in place or not, optimizers
-and backward passes are cut into other kernels. What stays is the work of the forward pass and the loss: so these are
-compared, as multisets per step of the canonical name, the largest input shape and the input dtype of every op that launches
-device work. Which optimizer steps is told by the range that torch.optim puts around each of its steps.
+and backward passes use other kernels. The work of the forward pass and the loss stays the same. It is compared as multisets per
+step: the canonical name, the largest input shape and the input dtype of every op that launches device work. The optimizer is
+known from the range that torch.optim puts around each of its steps.
 
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
-A phase-grained trace has no ops: there the workload signatures decide (`traces.model.workload`), and where not both traces
-have one, it cannot be told. That the times of two runs agree is no evidence. What no evidence tells, a verdict of the same
-program names.
+A phase-grained trace has no ops. Then the workload signatures decide (`traces.model.workload`), and if either trace has none,
+the result is unknown. Equal times are no evidence. A verdict "same program" lists what could not be compared.
 """
 
 from __future__ import annotations
@@ -34,24 +33,24 @@ from traces.model.workload import Likeness, compare_workloads
 from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
-# How much of the two multisets must agree (twice the common part over the sum of both). Another release of PyTorch left
-# more than nine tenths of ResNet-50's shapes alike; one more or less layer in ten of a model is another program.
+# How much of the two multisets must agree (twice the common part over the sum of both). Another PyTorch release kept more
+# than nine tenths of ResNet-50's shapes; one layer more or less in ten makes a different program.
 SAME_SHAPES = 0.8
-SAME_NAMES = 0.9  # of a small network another activation leaves 0.82
+SAME_NAMES = 0.9  # in a small network, a different activation gives 0.82
 
-# By how much the shares of work in half precision may differ where only names of kernels tell dtypes: mixed precision is mixed.
+# How far the shares of half-precision work may differ if only kernel names show dtypes; mixed precision uses both.
 OTHER_HALF_SHARE = 0.5
 _HALVES = ("float16", "bfloat16")
 _HALF = re.compile(r"Half\b|half_t\b|__half|BFloat16|bfloat16|bf16|fp16|f16|hgemm|_h\d{3}|_[BH]{2}S_|_[BH]_[BH]S_")
 _SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
 
-# What a training step cannot do without: the phases that two traces of one program share whatever their grain.
+# Phases that every training step has. Two traces of the same program share them, whatever their grain.
 _ESSENTIAL = ("forward", "backward", "optimizer")
 
-# Steps whose order of ops is compared: a program may take another way in one, and in another the recorded one.
+# How many steps have their op order compared; a program may take another branch in some steps.
 _ORDERS = 4
 
-# Arithmetic, masks, copies and indices: what stands between layers, so that its order tells no program.
+# Arithmetic, masks, copies and indexing between layers. Their order does not identify a program.
 _BETWEEN_LAYERS = frozenset(
     "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
     " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"
@@ -60,10 +59,10 @@ _BETWEEN_LAYERS = frozenset(
     " fill zero zeros ones full empty arange linspace eye tril triu tril_indices triu_indices one_hot nonzero".split()
 )
 
-# By how much the shares of channels_last among images may differ.
+# How far the shares of channels_last among images may differ.
 OTHER_LAYOUT_SHARE = 0.2
 
-# By how much the numbers of ops that both have may differ: one layer more or less among 24 comes to 0.04.
+# How far the numbers of common ops may differ; one layer more or less among 24 gives 0.04.
 SAME_NUMBERS = 0.03
 
 # What torch.optim calls the range around a step, PyTorch 1.8 and later: "Optimizer.step#AdamW.step".
@@ -73,7 +72,7 @@ _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 class Sameness(Enum):
-    """What two traces are to each other."""
+    """How two traces are related."""
 
     SAME_PROGRAM = "same program"
     OTHER_SHAPES = "same ops, other shapes"
@@ -85,7 +84,7 @@ class Sameness(Enum):
 
 
 class Evidence(Enum):
-    """What a verdict rests on."""
+    """What a verdict is based on."""
 
     IDENTICAL = "identical traces"
     OPS_AND_SHAPES = "ops and shapes"
@@ -97,8 +96,8 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reason` is a sentence without a full stop. `not_compared` is what may differ all the same, for want of evidence:
-    "shapes", "dtypes", "memory layouts"..., each of which `reason` names too."""
+    """`reason` is a sentence without a full stop. `not_compared` lists what could not be compared for lack of evidence:
+    "shapes", "dtypes", "memory layouts"...; `reason` names these too."""
 
     sameness: Sameness
     evidence: Evidence
@@ -107,17 +106,19 @@ class Verdict:
 
     @property
     def same(self) -> bool | None:
-        """Whether it is the same program; None where that cannot be told."""
+        """Whether it is the same program; None if unknown."""
         return None if self.sameness is Sameness.CANNOT_BE_TOLD else self.sameness is Sameness.SAME_PROGRAM
 
 
-_Counted = TypeVar("_Counted", bound=Hashable)  # what ops are counted by
+_Counted = TypeVar("_Counted", bound=Hashable)  # the key by which ops are counted
 
 
 @dataclass(frozen=True, slots=True)
 class _DeviceOp:
-    """One op with device work. `shape` is its largest input and `dtype` its first floating input's, else its first input's;
-    None where they were not recorded. `shapes` are all by which equivalent ops are compared."""
+    """One op with device work. `shape` is its largest input; `dtype` that of its first floating-point input, else first input.
+
+    Both are None if not recorded. `shapes` are those used to compare equivalent ops.
+    """
 
     step: int
     thread: int
@@ -130,7 +131,7 @@ class _DeviceOp:
 
 
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
-    """Compare the chosen steps (rows of each trace's `steps`; none: everything) of two traces."""
+    """Compare the chosen steps of two traces (rows of each trace's `steps`; empty means the whole trace)."""
     if _identical(recorded, other):
         return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
     ours, theirs = _alike_nested((recorded, *_launching(recorded, recorded_steps)), (other, *_launching(other, other_steps)))
@@ -145,7 +146,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a cycled step may repeat
     names = _likeness((c.canonical for c in ours), (c.canonical for c in theirs), steps)
-    # Shapes are judged where most calls have them.
+    # Shapes decide only if most calls have them.
     if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
         return _by_names_alone((recorded, ours), (other, theirs), names, steps, (recorded_steps, other_steps))
     shapes = _likeness((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
@@ -175,13 +176,13 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
 
 
 def _alike(evidence: Evidence, reason: str, lacking: list[str]) -> Verdict:
-    """The same program, as far as could be compared."""
+    """Return the verdict "same program", listing what could not be compared."""
     said = f"{reason}. Not compared (missing from one trace): {', '.join(lacking)}" if lacking else reason
     return Verdict(Sameness.SAME_PROGRAM, evidence, said, tuple(lacking))
 
 
 def _channels_last_share(calls: list[_DeviceOp]) -> float | None:
-    """Of calls on images whose layout was recorded; None without any."""
+    """Return the share of calls on channels_last images among those with a recorded layout; None without any."""
     told = [call.layout == CHANNELS_LAST for call in calls if call.layout in (CHANNELS_LAST, CONTIGUOUS)]
     return sum(told) / len(told) if told else None
 
@@ -189,7 +190,7 @@ def _channels_last_share(calls: list[_DeviceOp]) -> float | None:
 def _otherwise_made(
     recorded: tuple[Trace, list[_DeviceOp]], other: tuple[Trace, list[_DeviceOp]], steps: tuple[int, int]
 ) -> str:
-    """Why two traces with ops of the same names are of other programs: numbers, order, optimizer; "" where they agree."""
+    """Return why two traces with the same op names differ: op counts, order or optimizer; "" if they agree."""
     (a, ours), (b, theirs) = recorded, other
     if number := _other_numbers(ours, theirs, steps):
         return f"the same ops, but not as often: {number}"
@@ -203,9 +204,9 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Where shapes were not recorded: each trace with its calls, `names` alike by this share, and rows of its steps.
+    """Compare traces without recorded shapes. `names` is the likeness of their op names, `rows` are the rows of their steps.
 
-    What names of ops do not tell, the batch size and dtypes, the sizes of copies to the device and the names of kernels may.
+    Sizes of copies to the device indicate the batch size, and kernel names the dtypes.
     """
     (a, ours), (b, theirs) = recorded, other
     reason = f"{_percent(names)} of the ops with GPU work have the same names"
@@ -229,21 +230,21 @@ def _by_names_alone(
 
 
 def _work_of(trace: Trace, steps: Column, kind: DeviceKind) -> Column:
-    """Rows of the device's work of this kind in these steps; without any, all of it."""
+    """Return the rows of device work of this kind in these steps; in the whole trace without steps."""
     rows = work_rows(trace)
     inside = np.isin(launch_steps(trace)[rows], steps) if len(steps) else np.ones(len(rows), bool)
     return np.asarray(rows[(trace.device.kind[rows] == kind) & inside])
 
 
 def _copied_bytes(trace: Trace, steps: Column) -> list[int]:
-    """Sizes of the copies from the host to the device in these steps, as far as they were recorded."""
+    """Return the recorded sizes of the copies from host to device in these steps."""
     rows = _work_of(trace, steps, DeviceKind.MEMCPY)
     told = zip(trace.device.bytes[rows].tolist(), trace.device.name[rows].tolist(), strict=True)
     return [size for size, name in told if size >= 0 and copy_direction(trace.strings[name]) == "h2d"]
 
 
 def _half_share(trace: Trace, calls: list[_DeviceOp], steps: Column) -> float | None:
-    """The share of calls on 16-bit numbers: by their dtypes, else of kernels, by their names; None where neither tells."""
+    """Return the share of 16-bit calls by their dtypes, else of 16-bit kernels by their names; None if both are unknown."""
     told = [call.dtype in _HALVES for call in calls if call.dtype in _FLOATING]
     if not told:
         names = [trace.strings[name] for name in trace.device.name[_work_of(trace, steps, DeviceKind.KERNEL)].tolist()]
@@ -252,7 +253,7 @@ def _half_share(trace: Trace, calls: list[_DeviceOp], steps: Column) -> float | 
 
 
 def _identical(recorded: Trace, other: Trace) -> bool:
-    """Whether both hold the same rows, of which there are any: a trace compared with itself or with a copy of its file."""
+    """Return whether both traces have the same rows and at least one: a trace compared with itself or a copy of its file."""
     if not any(len(getattr(recorded, name)) for name in TABLES) or recorded.grain != other.grain:
         return False
     if recorded.devices != other.devices or recorded.strings.texts != other.strings.texts:
@@ -267,7 +268,7 @@ def _identical(recorded: Trace, other: Trace) -> bool:
 
 
 def _without_ops(recorded: Trace, other: Trace) -> Verdict:
-    """All that can be said of traces that do not both have ops with device work."""
+    """Compare traces that do not both have ops with device work."""
     ours, theirs = ({name for name, times in phase_times(t).items() if _took_time(times)} for t in (recorded, other))
     lone = sorted(set(_ESSENTIAL) & (ours ^ theirs)) if ours and theirs else []
     if lone:
@@ -297,22 +298,22 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
 
 
 def _took_time(times: PhaseTimes) -> bool:
-    """On the host, or on the device alone: a host that runs ahead passes a phase in no time."""
+    """Whether a phase took time on the host, or only on the device: a host that runs ahead passes a phase in no time."""
     return bool(times.host_ns.any() or (times.device_ns is not None and times.device_ns.any()))
 
 
 def _dtype_likeness(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> float:
-    """Of ops whose dtypes both traces have; 1 where there are none."""
+    """Return the likeness of dtypes over ops with dtypes in both traces; 1 if there are none."""
     known = {call.canonical for call in ours if call.dtype} & {call.canonical for call in theirs if call.dtype}
     a, b = ([(c.canonical, c.dtype) for c in calls if c.dtype and c.canonical in known] for calls in (ours, theirs))
     return _likeness(a, b, steps) if known else 1.0
 
 
 def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
-    """An example, if ops that both have come more or less often in one: a model with another number of layers; or if one has
-    ops that the other lacks, and none in their place: dropout. Else "".
+    """Return an example of an op that is called a different number of times per step; else "".
 
-    By name alone where not both have shapes.
+    The number of layers may differ, or one trace has ops that the other lacks without a replacement (dropout). Ops are counted
+    by name alone unless both traces have shapes.
     """
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     told = [[call for call in calls if call.shape or not shaped] for calls in (ours, theirs)]
@@ -332,8 +333,11 @@ def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[
 
 
 def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> dict[_Counted, float]:
-    """How often calls of each key come in a step. What only the first of several steps has, or has more of than any other, made
-    inputs and state before the program's loop: it does not count."""
+    """Return how often calls of each key occur per step.
+
+    Calls that only the first of several steps has, or has more of than any other step, prepared inputs and state before the
+    program's loop; they do not count.
+    """
     by_step: dict[int, Counter[_Counted]] = defaultdict(Counter)
     for call, key in zip(calls, keys, strict=True):
         by_step[call.step][key] += 1
@@ -345,8 +349,10 @@ def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> d
 
 
 def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
-    """The most frequent name that only one has, if it has more such calls than the other: what another release renamed is as
-    often in both. Else ""."""
+    """Return the most frequent name that only one trace has, if it has more such calls than the other; else "".
+
+    Ops that a release renamed occur equally often in both.
+    """
     a, b = (_times_a_step(calls, [call.canonical for call in calls], n) for calls, n in zip((ours, theirs), steps, strict=True))
     lone = [{name: count for name, count in x.items() if name not in y} for x, y in ((a, b), (b, a))]
     here, there = (sum(counts.values()) for counts in lone)
@@ -358,9 +364,9 @@ def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, 
 
 
 def _reordered(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
-    """How many ops come in another order in every step that can be compared; "" if in one of them none does.
+    """Return how many ops are in a different order in every comparable step; "" if the order agrees in one of them.
 
-    `_BETWEEN_LAYERS` are left out: releases prepare the operands of an op one way round or the other.
+    `_BETWEEN_LAYERS` are left out, because releases prepare the operands of an op in different orders.
     """
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     a, b = (_sequences(calls, shaped) for calls in (ours, theirs))
@@ -380,7 +386,7 @@ _Key = tuple[str, tuple[Shape, ...]]
 
 
 def _sequences(calls: list[_DeviceOp], shaped: bool) -> list[list[_Key]]:
-    """Of each step the calls of the thread that has most of them, in order."""
+    """Return for each step the calls, in order, of the thread with the most calls."""
     steps: dict[int, list[_DeviceOp]] = {}
     for call in calls:
         if call.canonical not in _BETWEEN_LAYERS:
@@ -397,9 +403,9 @@ def _called(key: _Key) -> str:
 
 
 def _other_update(recorded: Trace, other: Trace) -> str:
-    """What tells that two programs of the same forward pass train otherwise; else ""."""
+    """Return why two programs with the same forward pass train differently; else ""."""
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # A window may hold the steps of one optimizer of several: none in common is another program.
+    # A recording may contain only one of several optimizers' steps, but without any in common the programs differ.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} recorded, {', '.join(sorted(theirs))} here"
         return f"the same forward pass, but another optimizer: {names}"
@@ -411,7 +417,7 @@ def _other_update(recorded: Trace, other: Trace) -> str:
 
 
 def optimizers_of(trace: Trace) -> set[str]:
-    """Class names of the optimizers that step in this trace; empty where nothing tells."""
+    """Return the class names of the optimizers that step in this trace; empty if unknown."""
     texts = {trace.strings[name] for name in np.unique(trace.host.name).tolist()}
     named = {t.removeprefix(_OPTIMIZER_STEP).removesuffix(_END) for t in texts if t.startswith(_OPTIMIZER_STEP)}
     if not named and trace.workload is not None and trace.workload.optimizer:
@@ -420,7 +426,7 @@ def optimizers_of(trace: Trace) -> set[str]:
 
 
 def _backward_passes(trace: Trace) -> int | None:
-    """How many backward passes a training step has, in the median; None where there are none."""
+    """Return the median number of backward passes of a training step; None without any."""
     phases, steps = trace.phases, trace.steps
     rows = (phases.name == trace.strings.find("backward")) & (phases.step >= 0) & (phases.step < len(steps))
     counts = np.bincount(phases.step[rows], minlength=len(steps))[steps.kind == StepKind.STEADY]
@@ -428,12 +434,11 @@ def _backward_passes(trace: Trace) -> int | None:
 
 
 def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]]:
-    """The calls of traces with their ops that launched work, each called by what both traces know.
+    """Return the calls of each trace (given with its launching ops), under names that both traces use.
 
-    What is one op in one trace may be an op around several in the other (`_native_multi_head_attention`, of which a replay
-    sees no more than the call): an op counts as the outermost around it whose name the other trace has for an op that launched
-    work itself. An op around several of which one has its name is none (`conv2d` around the casts of autocast and
-    `cudnn_convolution`).
+    One op in one trace may enclose several ops in another (a replay sees only the call of `_native_multi_head_attention`). So
+    an op counts as the outermost op around it with a name that launches work itself in the other trace. An enclosing op is not
+    used if an op inside it has its name (`conv2d` around autocast's casts and `cudnn_convolution`).
     """
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
     found = []
@@ -444,7 +449,7 @@ def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]
 
 
 def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
-    """Of each op the outermost one around it that is called by one of these names and has no op of its own; else itself."""
+    """Return for each op the outermost op around it with one of these names and no op of its own inside; else itself."""
     host = trace.host
     used, which = np.unique(host.name, return_inverse=True)
     called = [canonical_op(trace.strings[name]) for name in used.tolist()]
@@ -465,9 +470,9 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
 
 
 def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """The ops with device work of forward pass and loss, and the step of each; of all phases where none has a forward pass.
+    """Return the forward and loss ops with device work, and the step of each; ops of all phases if there is no forward pass.
 
-    What ranks say to each other is left out: a recording has ops for it, a replay has collectives. So are the kernels by which
+    Communication between ranks is left out: a recording has ops for it, a replay has collectives. So are the kernels with which
     nn.DataParallel sends parameters: a recording has one op around all of them.
     """
     between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
@@ -483,7 +488,7 @@ def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
 
 
 def _calls(trace: Trace, op: Column, step: Column) -> list[_DeviceOp]:
-    """These ops in order of their starts."""
+    """Return these ops in the order of their starts."""
     order = np.argsort(trace.host.start_ns[op], kind="stable")
     strings, host = trace.strings, trace.host
     canonical = {name: canonical_op(strings[name]) for name in set(host.name[op].tolist())}
@@ -503,7 +508,7 @@ def _calls(trace: Trace, op: Column, step: Column) -> list[_DeviceOp]:
 
 
 def _with_shapes(trace: Trace, row: int) -> int:
-    """The op's row, or that of the nearest op around it, whose input shapes were recorded; else NONE."""
+    """Return the op's row, or that of the nearest enclosing op with recorded input shapes; else NONE."""
     host = trace.host
     while row >= 0 and not trace.strings[int(host.shapes[row])]:
         parent = int(host.parent[row])
@@ -512,13 +517,13 @@ def _with_shapes(trace: Trace, row: int) -> int:
 
 
 def _dtype(dtypes: str) -> str | None:
-    """The first floating dtype of "int64;float32", else the first; None without any."""
+    """Return the first floating-point dtype of "int64;float32", else the first one; None without any."""
     names = [name for name in dtypes.split(";") if name]
     return next((name for name in names if name in _FLOATING), names[0] if names else None)
 
 
 def _likeness(ours: Iterable[Hashable], theirs: Iterable[Hashable], steps: tuple[int, int]) -> float:
-    """Twice the common part of two multisets over the sum of both, each per step."""
+    """Return twice the common part of two multisets over the sum of both, each per step."""
     a, b = Counter(ours), Counter(theirs)
     common = sum(min(a[key] / steps[0], b[key] / steps[1]) for key in a)
     whole = a.total() / steps[0] + b.total() / steps[1]
@@ -526,7 +531,7 @@ def _likeness(ours: Iterable[Hashable], theirs: Iterable[Hashable], steps: tuple
 
 
 def _example(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
-    """The first op of both first steps whose largest input differs."""
+    """Return an example: the first op, in the first step of both, whose largest input differs."""
     waiting: dict[str, list[_DeviceOp]] = {}
     for call in theirs:
         if call.step == theirs[0].step and call.shape is not None:
