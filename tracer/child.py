@@ -1,7 +1,7 @@
-"""The recorder's side of the child process: listens at torch and writes what the script does, beside it.
+"""Starts the recorder in the script's process.
 
-`start(session)` is called by the bootstrap when torch has been imported, in the script's process and in all its
-descendants, with the JSON of a `RecordSession` (traces/script/configuration.py); those that train nothing leave no file.
+The bootstrap calls `start(session)` after the import of torch, in the script's process and in all its descendants. `session` is
+the JSON of a `RecordSession` (traces/script/configuration.py). Processes that train nothing leave no file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from traces.script.deferred_signals import at_exit
 
 
 def start(session: Mapping[str, Any]) -> None:
-    """Listen at every surface of torch. The recorder is made at the first thing worth recording."""
+    """Wrap torch. The recorder is created at the first event to record."""
     torch: ModuleType = sys.modules["torch"]
     told = from_json(RecordSession, session)
     state.start(lambda: _make(torch, told))
@@ -39,7 +39,7 @@ def start(session: Mapping[str, Any]) -> None:
 
 
 def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
-    """None in a DataLoader's worker, forked or spawned: its datasets and transforms may call modules, but train nothing."""
+    """Create the recorder. Returns None in DataLoader workers: they may call modules, but train nothing."""
     if torch.utils.data.get_worker_info() is not None:
         return None
     config, out = session.config, session.out

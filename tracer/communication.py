@@ -1,4 +1,4 @@
-"""Collectives of the running script: those that it calls from Python, and those that PyTorch's C++ starts by itself.
+"""Records collectives: those that the script calls from Python, and those that PyTorch starts in C++.
 
 begin = communication.begin_call(stream)
 ...                                             # the script's call
@@ -32,72 +32,72 @@ class CommunicationRecorder:
         flight: FlightRecorder | None,
         cost: OwnCost,
     ) -> None:
-        """`flight` is for collectives that no surface sees; the profiler sees them itself, so with one there is none."""
+        """`flight` finds collectives that bypass Python. It is None when torch.profiler runs, which records them."""
         self.cost = cost
         self._writer, self._taken, self._access, self._facts, self._flight = writer, taken, access, facts, flight
 
     @costed
     def joined(self, rank: int) -> None:
-        """The script has joined a process group, which gives its rank."""
+        """The script has joined a process group and has this rank."""
         self._writer.joined(rank)
         if self._flight is not None:
             self._flight.joined()
 
     @costed
     def distributes(self, model: object) -> None:
-        """A DistributedDataParallel was made."""
+        """The script has made a DistributedDataParallel."""
         self._facts.distributes(model)
 
     @costed
     def leaving(self, is_all: bool) -> None:
-        """A process group is about to be destroyed (or all are), and with it what its models have logged."""
+        """A process group (or all of them) is about to be destroyed. Read the logs of its models first."""
         self._facts.read_reducers()
         if is_all:
             self.look(last=True)
 
     def called(self, began_ns: int) -> None:
-        """A recorded call from Python returns to this thread; it began at that `time.time_ns`."""
+        """A recorded call from Python returns in this thread. It began at `began_ns` (`time.time_ns`)."""
         if self._flight is not None:
             self._flight.called(began_ns)
 
     @costed
     def begin_call(self, stream: Any) -> BoundaryEvent | None:
-        """A collective is about to be called, or waited for, on this stream. Returns the event before it."""
+        """A collective is about to be called, or waited for, on this stream. Returns an event taken before it."""
         return self._taken.take(stream)
 
     @costed
     def communicated(
         self, call: CollectiveCall, begin: BoundaryEvent | None = None, stream: Any = None, ending: Ending = Ending.SEEN
     ) -> None:
-        """It has returned and is done for the host; with an event `begin` it ends where the stream is now."""
+        """A blocking collective has returned. With an event `begin`, it ends where the stream is now."""
         end = None if begin is None else self._taken.take(stream)
         self._writer.collectives.add(call, self._writer.rank, begin, end, ending)
         self._write_done()
 
     @costed
     def communicates(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """It has returned and is asynchronous, with so many works to wait for. The result is for `waited_for`."""
+        """An asynchronous collective has returned `works` works. Pass the result to `waited_for`."""
         return self._writer.collectives.open(call, self._writer.rank, begin, works)
 
     @costed
     def waited_for(self, pending: PendingCollective, before: BoundaryEvent | None, stream: Any) -> None:
-        """The stream has waited for one of the works of a collective, since the event `before`."""
+        """The stream has waited for one work of a collective. `before` is the event before that wait."""
         self._writer.collectives.waited(pending, before, None if before is None else self._taken.take(stream))
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """Its works are gone without a wait. Takes no lock: finalizers call it at any time."""
+        """The works were deleted without a wait. Takes no lock, because finalizers call it at any time."""
         self._writer.collectives.give_up(pending)
 
     def look_if_due(self) -> bool:
-        """A step has ended: read the flight recorder if it is time. Returns whether it was read."""
+        """After a step: read the flight recorder if it is due. Returns whether it was read."""
         if self._flight is None or not self._flight.is_due() or (self._access.is_used and self._access.is_capturing):
             return False
         self.look()
         return True
 
     def look(self, last: bool = False) -> None:
-        """Write the collectives that C++ started by itself. NCCL's events are queried for that."""
+        """Write the collectives that C++ started. This queries NCCL's events."""
         if self._flight is None or (self._access.is_used and self._access.closed is not None):
             return
         began_ns = self.cost.clock.perf_ns()

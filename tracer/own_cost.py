@@ -1,20 +1,19 @@
-"""What the recorder itself takes of the script's time, and the lock that its methods share.
+"""Measures the recorder's overhead, and holds the lock that its methods share.
 
     @costed
-    def read(self, ...): ...    # of a class with a `cost: OwnCost`: holds the lock, and counts its time
+    def read(self, ...): ...    # method of a class with `cost: OwnCost`; holds the lock and counts its time
 
-    cost.spent_ns               # so far
-    cost.steps_ended(16)        # the time since the last such call was the recorder's share of 16 steps
+    cost.spent_ns               # total so far
+    cost.steps_ended(16)        # assigns the time since the last call to 16 steps
     cost.per_step_ns            # 60_000
 
 Note [What a step costs]
-    `per_step_ns` is a median, so it tells what a usual step costs. The first steps are left out, in which the recorder sets
-    itself up, and moments in which the machine did something else do not count. Steps are written in groups, so the median is
-    over groups; appending to the file, twice a second, is timed separately and spread over all steps.
+    `per_step_ns` is a median, so interruptions by other programs do not count. The first group is left out because it contains
+    the recorder's set-up. Steps are written in groups, so the median is over groups. Appending to the file, twice a second, is
+    timed separately and spread over all steps.
 
-    A method cannot time its own call nor the wrappers of torch's functions around it. What these take is measured once, on a
-    function that does nothing, and added for each call. For modules within modules it is added as well: their calls pass a
-    wrapper, too, although they are not reported.
+    A method cannot time its own call or the wrappers around it. Their cost is measured once on an empty function and added
+    for each call. It is also added for calls of nested modules, which pass a wrapper but are not reported.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from traces.script.script_hooks import ModuleCalls
 
 T = TypeVar("T", bound=Callable[..., Any])
 
-_GROUPS = 1024  # of steps: the last ones are kept
-_CALLS, _REPEATS = 50, 5  # of what is measured at the beginning
+_GROUPS = 1024  # groups of steps kept; older ones are dropped
+_CALLS, _REPEATS = 50, 5  # of the measurement at the start
 
 
 class OwnCost:
-    """The time that costed methods took, and their lock, which a thread may take again."""
+    """Total time of costed methods, and their reentrant lock."""
 
     def __init__(self, clock: EpochClock) -> None:
         self.clock = clock
         self.spent_ns = 0
-        self.calls = 0  # of costed methods, by others
-        self.is_inside = False  # a costed method; the lock guards it
+        self.calls = 0  # of costed methods from outside
+        self.is_inside = False  # whether a costed method is running; the lock guards it
         self.lock = threading.RLock()
         self._outside_ns = self._module_ns = 0.0  # per costed call, and per call of a module within another
         self._steps = 0
@@ -53,7 +52,7 @@ class OwnCost:
         self._appended = 0
 
     def steps_ended(self, steps: int) -> None:
-        """So many steps have ended since the last call."""
+        """`steps` steps have ended since the last call."""
         spent, calls, modules = now = self.spent_ns, self.calls, ModuleCalls.within[0]
         before = self._last
         self._last = now
@@ -62,14 +61,14 @@ class OwnCost:
         self._groups.append((spent - before[0] + outside_ns) / steps)
 
     def appended(self, took_ns: int) -> None:
-        """Rows were appended to the file, which took part of a costed call's time."""
+        """Appending to the file took `took_ns` of a costed call."""
         self.spent_ns -= took_ns
         self._appending.append(took_ns)
         self._appended += 1
 
     @property
     def per_step_ns(self) -> int:
-        """See Note [What a step costs]. Before any step was written, what was spent."""
+        """Overhead per step, see Note [What a step costs]. Before the first written step: the total."""
         groups = list(self._groups)
         if not groups:
             return self.spent_ns
@@ -79,9 +78,9 @@ class OwnCost:
         return round(usual_ns + appending_ns / self._steps)
 
     def measure_wrappers(self, as_nested_module: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
-        """Find out what cannot be counted, in less than a millisecond.
+        """Measure the cost of the wrappers, in less than a millisecond.
 
-        `as_nested_module` wraps a function as the call of a module within another one is wrapped.
+        `as_nested_module` wraps a function like the call of a nested module.
         """
         probe = _Probe(self)
         in_scope = PhaseScope("other", lambda: probe).around(_nothing)
@@ -93,7 +92,7 @@ class OwnCost:
         (self.spent_ns, self.calls), ModuleCalls.within[0] = counted, modules
 
     def _fastest_ns(self, call: Callable[..., None], own: bool = False) -> float:
-        """Per call, the fastest of some rounds; with `own`, without what costed methods count."""
+        """Time per call in the fastest round. With `own`, minus the time that costed methods count."""
         times = []
         for _ in range(_REPEATS):
             began_ns, spent_ns = self.clock.perf_ns(), self.spent_ns
@@ -105,7 +104,7 @@ class OwnCost:
 
 
 def _nothing(_: object) -> None:
-    """What is wrapped where the wrapper is measured."""
+    """Does nothing; wrapped to measure the wrapper."""
 
 
 class _Costed(Protocol):
@@ -113,7 +112,7 @@ class _Costed(Protocol):
 
 
 def costed(method: T) -> T:
-    """`method` under the lock, with the time that it takes counted as the recorder's own."""
+    """Run `method` under the lock and count its time as recording overhead."""
 
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:
@@ -135,7 +134,7 @@ def costed(method: T) -> T:
 
 
 class _Probe:
-    """Reported to where wrappers are measured."""
+    """Receives the reports while wrappers are measured."""
 
     def __init__(self, cost: OwnCost) -> None:
         self.cost = cost

@@ -1,36 +1,36 @@
-"""The windows of steps under torch.profiler, and their recordings as files beside ours; the parent lays them together.
+"""Runs torch.profiler over windows of steps and exports each window to a file. `trace record` merges them at the end.
 
     profiler = Profiler(torch, Path("train.msgpack.4711.profile.json"), access, clock, lambda: [0])
-    profiler.begin_step(13, "prepare")      # it attaches itself: the first step under it is slow
+    profiler.begin_step(13, "prepare")      # attaches; the first step under the profiler is slow
     profiler.end_step(13); profiler.begin_step(14, "record")
-    profiler.end_step(14); profiler.begin_step(15, "")      # the window has ended: the file is written
-    profiler.begin_step(40, "prepare")                      # another one: its file will be train.msgpack.4711.profile.2.json
+    profiler.end_step(14); profiler.begin_step(15, "")      # ends the window and writes the file
+    profiler.begin_step(40, "prepare")                      # next file: train.msgpack.4711.profile.2.json
 
-A script may profile itself. Then ours stays away, or ends its window early: two cannot run at once.
+Only one profiler can run at a time. If the script uses its own, the recorder's does not start, or ends its window early.
 
 Note [When a window begins and ends]
-    torch.profiler makes the host wait for the device when a window ends, and that wait has no time limit. So the recorder
-    first waits itself, with a limit; a window whose device does not get there stays open, and is given up at the end of the
-    script. It also waits before a window begins, so that the window does not contain work of earlier steps. The wait comes
-    after the step in which the profiler attached itself, which nothing is compared with. While a CUDA graph is captured,
-    windows neither begin nor end (device_access.py).
+    When a window ends, torch.profiler waits for the device without a time limit. So the recorder first waits itself, with a
+    limit. If the device does not finish in time, the window stays open and is discarded at the end of the script. The recorder
+    also waits before a window begins, to keep out work of earlier steps. That wait follows the step in which the profiler
+    attached, which is not compared with anything. Windows neither begin nor end during a CUDA graph capture
+    (device_access.py).
 
 Note [No context of the recorder's]
-    A profile with device activities initializes CUDA, and a process that has done so cannot use CUDA in a fork. A profile
-    without them would do other harm: since PyTorch 2.14, Kineto then stays without CUPTI until the process ends, and a later
-    profile of the script's own would show no kernels (pytorch/pytorch#186036). So where there is a GPU, a window waits until
-    the script has initialized CUDA.
+    A profile with device activities initializes CUDA, and then forked children cannot use CUDA. A profile without them is
+    harmful too: since PyTorch 2.14, Kineto then runs without CUPTI until the process ends, and the script's own later profile
+    would show no kernels (pytorch/pytorch#186036). So on a machine with a GPU, a window waits until the script has initialized
+    CUDA.
 
 Note [Memory or threads]
-    The profiler follows the thread that started it and those of autograd. nn.DataParallel runs its replicas in threads of
-    Python's, which it follows only with `profile_all_threads`; and then, in 2.13, it records no memory events. So that is
-    set only where replicas have been seen.
+    The profiler records the thread that started it and autograd's threads. nn.DataParallel runs its replicas in Python threads,
+    which are recorded only with `profile_all_threads`. In PyTorch 2.13 that option turns memory events off, so it is set only
+    after replicas have been seen.
 
 Note [What Kineto says]
-    Kineto writes to stderr when it begins and ends: "USDT:" lines at any log level, and warnings, for instance that CUPTI is
-    not permitted. stderr belongs to the script. So what is written there meanwhile is held back and passed on without Kineto's
-    lines, and its warnings are kept, because they say why kernels are missing. PyTorch warns of the first block of memory
-    that is older than the profile and is freed during it; so a block of ours is freed while stderr is held back.
+    Kineto writes to stderr when it starts and stops: "USDT:" lines at any log level, and warnings, such as missing permission
+    for CUPTI. stderr belongs to the script, so it is buffered meanwhile and passed on without Kineto's lines. Kineto's warnings
+    are kept because they explain missing kernels. PyTorch also warns when the first block allocated before the profile is freed
+    during it. So the recorder frees such a block while stderr is buffered.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from traces.model.run import ProfilerUse
 # A line of Kineto's log: "WARNING:2026-11-25 01:02:03 4711:4711 CuptiActivityApi.cpp:90] text".
 _KINETO_LINE = re.compile(rb"(?:(INFO|WARNING|ERROR|STAGE|VLOG\(\d\)):\S+ \S+ \d+:\d+ \S+\] |USDT:)(.*)")
 _OLD_BLOCK = re.compile(rb"\[W\S+ \S+ CPUAllocator\.cpp:\d+\] Memory block of unknown size was allocated before")
-_MOST_WARNINGS = 8  # that are kept
+_MOST_WARNINGS = 8  # warnings kept
 
 
 class Ranges(Protocol):
-    """Ranges that the profiler records between `begin` and `end`, such as the calls of modules."""
+    """Ranges that the profiler records between `begin` and `end`, such as module calls."""
 
     def begin(self) -> None: ...
 
@@ -64,7 +64,7 @@ class Ranges(Protocol):
 
 
 class Profiler:
-    """Runs torch.profiler over windows of steps. `wanted` is False in the phase grain, and nothing happens then."""
+    """Runs torch.profiler over windows of steps. Does nothing in the phase grain, where `wanted` is False."""
 
     def __init__(
         self,
@@ -76,27 +76,27 @@ class Profiler:
         stacks: bool = False,
         modules: Ranges | None = None,
     ) -> None:
-        """`devices` are those that the script uses. `modules` are ranges around calls of modules, which stacks show anyway."""
+        """`devices`: those that the script uses. `modules`: ranges around module calls, not needed with `stacks`."""
         self.wanted = path is not None
-        self.paused = False  # whether the last `begin_step` did something that takes time
-        self.all_threads = False  # whether replicas run in threads of their own
+        self.paused = False  # whether the last `begin_step` took noticeable time
+        self.all_threads = False  # whether replicas run in their own threads
         self.active = False  # between attaching and the end of the window
-        self.is_beginning = False  # in a call of ours that begins a profile
+        self.is_beginning = False  # whether the recorder is starting a profile right now
         self._torch = torch
         self._path = path
         self._access, self._clock, self._devices = access, clock, devices
         self._stacks = stacks
         self._modules = None if stacks else modules
         self._profile: Any = None
-        self._has_gpu: bool | None = None  # unknown before it is needed
-        self._has_device = False  # whether device activities were asked for
+        self._has_gpu: bool | None = None  # None until first needed
+        self._has_device = False  # whether device activities were requested
         self._range: Any = None
         self._tracing = False
-        self._windows: list[list[int]] = []  # the numbers of their steps
+        self._windows: list[list[int]] = []  # step numbers of each window
         self._why_not = ""
-        self._warnings: list[str] = []  # of Kineto's
+        self._warnings: list[str] = []  # from Kineto
         self._began_ns = 0  # when the last step began
-        self._longest_ns = 0  # step so far
+        self._longest_ns = 0  # longest step so far
 
     def begin_step(self, number: int, action: str) -> None:
         self.paused = False
@@ -124,13 +124,13 @@ class Profiler:
             self._leave_range()
 
     def make_way(self) -> None:
-        """Somebody begins a profile; if it is the script, ours ends."""
+        """A profile begins. If it is the script's, end the recorder's."""
         if self._profile is not None and not self.is_beginning:
-            self._why_not = "the script began to profile itself"
+            self._why_not = "the script started its own profiler"
             self.stop()
 
     def stop(self, at_end: bool = False) -> None:
-        """End the window, also in the midst of a step, and write the file. See Note [When a window begins and ends]."""
+        """End the window, even within a step, and write the file. See Note [When a window begins and ends]."""
         if self._profile is None:
             return
         if self._is_idle(PATIENCE_NS if at_end else self._patience_ns):
@@ -140,7 +140,7 @@ class Profiler:
             self._abandon()
 
     def use(self) -> ProfilerUse:
-        """Which steps were profiled, and why none was."""
+        """Return which steps were profiled, or why none was."""
         numbers = tuple(number for window in self._windows for number in window)
         return ProfilerUse(numbers, self._why_not or None, tuple(self._warnings))
 
@@ -150,7 +150,7 @@ class Profiler:
         if not self.wanted or self._access.is_used:
             return False
         if self._has_gpu is None:
-            self._has_gpu = self._torch.cuda.device_count() > 0  # NVML knows, without starting CUDA
+            self._has_gpu = self._torch.cuda.device_count() > 0  # asks NVML, which does not start CUDA
         return self._has_gpu
 
     @property
@@ -158,13 +158,13 @@ class Profiler:
         return max(PATIENCE_NS, 2 * self._longest_ns)
 
     def _is_idle(self, limit_ns: int) -> bool:
-        """Whether the devices that are profiled have done all their work, or get there within the limit."""
+        """Whether the profiled devices finish all their work within the limit."""
         return not self._has_device or self._access.is_idle_within(limit_ns, self._devices())
 
     def _prepare(self) -> None:
         profiler = self._torch.profiler
         if self._torch.autograd._profiler_enabled():
-            self._why_not = "the script was profiling itself"
+            self._why_not = "the script was already profiling itself"
             self.wanted = False
             return
         activities = [profiler.ProfilerActivity.CPU]
@@ -182,9 +182,9 @@ class Profiler:
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:
-        """CUDA's synchronisations too; and all threads where there are replicas, see Note [Memory or threads].
+        """Profiler options: CUDA synchronizations, and all threads if there are replicas (Note [Memory or threads]).
 
-        From PyTorch 2.14 on, events need not become Python objects if only the file is wanted.
+        `trace_only` (since PyTorch 2.14) avoids making Python objects of the events.
         """
         settings = self._torch._C._profiler._ExperimentalConfig
         options = {"enable_cuda_sync_events": True, "profile_all_threads": self.all_threads}
@@ -213,7 +213,7 @@ class Profiler:
         if self._modules is not None:
             self._modules.end()
         try:
-            if not self._tracing:  # kineto can only be left by way of a recording
+            if not self._tracing:  # Kineto can only be stopped after it was started
                 profile.start_trace()
             profile.stop_trace()
             if self._path is not None and self._tracing and self._windows[-1]:
@@ -223,17 +223,17 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Leave the window as it is: to end it would wait for a device that does not answer."""
+        """Discard the window. Ending it would wait for a device that does not respond."""
         if self._tracing:
             self._windows.pop()
         if self._modules is not None:
             self._modules.end()
         self._profile = self._range = None
         self.active = self._tracing = self.wanted = False
-        self._why_not = self._why_not or f"the device did not finish: {self._access.lost or 'its work did not end'}"
+        self._why_not = self._why_not or f"the device did not finish: {self._access.lost or 'its work did not finish'}"
 
     def _attempt(self, action: Callable[..., None]) -> None:
-        """The script goes on, whatever the profiler meets: CUPTI that is not allowed, a full disk, another release."""
+        """Run `action`. Errors (no permission for CUPTI, full disk, other release) turn profiling off."""
         self.paused = self.is_beginning = True
         try:
             with _without_kinetos_words(self._warnings):
@@ -248,7 +248,7 @@ class Profiler:
 
 @contextmanager
 def _without_kinetos_words(warnings: list[str]) -> Iterator[None]:
-    """Hold stderr back, and add Kineto's warnings to `warnings`. See Note [What Kineto says]."""
+    """Buffer stderr, and add Kineto's warnings to `warnings`. See Note [What Kineto says]."""
     sys.stderr.flush()
     own = os.dup(2)
     with tempfile.TemporaryFile() as held:

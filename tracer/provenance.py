@@ -1,12 +1,12 @@
-"""Where a recording comes from: everything that is needed to judge it, and nothing that names a person or a machine.
+"""Collects the origin of a recording: software, devices and settings, but no names of people or machines.
 
     facts = ProcessFacts(torch, rank=0, config=RecordConfig("kernel"))
-    facts.device_row(0)     # the row of cuda:0 in `facts.devices`, listed at its first mention
-    facts.machine()         # Machine(torch="2.13.0+cu126", cuda="12.6", cudnn=91002, ...), what a replay reads
-    facts.run(...)          # Run(source="trace record", clock="unix", script=Script("train.py"), ...), likewise
-    facts.provenance()      # {"date": "2026-11-23", "environment": {...}}, what people read
+    facts.device_row(0)     # row of cuda:0 in `facts.devices`; added on the first call
+    facts.machine()         # Machine(torch="2.13.0+cu126", cuda="12.6", cudnn=91002, ...), for replays
+    facts.run(...)          # Run(source="trace record", clock="unix", script=Script("train.py"), ...), for replays
+    facts.provenance()      # {"date": "2026-11-23", "environment": {...}}, for people
 
-Paths in arguments and settings are kept as far as they lie within the script's folder; of others only the last part is.
+Paths in arguments and settings are stored relative to the script's folder. Of paths elsewhere only the last part is stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from traces.model.trace import NONE, Device
 from traces.names.cublas_workspace import keeps_workspaces, workspace_bytes
 from traces.script.configuration import RecordConfig
 
-# What changes how PyTorch uses a GPU.
+# Environment variables that change how PyTorch uses a GPU.
 _SETTINGS = re.compile(
     r"(CUDA|CUDNN|CUBLAS|NCCL|GLOO|PYTORCH|TORCH|HIP|ROCR|OMP|MKL)_|(WORLD_SIZE|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE)$"
 )
@@ -42,7 +42,7 @@ _PATH = re.compile(r"(?<![\w.])~?/[^\s=,;:'\"]+")
 
 
 class ProcessFacts:
-    """One process's facts. Those about the GPU are taken when the script has used it, never earlier."""
+    """Facts about one process. Facts about a GPU are collected only after the script has used it."""
 
     def __init__(self, torch: ModuleType, rank: int, config: RecordConfig) -> None:
         self.devices: list[Device] = []
@@ -56,8 +56,8 @@ class ProcessFacts:
         self._loader_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._oom_text: str | None = None
         self._cublas_bytes: int | None = None
-        self._versions: dict[str, Any] = {}  # those that only a process that uses its GPU can tell
-        self._version = _own_version()  # once: it is looked for in files, and the header is written again and again
+        self._versions: dict[str, Any] = {}  # known only after the GPU was used
+        self._version = _own_version()  # looked up once: it reads files, and the header is written often
         self._base = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "environment": _environment(),
@@ -66,44 +66,44 @@ class ProcessFacts:
         self._argv = tuple(without_paths(word, _folder()) for word in sys.argv[1:])
 
     def joined(self, rank: int) -> None:
-        """The process is a rank of a process group: from the beginning, whatever it was taken for."""
+        """The process has this rank of a process group. This also applies to earlier rows."""
         self._rank = rank
         self._is_distributed = True
         self.devices = [replace(device, rank=rank) for device in self.devices]
 
     def distributes(self, model: object) -> None:
-        """A DistributedDataParallel, whose reducer keeps a log."""
+        """Remember a DistributedDataParallel; its reducer keeps a log."""
         self._models.append(weakref.ref(model))
         self._reducers.append({})
 
     def read_reducers(self) -> None:
-        """Look at the logs of those models that still exist. Nothing is waited for."""
+        """Read the logs of the models that still exist, without waiting."""
         for number, model in enumerate(self._models):
             if (alive := model()) is not None:
                 self._reducers[number] = _reducer(alive._get_ddp_logging_data())
 
     def device_row(self, index: int) -> int:
-        """The row of a device, which is listed with all its properties when it is first asked for."""
+        """Return the row of a device. The first call adds it with its properties."""
         for row, device in enumerate(self.devices):
             if device.index == index:
                 return row
-        properties = self._torch.cuda.get_device_properties(index)  # from torch's cache: the device is not asked again
+        properties = self._torch.cuda.get_device_properties(index)  # cached by torch: no call to the device
         known = DeviceProperties.of({name: getattr(properties, name) for name in dir(properties) if not name.startswith("_")})
         self._versions = self._versions or _versions(self._torch)
         self.devices.append(Device(self._rank, index, properties.name, properties.total_memory, known))
         return len(self.devices) - 1
 
     def current_device_row(self) -> int:
-        """The row of the device that the process uses at present."""
+        """The row of the current device."""
         return self.device_row(self._torch.cuda.current_device())
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Changes whenever there is more to tell than new figures."""
+        """Changes when the header must be rewritten for more than new figures."""
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
     def loader(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """The number of a DataLoader."""
+        """Return the number of a DataLoader."""
         number = self._loader_numbers.get(loader)
         if number is None:
             number = self._loader_numbers[loader] = len(self._loaders)
@@ -111,19 +111,19 @@ class ProcessFacts:
         return number
 
     def run(self, steps: int, steps_ns: int, cost_ns: int, profiler: ProfilerUse) -> Run:
-        """What is known so far. `cost_ns` is what the recorder itself takes of each step, which together took `steps_ns`."""
+        """Facts about the run so far. `cost_ns`: recording overhead per step; `steps_ns`: time of all steps."""
         share = round(cost_ns * steps / steps_ns, 6) if steps_ns else 0.0
         recorder = RecorderNotes(self._version, cost_ns, share, self._config)
         return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)
 
     def provenance(self) -> dict[str, Any]:
-        """The day, the environment, and what DistributedDataParallel logged so far."""
+        """The date, the environment, and DistributedDataParallel's log so far."""
         self.read_reducers()
         logged = [reducer for reducer in self._reducers if reducer]
         return {**self._base, "ddp": logged} if logged else dict(self._base)
 
     def machine(self) -> Machine:
-        """What this process runs on and with, as far as the script has used it."""
+        """Hardware and software of this process, as far as the script has used them."""
         torch = self._torch
         return Machine(
             torch=str(torch.__version__),
@@ -147,16 +147,16 @@ class ProcessFacts:
         if not self.devices:
             lacks.append("device time: the script used no GPU here")
         if self._is_distributed and has_profile:
-            lacks.append("collectives that PyTorch's C++ starts by itself (DistributedDataParallel's buckets), unless profiled")
+            lacks.append("collectives that PyTorch starts in C++ (DistributedDataParallel's buckets), except in profiled steps")
         return lacks
 
     def failed(self, error: BaseException | None) -> None:
-        """An error passes through the script. One of memory shows how this PyTorch words it; nothing is provoked for that."""
+        """The script raised an error. Keep the text of an out-of-memory error."""
         if error is not None and isinstance(error, self._torch.OutOfMemoryError):
             self._oom_text = str(error)
 
     def at_end(self, access: DeviceAccess) -> None:
-        """What is asked only when the script has ended. Nothing is freed and nothing waited for."""
+        """Collect facts that are read only at the end of the script, without freeing or waiting."""
         cuda = self._torch.cuda
         for row, device in enumerate(self.devices):
             told = access.attempt(cuda.mem_get_info, device.index)
@@ -168,9 +168,9 @@ class ProcessFacts:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
 
     def _kept_workspace_bytes(self) -> int | None:
-        """What cuBLAS's handles hold: the blocks of PyTorch's allocator that have just the size of a workspace.
+        """Bytes that cuBLAS handles hold: allocator blocks of exactly the workspace size.
 
-        None for releases that keep none. Also None if the script records its memory's history, which comes with the blocks.
+        None for releases that keep no workspaces, and if the script records its memory history.
         """
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
@@ -193,7 +193,7 @@ class ProcessFacts:
 
 
 def _own_version() -> str | None:
-    """Which release of this tool recorded; a folder that was only copied to a GPU machine does not know."""
+    """The installed release of this tool; None if it was only copied, not installed."""
     try:
         return metadata.version("trace-replay")
     except metadata.PackageNotFoundError:
@@ -201,7 +201,7 @@ def _own_version() -> str | None:
 
 
 def _versions(torch: ModuleType) -> dict[str, Any]:
-    """The versions of what lies below PyTorch, by their fields of `Machine`. Asking for them may load the libraries."""
+    """Versions of the libraries below PyTorch, by `Machine` field. May load the libraries."""
     return {
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
@@ -212,7 +212,7 @@ def _versions(torch: ModuleType) -> dict[str, Any]:
 
 
 def _allows_tf32(backend: Any) -> bool:
-    """PyTorch 2.9 has another name for it, and refuses this one where the script has used that."""
+    """Whether TF32 is allowed. PyTorch 2.9 added a second setting; once a script uses it, the first one raises."""
     try:
         return bool(backend.allow_tf32)
     except RuntimeError:
@@ -220,7 +220,7 @@ def _allows_tf32(backend: Any) -> bool:
 
 
 def _nccl_version(torch: ModuleType) -> str | None:
-    """None for a build without NCCL, and for a virtual GPU whose recording does not tell."""
+    """None for a build without NCCL, and for a virtual GPU if the recording does not contain it."""
     try:
         return ".".join(map(str, torch.cuda.nccl.version()[:3]))
     except (AttributeError, NotImplementedError, RuntimeError):
@@ -228,7 +228,7 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """As the NVIDIA driver tells it on Linux, else the CUDA version that the driver supports."""
+    """The NVIDIA driver version on Linux, otherwise the CUDA version that the driver supports."""
     told = Path("/sys/module/nvidia/version")
     if told.exists():
         return told.read_text(encoding="ascii", errors="replace").strip()
@@ -237,7 +237,7 @@ def _driver_version(torch: ModuleType) -> str | None:
 
 
 def _reducer(log: dict[str, Any]) -> dict[str, Any]:
-    """Of what DistributedDataParallel logs (c10::DDPLoggingData): its buckets, and the last averages of its times."""
+    """Bucket sizes and average times from DistributedDataParallel's log (c10::DDPLoggingData)."""
     sizes = log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or ""
     facts = {
         "bucket_bytes": [int(size) for size in sizes.split(",") if size.strip().isdigit()],
@@ -260,7 +260,7 @@ def _script() -> Script | None:
     module = getattr(main, "__spec__", None)
     try:
         digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    except OSError:  # a script that came through a pipe, or is gone by now
+    except OSError:  # the script was piped in, or has been deleted
         digest = "unknown"
     return Script(Path(file).name, None if module is None else module.name, digest)
 
@@ -280,7 +280,7 @@ def _environment() -> dict[str, str]:
 
 
 def without_paths(text: str, folder: Path | None) -> str:
-    """`text` with absolute paths cut: relative to the script's folder where they lie in it, else to their last part.
+    """Shorten absolute paths in `text`: relative to the script's folder if inside it, otherwise to the last part.
 
     >>> without_paths("--data=/mnt/ann/sets/cifar", Path("/mnt/ann/project"))
     '--data=.../cifar'

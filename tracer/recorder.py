@@ -1,16 +1,16 @@
 """The recorder: what the surfaces of torch report to.
 
-It hands what they report to the part that it concerns: steps and phases (`step_recorder.py`), collectives
-(`communication.py`), the file (`recording_writer.py`). It costs a few microseconds per boundary and counts them.
+It passes reports on: steps and phases to `step_recorder.py`, collectives to `communication.py`, the file to
+`recording_writer.py`. It takes a few microseconds per phase boundary and counts them.
 
     recorder.enter_phase("backward"); ...; recorder.leave_phase("backward")
     recorder.optimizer_stepped(is_first=True)      # a step has ended
 
 Note [Replays of a CUDA graph]
-    What a script does while it captures a graph happens on the device only when the graph is replayed. So the calls that are
-    reported during a capture are noted, and made again at each replay, as a replay on the virtual GPU does: a graph of a
-    whole training step ends a step each time. One launch cannot be divided, so the first call is made before the launch and
-    the others after it, and all of the graph's device time is in the phase that the first one begins.
+    Captured work runs on the device only when the graph is replayed. Calls reported during a capture are therefore noted and
+    repeated at each replay, as on the virtual GPU. For example, a graph of a whole training step ends one step per replay.
+    A launch cannot be split, so the first call is made before it and the others after it. All of the graph's device time
+    belongs to the phase that the first call begins.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from traces.script.phase_rule import ASIDE, LOSS
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
-# How long the end of the script waits for a thread that is in a call of the recorder's.
+# How long the end of the script waits for a thread that holds the recorder's lock.
 _LOCK_S = 0.5
 
 
@@ -56,7 +56,7 @@ class CapturedCalls:
         self._thread = threading.get_ident()
 
     def notes(self, call: Callable[..., None], *args: Any) -> bool:
-        """Note a call of the capturing thread. False for any other thread, whose calls happen now."""
+        """Note a call of the capturing thread. Returns False for other threads; their calls are made now."""
         if threading.get_ident() != self._thread:
             return False
         self.calls.append(partial(call, *args))
@@ -64,7 +64,7 @@ class CapturedCalls:
 
 
 class Recorder:
-    """One process's recording. Every public method may be called from any thread."""
+    """Records one process. Every public method may be called from any thread."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Recorder:
         optimizers: Optimizers,
         flight: FlightRecorder | None = None,
     ) -> None:
-        """`optimizers` are those of the process."""
+        """`optimizers`: all optimizers of the process."""
         self.clock = clock
         self.cost = OwnCost(clock)
         self.closed = False
@@ -93,17 +93,17 @@ class Recorder:
             optimizers, self._taken, schedule, profiler, self._writer, self.communication, self._threads, self.cost
         )
         self._script = self.steps.script
-        self._capture: CapturedCalls | None = None  # under way
+        self._capture: CapturedCalls | None = None  # in progress
         self._captured = WeakKeyDictionary[Any, CapturedCalls]()  # by graph
 
     @property
     def phase(self) -> str:
-        """The phase that was entered by name and not left yet, or "" within none."""
+        """The phase that was entered by name and not left yet; "" if there is none."""
         return self._script.entered
 
     @property
     def workload(self) -> WorkloadObserver:
-        """Notes what the script trains, until it is known."""
+        """Collects the workload signature until it is complete."""
         return self._script.workload
 
     @costed
@@ -113,7 +113,7 @@ class Recorder:
 
     @property
     def begins_profile(self) -> bool:
-        """Whether a profile that begins now is the recorder's own."""
+        """Whether a profile that starts now is the recorder's."""
         return self._profiler.is_beginning
 
     # --- phases and steps
@@ -134,18 +134,18 @@ class Recorder:
 
     @costed
     def loader_exhausted(self) -> None:
-        """The loader entered last had no batch left."""
+        """The last entered loader had no batch left."""
         self._script.loader_exhausted(threading.get_ident())
 
     def module_marks(self, module: object) -> None:
-        """None: calls of modules are recorded as ranges of the profiler (surfaces/torch_nn_module.py)."""
+        """Returns None: module calls are recorded as profiler ranges (surfaces/torch_nn_module.py)."""
 
     def modules_left(self) -> None:
-        """Nothing to do when an outermost call has returned."""
+        """Does nothing."""
 
     @costed
     def module_called(self, module: object, grad_enabled: bool) -> None:
-        """An outermost module is called: a forward pass goes on or begins."""
+        """An outermost module is called: a forward pass begins or continues."""
         if self._capture is not None and self._capture.notes(self.module_called, module, grad_enabled):
             return
         self._script.module_called(threading.get_ident(), id(module), grad_enabled, self.clock.now_ns())
@@ -164,7 +164,7 @@ class Recorder:
 
     @costed
     def aside_called(self) -> None:
-        """Something that is neither forward nor backward: clipping, unscaling, a value read."""
+        """The script does something outside forward and backward: clipping, unscaling, reading a value."""
         if self._capture is not None and self._capture.notes(self.aside_called):
             return
         self._script.op(threading.get_ident(), ASIDE, self.clock.now_ns())
@@ -179,23 +179,23 @@ class Recorder:
     # --- CUDA graphs
 
     def capture_begins(self, graph: object) -> None:
-        """This thread's stream is captured into a graph: what the script shows until the end happens when it is replayed."""
+        """Capture of this thread's stream begins. See Note [Replays of a CUDA graph]."""
         self._capture = CapturedCalls()
         self._captured[graph] = self._capture
         self.steps.has_captured = True
 
     def capture_ends(self) -> None:
-        """The capture has ended, well or not."""
+        """The capture has ended or failed."""
         self._capture = None
 
     def replay_begins(self, graph: object) -> None:
-        """The script is about to replay a graph. The first of the calls that it was captured in begins its forward pass."""
+        """The script is about to replay a graph. The first captured call begins its forward pass."""
         calls = self._calls_of(graph)
         if calls:
             calls[0]()
 
     def replay_ends(self, graph: object) -> None:
-        """The graph was launched: the other calls follow, so all of its work is part of the segment that has begun."""
+        """The graph was launched. Make the other captured calls; all its work belongs to the current segment."""
         for call in self._calls_of(graph)[1:]:
             call()
 
@@ -204,7 +204,7 @@ class Recorder:
         return captured.calls if captured is not None else []
 
     def _note_failure(self) -> None:
-        """An error that passes here may be one of memory, whose wording a replay repeats."""
+        """Keep the text of an out-of-memory error; a replay uses the same wording."""
         error = sys.exception()
         if error is not None:
             self._facts.failed(error)
@@ -213,7 +213,7 @@ class Recorder:
 
     @costed
     def batch(self, kind: BatchKind, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
-        """A batch was waited for, or copied into pinned memory by a loader's pinning thread."""
+        """The script waited for a batch, or a loader's pinning thread copied one into pinned memory."""
         self._output.add(
             "batches",
             rank=self._writer.rank,
@@ -225,17 +225,17 @@ class Recorder:
         )
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """The number of a DataLoader, described at its first batch."""
+        """Return the number of a DataLoader. `describe` is called at its first batch."""
         return self._facts.loader(loader, describe)
 
     @costed
     def read(self, op: str, dtype: str, values: Sequence[float]) -> None:
-        """The host read `values` from a device; they belong to the current step, as in a replay."""
+        """The host read `values` from a device. They are part of the current step."""
         self.steps.reads.append((self._output.text(op), self._output.text(dtype), values))
 
     @costed
     def found(self, op: str, searched: Shape, size: int) -> None:
-        """An op with a data-dependent result size (nonzero, unique): the shape of its input, and that size (or NONE)."""
+        """An op with a data-dependent result size (nonzero, unique) returned `size` elements (NONE: unknown)."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
 
     # --- the end
@@ -243,8 +243,7 @@ class Recorder:
     def close(self) -> None:
         """The script ends: write everything that is known. An unfinished training step is dropped.
 
-        Where another thread is within a call into CUDA that does not return, it holds the lock and does nothing else, so the
-        file is written without the lock.
+        If another thread hangs in a CUDA call while it holds the lock, the file is written without the lock.
         """
         has_lock = self.cost.lock.acquire(timeout=_LOCK_S)
         try:

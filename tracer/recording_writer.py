@@ -1,11 +1,11 @@
-"""Writes the recording: ended steps when the GPU has passed their events, collectives likewise, and the header.
+"""Writes steps and collectives once the GPU has passed their events, and the file's header.
 
-    writer.add(step)            # it has ended on the host
-    writer.write_done()         # steps that the GPU has finished, in order
-    writer.flush_if_due()       # twice a second
-    writer.close()              # what is left, with the device times that can still be read
+    writer.add(step)            # the step has ended on the host
+    writer.write_done()         # write the steps that the GPU has finished, in order
+    writer.flush_if_due()       # append to the file, twice a second
+    writer.close(taken, reads, found)   # write the rest, with the device times that can still be read
 
-A step whose events cannot be read any more is written without device times, and `Steps.untimed` says why.
+If a step's events can no longer be read, it is written without device times and `Steps.untimed` gives the reason.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from traces.model.trace import NONE, Trace, Untimed
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
-# Steps whose events the GPU has not passed yet. A host never runs this far ahead of its GPU.
+# Maximum number of steps waiting for the GPU. A host never runs this far ahead of its GPU.
 _PENDING_STEPS = 1024
-# Steps that are written together: one at a time would find the processor's caches cold each time.
+# Steps written together. Writing them one by one is slower, because the CPU caches are cold each time.
 _TOGETHER = 16
-# After how long the header is written again for its figures alone (the recorder's overhead, say).
+# How often the header is rewritten when only its figures have changed, such as the recording overhead.
 FIGURES_NS = 10_000_000_000
 
 
 @dataclass(frozen=True)
 class HeaderSources:
-    """What the header is made of beside the facts."""
+    """Sources of the header besides `ProcessFacts`."""
 
     threads: ThreadRows
     profiler: Profiler
@@ -59,21 +59,21 @@ class RecordingWriter:
         self.pending: deque[EndedStep] = deque()
         self.collectives = CollectiveWriter(output, facts)
         self.number = 0  # of the next step
-        self.steps_ns = 0  # time in steps so far
+        self.steps_ns = 0  # total time of all steps
         self._counted = 0  # steps whose cost is known
         self._output, self._facts, self._events, self._access, self._from = output, facts, events, access, sources
         self._step_writer = StepWriter(output, facts)
-        self._written_extent: tuple[Any, ...] = ()  # of what the file's header holds
+        self._written_extent: tuple[Any, ...] = ()  # state of the header that was last written
         self._written_ns = 0
 
     def joined(self, rank: int) -> None:
-        """The process is this rank; earlier rows get that rank in the end."""
+        """This process has this rank. Rows written earlier get it at the end."""
         self.rank = rank
         self._facts.joined(rank)
         self._from.threads.joined(rank)
 
     def add(self, step: EndedStep) -> None:
-        """The step has ended on the host."""
+        """Add a step that has ended on the host."""
         self.number += 1
         self.steps_ns += step.end_ns - step.start_ns
         self.pending.append(step)
@@ -84,7 +84,7 @@ class RecordingWriter:
         if access.is_used and access.is_capturing:
             return
         done = 0
-        for step in self.pending:  # all are read before one is written: the later ones tell more of the GPU's clock
+        for step in self.pending:  # read all before writing: later events make the clock offset more exact
             if not events.settle(step.taken) and not access.lost:
                 break
             done += 1
@@ -93,7 +93,7 @@ class RecordingWriter:
         self.collectives.write_done()
 
     def flush_if_due(self) -> None:
-        """Write steps that are done, and append them to the file where it is time."""
+        """Write steps that are done, and append them to the file if it is time."""
         due = self._output.due
         if due or len(self.pending) >= _TOGETHER:
             with deferred_signals():
@@ -107,17 +107,17 @@ class RecordingWriter:
                     cost.appended(cost.clock.perf_ns() - began_ns)
 
     def close(self, taken: list[BoundaryEvent], reads: list[Read], found: list[Found]) -> None:
-        """Write everything that is known. `taken`, `reads` and `found` are those since the last step ended."""
+        """Write everything that is known. `taken`, `reads` and `found`: data since the last step ended."""
         access, events = self._access, self._events
         for step in self.pending:
             if not events.settle_within(step.taken, PATIENCE_NS):
                 if access.closed is None:
-                    access.lose("its work did not end, so nothing was read from it at the end")
+                    access.lose("its work did not finish, so its last events were not read")
                 break
         for step in self.pending:
             self._write(step)
         self.pending.clear()
-        events.settle(taken)  # but without waiting for a rank that never comes
+        events.settle(taken)  # without waiting: another rank may never arrive
         self.collectives.write_done()
         self.collectives.write_open()
         self._step_writer.write_reads(reads, NONE, self.rank)
@@ -132,7 +132,7 @@ class RecordingWriter:
         self._step_writer.write(step, self.rank)
 
     def _changed_header(self) -> Trace | None:
-        """The header if it has changed since it was written, or if its figures are old; else None."""
+        """Return the header if it has changed or its figures are old; else None."""
         of = self._from
         extent = len(of.threads.threads), self._facts.extent, of.profiler.use(), of.workload(), self._access.lost
         now_ns = of.cost.clock.perf_ns()

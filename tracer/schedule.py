@@ -1,12 +1,12 @@
-"""Which steps of a run are recorded how: warm-up, clean, profiled, and clean again for as long as the run lasts.
+"""Decides how each step is recorded: warm-up, clean, profiled, then clean until the end of the run.
 
     schedule = Schedule(warmup=3, clean=10, profiled=5)
-    schedule.kind(False)        # StepKind.WARMUP: the step under way
-    schedule.end_step(False)    # it has ended; the next one begins
-    schedule.profile            # "", "prepare" (the profiler attaches itself: that step is warm-up again), "record"
+    schedule.kind(False)        # StepKind.WARMUP: kind of the current step
+    schedule.end_step(False)    # the next step begins
+    schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-Training steps count. Of a script that has not trained yet, evaluation steps do, so that inference is recorded too; when it
-begins to train (after a first validation, or an episode of reinforcement learning), the counts begin anew.
+Only training steps are counted. Until the script trains, evaluation steps are counted, so inference is recorded too. At the
+first training step (after an initial validation or a reinforcement learning episode) the count restarts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from traces.model.trace import StepKind
 
 
 class Schedule:
-    """Counts steps; `profiled` = 0 stands for the phase grain, which needs no profiler."""
+    """Counts steps. `profiled` is 0 for the phase grain, which needs no profiler."""
 
     def __init__(self, warmup: int, clean: int, profiled: int) -> None:
         self._first_clean = warmup
@@ -27,13 +27,13 @@ class Schedule:
 
     @property
     def profile(self) -> str:
-        """What the profiler does during the step under way."""
+        """What the profiler does during the current step."""
         if self._first_profiled <= self._count < self._end:
             return "record"
         return "prepare" if self._end and self._count == self._prepare else ""
 
     def kind(self, evaluation: bool) -> StepKind:
-        """What the step under way is, now that it is known whether it trained."""
+        """The kind of the current step, which has ended."""
         if evaluation:
             return StepKind.EVALUATION
         if self._is_first_training or self._count < self._first_clean or self.profile == "prepare":
@@ -42,11 +42,11 @@ class Schedule:
 
     @property
     def _is_first_training(self) -> bool:
-        """Of a step that trains: whether it is the first, after evaluation. Its profiler, if any, is the evaluation's."""
+        """Whether a training step would be the first one after evaluation steps."""
         return not self._has_trained and self._count > 0
 
     def postpone(self) -> None:
-        """The profiler cannot attach itself yet: the step under way is a clean one, and the next may be the one for that."""
+        """The profiler cannot attach yet. The current step becomes a clean one, and the next one tries again."""
         if self.profile == "prepare":
             self._count -= 1
 

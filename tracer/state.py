@@ -1,8 +1,8 @@
-"""The one place of module-level state of the recorder: torch's patched functions are global, so their recorder is too.
+"""The recorder of this process. It is global because torch's patched functions are.
 
 start(lambda: Recorder(...))    # once per process, when torch is imported
-recorder()                      # made at the first thing worth recording: a worker that trains nothing leaves no file
-started()                       # the recorder if there is one already
+recorder()                      # the recorder, created on the first call
+started()                       # the recorder, or None if it was not created yet
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _RecorderState:
         self.profiles = WeakSet[Any]()
 
     def after_fork(self) -> None:
-        """In a forked child: the file belongs to the parent. A child that trains gets a recorder and a file of its own."""
+        """Forget the parent's recorder in a forked child. A child that trains gets its own recorder and file."""
         self.recorder = None
 
 
@@ -36,7 +36,7 @@ os.register_at_fork(after_in_child=_STATE.after_fork)
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Set how this process's recorder is made; forgets one made before. Where `make` returns None nothing is recorded."""
+    """Set the function that creates the recorder. If it returns None, nothing is recorded."""
     _STATE.make, _STATE.recorder = make, None
 
 
@@ -45,9 +45,9 @@ def started() -> Recorder | None:
 
 
 def recorder() -> Recorder | None:
-    """This process's recorder; None in a process that is not recorded, as a DataLoader's workers are not.
+    """This process's recorder; None if the process is not recorded (DataLoader workers).
 
-    Raises RuntimeError if none was started, which is a mistake of ours, not of the script.
+    Raises RuntimeError if `start` was not called, which is a bug of this tool.
     """
     if _STATE.recorder is None:
         if _STATE.make is None:
@@ -67,5 +67,5 @@ def captures() -> WeakSet[Any]:
 
 
 def profiles() -> WeakSet[Any]:
-    """The profiles of the script's own that are under way."""
+    """The script's own profiles that are running."""
     return _STATE.profiles

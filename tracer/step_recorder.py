@@ -1,9 +1,9 @@
-"""Cuts the running script into steps and phases, and takes an event on the GPU at each boundary.
+"""Cuts the running script into steps and phases, and takes a CUDA event at each boundary.
 
-    steps = StepRecorder(...)       # what `ScriptCut` reports goes to it
-    steps.script.enter(thread, "backward", now_ns)
+    steps = StepRecorder(...)
+    steps.script.enter(thread, "backward", now_ns)      # `ScriptCut` calls `steps` back at each boundary
 
-It also keeps what belongs to the step under way: parts of nn.DataParallel, values that the host read, sizes that it found.
+It also holds the data of the current step: DataParallel stages, values that the host read, data-dependent sizes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from traces.script.step_rule import Optimizers
 
 
 class StepRecorder:
-    """What `ScriptCut` reports its events to (traces/script/script_cut.py). The recorder's lock guards it."""
+    """The listener of `ScriptCut` (traces/script/script_cut.py). The recorder's lock guards it."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class StepRecorder:
         self.cost = cost
         self.has_captured = False  # whether a CUDA graph was captured since the last step ended
         self.reads: list[Read] = []  # since the last step ended
-        self.found: list[Found] = []  # likewise
+        self.found: list[Found] = []  # since the last step ended
         self._taken, self._schedule, self._profiler = taken, schedule, profiler
         self._writer, self._communication, self._threads = writer, communication, threads
         self._clock = cost.clock
@@ -52,23 +52,23 @@ class StepRecorder:
         self._at: dict[int, BoundaryEvent] = {}  # by the host's time
         self._parts: list[PhasePart] = []
 
-    # --- parts of nn.DataParallel
+    # --- DataParallel stages
 
     @property
     def profiling(self) -> bool:
-        """Whether the recorder's torch.profiler is attached, so that ranges reach it."""
+        """Whether the recorder's torch.profiler is attached and records ranges."""
         return self._profiler.active
 
     @costed
     def begin_part(self, stream: Any = None) -> tuple[int, BoundaryEvent | None]:
-        """The beginning of a part, for `end_part`. Without a module's call it shows that a forward pass begins."""
+        """A DataParallel stage begins; returns what `end_part` needs. It may also begin a forward pass."""
         now_ns = self._clock.now_ns()
         self.script.op(threading.get_ident(), PLAIN, now_ns)
         return now_ns, self._taken.take(stream)
 
     @costed
     def end_part(self, name: str, begun: tuple[int, BoundaryEvent | None], stream: Any = None, thread: str = "") -> None:
-        """`thread` is the role of a thread that is created for each part; see `ThreadRows`."""
+        """The stage ends. `thread`: role of a thread that was created for it (see `ThreadRows`)."""
         start_ns, begin = begun
         self._profiler.all_threads |= thread.startswith("replica")
         end_ns, end = self._clock.now_ns(), self._taken.take(stream)
@@ -77,22 +77,22 @@ class StepRecorder:
     # --- what ScriptCut reports
 
     def segment_begins(self, thread: int, name: str, now_ns: int) -> None:
-        """Take an event if the segment begins now: not if the phase before was left earlier, where there is one already."""
+        """Take an event, unless there is already one where the previous phase ended."""
         segments = self.script.segments
         if not segments and self._start_ns != NONE:
-            return  # a step's first segment begins with the step, whose event there is
+            return  # the first segment begins with its step, which has an event
         if self._start_ns == NONE:
             self._start_ns = now_ns
         if not segments or segments[-1].end_ns == now_ns:
             self._take_event(now_ns)
 
     def phase_left(self, thread: int, name: str, now_ns: int) -> None:
-        """Take an event; the loader's segment goes on until the next one begins."""
+        """Take an event. A loader segment lasts until the next segment begins."""
         if name != "loader":
             self._take_event(now_ns)
 
     def set_up_ends(self, thread: int, now_ns: int) -> None:
-        """The first step begins with what comes next."""
+        """Set-up is over; the first step begins with the next call."""
         self._start_ns = NONE
         self._at.clear()
 
@@ -100,13 +100,13 @@ class StepRecorder:
         """Nothing to do before the step ends."""
 
     def more_recorded(self) -> None:
-        """No recording is followed."""
+        """Returns None: the recorder follows no recording."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
-        """Keep the step until the GPU has passed its events, and write those whose events it has passed."""
+        """Keep the step until the GPU has passed its events. Write earlier steps that are done."""
         now_ns, left_ns = step.end_ns, step.left_ns
         if not step.is_evaluation and left_ns is not None and left_ns in self._at:
-            self._at[now_ns] = self._at[left_ns]  # the GPU's step ended where the optimizer was left, whatever came since
+            self._at[now_ns] = self._at[left_ns]  # the step ended on the GPU when the optimizer returned
         else:
             self._take_event(now_ns)
         if step.segments:
@@ -116,7 +116,7 @@ class StepRecorder:
         self._taken.handed_out()
         self._start_ns = now_ns
         looked = self._communication.look_if_due()
-        if self._profiler.paused or looked:  # that takes time that is no step's
+        if self._profiler.paused or looked:  # this time is outside all steps
             self._start_ns = self._clock.now_ns()
             self._take_event(self._start_ns)
         elif last is not None:
@@ -127,14 +127,14 @@ class StepRecorder:
     def _keep(self, step: CutStep) -> None:
         segments = step.segments
         start_ns = self._start_ns if self._start_ns != NONE else segments[0].start_ns
-        # A step begins where the one before ended; what it did before its first event belongs to its first segment.
+        # A step begins where the previous one ended. Its time before the first event belongs to its first segment.
         segments[0] = segments[0]._replace(start_ns=start_ns)
         taken, untimed = self._taken.handed_out()
         ended = EndedStep(
             self._writer.number, self._kind(step.is_evaluation, untimed), start_ns, step.end_ns, segments, self._at, taken,
             self._parts, self.reads, self.found, untimed,
         )  # fmt: skip
-        # A signal's handler that raises here loses the step; it must not be there twice.
+        # If a signal handler raises here, the step is lost, but never written twice.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not self.has_captured and untimed not in (Untimed.CAPTURE, Untimed.PROFILE):
@@ -143,8 +143,9 @@ class StepRecorder:
         self._turn_profiler()
 
     def _kind(self, is_evaluation: bool, untimed: Untimed) -> StepKind:
-        """A step with a capture in it is no clean one, and the schedule does not count it. Nor one that the script profiles,
-        which is slowed down as by the recorder's own profiler."""
+        """The step's kind. The schedule does not count steps that capture a graph or that the script profiles.
+
+        Neither is clean: the script's profiler slows the host as the recorder's does."""
         if is_evaluation:
             return StepKind.EVALUATION
         if self.has_captured or untimed == Untimed.CAPTURE:
@@ -152,7 +153,7 @@ class StepRecorder:
         return StepKind.PROFILED if untimed == Untimed.PROFILE else self._schedule.kind(is_evaluation)
 
     def _turn_profiler(self) -> None:
-        """The profiler's own work between two steps is no step's, so it does not count as the recorder's share of one."""
+        """Begin or end profiling between two steps. That time does not count as recording overhead per step."""
         began_ns = self._clock.perf_ns()
         if self._schedule.profile == "prepare" and self._profiler.must_wait:
             self._schedule.postpone()

@@ -1,8 +1,8 @@
-"""The rows of the table of threads: the script's own first, then each thread that a part of nn.DataParallel ran in.
+"""Rows of the thread table: the script's thread first, then the threads that ran DataParallel stages.
 
 threads = ThreadRows(rank=0)
 threads.row()               # 0: the calling thread is the script's
-threads.row("replica 1")    # 1: threads that are created for each step share a row by their role
+threads.row("replica 1")    # 1: threads created anew for each step share one row per role
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ThreadRows:
         self._rows: dict[int | str, int] = {self.script_thread: 0}  # by role or identity
 
     def joined(self, rank: int) -> None:
-        """The process is this rank."""
+        """The process has this rank."""
         self._rank = rank
         self.threads = [replace(thread, rank=rank) for thread in self.threads]
 
@@ -42,7 +42,7 @@ class ThreadRows:
         return row
 
     def note_script_thread(self, ident: int) -> None:
-        """The first row is the script's thread's, whatever thread the recorder was made in."""
+        """Make this thread row 0. The recorder may have been created in another thread."""
         if ident != self.script_thread:
             self._rows.pop(self.script_thread)
             self.script_thread, self._rows[ident] = ident, 0

@@ -99,6 +99,6 @@ def test_a_script_sees_nothing_of_the_recorder(device: Path, tmp_path: Path, gra
 
     assert counts(native) == counts(recorded) != []
     if grain == "kernel":
-        assert "trace: no kernels were recorded: the script began to profile itself" in recorded.errors.splitlines()
+        assert "trace: no kernels were recorded: the script started its own profiler" in recorded.errors.splitlines()
     observed = record(device, Program("faults.py", ("observer",)), grain, tmp_path / "observed")
     assert (observed.exit_code, observed.output) == (0, "done\n")

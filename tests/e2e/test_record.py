@@ -295,7 +295,7 @@ def test_a_disk_that_fills_up_does_not_stop_the_training(place: Path) -> None:
     done = subprocess.run([*limited, *words], cwd=place, capture_output=True, text=True, timeout=120)
     assert done.stdout.count("loss") == 400
     said = [line for line in done.stderr.splitlines() if line.startswith("trace: ")]
-    assert sum("the recording stops here, the script goes on" in line for line in said) == 1, done.stderr
+    assert sum("recording stopped, the script continues" in line for line in said) == 1, done.stderr
     readable = [path for path in place.iterdir() if path.suffix in (".part", ".msgpack") and path.stat().st_size]
     assert any(len(load(path).steps) for path in readable)
 
@@ -306,7 +306,7 @@ def test_a_script_that_profiles_itself_is_left_alone(place: Path) -> None:
     done = record(*words, cwd=place)
     assert done.returncode == 0 and done.stdout.count("loss") == 8, done.stderr
     trace = load(place / "train.msgpack")
-    assert len(trace.steps) == 8 and trace.run_of(0).profiler.failed == "the script was profiling itself"
+    assert len(trace.steps) == 8 and trace.run_of(0).profiler.failed == "the script was already profiling itself"
 
 
 def test_nothing_to_record_is_said(tmp_path: Path) -> None:

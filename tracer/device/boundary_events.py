@@ -1,19 +1,16 @@
-"""Where the GPU was when the host passed a boundary: CUDA events, recorded without waiting and read when they are done.
+"""CUDA events at phase boundaries, recorded and read without waiting.
 
     events = BoundaryEvents(torch.cuda, clock, access)
-    boundary = events.take()     # an event on the current stream, or None where CUDA must not be called now
-    events.settle([boundary])    # True once it is done; then boundary.time_ns says when the GPU got there
-
-The host never waits for an event.
+    boundary = events.take()     # an event on the current stream, or None if CUDA must not be called now
+    events.settle([boundary])    # True if it is done; then boundary.time_ns is when the GPU passed it
 
 Note [One clock out of many events]
-    Events give only differences, as floats of milliseconds. Each event is measured against the one before it on its
-    device, so the differences stay short and exact, and their sum since the device's first event is kept in whole nanoseconds.
-    The host's time of that first event is narrowed down by every event that is read. An event cannot be done before the host
-    records it, nor before the host last found it not done; and it is done when the host finds it done. The clock takes the
-    earliest time that agrees with all of this. It is exact to some microseconds from the first boundary on at which the GPU
-    was idle. A step's times are made when the step is written, all with the same offset, so differences within a step are
-    always those of the events.
+    CUDA gives only differences between events, as floats in milliseconds. Each event is measured against the previous one on
+    its device, so differences stay short and exact. Their sum since the device's first event is kept in whole nanoseconds.
+    Each event read narrows the host time of that first event: an event is not done before the host records it or last found it
+    not done, and it is done when the host finds it done. The clock uses the earliest time that satisfies all of these bounds.
+    It is exact to some microseconds after the first boundary at which the GPU was idle. All times of a step use the same
+    offset, so differences within a step are those of the events.
 """
 
 from __future__ import annotations
@@ -26,25 +23,25 @@ from tracer.device.clock import EpochClock
 from tracer.device.device_access import DeviceAccess
 from traces.model.trace import NONE
 
-# How long to sleep between two looks at an event that is not done: short beside what the end of a process takes.
+# How long to sleep between two queries of an event: short compared with the end of a process.
 _LOOK_AGAIN_NS = 500_000
 
 
 @dataclass(slots=True, eq=False)
 class DeviceClock:
-    """When events of one device happened on the host's clock. See Note [One clock out of many events]."""
+    """Maps the events of one device to host time. See Note [One clock out of many events]."""
 
-    offset_ns: int  # the host's time of the device's first event, as far as it is known
-    last: BoundaryEvent | None = None  # the one that the next one is measured against
+    offset_ns: int  # host time of the device's first event, as narrowed so far
+    last: BoundaryEvent | None = None  # the next event is measured against it
 
     def narrow(self, ticks_ns: int, not_before_ns: int, found_ns: int) -> None:
-        """An event at `ticks_ns` was not done before one host time, and was found done at another."""
+        """Use an event at `ticks_ns`: not done before `not_before_ns` and found done at `found_ns` (host times)."""
         self.offset_ns = max(min(self.offset_ns, found_ns - ticks_ns), not_before_ns - ticks_ns)
 
 
 @dataclass(slots=True, eq=False)
 class BoundaryEvent:
-    """One boundary on one stream of a device."""
+    """A CUDA event at one boundary, on one stream."""
 
     event: Any
     device: int
@@ -52,19 +49,19 @@ class BoundaryEvent:
     host_ns: int  # when the host recorded it
     clock: DeviceClock
     not_before_ns: int  # when the host last found it not done
-    ticks_ns: int = NONE  # since the device's first event; NONE until it was read
+    ticks_ns: int = NONE  # since the device's first event; NONE until read
 
     @property
     def time_ns(self) -> int:
-        """When the GPU got there, on the host's clock; NONE until the event was read."""
+        """When the GPU passed the event, in host time; NONE until it was read."""
         return NONE if self.ticks_ns == NONE else self.clock.offset_ns + self.ticks_ns
 
 
 class CurrentStream:
-    """Called without arguments, returns the calling thread's current stream on its current device.
+    """A callable that returns the calling thread's current stream on its current device.
 
-    `torch.cuda.current_stream()` takes 3 to 9 us, most of it to find the device and to make the object. This one asks for the
-    stream's id, which takes 0.2 us, and keeps an object for each id.
+    `torch.cuda.current_stream()` takes 3 to 9 us, mostly to find the device and to create the object. This class queries the
+    stream's id, which takes 0.2 us, and caches one object per id.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -81,26 +78,26 @@ class CurrentStream:
 
 
 class BoundaryEvents:
-    """Takes events at boundaries and reads them, in order; CUDA events are used again."""
+    """Takes events at boundaries and reads them in order. CUDA events are reused."""
 
     def __init__(
         self, cuda: Any, clock: EpochClock, access: DeviceAccess, current_stream: Callable[[], Any] | None = None
     ) -> None:
-        """`current_stream` finds the calling thread's stream; without it `cuda.current_stream` does."""
+        """`current_stream` returns the calling thread's stream; default: `cuda.current_stream`."""
         self._cuda = cuda
         self._current_stream = current_stream or cuda.current_stream
         self._clock = clock
         self._access = access
-        self._free: dict[int, list[Any]] = {}  # by device, which an event keeps once it was recorded
+        self._free: dict[int, list[Any]] = {}  # by device: an event cannot change its device once recorded
         self._clocks: dict[int, DeviceClock] = {}  # by device
 
     @property
     def devices(self) -> Iterable[int]:
-        """The devices that events were taken on."""
+        """Devices on which events were taken."""
         return list(self._clocks)
 
     def take(self, stream: Any = None) -> BoundaryEvent | None:
-        """An event on `stream`, or on the current one; None where CUDA must not be called now (device_access.py)."""
+        """Record an event on `stream` (default: current). None if CUDA must not be called now (device_access.py)."""
         access = self._access
         if access.closed is not None:
             return None
@@ -124,7 +121,7 @@ class BoundaryEvents:
         return BoundaryEvent(event, device, stream.stream_id, host_ns, clock, host_ns)
 
     def settle(self, events: list[BoundaryEvent]) -> bool:
-        """Read the events that are done, which must come in the order of taking. False if one is not done yet."""
+        """Read finished events, given in the order in which they were taken. Returns whether all are done."""
         unread = [boundary for boundary in events if boundary.ticks_ns == NONE]
         if not unread:
             return True
@@ -141,7 +138,7 @@ class BoundaryEvents:
             access.is_calling = False
 
     def settle_within(self, events: list[BoundaryEvent], patience_ns: int) -> bool:
-        """As `settle`, but look again and again as long as the device passes an event every `patience_ns`."""
+        """Like `settle`, but repeat while the device passes at least one event every `patience_ns`."""
         clock = self._clock
         left, since_ns = len(events) + 1, clock.now_ns()
         while not self.settle(events):
@@ -164,5 +161,5 @@ class BoundaryEvents:
         clock.narrow(boundary.ticks_ns, boundary.not_before_ns, self._clock.now_ns())
         clock.last = boundary
         if last is not None:
-            self._free.setdefault(boundary.device, []).append(last.event)  # nothing is measured against it any more
+            self._free.setdefault(boundary.device, []).append(last.event)  # no longer needed for measuring
         return True

@@ -1,7 +1,7 @@
 """The recorder's clock: nanoseconds since the Unix epoch that never run backwards.
 
-The epoch is looked up once and the monotonic clock counts from there, as torch.profiler does, so that its recording and
-ours can be laid over each other.
+The epoch is read once, and the monotonic clock counts from there. torch.profiler does the same, so both recordings share one
+time axis.
 
     clock = EpochClock()
     clock.now_ns()  # 1_790_000_000_000_000_000
@@ -13,7 +13,7 @@ import time
 
 
 class EpochClock:
-    """Wall time as whole nanoseconds; `perf_ns` is the raw counter for measuring our own cost."""
+    """Wall time in whole nanoseconds. `perf_ns` is the raw counter, for measuring overhead."""
 
     perf_ns = staticmethod(time.perf_counter_ns)
 
@@ -26,5 +26,5 @@ class EpochClock:
         return time.perf_counter_ns() + self._offset_ns
 
     def sleep(self, duration_ns: int) -> None:
-        """Let the calling thread sleep for about `duration_ns`."""
+        """Sleep for about `duration_ns` in the calling thread."""
         time.sleep(duration_ns / 1e9)

@@ -1,27 +1,26 @@
-"""Whether the recorder may call CUDA now, and what happens when such a call fails.
+"""Decides whether the recorder may call CUDA now, and handles failing calls.
 
     access = DeviceAccess(torch.cuda, state.captures(), state.profiles())
-    if access.closed is None: event.record()    # else `closed` says why not
-    access.attempt(torch.cuda.mem_get_info, 0)  # None if it failed; from then on the device is lost
-    access.is_idle_within(1_000_000_000, [0])   # waits for cuda:0, but no longer
+    if access.closed is None: event.record()    # otherwise `closed` is the reason
+    access.attempt(torch.cuda.mem_get_info, 0)  # None if it failed; then the device counts as lost
+    access.is_idle_within(1_000_000_000, [0])   # waits at most 1 s for cuda:0
 
-The script must end as it would without the recorder, so the recorder's calls into CUDA follow the rules below. All of its
-modules ask here before they touch a device.
+The script must behave as it would without the recorder, so all CUDA calls of the recorder go through this module.
 
 Note [Captures of CUDA graphs]
-    While a stream is captured in CUDA's global mode, most calls of any thread are illegal, cudaEventQuery and
-    cudaEventSynchronize among them. Such a call fails, and the capture is lost (cudaStreamBeginCapture in CUDA's reference).
-    So the recorder makes no call while a torch.cuda.CUDAGraph of this process captures, in whatever mode and thread, or while
-    the calling thread's current stream captures for someone else.
+    During a capture in CUDA's global mode, most calls in any thread are illegal, including cudaEventQuery and
+    cudaEventSynchronize. Such a call fails and invalidates the capture (cudaStreamBeginCapture in CUDA's reference). So the
+    recorder makes no call while any torch.cuda.CUDAGraph of this process captures, or while the calling thread's current
+    stream is being captured by other code.
 
 Note [A lost device]
-    After an illegal address or a failed assertion on the device, each later call fails with the same error, and the script
-    gets it from its own next call. A device whose work never ends (a collective that waits for a lost rank) gives no error.
-    In both cases the recorder makes no further call, and writes what it has read until then.
+    After an illegal address or a failed assertion on the device, every later call fails with the same error. The script gets
+    that error from its next call. If work never ends (a collective that waits for a lost rank), there is no error. In both
+    cases the recorder stops calling CUDA and writes what it has read so far.
 
 Note [A profile of the script's own]
-    CUPTI records every call of the process. While the script profiles itself, the recorder takes no events: they would be
-    rows in the script's profile.
+    CUPTI records every CUDA call of the process. The recorder takes no events while the script profiles itself, because they
+    would appear in the script's profile.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from typing import Any, TypeVar
 
 from traces.model.trace import Untimed
 
-# How long the recorder waits for a device that makes no progress, when the script ends.
+# How long the recorder waits at the end of the script for a device that makes no progress.
 PATIENCE_NS = 1_000_000_000
 
 T = TypeVar("T")
 
 
 class DeviceAccess:
-    """One process's access to its devices. May be used from any thread."""
+    """Guards all CUDA calls of the recorder in this process. Any thread may use it."""
 
     def __init__(self, cuda: Any, captures: Sized, profiles: Sized) -> None:
-        """`captures` holds the graphs that are being captured, `profiles` the script's profiles under way."""
+        """`captures`: graphs being captured; `profiles`: running profiles of the script."""
         self.lost = ""  # why the device is lost, in one line; "" if it is not
-        self.is_calling = False  # within a call into CUDA, which may not return
+        self.is_calling = False  # whether a CUDA call is running; it may hang
         self._cuda, self._captures, self._profiles = cuda, captures, profiles
 
     @property
@@ -58,10 +57,10 @@ class DeviceAccess:
         if self._captures:
             return True
         if self._profiles:
-            return False  # to ask CUDA would be a row in the script's profile
+            return False  # a CUDA call would appear in the script's profile
         try:
             return bool(self._cuda.is_current_stream_capturing())
-        except RuntimeError:  # the legacy stream, while a stream that blocks it captures (cudaErrorStreamCaptureImplicit)
+        except RuntimeError:  # legacy stream, blocked by a capture (cudaErrorStreamCaptureImplicit)
             return True
 
     @property
@@ -71,7 +70,7 @@ class DeviceAccess:
 
     @property
     def closed(self) -> Untimed | None:
-        """Why the device must not be called now; None if it may be. `Untimed.NO` if the script does not use it."""
+        """Why CUDA must not be called now; None if it may be. `Untimed.NO`: the script does not use CUDA."""
         if self.lost:
             return Untimed.LOST
         if not self._cuda.is_initialized():
@@ -81,11 +80,11 @@ class DeviceAccess:
         return Untimed.PROFILE if self._profiles else None
 
     def lose(self, reason: BaseException | str) -> None:
-        """A call has failed, or the device's work does not end. See Note [A lost device]."""
+        """Mark the device as lost: a call failed or its work does not end. See Note [A lost device]."""
         self.lost = self.lost or str(reason).partition("\n")[0]
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
-        """`call(*args)` into CUDA, or None where it may not be called or fails."""
+        """Return `call(*args)`, a CUDA call; None if CUDA must not be called or the call fails."""
         if self.closed is not None:
             return None
         self.is_calling = True
@@ -98,7 +97,7 @@ class DeviceAccess:
             self.is_calling = False
 
     def is_idle_within(self, limit_ns: int, devices: Iterable[int]) -> bool:
-        """Wait until all streams of these devices are done. False after the limit, or if no call is possible."""
+        """Wait until these devices are idle. Returns False after the limit, or if CUDA must not be called."""
         if self.closed is not None:
             return False
         done = threading.Event()
@@ -111,6 +110,6 @@ class DeviceAccess:
                 self.lose(error)
             done.set()
 
-        # CUDA has no wait with a time limit. A thread that waits for ever ends with the process.
+        # CUDA has no wait with a time limit. If this thread waits forever, it ends with the process.
         threading.Thread(target=wait, name="trace-wait", daemon=True).start()
         return done.wait(limit_ns / 1e9) and not self.lost

@@ -1,4 +1,4 @@
-"""The boundary events of the step under way, in the order of taking, and why some could not be taken.
+"""The boundary events of the current step, in order, and the reason if some could not be taken.
 
 begin = taken.take()            # on the current stream
 events, untimed = taken.handed_out()        # the step has ended
@@ -18,11 +18,11 @@ class TakenEvents:
 
     def __init__(self, events: BoundaryEvents, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []
-        self.untimed = Untimed.NO  # why some could not be taken
+        self.untimed = Untimed.NO  # reason if some could not be taken
         self._events, self._access = events, access
 
     def take(self, stream: Any = None) -> BoundaryEvent | None:
-        """An event on this stream, or on the current one; None where CUDA must not be called."""
+        """Take an event on `stream` (default: current). Returns None if CUDA must not be called."""
         event = self._events.take(stream)
         if event is not None:
             self.taken.append(event)
@@ -31,12 +31,12 @@ class TakenEvents:
         return event
 
     def forget_read(self) -> None:
-        """Between steps of a script that has none, events would pile up: drop them if all were read."""
+        """Drop the events if all were read. Without steps they would accumulate."""
         if self._events.settle(self.taken):
             self.taken.clear()
 
     def handed_out(self) -> tuple[list[BoundaryEvent], Untimed]:
-        """What was taken, for a step that has ended; the next one begins with nothing."""
+        """Return and clear the events of the step that has ended."""
         out = self.taken, self.untimed
         self.taken, self.untimed = [], Untimed.NO
         return out

@@ -1,6 +1,6 @@
-"""The surfaces of torch that the recorder listens at, one per file and named after it.
+"""Wrappers around torch functions that report to the recorder, one file per part of torch.
 
-None changes what torch does; each reports to the recorder and calls the original, be it torch's own or the replayer's.
+Each wrapper reports and then calls the original, which is torch's or the replayer's. None changes what torch does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ _SURFACES = (
 
 
 def install_all(torch: ModuleType) -> None:
-    """Listen at every surface; once per process."""
+    """Install all wrappers, once per process."""
     for name in _SURFACES.split():
         import_module(f"tracer.surfaces.{name}").install(torch)

@@ -1,4 +1,4 @@
-"""Reporting a call to the recorder before it is made.
+"""Reports a call to the recorder before making it.
 
 patch(F, mse_loss=before(F.mse_loss, "loss_called"))
 """
@@ -13,7 +13,7 @@ from traces.script.patching import around
 
 
 def before(call: Callable[..., Any], report: str) -> Callable[..., Any]:
-    """`call`, with the recorder's method `report` called first where this process is recorded."""
+    """Wrap `call`: if this process is recorded, call the recorder's method `report` first."""
 
     def reported(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if (to := recorder()) is not None:

@@ -1,4 +1,4 @@
-"""os._exit: ends a process without a word to anyone; what was recorded so far is written first.
+"""os._exit: write the recording before the process ends.
 
 os._exit(0)
 """
@@ -15,7 +15,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap `os._exit`. A forked child has no recorder, so those of multiprocessing leave as ever."""
+    """Wrap `os._exit`. Forked children, such as those of multiprocessing, have no recorder."""
 
     def _exit(leave: Callable[[int], NoReturn], status: int) -> NoReturn:
         if (recorder := started()) is not None:

@@ -1,4 +1,4 @@
-"""torch.autograd: from the making of the first gradient to the end of the engine's run is the script's "backward" phase.
+"""torch.autograd: the "backward" phase lasts from making the first gradient to the end of the engine's run.
 
 loss.backward()     # reaches torch.autograd.backward
 """
@@ -12,5 +12,5 @@ from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the entries to autograd's engine; one calls the other, and only the outermost counts."""
+    """Wrap the entry points of autograd's engine. They call each other; only the outermost counts."""
     ScriptHooks(torch, recorder, optimizers()).backward()

@@ -1,4 +1,4 @@
-"""torch.cuda.CUDAGraph: between the two ends of a capture the recorder leaves CUDA alone, and a replay is what was captured.
+"""torch.cuda.CUDAGraph: no CUDA calls during a capture; each replay repeats the calls captured.
 
 with torch.cuda.graph(g := torch.cuda.CUDAGraph()):     # captures.add(g); calls are noted
     y = model(static_x)
@@ -16,7 +16,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the two ends of a capture, and replays. A build without CUDA has none."""
+    """Wrap the begin and end of captures, and replays. A build without CUDA has none."""
     cls: Any = torch.cuda.CUDAGraph
     if not hasattr(cls, "capture_begin"):
         return
@@ -42,7 +42,7 @@ def install(torch: ModuleType) -> None:
             under_way.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        """A replay within a module's call or a backward pass (make_graphed_callables) is a part of that."""
+        """Replay. Within a module's call or a backward pass (make_graphed_callables) it belongs to that."""
         to = started()
         if to is None or to.phase or in_module():
             return replay(self, *args, **kwargs)

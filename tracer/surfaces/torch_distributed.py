@@ -1,17 +1,17 @@
-"""torch.distributed: each collective that the script calls, with its bytes, group and time; and which rank this process is.
+"""torch.distributed: records each collective that the script calls, and the rank of this process.
 
     dist.all_reduce(gradient)           # operation, bytes of this rank's input, dtype, group, backend, duration
-    dist.all_gather_object(facts, x)    # made of several collectives: one row with the bytes of all
+    dist.all_gather_object(facts, x)    # consists of several collectives: one row with their total bytes
 
 Note [When a collective has ended]
-    A blocking call has ended when it returns; with NCCL the stream waits rather than the host, so events around the call
-    measure it. For an asynchronous one, gloo's future calls back in gloo's own thread, which disturbs nothing. NCCL's would run
-    the callback on a stream of its own, and hold the result's memory for that; so there events around the script's wait measure
-    it (torch_distributed_work.py). A collective whose wait cannot be seen has the duration of its call and is marked
-    (`Ending.UNSEEN`), as has what a manager only collects, and on the host whatever has no future.
+    A blocking call ends when it returns. With NCCL the stream waits instead of the host, so events around the call measure it.
+    An asynchronous gloo collective ends when its future calls back, in gloo's own thread. NCCL would run the callback on its
+    own stream and hold the result's memory for it. So events around the script's wait measure NCCL collectives
+    (torch_distributed_work.py). If the wait is not visible, the duration is that of the call, marked `Ending.UNSEEN`. This also
+    applies to calls that a coalescing manager collects, and to host collectives without a future.
 
-What PyTorch starts in C++ (DistributedDataParallel's buckets, functional collectives) passes here only where the process group
-is written in Python. Otherwise the profile has it, or PyTorch's flight recorder (tracer/writing/flight_recorder.py).
+Collectives that PyTorch starts in C++ (DistributedDataParallel's buckets, functional collectives) pass here only if the process
+group is written in Python. Otherwise they are in the profile or the flight recorder (tracer/writing/flight_recorder.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tracer.writing.collectives import CollectiveCall
 from traces.model.trace import NONE, Ending
 from traces.script.patching import argument, around, patch, patch_everywhere
 
-# By operation, the argument that is this rank's input; "" for none, or for what is made of other operations.
+# The argument with this rank's input, by operation. "": no input, or composed of other operations.
 _INPUTS = {
     name: given
     for given, names in {
@@ -50,8 +50,8 @@ _INPUTS = {
     for name in names.split()
 }
 
-# Methods of a process group, each with its operation and the place of this rank's input among the arguments; DDP's Reducer and
-# functional collectives call them by place.
+# Methods of a process group, with their operation and the position of this rank's input. DDP's Reducer and functional
+# collectives pass arguments by position.
 _METHODS = {
     method: (name, place)
     for name, place, methods in (
@@ -70,22 +70,22 @@ _METHODS = {
     for method in methods.split()
 }
 
-# Functions that have got another name since profilers gave them theirs.
+# Renamed functions, with the names that profilers still use.
 _KNOWN_AS = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
 
 
-Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # finds an argument of a call
+Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # returns an argument of a call
 
 
 class _Here(threading.local):
-    """The call that this thread is in: what it calls in turn is a part of it."""
+    """The outermost collective of this thread; nested calls are part of it."""
 
     call: _RunningCollective | None = None
 
 
 @dataclass
 class _RunningCollective:
-    """One collective in progress; a composed one consists of others, and its bytes are theirs."""
+    """A collective in progress. A composed one consists of others and sums their bytes."""
 
     is_composed: bool
     name: str = ""
@@ -94,11 +94,11 @@ class _RunningCollective:
     bytes: int = 0
     dtypes: set[str] = field(default_factory=set)
     device: Any = None  # of its tensors
-    stream: Any = None  # that will wait for it, if any
+    stream: Any = None  # the stream that will wait for it, if any
     begin: BoundaryEvent | None = None  # on that stream
 
     def add(self, tensors: Any) -> None:
-        """Count an input: a tensor, a list of them, or nothing."""
+        """Add the bytes of an input: a tensor, a list of tensors, or nothing."""
         if isinstance(tensors, list | tuple):
             for tensor in tensors:
                 self.add(tensor)
@@ -122,7 +122,7 @@ class _CollectiveWrappers:
         self._patched: set[type] = set()  # classes of process groups
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
-        """`call`, noted when it has ended well. What fails, and what a rank outside the group does, is not communication."""
+        """Wrap `call` to record it on success. Calls of ranks outside the group are not recorded."""
         if name != "batch_isend_irecv":
             return self._noted(call, name, argument(call, given) if given else None, self._member(argument(call, "group")))
         operations_of = argument(call, "p2p_op_list")
@@ -165,7 +165,7 @@ class _CollectiveWrappers:
         return noted
 
     def _member(self, given: Argument) -> Argument:
-        """What finds the process group of a call, by what is `given`; None where there is none yet, or without this rank."""
+        """A function that returns the process group of a call; None if it does not exist or lacks this rank."""
         dist = self._dist
 
         def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -175,7 +175,7 @@ class _CollectiveWrappers:
         return find
 
     def _stream(self, device: Any) -> Any:
-        """The stream that will wait for an operation on tensors of this device; None on the host's."""
+        """The stream that will wait for an operation on this device; None for the host."""
         return self._cuda.current_stream(device) if device is not None and device.type == "cuda" else None
 
     def _note(self, to: Recorder, operation: _RunningCollective, result: Any) -> None:
@@ -191,7 +191,7 @@ class _CollectiveWrappers:
             to.communication.communicated(call_until_now(), ending=Ending.UNSEEN)
         elif result is None and backend == "gloo":
             to.communication.communicated(call_until_now())
-        elif result is None:  # without an event on a stream that waits, as while a graph is captured, nobody knows
+        elif result is None:  # without an event (graph capture) the end is unknown
             is_unseen = begin is None and stream is not None
             to.communication.communicated(call_until_now(), begin, stream, Ending.UNSEEN if is_unseen else Ending.SEEN)
         elif backend == "gloo" and (future := _future(result)) is not None:
@@ -202,23 +202,23 @@ class _CollectiveWrappers:
             to.communication.communicated(call_until_now(), ending=Ending.UNSEEN)
 
     def _is_collecting(self, group: Any) -> bool:
-        """Whether a coalescing manager of this group is open, which begins when it is left what was called in it."""
+        """Whether a coalescing manager of this group is open. It starts its calls when it is left."""
         return group in self._dist.distributed_c10d._world.pg_coalesce_state
 
     def _works_of(self, result: Any) -> list[Any]:
-        """What a call gave to wait for: a work, or those of a batch. Empty if it is anything else."""
+        """The works that a call returned, one or a list; empty for other results."""
         works = result if isinstance(result, list) else [result]
         return works if all(isinstance(work, self._dist.Work) for work in works) else []
 
     def _backend(self, group: Any, device: Any) -> str:
-        """The backend that served the device; a group may have one for the CPU and another for GPUs."""
+        """The backend for this device. A group may use different ones for CPU and GPUs."""
         try:
             return str(group._get_backend(device or group._device_types[0]).name())
-        except (RuntimeError, AttributeError, IndexError):  # a process group of the user's own
+        except (RuntimeError, AttributeError, IndexError):  # a user-defined process group
             return str(self._dist.get_backend(group))
 
     def collecting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A coalescing manager: what it begins when it is left was called, and noted, within."""
+        """Wrap a coalescing manager. Its operations were recorded when they were called inside it."""
         here = self._here
 
         @contextmanager
@@ -239,7 +239,7 @@ class _CollectiveWrappers:
         return collect
 
     def join(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`init_process_group`: from then on it is known which rank this process is."""
+        """Call `init_process_group`, then note the rank of this process."""
         result = call(*args, **kwargs)
         if (to := started()) is not None:
             to.communication.joined(self._dist.get_rank())
@@ -247,7 +247,7 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """What C++ begins by itself passes through a process group that is written in Python."""
+        """Wrap a process group written in Python, which C++ calls for its collectives."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():
@@ -260,9 +260,9 @@ class _CollectiveWrappers:
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the operations wherever torch keeps them. A build without torch.distributed has none.
+    """Wrap the operations wherever torch keeps them, if the build has torch.distributed.
 
-    What is deprecated calls what took its place, and its warning names the line that called it: it stays as it is.
+    Deprecated functions are not wrapped. They call their replacements, and their warning must name the script's line.
     """
     dist = torch.distributed
     if not dist.is_available():
@@ -278,12 +278,12 @@ def install(torch: ModuleType) -> None:
 
 
 def _at(place: int) -> Argument:
-    """What finds the argument at a place, of a method that is called with all of them by place; None if it is not there."""
+    """A function that returns the positional argument at `place`, or None if it is missing."""
     return lambda args, _: args[place] if place < len(args) else None
 
 
 def _future(work: Any) -> Any:
-    """The future of a pending operation, or None: gloo has none for sends, receives and batches of them."""
+    """The future of a pending operation, or None: gloo has none for sends and receives."""
     try:
         return work.get_future()
     except (AttributeError, RuntimeError):

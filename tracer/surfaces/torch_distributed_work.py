@@ -1,15 +1,15 @@
-"""torch.distributed.Work and torch.futures.Future: when a script waits for an asynchronous collective.
+"""torch.distributed.Work and torch.futures.Future: records when a script waits for an asynchronous collective.
 
     works.watch([dist.all_reduce(gradient, async_op=True)], pending)
     work.wait()         # events on the waiting stream, before and after
 
-The first wait counts, from whatever thread and on whatever stream, be it `wait`, `synchronize` or `block_current_stream`, or
-the `wait` of a future. What C++ waits for by itself does not pass here. A work holds its tensors, so nothing here keeps one
-alive: one that ends without a wait is given up.
+The first wait counts, in any thread and on any stream: `wait`, `synchronize` or `block_current_stream` of the work, or `wait`
+of its future. Waits in C++ are not seen. A work holds its tensors, so this module keeps only weak references. A work that is
+deleted without a wait is given up.
 
 Note [Names of code]
-    pybind11 asks a Python subclass of Work whether it overrides a method, and takes a call from within that very override for
-    one to the base class. It knows the override by the name of the running code, which therefore is the method's.
+    For a Python subclass of Work, pybind11 checks whether it overrides a method. It treats a call from inside that override as
+    a call to the base class. It recognizes the override by the name of the running code, so the wrapper gets that name.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _WAITS = ("wait", "synchronize", "block_current_stream")
 
 
 class _WaitHandle:
-    """One work of a collective; the script waits for it or for one of its futures."""
+    """One work of a collective. The script waits for it or for one of its futures."""
 
     def __init__(self, pending: PendingCollective) -> None:
         self.pending = pending
         self.is_used = False
-        self.handles = 0  # objects alive that it can be waited for by
+        self.handles = 0  # live objects (work and futures) that can be waited for
 
     def drop(self) -> None:
         self.handles -= 1
@@ -41,7 +41,7 @@ class _WaitHandle:
 
 
 class Works:
-    """Pending works, by identity: their classes may define equality as they like."""
+    """Pending works by identity, because their classes may define equality."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -53,7 +53,7 @@ class Works:
         patch(future, wait=self._waiting(future.wait))
 
     def watch(self, works: Sequence[Any], pending: PendingCollective) -> None:
-        """Each of these is a part of an operation that has begun."""
+        """Watch the works of an operation that has begun."""
         for work in works:
             for cls in type(work).__mro__:
                 if cls not in self._patched and issubclass(cls, self._torch.distributed.Work):
@@ -79,7 +79,7 @@ class Works:
         patch(cls, **{name: self._waiting(vars(cls)[name]) for name in _WAITS if name in vars(cls)})
 
     def _waiting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, which waits for a work or a future, with events around it if it is the first for one of ours."""
+        """Wrap `call`, a wait. Take events around the first wait for a watched work or future."""
 
         @wraps(call)
         def waiting(waitable: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,7 +99,7 @@ class Works:
         return waiting
 
     def _get_future(self, call: Callable[..., Any], work: Any) -> Any:
-        """`get_future` of C++'s works; a subclass in Python makes futures that wait for no stream."""
+        """Return the future of a C++ work and watch it. Futures of Python subclasses wait for no stream."""
         future = call(work)
         handle = self._handle_of(work) if self._handles else None
         if handle is not None and not handle.is_used:

@@ -1,8 +1,8 @@
-"""torch.nn.functional: the call of a loss function begins the loss.
+"""torch.nn.functional: calling a loss function begins the loss phase.
 
-    loss = F.cross_entropy(output, target)      # also from within nn.CrossEntropyLoss, or from within a model
+    loss = F.cross_entropy(output, target)      # also inside nn.CrossEntropyLoss or a model
 
-The names are those that `traces.script.phase_rule.LOSS_OPS` knows as ops, as far as they are functions here.
+The names correspond to the ops in `traces.script.phase_rule.LOSS_OPS`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""torch.nn.Module: the call of an outermost module begins a forward pass; moving a module is set-up; under the profiler each
-call is a range.
+"""torch.nn.Module: calling an outermost module begins a forward pass; moving a module is set-up.
 
-    output = model(batch)       # reported once, not for each of its layers
-    model.cuda()                # its hundreds of copies are no batches on their way to the device
-    ranges.begin()              # from here on the profiler sees "nn.Module: ResNet_0", "nn.Module: Conv2d_0", ...
+output = model(batch)       # reported once, not for each layer
+model.cuda()                # set-up: its copies are not input batches
+ranges.begin()              # the profiler now records "nn.Module: ResNet_0", "nn.Module: Conv2d_0", ...
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _CALLS = ModuleCalls()  # torch's modules are global
 
 
 def in_module() -> bool:
-    """Whether this thread is within a module's call."""
+    """Whether this thread is inside a module's call."""
     return bool(_CALLS.inside)
 
 
@@ -35,23 +34,23 @@ def install(torch: ModuleType) -> None:
 
 
 def as_nested_module(torch: ModuleType, call: Any) -> Any:
-    """`call`, wrapped as the call of a module within another one is."""
+    """Wrap `call` like the call of a nested module."""
     calls = ModuleCalls()
     calls.inside = True
     return ScriptHooks(torch, recorder, optimizers()).module_call(call, calls)
 
 
 class ModuleRanges:
-    """A range of the profiler around each call of a module, under the name that torch.profiler with stacks gives it: the class,
-    and the 0-based index of the module among those of its class that were called.
+    """Adds a profiler range around each module call, named as torch.profiler names it with stacks.
 
-    `Module.__call__` is replaced between `begin` and `end` alone, so that steps outside the profile pay nothing. Where
-    torch.compile has compiled anything it stays as it is: what is compiled depends on it, and would be compiled again.
+    The name is the class and the 0-based index of the module among the called modules of that class. `Module.__call__` is
+    replaced only between `begin` and `end`, so other steps are not slowed. It is not replaced once torch.compile has compiled
+    anything, because that would cause recompilation.
     """
 
     def __init__(self, torch: ModuleType) -> None:
         self._cls: Any = torch.nn.Module
-        # Ranges of C++, a tenth of what `record_function` costs. They are filed under cpu_op; the importer knows their names.
+        # C++ ranges, ten times cheaper than `record_function`. They appear as cpu_op; the importer knows their names.
         self._range: Any = torch._C._profiler._RecordFunctionFast
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._new = ModuleNames()

@@ -1,16 +1,16 @@
 # mypy: allow-untyped-calls
-"""torch.nn.parallel: the parts of nn.DataParallel, each timed on the host and on its own device.
+"""torch.nn.parallel: records DataParallel stages, each timed on the host and on its own device.
 
-    model = nn.DataParallel(net)                # or data_parallel(net, batch), or the four primitives called by hand
-    loss = criterion(model(batch), target)      # parts: scatter, replicate, parallel_apply for each replica, gather
+    model = nn.DataParallel(net)                # or data_parallel(net, batch), or the four primitives directly
+    loss = criterion(model(batch), target)      # scatter, replicate, parallel_apply per replica, gather
     loss.backward()                             # gather_backward, broadcast_backward
 
-While the recorder's window of torch.profiler is open, each part is also a range in the profile ("DataParallel.gather", and
-"DataParallel.parallel_apply#1" for the replica on cuda:1), from which an import makes the same parts.
+In profiled steps, each stage is also a range in the profile ("DataParallel.gather", or "DataParallel.parallel_apply#1" for the
+replica on cuda:1). The importer turns these ranges back into stages.
 
 Note [One part, one device]
-    A part is timed on one device: a replica on its own, scatter and replicate on the first device that they give to, gather
-    on the one that it collects on, and the backward pass on the one whose gradients autograd hands in.
+    A stage is timed on one device: a replica on its own device, scatter and replicate on their first target, gather on its
+    target, and a backward stage on the device of its gradients.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from traces.script.patching import OutermostCalls, argument, around, patch_every
 
 @contextmanager
 def _part_on(name: str, device: int | None, thread: str, label: str = "") -> Iterator[None]:
-    """One part. `device` is an index, or None for the current device; `thread` is the thread's role."""
+    """Record one stage. `device`: index, or None for the current device; `thread`: role of the thread."""
     to = recorder()
     if to is None:
         yield
@@ -45,19 +45,19 @@ def _part_on(name: str, device: int | None, thread: str, label: str = "") -> Ite
 
 
 def _stream(device: int | None) -> Any:
-    """The device's current stream for this thread, or None for that of the current device."""
+    """This thread's current stream on the device; None for the current device."""
     return torch.cuda.current_stream(device) if device is not None and torch.cuda.is_initialized() else None
 
 
 def _part(name: str, device: int | None) -> AbstractContextManager[None]:
-    """A part of the calling thread; autograd has a thread for each device."""
+    """Record a stage in the calling thread. Autograd has one thread per device."""
     if not name.endswith("_backward"):
         return _part_on(name, device, "")
     return _part_on(name, device, "backward" if device is None else f"backward {device}")
 
 
 def _forward(here: OutermostCalls, call: Callable[..., Any], module: str) -> Callable[..., Any]:
-    """`call` on a module, which is a forward pass of it unless it is a step within one."""
+    """Wrap `call` on a module: it begins a forward pass, unless it runs inside one."""
     module_of = argument(call, module)
 
     @wraps(call)
@@ -73,7 +73,7 @@ def _forward(here: OutermostCalls, call: Callable[..., Any], module: str) -> Cal
 
 
 def replicas(call: Callable[..., Any], modules: Any, *args: Any, **kwargs: Any) -> Any:
-    """`parallel_apply`: it makes a thread per module, sets the device there and calls the module. That call is the part."""
+    """Call `parallel_apply`, recording each replica's module call as a stage in its own thread."""
     return call([_replica(number, module) for number, module in enumerate(modules)], *args, **kwargs)
 
 
@@ -87,7 +87,7 @@ def _replica(number: int, module: Any) -> Callable[..., Any]:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap the parts, and what is a forward pass without being a module."""
+    """Wrap the stages, and functions that are forward passes without being modules."""
     hooks, parallel = DataParallelHooks(torch_module, _part), torch_module.nn.parallel
     hooks.install()
     patch_everywhere(parallel.parallel_apply, around(parallel.parallel_apply, replicas))

@@ -1,10 +1,10 @@
-"""torch.nn.parallel.DistributedDataParallel: its C++ reduces gradients in buckets and keeps count of them.
+"""torch.nn.parallel.DistributedDataParallel: records the log of its gradient buckets.
 
     model = DistributedDataParallel(net)    # provenance["ddp"]: bytes of each bucket, times of the reductions
 
-Python is not called when a bucket is reduced, unless the process group is written in Python, and a communication hook would
-change how it is done. The operations are in PyTorch's flight recorder (tracer/writing/flight_recorder.py); what the reducer
-itself logs is read when the recording is written and before the process group is destroyed.
+C++ reduces the buckets without calling Python, unless the process group is written in Python. A communication hook would change
+the reduction, so none is used. The operations are in PyTorch's flight recorder (tracer/writing/flight_recorder.py). The
+reducer's log is read when the recording is written and before the process group is destroyed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from traces.script.patching import argument, around, patch_around, patch_everywh
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the making of a model and the end of its process group."""
+    """Wrap the constructor, and the destruction of process groups."""
     dist = torch.distributed
     if not dist.is_available():
         return

@@ -1,4 +1,4 @@
-"""torch.nn.utils: clipping gradients belongs neither to the backward pass before it nor to the optimizer after it.
+"""torch.nn.utils: clipping gradients is part of neither the backward nor the optimizer phase.
 
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 """
@@ -14,7 +14,7 @@ _CLIPPING = "clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_nor
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap them wherever torch keeps them; `torch.nn.utils.get_total_norm` is `_get_total_norm` elsewhere."""
+    """Wrap clipping wherever torch keeps it (`torch.nn.utils.get_total_norm` is also `_get_total_norm`)."""
     for name in _CLIPPING.split():
         call = getattr(torch.nn.utils, name)
         wrapped = before(call, "aside_called")

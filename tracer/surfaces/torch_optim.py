@@ -1,8 +1,8 @@
-"""torch.optim: `step` and `zero_grad` are phases of the script, and the first optimizer's `step` ends a step.
+"""torch.optim: `step` and `zero_grad` are phases, and the first optimizer's `step` ends a training step.
 
 optimizer.zero_grad()       # phase "zero_grad"
 loss.backward()
-optimizer.step()            # phase "optimizer"; when it returns, the training step is over
+optimizer.step()            # phase "optimizer"; ends the training step
 """
 
 from __future__ import annotations

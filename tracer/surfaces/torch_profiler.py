@@ -1,7 +1,7 @@
-"""torch.autograd.profiler: a script that profiles itself finds the profiler free, and none of the recorder's calls in it.
+"""torch.autograd.profiler: stops the recorder's profiler and its CUDA calls while the script profiles itself.
 
-with torch.profiler.profile() as prof:      # ends the recorder's own window, if that is open
-    ...                                     # no event is taken until it ends
+with torch.profiler.profile() as prof:      # ends the recorder's window if one is open
+    ...                                     # no events are taken here
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the two ways in which a profile begins, and its end."""
+    """Wrap both ways to start a profile, and its end."""
     cls: Any = torch.autograd.profiler.profile
     under_way = profiles()
 

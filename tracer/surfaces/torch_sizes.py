@@ -1,11 +1,11 @@
 # mypy: allow-untyped-calls
-"""torch's functions with data-dependent result sizes: the sizes are recorded, in order.
+"""Functions with data-dependent result sizes: records the sizes in order.
 
-    kept = boxes[scores > 0.5]          # noted: a replay, which has no scores, makes as many rows
+    kept = boxes[scores > 0.5]          # a replay has no scores; it returns the recorded number of rows
     labels = labels.unique()
 
-Nothing more is computed or waited for: the size is read off the result. A function that calls another one of these is
-noted once.
+The size is read from the result, without extra computation or waiting. If one of these functions calls another, it is recorded
+once.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE
 from traces.script.patching import patch, replaced
 
-NONZERO = "aten::nonzero"  # of all searches for what is not zero: that is what they come down to on a GPU
+NONZERO = "aten::nonzero"  # recorded for all searches of nonzero elements, as on a GPU
 
 
 class Found(NamedTuple):
-    """One search: the op under which a replay asks, the shape of the tensor that was searched, and how much was found."""
+    """One search: the op, the shape of the searched tensor, and the number of elements found."""
 
     op: str
     searched: Shape
     size: int
 
 
-_AS_SEQUENCE, _ITEM = 13, 3  # places of tp_as_sequence in a type, and of sq_item in what that points to, in words
+_AS_SEQUENCE, _ITEM = 13, 3  # offsets in words: tp_as_sequence in a type, sq_item in its target
 
-Seen = Callable[..., Iterator[Found]]  # of a call's result and arguments
+Seen = Callable[..., Iterator[Found]]  # called with a call's result and arguments
 
 
 class _Within(threading.local):
     another = False
 
 
-_WITHIN = _Within()  # of this thread; the surfaces are global, and so are threads
+_WITHIN = _Within()  # per thread
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap them as functions of torch and as methods of torch.Tensor, and of its subclasses that have their own."""
+    """Wrap them as functions of torch, and as methods of torch.Tensor and its subclasses."""
     counts = counting(torch_module)
     seen: dict[str, Seen] = {
         "nonzero": _nonzero,
@@ -80,10 +80,10 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 
 
 def _is_no_sequence(cls: type) -> None:
-    """Make C's PySequence_Check say no of these objects again, as of torch's tensors.
+    """Make PySequence_Check (C) return false for these objects again, as for unpatched tensors.
 
-    A class with a `__getitem__` of Python's has one in C for sequences too, and `torch.Tensor([[x]])` then asks an `x` of no
-    dimensions for its length. The layout is that of PyTypeObject and PySequenceMethods (CPython's Include/cpython/object.h).
+    A Python `__getitem__` also sets the C slot for sequences. Then `torch.Tensor([[x]])` asks a scalar `x` for its length.
+    The layout is that of PyTypeObject and PySequenceMethods (CPython's Include/cpython/object.h).
     """
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -110,7 +110,7 @@ def _noting(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) 
 
 
 def _noting_index(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) -> Callable[..., Any]:
-    """`x[index]` is common, and masks in it are not: the rest goes through as it is."""
+    """Wrap `x[index]`. Indices without masks, the common case, are passed on at once."""
     noting = _noting(call, see, counts)
 
     @wraps(call)
@@ -123,7 +123,7 @@ def _noting_index(call: Callable[..., Any], see: Seen, counts: Callable[[Any], b
 
 
 def _masks(index: Any) -> list[Any]:
-    """The masks on the device, or on the host where there is no device, among the parts of an index."""
+    """The boolean and uint8 tensors among the parts of an index."""
     if isinstance(index, tuple):
         return [mask for part in index for mask in _masks(part)]
     return [index] if _is_mask(index) else []
@@ -139,7 +139,7 @@ def _nonzero(result: Any, searched: Any, **kwargs: Any) -> Iterator[Found]:
 
 
 def _where(result: Any, condition: Any, *args: Any, **kwargs: Any) -> Iterator[Found]:
-    if not args and not kwargs:  # with values to choose from it searches nothing
+    if not args and not kwargs:  # with values to choose from, it does not search
         yield from _nonzero(result, condition)
 
 
@@ -149,14 +149,14 @@ def _masked_select(result: Any, source: Any, mask: Any, **kwargs: Any) -> Iterat
 
 def _getitem(result: Any, source: Any, index: Any) -> Iterator[Found]:
     for mask in _masks(index):
-        if mask.is_cuda is source.is_cuda:  # the host searches its own itself
+        if mask.is_cuda is source.is_cuda:  # a mask on the host is searched on the host
             yield Found(NONZERO, tuple(mask.shape), _length_found(result, source, index))
 
 
 def _length_found(result: Any, source: Any, index: Any) -> int:
-    """How many elements the masks of an index chose: the length of the result where they stand.
+    """Number of elements that the masks of an index chose: the length of the result at their position.
 
-    NONE where the other parts make this hard to work out: lists, and tensors of more dimensions.
+    NONE if the index also has lists or tensors with more than one dimension.
     """
     parts = index if isinstance(index, tuple) else (index,)
     tensors = [part for part in parts if hasattr(part, "dim")]
@@ -164,7 +164,7 @@ def _length_found(result: Any, source: Any, index: Any) -> int:
         return NONE
     chosen = [i for i, part in enumerate(parts) if hasattr(part, "dim")]
     if chosen[-1] - chosen[0] >= len(chosen) and any(not isinstance(part, int) for part in _between(parts, chosen)):
-        return int(result.shape[0])  # apart from each other, they come first in the result
+        return int(result.shape[0])  # separated masks come first in the result
     taken = sum(_dimensions(part) for part in parts)
     place = 0
     for part in parts[: chosen[0]]:
@@ -177,14 +177,14 @@ def _between(parts: Any, chosen: list[int]) -> list[Any]:
 
 
 def _dimensions(part: Any) -> int:
-    """How many of the source's dimensions a part of an index takes."""
+    """Number of source dimensions that one part of an index consumes."""
     if _is_mask(part):
         return int(part.dim())
     return 0 if part is None or part is Ellipsis else 1
 
 
 def _distinct(op: str, op_of_slices: str, place: int, result: Any, source: Any, *args: Any, **kwargs: Any) -> Iterator[Found]:
-    """Of `unique` and `unique_consecutive`, whose argument `dim` is the one at this `place` after the source."""
+    """Sizes from `unique` and `unique_consecutive`. `place`: position of the argument `dim` after the source."""
     dim = args[place] if len(args) > place else kwargs.get("dim")
     yield Found(op if dim is None else op_of_slices, tuple(source.shape), _length(result, dim))
 
@@ -193,10 +193,10 @@ def _repeat_interleave(
     result: Any, source: Any, repeats: Any = None, dim: Any = None, *, output_size: Any = None
 ) -> Iterator[Found]:
     if output_size is not None or isinstance(repeats, int):
-        return  # known from the shapes
+        return  # known from shapes
     if repeats is None:
         yield Found("aten::repeat_interleave", tuple(source.shape), result.shape[0])
-    else:  # one number for all is spread over them first
+    else:  # a single count is first expanded
         length = source.numel() if dim is None else source.shape[dim]
         yield Found("aten::repeat_interleave", (length,), _length(result, dim))
 

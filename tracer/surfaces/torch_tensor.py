@@ -1,10 +1,10 @@
-"""torch.Tensor: what the host reads from the device is noted in order, and a batch's way to the device is a phase.
+"""torch.Tensor: records values that the host reads, and copies of batches to the device.
 
-    loss.item()                     # noted: a replay answers it with the same number
+    loss.item()                     # recorded: a replay returns the same number
     batch = batch.cuda()            # phase "h2d"
 
-On a machine without a GPU the reads of plain tensors count, so that a script can be recorded there too. What torch reads
-for its own purposes within another read, or within a data loader, is not the script's (`Quiet`).
+On a machine without a GPU, reads of CPU tensors are recorded instead. Reads that torch makes inside another read or inside a
+data loader are not recorded (`Quiet`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class _Depth(threading.local):
     quiet = 0
 
 
-_DEPTH = _Depth()  # of this thread; the surfaces are global, and so are threads
+_DEPTH = _Depth()  # per thread
 
 
 class Quiet(ContextDecorator):
-    """Within it, this thread's reads are not noted."""
+    """A context in which this thread's reads are not recorded."""
 
     def __enter__(self) -> Self:
         _DEPTH.quiet += 1
@@ -44,16 +44,17 @@ class Quiet(ContextDecorator):
 
 
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
-    """A predicate: whether a read of this tensor is the script's, and of a tensor on the device."""
+    """Return a function that decides whether a read of a tensor is recorded."""
 
     @cache
     def without_gpu() -> bool:
-        """Asked late and of NVML, as `device_count` does: the driver, once started, would not survive a fork."""
+        """Whether there is no GPU. Uses NVML, because the CUDA driver must not be started before a fork."""
         return bool(torch.cuda.device_count() == 0)
 
     def counts(tensor: Any) -> bool:
-        """A process that has trained nothing, a loader's worker say, has no reads either. On the host, an optimizer reads its
-        own step counts, which on a GPU machine lie there too and are not noted."""
+        """Whether to record a read of `tensor`. Processes without a recorder record none.
+
+        On the host, an optimizer's reads of its step counts are excluded: with a GPU these are CPU tensors too."""
         to = None if _DEPTH.quiet else started()
         return to is not None and (tensor.is_cuda or (without_gpu() and to.phase != "optimizer"))
 
@@ -61,7 +62,7 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap reads and moves of torch.Tensor, and of its subclasses that have their own."""
+    """Wrap reads and moves of torch.Tensor, and of subclasses that override them."""
     calls = _ReadsAndMoves(counting(torch))
     wrappers: dict[str, Callable[..., Any]] = {
         **dict.fromkeys("item __bool__ __float__ __int__ __index__ __complex__ is_nonzero".split(), calls.scalar_read),
@@ -72,14 +73,14 @@ def install(torch: ModuleType) -> None:
         "__repr__": calls.shown,
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # torch.Tensor has most of these from a base in C, which cannot be patched.
+        # torch.Tensor inherits most of these from a C base class that cannot be patched.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: around(own[name], by) for name, by in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)
 
 
 class _ReadsAndMoves:
-    """What is called in the place of torch's functions, which each gets first; `reads` says which tensors' reads count."""
+    """Replacements for torch's functions; each gets the original first. `reads`: see `counting`."""
 
     def __init__(self, reads: Callable[[Any], bool]) -> None:
         self._reads = reads
@@ -105,7 +106,7 @@ class _ReadsAndMoves:
         return copied
 
     def move(self, move: Call, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """`to`: up to the device, down to the host, or neither."""
+        """Replace `to`: a copy to the device, to the host, or neither."""
         target = _device_type(args, kwargs)
         if target == "cpu" and tensor.is_cuda:
             return self.copy_read(move, tensor, *args, **kwargs)
@@ -131,7 +132,7 @@ class _ReadsAndMoves:
         return tensor
 
     def shown(self, show: Call, tensor: Any, **kwargs: Any) -> Any:
-        """`repr` reads a tensor in pieces of torch's own making; a replay reads it once."""
+        """Replace `repr`. torch reads the tensor in pieces; record one read, as in a replay."""
         if not self._reads(tensor):
             return show(tensor, **kwargs)
         with Quiet():
@@ -151,7 +152,7 @@ class _ReadsAndMoves:
 
 
 def _note(tensor: Any, host: Any) -> None:
-    """Note what of `tensor` has come to the host, as a tensor or as nested lists; large tensors are data, not decisions."""
+    """Record the values of `tensor` on the host (tensor or nested lists), unless it is large."""
     if tensor.numel() > READ_LIMIT or tensor.is_complex() or not tensor.numel():
         return
     with Quiet():
@@ -162,12 +163,12 @@ def _note(tensor: Any, host: Any) -> None:
 
 
 def _device_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """The type of the device that `to` is asked for, or None if only for a dtype or layout."""
+    """The device type in the arguments of `to`; None if they only change dtype or layout."""
     wanted = kwargs.get("device", kwargs.get("other", args[0] if args else None))
     if isinstance(wanted, str):
         return wanted.partition(":")[0]
     if isinstance(wanted, int):
         return "cuda"
-    if wanted is not None and hasattr(wanted, "is_cuda"):  # a tensor to be like
+    if wanted is not None and hasattr(wanted, "is_cuda"):  # a tensor
         return "cuda" if wanted.is_cuda else "cpu"
     return getattr(wanted, "type", None)

@@ -1,10 +1,10 @@
-"""torch.utils.data: waiting for a batch is the script's "loader" phase; batches, their bytes and their pinning are noted.
+"""torch.utils.data: waiting for a batch is the "loader" phase. Records batches, their bytes and their pinning.
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
 
-Both iterators (with and without workers) inherit `__next__`, so one wrapper serves them. What a loader reads of its own
-seeds and samples on the host is not the script's.
+Both iterators (with and without workers) inherit `__next__`, so one wrapper covers them. A loader's own reads of seeds and
+samples are not recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from traces.script.script_hooks import ScriptHooks, tensors_in
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap the iterators' `__next__`, the making of an iterator, and the pinning thread's work."""
+    """Wrap the iterators' `__next__` and `__init__`, and the pinning thread's loop."""
     iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
     load = ScriptHooks(torch_module, recorder, optimizers()).loading(Quiet()(iterator.__next__))
 
@@ -50,7 +50,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _recorded_loop(module: Any) -> Any:
-    """For the pinning thread's loop: it calls the module's `pin_memory` on each batch and, recursing, on its parts."""
+    """Wrap the pinning thread's loop, which calls `pin_memory` on each batch and, recursively, on its parts."""
     depth = [0]
 
     def pin_recorded(pin: Any, data: Any, device: Any = None) -> Any:
@@ -89,11 +89,11 @@ def _describe(loader: Any) -> LoaderSettings:
 
 
 def _whole(count: Any) -> int | None:
-    """Scripts also give numpy's integers; a subclass may have anything there."""
+    """An int (also from numpy integers), or None if it is not a number."""
     return operator.index(count) if hasattr(count, "__index__") else None
 
 
 def _size_of(batch: object) -> int:
-    """The bytes of all tensors in a batch, or NONE without any."""
+    """Total bytes of the tensors in a batch; NONE if there are none."""
     sizes = [int(tensor.nbytes) for tensor in tensors_in(torch, batch)]
     return sum(sizes) if sizes else NONE

@@ -1,5 +1,5 @@
-"""The rows of a recording: steps, collectives, and the file that they are appended to.
+"""Writes the rows of a recording.
 
-`output.RecordingFile` appends rows twice a second. `step_writer` and `collectives` make the rows, and `flight_recorder` reads
-the collectives that C++ starts by itself.
+`output` appends rows to the file twice a second, `step_writer` and `collectives` make the rows, and `flight_recorder` reads the
+collectives that PyTorch starts in C++.
 """

@@ -1,18 +1,18 @@
-"""Collectives that the script called, written at once or when the GPU has passed the events around them.
+"""Writes collectives that the script called, at once or after the GPU has passed their events.
 
     calls.add(CollectiveCall("all_reduce", "float32", "0", 2, "nccl", 400, start_ns, end_ns), rank, begin, end)
     pending = calls.open(call, rank, begin, works=1)      # asynchronous
     calls.waited(pending, before, after)                  # a stream waits for it
     calls.write_done()      # those whose events have been read
 
-Without events the duration is that of the call. With events it is the time between them on the stream that waited for the
-collective: from when this rank's input was ready until the result was.
+Without events, the duration is that of the call. With events, it is the time between them on the stream that waited for the
+collective: from when this rank's input was ready until the result was ready.
 
 Note [Whether a stream stalled]
-    The event after a wait is an upper bound of when the collective ended, and exact only if the stream really stalled for it.
-    A stream that does not stall passes from the event before the wait to the one after it at once if it is behind the host,
-    else when the host has recorded the latter. So it stalled if the GPU took longer from one to the other than the host; both
-    are differences on one clock. Otherwise the collective lasted at most until then: `Ending.BY`.
+    The event after a wait is an upper bound for the end of the collective. It is exact only if the stream stalled for it. A
+    stream that does not stall passes both events at once if it is behind the host, otherwise when the host has recorded the
+    second. So the stream stalled if the GPU took longer between the events than the host did (each on its own clock).
+    Otherwise the collective ended at that time or earlier: `Ending.BY`.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ from tracer.provenance import ProcessFacts
 from tracer.writing.output import RecordingFile
 from traces.model.trace import NONE, Ending
 
-# An idle stream passes from one event to the next in less time; the resolution of both clocks is finer.
+# An idle stream passes two consecutive events in less time. Both clocks have a finer resolution.
 _AT_ONCE_NS = 5_000
 
 
 class CollectiveCall(NamedTuple):
-    """One collective as this rank called it; host times."""
+    """One collective as this rank called it. Times are host times."""
 
     name: str
-    dtype: str  # "" if not of one
+    dtype: str  # "" if mixed or none
     group: str
     group_size: int
     backend: str
-    size_bytes: int  # of this rank's input, or NONE
+    size_bytes: int  # size of this rank's input, or NONE
     start_ns: int
     end_ns: int
 
 
 class PendingCollective:
-    """An asynchronous collective. It holds neither works nor tensors, so that it does not keep them alive."""
+    """An asynchronous collective. Holds no references to works or tensors, to avoid keeping them alive."""
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
         self.call, self.rank, self.begin = call, rank, begin
-        self.works = works  # how many of its works were not waited for yet
+        self.works = works  # number of works not waited for yet
         self.waits: list[tuple[BoundaryEvent | None, BoundaryEvent]] = []
 
     @property
     def is_passed(self) -> bool:
-        """Whether the GPU has passed all its events, as far as those have been read."""
+        """Whether all its events have been read."""
         return all(after.time_ns != NONE for _, after in self.waits)
 
     def duration(self) -> tuple[int, Ending]:
-        """See Note [Whether a stream stalled]; of several works the last one counts."""
+        """The duration (ns) and its kind, see Note [Whether a stream stalled]. The last work counts."""
         before, after = max(self.waits, key=lambda wait: wait[1].time_ns)
         stalled = before is None or (after.time_ns - before.time_ns > after.host_ns - before.host_ns + _AT_ONCE_NS)
         return max(after.time_ns - self.begin.time_ns, 0), Ending.SEEN if stalled else Ending.BY
 
 
 class CollectiveWriter:
-    """Writes rows of the table `collectives`, in the order in which their durations become known."""
+    """Writes rows of the table `collectives`, ordered by when their durations become known."""
 
     def __init__(self, output: RecordingFile, facts: ProcessFacts) -> None:
         self._output = output
@@ -80,7 +80,7 @@ class CollectiveWriter:
         end: BoundaryEvent | None,
         ending: Ending = Ending.SEEN,
     ) -> None:
-        """A call has returned. The collective ended with it or with the event after it, unless `ending` says otherwise."""
+        """A call has returned. The collective ended with the call or its end event, unless `ending` says otherwise."""
         if begin is None or end is None or begin.device != end.device:
             self.write(call, rank, call.end_ns - call.start_ns, ending)
         else:
@@ -95,7 +95,7 @@ class CollectiveWriter:
         return pending
 
     def waited(self, pending: PendingCollective, before: BoundaryEvent | None, after: BoundaryEvent | None) -> None:
-        """One of the works was waited for between these events; None where no event could be taken."""
+        """One work was waited for between these events (None: no event could be taken)."""
         if before is None or after is None or not before.device == after.device == pending.begin.device:
             self.give_up(pending)
             return
@@ -106,11 +106,11 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def give_up(self, pending: PendingCollective) -> None:
-        """Its end will not be seen. May be called at any time from any thread, also by a finalizer within another method."""
+        """Its end will not be seen. Callable at any time and from any thread, including from finalizers."""
         self._given_up.append(pending)
 
     def write_done(self) -> None:
-        """Write, in order, the collectives whose events were read, and those given up."""
+        """Write the collectives whose events were read, in order, and those given up."""
         while self._given_up:
             self._write_unseen(self._given_up.popleft())
         while self._ended and self._ended[0].is_passed:
@@ -119,7 +119,7 @@ class CollectiveWriter:
             self.write(ended.call, ended.rank, *ended.duration(), device=device)
 
     def write_open(self) -> None:
-        """The recording ends: write what was never waited for."""
+        """At the end of the recording, write collectives that were never waited for."""
         for pending in list(self._open):
             self._write_unseen(pending)
 
@@ -130,7 +130,7 @@ class CollectiveWriter:
             self.write(call, pending.rank, call.end_ns - call.start_ns, Ending.UNSEEN)
 
     def write(self, call: CollectiveCall, rank: int, duration_ns: int, ending: Ending, device: int = NONE) -> None:
-        """Write a row; `device` is that of the events which took the duration."""
+        """Write one row. `device`: row of the device whose events measured the duration, or NONE."""
         text = self._output.text
         self._output.add(
             "collectives",

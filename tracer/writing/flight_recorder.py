@@ -1,28 +1,29 @@
-"""Reads PyTorch's flight recorder: the collectives that C++ starts by itself, without a call from Python.
+"""Reads PyTorch's flight recorder to find collectives that are started in C++, without a call from Python.
 
     flight = FlightRecorder(torch, clock)
-    flight.called(begin_ns)             # collectives that this thread began since then were recorded by their call
-    for record in flight.read(): ...    # all others since the last read: DistributedDataParallel's buckets...
+    flight.called(begin_ns)             # this thread's collectives since then are already recorded
+    for record in flight.read(): ...    # the others since the last read, such as DDP's buckets
 
-The flight recorder is a ring buffer of the last collectives of each backend, kept to debug hangs and on by default
-(TORCH_FR_BUFFER_SIZE, 2000 where it is not set, 0 for off; torch/csrc/distributed/c10d/FlightRecorder.hpp). An entry has the
-time of the call, the sizes and, with NCCL and TORCH_NCCL_ENABLE_TIMING, the duration of the kernels. No setting is changed.
+The flight recorder is a ring buffer of each backend's last collectives. PyTorch keeps it to debug hangs. It is on by default
+(TORCH_FR_BUFFER_SIZE entries, default 2000, 0 turns it off; torch/csrc/distributed/c10d/FlightRecorder.hpp). An entry has the
+time of the call and the sizes. With NCCL and TORCH_NCCL_ENABLE_TIMING it also has the duration of the kernels. This module
+changes no setting.
 
 Note [How often to read]
-    A read dumps the whole ring, new entries or not, at some 10 us per entry. So we read when half of the ring may be new, by
-    the rate of the steps so far; the first reads come after one, two, four... steps. And we do not read if that would take more
-    than a thousandth of the time. Entries overwritten by then are counted, by the gaps in the entries' numbers.
+    A read dumps the whole ring, at about 10 us per entry. So we read when about half of the ring is new, estimated from the
+    steps so far. The first reads come after one, two, four... steps. We skip a read if reading would take more than a
+    thousandth of the run time. Entries that were overwritten are counted by the gaps in their numbers.
 
 Note [Events of NCCL]
-    A dump queries the events of NCCL's unfinished entries, which torch reads without a lock. They stay valid as long as their
-    group exists and torch keeps events for reuse, as it does unless TORCH_NCCL_CUDA_EVENT_CACHE is off. So NCCL's ring is not
-    read without that, nor when its group is gone.
+    A dump queries the events of NCCL's unfinished entries without a lock. They stay valid as long as their group exists and
+    torch keeps events for reuse, which it does unless TORCH_NCCL_CUDA_EVENT_CACHE is off. So NCCL's ring is not read if that
+    is off, or after its group was destroyed.
 
 Note [Retired entries]
-    Durations come with the watchdog's thread, which looks at unfinished collectives ten times a second and retires those that
-    are done. An entry that is not retired is therefore left to later reads, as are those after it, for up to a second: an
-    entry of a captured graph is never retired. With TORCH_NCCL_ENABLE_TIMING, which durations need, the last read waits for the
-    watchdog for half a second at most.
+    The watchdog thread sets durations. Ten times a second it checks unfinished collectives and retires those that are done. An
+    entry that is not retired is left to later reads, with those after it, for up to a second (an entry of a captured graph is
+    never retired). Durations need TORCH_NCCL_ENABLE_TIMING; if it is set, the last read waits up to half a second for the
+    watchdog.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from traces.names.collectives import SCALAR_TYPES, function_of
 from traces.rates.op_cost import size_bytes
 
 _DUMPS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}
-_SHARE = 1_000  # at most one part in so many of the time is spent on reading
-_ENTRY_NS = 10_000  # cost of a read per entry, until it was measured
+_SHARE = 1_000  # reading takes at most 1/1000 of the run time
+_ENTRY_NS = 10_000  # assumed cost of a read, per entry
 _DEFAULT_ENTRIES = 2_000
 _RETIRES_WITHIN_NS = 1_000_000_000  # ten rounds of the watchdog
 _LAST_WAIT_NS, _LAST_PAUSE_NS = 500_000_000, 50_000_000
@@ -51,26 +52,26 @@ Entry = dict[str, Any]
 
 
 class FlightRecord(NamedTuple):
-    """A collective that C++ started by itself; `duration_ns` is that of its kernels, or NONE."""
+    """A collective started in C++. `duration_ns`: of its kernels, or NONE."""
 
     call: CollectiveCall
     duration_ns: int
 
 
 class _Ring:
-    """One backend's ring buffer, and how far it was read."""
+    """One backend's ring buffer, and the position up to which it was read."""
 
     def __init__(self, dump: Any) -> None:
         self._dump = dump
-        self._next = 0  # record_id of the first entry that was not read
-        self._waits_for = NONE  # the record_id of the entry that is not retired yet
-        self._since_ns = 0  # when it was first found so
+        self._next = 0  # record_id of the first unread entry
+        self._waits_for = NONE  # record_id of the first entry that is not retired
+        self._since_ns = 0  # when that was first seen
         self.forgotten = 0
         self.entries = 0
-        self.has_entries = False  # of any collective at all: gloo's has some from PyTorch 2.11 on
+        self.has_entries = False  # ever; gloo has entries since PyTorch 2.11
 
     def new(self, last: bool, now_ns: int) -> list[Entry]:
-        """The entries since the last read. See Note [Retired entries]."""
+        """Return the entries since the last read. See Note [Retired entries]."""
         entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         self.entries = len(entries)
         self.has_entries |= bool(entries)
@@ -89,12 +90,12 @@ class _Ring:
         return found
 
     def is_waiting(self) -> bool:
-        """Whether some entry is not retired yet."""
+        """Whether any unread entry is not retired yet."""
         entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         return any(entry["record_id"] >= self._next and not entry.get("retired") for entry in entries)
 
     def _is_young(self, number: int, now_ns: int) -> bool:
-        """Whether an entry that is not retired may be so yet."""
+        """Whether an entry may still be retired soon."""
         if self._waits_for != number:
             self._waits_for, self._since_ns = number, now_ns
         return now_ns - self._since_ns < _RETIRES_WITHIN_NS
@@ -105,13 +106,13 @@ class FlightRecorder:
 
     def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0
-        self.spent_ns = 0  # on reads, and on writing what they found
+        self.spent_ns = 0  # reading and writing the results
         self._torch, self._clock = torch, clock
         self._entries = _DEFAULT_ENTRIES
         self._rings: dict[str, _Ring] = {}
         self._without: set[str] = set()  # backends without a ring
-        self._sizes: dict[str, int] = {}  # ranks by group
-        self._windows: dict[int, deque[tuple[int, int]]] = {}  # by thread: begin and end, unix time
+        self._sizes: dict[str, int] = {}  # number of ranks, by group
+        self._windows: dict[int, deque[tuple[int, int]]] = {}  # begin and end of recorded calls (Unix time), by thread
         self._rows = self._untimed = 0
         self._steps = 0  # since the last read
         self._rate = 0  # entries per step
@@ -119,14 +120,14 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """A recorded call from Python returns to this thread; it began at that `time.time_ns`."""
+        """A recorded call from Python returns in this thread. It began at `begin_ns` (`time.time_ns`)."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))
         own.append((begin_ns, time.time_ns()))
 
     def joined(self) -> None:
-        """There may be new process groups: find their rings. Groups written in Python have none; their calls are recorded."""
+        """Find the rings of new process groups. Groups written in Python have none; their calls are recorded."""
         world = self._torch.distributed.distributed_c10d._world
         native = self._torch._C._distributed_c10d
         self._entries = _ring_size()
@@ -136,7 +137,7 @@ class FlightRecorder:
             self._sizes[name] = group.size()
             for backend in {word.rpartition(":")[2] for word in world.pg_backend_config[group].split(",")}:
                 if not self._torch.distributed.is_backend_available(backend):
-                    continue  # a default for devices that this machine has not
+                    continue  # a default backend for devices that are missing here
                 dump = getattr(native, _DUMPS.get(backend, ""), None)
                 if dump is None or not self._entries or (backend == "nccl" and not _keeps_events()):
                     self._without.add(backend)
@@ -144,7 +145,7 @@ class FlightRecorder:
                     self._rings[backend] = _Ring(dump)
 
     def is_due(self) -> bool:
-        """A step has ended: whether to read now. See Note [How often to read]."""
+        """After a step: return whether to read now. See Note [How often to read]."""
         if not self._rings:
             return False
         self._steps += 1
@@ -155,7 +156,7 @@ class FlightRecorder:
         return not self.reads or expected_ns * _SHARE <= self._clock.perf_ns() - self._began_ns
 
     def read(self, last: bool = False) -> list[FlightRecord]:
-        """Collectives begun since the last read, in order, without those that calls from Python began."""
+        """Return collectives begun in C++ since the last read, in order."""
         self.joined()
         offset_ns = time.time_ns() - self._clock.now_ns()
         found, new = [], 0
@@ -169,7 +170,7 @@ class FlightRecorder:
             found += [self._record_of(entry, offset_ns) for entry in entries if not self._is_known(entry)]
         if self._steps:
             rate = -(-new // self._steps)
-            self._rate = max(self._rate, rate) if self.reads > 1 else rate  # the first also finds set-up
+            self._rate = max(self._rate, rate) if self.reads > 1 else rate  # the first read also contains set-up
             half = self._entries // 2
             self._interval = min(2 * self._interval, max(half // self._rate, 1) if self._rate else half)
         self._steps = 0
@@ -213,31 +214,31 @@ class FlightRecorder:
         return FlightRecord(call, NONE if took_ms is None else round(took_ms * 1e6))
 
     def facts(self) -> dict[str, int]:
-        """Counts for the provenance; empty where there was nothing to read."""
+        """Return counts for the provenance; empty if there is no ring."""
         return {"looks": self.reads, "collectives": self._rows, "forgotten": self._forgotten} if self._rings else {}
 
     def lacks(self) -> list[str]:
-        """What the recording lacks of the collectives that C++ started."""
+        """Describe missing data about collectives started in C++."""
         lacks = []
         if self._without:
             of = ", ".join(sorted(self._without))
-            lacks.append(f"collectives that PyTorch's C++ starts by itself ({of}): its flight recorder is off or has none")
+            lacks.append(f"collectives that PyTorch starts in C++ ({of}): the flight recorder is off or does not cover them")
         if empty := ", ".join(backend for backend, ring in self._rings.items() if not ring.has_entries):
-            lacks.append(f"collectives that PyTorch's C++ started by itself ({empty}): its flight recorder had no entries")
+            lacks.append(f"collectives that PyTorch starts in C++ ({empty}): the flight recorder had no entries")
         if self._forgotten:
-            lacks.append("collectives that PyTorch's C++ started by itself, of which its flight recorder has forgotten some")
+            lacks.append("some collectives that PyTorch starts in C++: the flight recorder overwrote them")
         if self._untimed:
-            lacks.append("how long collectives took that PyTorch's C++ started by itself (DistributedDataParallel's buckets)")
+            lacks.append("durations of collectives that PyTorch starts in C++ (DistributedDataParallel's buckets)")
         return lacks
 
     @property
     def _forgotten(self) -> int:
-        """Entries that were overwritten before they were read, also those of calls from Python."""
+        """Number of entries overwritten before they were read, including those of calls from Python."""
         return sum(ring.forgotten for ring in self._rings.values())
 
 
 def _ring_size() -> int:
-    """How many entries torch's rings have; torch reads the same settings when it first uses one."""
+    """Number of entries in torch's rings, from the same settings that torch reads."""
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         if name in os.environ:
             size = os.environ[name].strip()
@@ -256,5 +257,5 @@ def _is_timed() -> bool:
 
 
 def _is_set(name: str, default: str) -> bool:
-    """The words for true are those of torch's getCvarBool."""
+    """Whether a setting is true, with the spellings of torch's getCvarBool."""
     return os.environ.get(name, default).lower() in ("1", "y", "yes", "t", "true")

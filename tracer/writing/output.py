@@ -1,12 +1,12 @@
-"""The recorder's file: rows are gathered and appended twice a second, so that a killed run loses half a second.
+"""The recorder's file. Rows are appended twice a second, so a killed run loses at most half a second.
 
     output = RecordingFile(path, clock)
     row = output.add("steps", rank=0, number=0, start_ns=100, duration_ns=50, kind=0)
-    output.flush(header)        # a Trace without tables: devices, threads, provenance so far; None: as before
+    output.flush(header)        # a Trace without tables (devices, threads, provenance); None: unchanged
     output.close(header)
 
-A disk that fills up must not stop the training: the first failure ends the recording, is reported in one line, and everything
-written before stays readable.
+A full disk must not stop the training. The first failure ends the recording and is reported in one line. Everything written
+before stays readable.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from traces.script.deferred_signals import deferred_signals
 
 _Row = tuple[Any, ...]  # (names of columns, value, value...)
 
-# How much of a run may be lost when it is killed.
+# Longest time between writes: what a killed run loses.
 _FLUSH_NS = 500_000_000
 
 
 class RecordingFile:
-    """Gathers rows and streams them out. Not for several threads at once; the recorder's lock guards it.
+    """Collects rows and writes them to the file. The recorder's lock guards it.
 
-    A row is a tuple of the names of its columns and then its values. Tuples of numbers are not followed by Python's garbage
-    collector, which would run more often in the script otherwise; and a signal that interrupts leaves no half of a row.
+    A row is one tuple: the column names, then the values. Python's garbage collector does not track tuples of numbers, so the
+    recorder does not trigger extra collections in the script. An interrupting signal cannot leave half a row.
     """
 
     def __init__(self, path: Path, clock: EpochClock) -> None:
@@ -45,22 +45,22 @@ class RecordingFile:
         self._stream: TraceStream | None = None
         self._written_strings = 0
         self._rows: dict[str, list[_Row]] = {name: [] for name in TABLES}
-        self._written = dict.fromkeys(TABLES, 0)  # rows that are no longer in `_rows`
+        self._written = dict.fromkeys(TABLES, 0)  # number of rows already taken out of `_rows`
 
     def add(self, table: str, **row: Any) -> int:
-        """Append a row; columns that are left out take their defaults. Returns the row's number."""
+        """Append a row; missing columns get their defaults. Returns the row's number."""
         number = self.count(table)
         self._rows[table].append((tuple(row), *row.values()))
         return number
 
     def add_all(self, table: str, rows: Iterable[_Row]) -> int:
-        """Append rows, each a tuple of the names of its columns and then its values. Returns the first row's number."""
+        """Append rows (tuples of column names, then values). Returns the number of the first one."""
         number = self.count(table)
         self._rows[table].extend(rows)
         return number
 
     def count(self, table: str) -> int:
-        """How many rows the table has."""
+        """Number of rows in the table."""
         return self._written[table] + len(self._rows[table])
 
     def text(self, text: str) -> int:
@@ -72,9 +72,9 @@ class RecordingFile:
         return self._clock.perf_ns() >= self._due_ns
 
     def flush(self, header: Trace | None) -> None:
-        """Write what was gathered, and `header` before it, for rows may name devices and threads that are new.
+        """Write `header`, then the collected rows, which may refer to new devices and threads in it.
 
-        None: there is nothing new in it since the last time. The first time it must be there.
+        None means that the header has not changed. The first call needs a header.
         """
         self._due_ns = self._clock.perf_ns() + _FLUSH_NS
         with deferred_signals():
@@ -89,7 +89,7 @@ class RecordingFile:
                 self._give_up(failure)
 
     def close(self, header: Trace) -> None:
-        """Write the rest and mark the file as whole."""
+        """Write the rest and mark the file as complete."""
         self.flush(header)
         if self._stream is None or self.failed:
             return
@@ -111,11 +111,11 @@ class RecordingFile:
 
     def _give_up(self, failure: Exception) -> None:
         self.failed = True
-        print(f"trace: the recording stops here, the script goes on: {failure}", file=sys.stderr)
+        print(f"trace: recording stopped, the script continues: {failure}", file=sys.stderr)
 
 
 def _table(kind: type[Table], rows: list[_Row]) -> Table:
-    """The rows as a table, in their order."""
+    """Return the rows as a table, in order."""
     parts = []
     for names, alike in groupby(rows, key=itemgetter(0)):
         _, *columns = zip(*alike, strict=True)

@@ -1,7 +1,7 @@
 """Writes the rows of a step once the GPU has passed its events.
 
 writer = StepWriter(output, facts)
-writer.write(step, rank=0)      # rows of steps, phases, parts, values and sizes
+writer.write(step, rank=0)      # rows of steps, phases, stages, values and sizes
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from traces.script.phase_rule import Segment
 
 _ON_DEVICE = ("device", "device_start_ns", "device_end_ns")
 _NOT_KNOWN = (NONE, NONE, NONE)
-# Columns of the rows that are written for each step.
+# Columns of the rows of a step and of a phase.
 _STEP = ("rank", "number", "start_ns", "duration_ns", "kind", "untimed")
 _PHASE = ("step", "name", "start_ns", "duration_ns", *_ON_DEVICE)
 
@@ -27,7 +27,7 @@ Found = tuple[int, int, int]  # string ids of the op and the searched shape, and
 
 @dataclass
 class PhasePart:
-    """A region of nn.DataParallel within a phase: scatter, one replica's parallel_apply..."""
+    """A DataParallel stage within a phase: scatter, one replica's parallel_apply..."""
 
     name: str
     thread: int
@@ -46,8 +46,8 @@ class EndedStep:
     start_ns: int
     end_ns: int
     segments: Sequence[Segment]
-    events: dict[int, BoundaryEvent]  # by host time of the boundary
-    taken: list[BoundaryEvent]  # these and those of parts, in the order in which they were taken
+    events: dict[int, BoundaryEvent]  # by the boundary's host time
+    taken: list[BoundaryEvent]  # all events, including those of stages, in order
     parts: list[PhasePart]
     reads: list[Read]
     found: list[Found] = field(default_factory=list)
@@ -91,21 +91,21 @@ class StepWriter:
         self.write_found(step.found, row, rank)
 
     def write_found(self, found: list[Found], step: int, rank: int) -> None:
-        """Sizes of data-dependent results in the step of that row, or outside any step (NONE)."""
+        """Write data-dependent result sizes. `step`: row of their step, or NONE outside any step."""
         for op, shapes, size in found:
             self._output.add("sizes", rank=rank, step=step, op=op, shapes=shapes, size=size)
 
     def write_reads(self, reads: list[Read], step: int, rank: int) -> None:
-        """Values that the host read in the step of that row, or outside any step (NONE)."""
+        """Write values that the host read. `step`: row of their step, or NONE outside any step."""
         for op, dtype, values in reads:
             for value in values:
                 self._output.add("values", rank=rank, step=step, read=self._reads, op=op, dtype=dtype, value=value)
             self._reads += 1
 
     def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> tuple[int, int, int]:
-        """The device's row, and when it got to the two boundaries.
+        """The device's row, and when the GPU passed the two events (ns).
 
-        All are NONE where that is not known: between different streams, too, nobody knows when what was done.
+        All are NONE if unknown, or if the events are on different streams.
         """
         if begin is None or end is None or begin.stream != end.stream or begin.device != end.device:
             return _NOT_KNOWN

@@ -64,7 +64,7 @@ def test_a_write_that_fails_ends_the_recording_with_a_line(
         output.flush(Trace())
     output.close(Trace())
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1 and "the script goes on" in said[0] and "No space left on device" in said[0]
+    assert len(said) == 1 and "the script continues" in said[0] and "No space left on device" in said[0]
     assert output.failed
 
 

@@ -34,9 +34,9 @@ def recording(run: Run, untimed: tuple[Untimed, ...] = (), kernels: int = 0) -> 
             "no kernels were recorded: torch.profiler reported no device work; run trace doctor",
         ),
         (
-            Run(profiler=ProfilerUse((), "the script was profiling itself")),
+            Run(profiler=ProfilerUse((), "the script was already profiling itself")),
             0,
-            "no kernels were recorded: the script was profiling",
+            "no kernels were recorded: the script was already profiling",
         ),
     ],
 )
