@@ -1,11 +1,11 @@
 # mypy: allow-untyped-calls
-"""Values that collectives exchange: those of small tensors that the host knows; of others only size and time.
+"""Values that collectives exchange: those of small tensors that the host knows. For others, ranks exchange size and time only.
 
-    reduced(dist.ReduceOp.SUM)([RankValues(ones), RankValues(twos)])     # threes; None where a rank does not know its values
-    assign(outputs, threes)                                              # a read of the outputs gives them
+    reduced(dist.ReduceOp.SUM)([RankValues(ones), RankValues(twos)])     # threes; None if a rank does not know its values
+    assign(outputs, threes)                                              # reading the outputs then gives these values
 
-So what scripts decide by (counts, flags, sizes, object collectives) is right on every rank, and gradients need no payload.
-Values travel flat, in the order of a rank's input tensors; one value for all elements stays one.
+So values that scripts branch on (counts, flags, sizes, object collectives) are right on every rank, and gradients need no
+payload. Values are sent as one flat tensor, in the order of the rank's inputs. A value shared by all elements is sent once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from replayer.torch_types import TorchAny
 
 @dataclass
 class RankValues:
-    """A rank's input: its flat values (None: unknown), and in an all-to-all how many elements go to each rank."""
+    """A rank's input: its flat values (None: unknown) and, in an all-to-all, the number of elements for each rank."""
 
     values: torch.Tensor | None
     splits: list[int] | None = None
@@ -41,7 +41,7 @@ Combine = Callable[[list[RankValues]], torch.Tensor | None]
 def message_of(
     operation: str, arrived_ns: int, inputs: Sequence[TorchAny], like: Sequence[TorchAny], splits: list[int] | None
 ) -> RankMessage:
-    """This rank's message about its `inputs`; a rank without inputs gives size and dtype by `like`."""
+    """Build this rank's message about its `inputs`. Without inputs, size and dtype come from `like`."""
     of = inputs or like
     size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in of)
     dtype = str(of[0].dtype).removeprefix("torch.") if of else ""
@@ -72,7 +72,7 @@ def _values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
 
 
 def values_in(message: RankMessage) -> RankValues:
-    """The values in a rank's message."""
+    """Return the values in a rank's message."""
     if message.uniform is None and message.payload is None:
         return RankValues(None, message.splits)
     dtype = getattr(torch, message.dtype)
@@ -88,7 +88,7 @@ def values_in(message: RankMessage) -> RankValues:
 
 
 def reduced(op: TorchAny = None) -> Combine:
-    """Combine element by element over the ranks with a dist.ReduceOp (None: sum)."""
+    """Return a function that reduces element by element over the ranks with a dist.ReduceOp (None: sum)."""
     name = "SUM" if op is None else next((name for name in _REDUCTIONS if op == getattr(dist.ReduceOp, name)), "")
     reduce = _REDUCTIONS.get(name, _unknown)
 
@@ -106,18 +106,18 @@ def reduced(op: TorchAny = None) -> Combine:
 
 
 def of_rank(rank: int) -> Combine:
-    """The values of one rank, by its position among those that take part."""
+    """Return a function that selects one rank's values. `rank` is its position among the participants."""
     return lambda ranks: ranks[rank].values
 
 
 def joined(ranks: list[RankValues]) -> torch.Tensor | None:
-    """All ranks' values, concatenated."""
+    """Concatenate all ranks' values."""
     values = _all(ranks)
     return None if values is None else torch.cat(values)
 
 
 def scattered(combine: Combine, rank: int, size: int) -> Combine:
-    """This rank's equal part of what `combine` gives."""
+    """Return a function that takes this rank's equal share of the result of `combine`."""
 
     def part(ranks: list[RankValues]) -> torch.Tensor | None:
         whole = combine(ranks)
@@ -127,7 +127,7 @@ def scattered(combine: Combine, rank: int, size: int) -> Combine:
 
 
 def exchanged(rank: int) -> Combine:
-    """The parts of all ranks' values that go to this rank, by their splits: all-to-all."""
+    """Return a function that collects the parts of all ranks' values that go to this rank (all-to-all)."""
 
     def combine(ranks: list[RankValues]) -> torch.Tensor | None:
         values = _all(ranks)
@@ -140,7 +140,7 @@ def exchanged(rank: int) -> Combine:
 
 
 def assign(outputs: Sequence[TorchAny], flat: torch.Tensor | None) -> None:
-    """Give `outputs` these values, in order; None: unknown."""
+    """Set the values of `outputs`, in order. `flat` None means unknown."""
     if flat is None or sum(output.numel() for output in outputs) != flat.numel():
         return
     pieces = flat.split([output.numel() for output in outputs])
@@ -158,14 +158,14 @@ def assign(outputs: Sequence[TorchAny], flat: torch.Tensor | None) -> None:
 
 
 def clear_known_values(outputs: Sequence[TorchAny]) -> None:
-    """The values of `outputs` are being overwritten."""
+    """Forget the values of `outputs`, which are being overwritten."""
     for output in outputs:
         if isinstance(output, VirtualTensor) and not computing():
             output.allocation.known = None
 
 
 def _assign_allocation(parts: list[tuple[TorchAny, torch.Tensor]]) -> None:
-    """Give values to tensors that share an allocation, if together they fill it."""
+    """Set the values of tensors that share an allocation, if together they fill it."""
     allocation = parts[0][0].allocation
     if sum(output.meta.size_bytes for output, _ in parts) != allocation.size_bytes or not parts[0][0].meta.numel:
         return

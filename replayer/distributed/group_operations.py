@@ -1,8 +1,8 @@
-"""The operations of one process group: posted to the other ranks, and put on the group's own streams.
+"""Runs the operations of one process group: posts them to the other ranks and puts them on the group's streams.
 
 operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0")
 work = operations.run("all_reduce", inputs, outputs, combine)
-operations.settle()     # all operations so far have an end on the device
+operations.settle()     # determines when all operations so far end on the device
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Tensors = Sequence[TorchAny]
 
 
 class GroupOperations:
-    """What `VirtualNccl` runs."""
+    """The operations behind `VirtualNccl`."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, timeout_s: float, group_name: str) -> None:
         self.group_name = group_name
-        self.coalesced: list[VirtualWork] | None = None  # begun since torch started to coalesce
-        self.carries_objects = 0  # object collectives under way: their pickles, which are CPU tensors, pass through the store
+        self.coalesced: list[VirtualWork] | None = None  # operations begun since torch started coalescing
+        self.carries_objects = 0  # object collectives in progress: their pickles are CPU tensors and pass through the store
         self._store = store
         self._rank, self._size = rank, size
         self._timeout_s = timeout_s
@@ -40,12 +40,12 @@ class GroupOperations:
             self._exchange.timeout_s = timeout_s
 
     def settle(self, wait: bool = True) -> None:
-        """Find out when operations in flight end; without `wait` (as this process ends) only those that all ranks called."""
+        """Determine when operations in flight end. `wait=False` (at process exit) skips those that some rank has not called."""
         for comm_stream in self._comm_streams.values():
             comm_stream.settle_until(None, wait=wait)
 
     def leave(self, failed: bool = False) -> None:
-        """This rank has destroyed the group, or its process ends (`failed`: by an error)."""
+        """Report that this rank leaves, because it destroyed the group or its process ends (`failed`: with an error)."""
         if self._exchange is not None and self._size > 1:
             self._exchange.leave(failed)
 
@@ -66,7 +66,7 @@ class GroupOperations:
         device: int = NONE,
         like: Tensors = (),
     ) -> TorchAny:
-        """Begin an operation; returns its work. `pair`: sender and receiver, of a point-to-point operation."""
+        """Begin an operation and return its work. `pair`: sender and receiver of a point-to-point operation."""
         tensors = [*inputs, *outputs, *like]
         virtual = [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
         here = gpu()
@@ -106,7 +106,7 @@ class GroupOperations:
         return self._exchange
 
     def _play(self, called: Called, messages: list[RankMessage], comm_stream: CommStream) -> int:
-        """Put the operation on its stream, from when this rank was ready until the data has come. Returns its end (ns)."""
+        """Put the operation on its stream, from this rank's arrival to the end of the transfer. Returns the end (ns)."""
         here, message = gpu(), called.message
         size_bytes = max(other.size_bytes for other in messages) if message.operation == "recv" else message.size_bytes
         all_arrived_ns = max(other.arrived_ns for other in messages)

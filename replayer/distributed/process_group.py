@@ -1,18 +1,18 @@
 # mypy: allow-untyped-calls
-"""A virtual NCCL: torch.distributed's process group whose ranks exchange messages and whose transfers take recorded time.
+"""A virtual NCCL: a torch.distributed process group whose ranks exchange messages and whose transfers take recorded time.
 
     group = VirtualNccl(store, rank, size, VirtualNccl.Options())
     work = group.allreduce([gradients])     # returns at once, as a launch does
-    work.wait()                             # later work on the current stream starts when the operation has ended
+    work.wait()                             # later work on the current stream starts after the operation
 
-An operation starts when its data is ready on every rank, after the one before it on the group's own stream, and takes
-what cost_model/collectives.py says. That is known when the other ranks' messages are read, in `wait` or when the host waits
-for the device; until then the rank goes on. So an early rank keeps computing, and its device waits for the slowest one.
+An operation starts when its data is ready on every rank and the previous operation on the group's stream has ended. Its
+duration comes from cost_model/collectives.py. The start is known once the other ranks' messages have been read: in `wait`, or
+when the host waits for the device. Until then the rank keeps running, and its device waits for the slowest rank.
 
 Note [The map of used parameters]
-    With `find_unused_parameters` the Reducer sums over the ranks a map of small integers, which it copies to the device from
-    pinned memory that C++ allocates by itself, and that a device registered from Python cannot give. So the Reducer gets
-    the map's device side on the host (`factories.reducer_map`): its values are exact, and its transfer is timed as any other.
+    With `find_unused_parameters`, the Reducer sums a map of small integers over the ranks. It copies the map to the device from
+    pinned memory that C++ allocates, which is impossible for a device registered from Python. So the Reducer gets a host tensor
+    as the device side of the map (`factories.reducer_map`). Its values are exact, and its transfer is timed as usual.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Tensors = Sequence[TorchAny]
 
 
 def _by_device(operation: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """An operation whose tensors may lie on the host, if the group has a backend for those."""
+    """Send calls with host tensors to the group's CPU backend, if it has one."""
 
     @wraps(operation)
     def routed(self: VirtualNccl, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
@@ -48,7 +48,7 @@ def _by_device(operation: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
 
 
 def _for_each_pair(operation: Callable[..., TorchAny]) -> Callable[..., WorkGroup]:
-    """The operation for several outputs and inputs at once."""
+    """Apply the operation to several outputs and inputs at once."""
 
     def of_all(self: VirtualNccl, outputs: Sequence[TorchAny], inputs: Sequence[TorchAny], opts: TorchAny = None) -> WorkGroup:
         return WorkGroup([operation(self, o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
@@ -61,7 +61,7 @@ def _lies_on_host(value: TorchAny) -> bool:
 
 
 class Options:
-    """Stands for ProcessGroupNCCL.Options; what is set on it is kept, and of it only the timeout matters here."""
+    """Stands for ProcessGroupNCCL.Options. It keeps what is set, but only the timeout has an effect here."""
 
     def __init__(self, is_high_priority_stream: bool = False) -> None:
         self.is_high_priority_stream = is_high_priority_stream
@@ -70,26 +70,26 @@ class Options:
         self.group_name = ""
 
 
-# torch's stubs know one spelling of each method; torch itself calls several.
+# torch's stubs list only one name of each method, but torch calls several.
 _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
 class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
-    """What `ProcessGroupNCCL` is to torch.distributed. CPU tensors pass in object collectives only, or to a second backend."""
+    """Stands for `ProcessGroupNCCL`. It accepts CPU tensors only in object collectives, or if a second backend handles them."""
 
     Options = Options
 
     def __init__(
         self, store: TorchAny, rank: int, size: int, options: TorchAny = None, device: torch.device | None = None
     ) -> None:
-        """`device` is what torch passes since 2.15; operations go by the device of their tensors."""
+        """`device` is passed since torch 2.15 and ignored: operations use the device of their tensors."""
         super().__init__(rank, size)
         self.options = options if options is not None else Options()
         self._rank, self._size = rank, size
-        self.on_cpu: TorchAny = None  # the backend for CPU tensors, as a real gloo in a group of "cpu:gloo,cuda:nccl"
+        self.on_cpu: TorchAny = None  # backend for CPU tensors, e.g. a real gloo in a group of "cpu:gloo,cuda:nccl"
         self.operations = GroupOperations(store, rank, size, self.options._timeout.total_seconds(), self.options.group_name)
 
-    # -- what torch.distributed asks of any group; C++ asks for some of it too, and looks for overrides by its own names ----
+    # -- methods of every group; C++ calls some of them and looks for overrides under its own names --------------------------
 
     def rank(self) -> int:
         return self._rank
@@ -112,7 +112,7 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
     def _set_group_desc(self, description: str) -> None:
         self.group_desc = description
 
-    # Under these names C++ looks for overrides.
+    # C++ looks for overrides under these names.
     getRank, getSize, getBackendName, _get_backend_name, setGroupName = rank, size, name, name, _set_group_name
 
     @property
@@ -125,7 +125,7 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
         return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
 
     def _set_sequence_number_for_group(self) -> None:
-        """Operations are counted from zero by every rank."""
+        """Do nothing: every rank counts operations from zero."""
 
     # -- life cycle ------------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
     def all_to_all_single(
         self, output: TorchAny, source: TorchAny, output_sizes: TorchAny, input_sizes: TorchAny, opts: TorchAny = None
     ) -> TorchAny:
-        # Each rank posts how it splits its input; this one's output is known where all values are.
+        # Each rank posts how it splits its input. This rank's output is known if all ranks' values are.
         rows = list(input_sizes) if input_sizes else [source.shape[0] // self._size] * self._size
         each = source[0].numel() if source.dim() > 1 and source.shape[0] else 1
         splits = [size * each for size in rows]
@@ -224,7 +224,7 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
     all_gather_single_coalesced = _for_each_pair(all_gather_single)
     reduce_scatter_single_coalesced = _for_each_pair(reduce_scatter_single)
 
-    # The names of the same operations before torch 2.13.
+    # Names of these operations before torch 2.13.
     _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
     _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single

@@ -1,16 +1,16 @@
-"""How the ranks of a group exchange messages: each posts one per operation to the group's store, and reads the others'.
+"""Exchanges messages between a group's ranks: each rank posts one per operation to the group's store and reads the others'.
 
     exchange = StoreExchange(store, rank=0, size=2, timeout_s=600, clock=clock)
     pending = exchange.post("all/cuda", (0, 1), RankMessage(arrived_ns, "all_reduce", 21288, "float32"))
     messages = pending.messages()   # waits for missing ranks; [RankMessage, RankMessage], times on this rank's clock
 
-Posting never waits, as launching a collective does not; reading waits for the slowest rank. A rank that does not post is
-named in the error: after the group's timeout, or at once if it has posted that it ended.
+Posting never waits, just as launching a collective does not. Reading waits for the slowest rank. If a rank does not post, the
+error names it: after the group's timeout, or at once if that rank has posted that it ended.
 
 Note [Clocks of several processes]
-    Times are exchanged as nanoseconds of the group's first rank. At its first operation each rank reads its clock and the
-    machine's monotonic clock together, and posts both. Ranks on one machine (by its boot id) convert exactly; others, and those
-    whose clocks stand still, assume that all read their clocks at one moment, after everyone had arrived.
+    Times are exchanged on the clock of the group's first rank, in nanoseconds. At its first operation each rank reads its clock
+    and the machine's monotonic clock together and posts both. Ranks on one machine (same boot id) convert exactly. Other ranks,
+    and ranks with stopped clocks, assume that all clocks were read at the same moment, after everyone had arrived.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter_ns, sleep  # by name, for what the module holds may be patched: surfaces/time.py
+from time import perf_counter_ns, sleep  # by name, because the module may be patched: surfaces/time.py
 
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistError
@@ -29,29 +29,29 @@ from torch.distributed import DistError
 from replayer.timing.clock import Clock
 from replayer.torch_types import TorchAny
 
-LIVENESS_CHECK_AFTER_S = 1.0  # of waiting: from then on, ask whether missing ranks have ended
+LIVENESS_CHECK_AFTER_S = 1.0  # after this wait, check whether missing ranks have ended
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.002  # between polls of the store
-_FULL_RATE_RANKS = 8  # more ranks poll proportionally less often, so that polling does not fill the machine
+_FULL_RATE_RANKS = 8  # with more ranks, each polls proportionally less often, to keep the machine free
 _LONGEST_VALUE = 4 << 20  # bytes; a TCPStore refuses messages over 8 MiB and closes the connection
-_ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # set by torchrun: how often it has restarted its workers
-SHUTDOWN_GRACE_NS = 10_000_000_000  # for which rank 0 stays, at most, until the others have read its messages
+_ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # set by torchrun: number of times it has restarted its workers
+SHUTDOWN_GRACE_NS = 10_000_000_000  # longest time that rank 0 stays until the others have read its messages
 
 
 @dataclass
 class RankMessage:
-    """What a rank posts for one operation: when its own data was ready, and which operation it called."""
+    """A rank's message for one operation: when its data was ready, and which operation it called."""
 
     arrived_ns: int
     operation: str
     size_bytes: int
     dtype: str
-    payload: bytes | None = None  # the values, where they are small and known
+    payload: bytes | None = None  # the values, if they are small and known
     uniform: float | int | bool | None = None  # instead of a payload: one value for all elements
-    splits: list[int] | None = None  # elements for each rank, of an all-to-all
-    read_count: int = 0  # how many operations of this channel the rank has read completely
+    splits: list[int] | None = None  # for an all-to-all: elements for each rank
+    read_count: int = 0  # number of operations on this channel that the rank has read completely
 
     def pack(self) -> list[bytes]:
-        """The message, then the rest of a long payload in pieces that a store takes."""
+        """Serialize the message. A long payload continues in further pieces that fit the store."""
         head = asdict(self)
         payload = head.pop("payload")
         starts = range(0, len(payload or b""), _LONGEST_VALUE)
@@ -61,7 +61,7 @@ class RankMessage:
 
     @classmethod
     def unpack(cls, first: bytes, piece: Callable[[int], bytes]) -> RankMessage:
-        """`piece(n)` is asked for the n-th of the further pieces, from 1."""
+        """Parse a message. `piece(n)` returns its n-th further piece, counted from 1."""
         head, _, payload = first.partition(b"\n")
         fields = json.loads(head)
         has_payload = fields.pop("has")
@@ -70,7 +70,7 @@ class RankMessage:
 
 
 class PendingExchange:
-    """One operation for which this rank has posted its message."""
+    """An operation for which this rank has posted its message."""
 
     def __init__(self, exchange: StoreExchange, channel: str, number: int, members: Sequence[int], operation: str) -> None:
         self._exchange = exchange
@@ -78,13 +78,13 @@ class PendingExchange:
         self._messages: list[RankMessage] | None = None
 
     def is_complete(self) -> bool:
-        """Whether all members have posted; never waits."""
+        """Return whether all members have posted. Never waits."""
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def messages(self) -> list[RankMessage]:
-        """The members' messages, in their order, once all have posted; times on this rank's clock.
+        """Wait for all members and return their messages in order, with times on this rank's clock.
 
-        Raises RuntimeError naming a rank that ended or timed out, or that called another operation.
+        Raises RuntimeError with the number of a rank that ended, timed out or called another operation.
         """
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._operation)
@@ -92,10 +92,10 @@ class PendingExchange:
 
 
 class StoreExchange:
-    """One rank's side of the exchange. A channel is a sequence of operations that the same ranks take part in."""
+    """One rank's side of the exchange. A channel is a sequence of operations between the same ranks."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, timeout_s: float, clock: Clock) -> None:
-        # torchrun restarts workers on the store that they had, where the messages of those before them are.
+        # torchrun restarts workers with the same store, which still holds the previous workers' messages.
         self._store: TorchAny = PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
         self.rank, self.size = rank, size
         self.timeout_s = timeout_s
@@ -104,12 +104,12 @@ class StoreExchange:
         self._numbers: dict[str, int] = {}  # operations posted, by channel
         self._read: dict[str, int] = {}  # operations read, by channel
         self._deleted: dict[str, int] = {}
-        self._pieces: dict[str, int] = {}  # further pieces of this rank's own messages, by key, where there are some
+        self._pieces: dict[str, int] = {}  # number of further pieces of this rank's own messages, by key
         self._left = self._broken = False
         self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _FULL_RATE_RANKS, 1.0)
 
     def post(self, channel: str, members: Sequence[int], message: RankMessage) -> PendingExchange:
-        """Post this rank's message for the channel's next operation. `members` are the ranks that take part."""
+        """Post this rank's message for the channel's next operation. `members` are the participating ranks."""
         number = self._numbers.get(channel, 0)
         self._numbers[channel] = number + 1
         arrived_ns = message.arrived_ns - self._aligned_ns()
@@ -124,14 +124,14 @@ class StoreExchange:
             self._store.set(_piece_key(key, place), piece)
         if more:
             self._pieces[key] = len(more)
-        self._store.set(key, first)  # last: who finds it finds the pieces too
+        self._store.set(key, first)  # last, so that a reader who finds it also finds the pieces
         return pending
 
     def all_posted(self, channel: str, number: int, members: Sequence[int]) -> bool:
         try:
             return bool(self._store.check([f"{channel}/{number}/{member}" for member in members]))
         except DistError:
-            return False  # the store has ended with its process
+            return False  # the store's process has ended
 
     def read(self, channel: str, number: int, members: Sequence[int], operation: str) -> list[RankMessage]:
         keys = [f"{channel}/{number}/{member}" for member in members]
@@ -151,9 +151,9 @@ class StoreExchange:
         return [replace(message, arrived_ns=message.arrived_ns + offset_ns) for message in messages]
 
     def leave(self, failed: bool) -> None:
-        """Post that this rank ends, so that ranks that wait for it fail at once.
+        """Post that this rank ends, so that waiting ranks fail at once.
 
-        The first rank, in whose process the store may live, waits until all have left, unless it has failed.
+        The store may run in the first rank's process. So that rank waits until all have left, unless it has failed.
         """
         if self._left:
             return
@@ -165,14 +165,14 @@ class StoreExchange:
             while perf_counter_ns() < deadline_ns and not self._store.check(everyone):
                 sleep(self._longest_pause_s)
         except DistError:
-            return  # the store's own process has ended, so no rank is left to read it
+            return  # the store's process has ended, and no rank can read it any more
 
     def _piece(self, key: str, place: int) -> bytes:
         piece: bytes = self._store.get(_piece_key(key, place))
         return piece
 
     def _delete_read(self, channel: str, read_count: int) -> None:
-        """Delete this rank's messages that all members have read."""
+        """Delete messages of this rank that all members have read."""
         for number in range(self._deleted.get(channel, 0), read_count):
             key = f"{channel}/{number}/{self.rank}"
             self._store.delete_key(key)
@@ -181,7 +181,7 @@ class StoreExchange:
         self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
 
     def _await(self, keys: Sequence[str], members: Sequence[int], operation: str) -> None:
-        """Return when all keys are there. Polls, because a store's own wait logs each time-out."""
+        """Wait until all keys exist. This polls, because the store's own wait logs every timeout."""
         began_ns, pause_s = perf_counter_ns(), _FIRST_PAUSE_S
         try:
             while not self._store.check(list(keys)):
@@ -192,7 +192,7 @@ class StoreExchange:
                 pause_s = min(2 * pause_s, self._longest_pause_s)
         except DistError as error:
             raise RuntimeError(
-                f"the group's store is gone while this rank waits for {operation}: the process that kept it (rank 0, or"
+                f"the group's store is gone while this rank waits for {operation}: the process that hosted it (rank 0 or"
                 " torchrun's agent) has ended"
             ) from error
 
@@ -201,15 +201,15 @@ class StoreExchange:
         gone = [member for member in missing if self._store.check([f"ended/{member}"])]
         self._broken = bool(gone) or waited_s >= self.timeout_s
         if gone:
-            raise RuntimeError(f"{_ranks(gone)} of the group ended without {operation}, for which others wait")
+            raise RuntimeError(f"{_ranks(gone)} of the group ended without calling {operation}, which other ranks wait for")
         if missing and waited_s >= self.timeout_s:
             raise RuntimeError(
-                f"{_ranks(missing)} of the group did not come to {operation} within {self.timeout_s:g} s: it ended,"
-                " hangs, or does something else; the limit is init_process_group's timeout"
+                f"{_ranks(missing)} of the group did not call {operation} within {self.timeout_s:g} s: it ended,"
+                " hangs or is busy; set the limit with init_process_group's timeout"
             )
 
     def _aligned_ns(self) -> int:
-        """See Note [Clocks of several processes]."""
+        """Return this rank's clock minus the first rank's. See Note [Clocks of several processes]."""
         if self._offset_ns is None:
             self._offset_ns = 0
             if self.size > 1:

@@ -1,14 +1,13 @@
 # mypy: allow-untyped-calls
-"""An operation between ranks in flight, and the stream of the device that it runs on.
+"""An operation between ranks in flight, and the device stream that it runs on.
 
     work = VirtualWork(play, comm_stream, called, pending, outputs, combine)
-    work.wait()         # later work on the current stream starts when the operation has ended
+    work.wait()         # later work on the current stream starts after the operation
 
 Note [Waiting at the end of backward]
-    DistributedDataParallel's Reducer takes a work's future and waits for it in C++, when its own callback runs at the end of
-    the backward pass. A future of ours is complete from the start (what it holds are the tensors that will be written), so
-    that nobody waits for another rank within C++; the stream's wait is a callback of ours that the engine calls before the
-    Reducer's, as callbacks run in the order in which they were queued.
+    DistributedDataParallel's Reducer takes a work's future and waits for it in C++, in a callback at the end of the backward
+    pass. Our futures are complete from the start and hold the tensors that will be written, so C++ never waits for another
+    rank. The stream waits in a callback of ours. The engine runs callbacks in queue order, so ours runs before the Reducer's.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
 
-# torch's stubs know one spelling of each method; torch itself calls several.
+# torch's stubs list only one name of each method, but torch calls several.
 _Work: TorchAny = dist.Work
 
 
 class _Awaited(_Work):  # type: ignore[misc]
-    """What a script may ask of an operation beside `wait`, `is_completed` and `result`."""
+    """The methods of an operation that follow from `wait`, `is_completed` and `result`."""
 
     def synchronize(self) -> None:
         self.wait()
@@ -43,7 +42,7 @@ class _Awaited(_Work):  # type: ignore[misc]
         return bool(self.is_completed())
 
     def get_future(self) -> TorchAny:
-        """See Note [Waiting at the end of backward]."""
+        """Return a completed future. See Note [Waiting at the end of backward]."""
         future: TorchAny = torch.futures.Future()
         future.set_result(list(self.result()))
         if torch._C._current_graph_task_id() >= 0:
@@ -52,7 +51,7 @@ class _Awaited(_Work):  # type: ignore[misc]
 
 
 class Called(NamedTuple):
-    """How this rank called an operation: when, what it posted, and the recorded operation at its place."""
+    """How this rank called an operation: the time, the posted message, and the matching recorded operation."""
 
     call_ns: int
     message: RankMessage
@@ -60,7 +59,7 @@ class Called(NamedTuple):
 
 
 class VirtualWork(_Awaited):
-    """One operation in flight. `end_ns` is None until the other ranks' messages have been read."""
+    """An operation in flight. `end_ns` is None until the other ranks' messages have been read."""
 
     def __init__(
         self,
@@ -79,21 +78,21 @@ class VirtualWork(_Awaited):
         self.blocks_host = False
 
     def settle(self) -> int:
-        """Read the other ranks' messages, if that is not done yet; returns when the operation ends on the device (ns)."""
+        """Read the other ranks' messages if necessary. Returns when the operation ends on the device (ns)."""
         if self.end_ns is None:
             self._comm_stream.settle_until(self)
         if self.end_ns is None:
-            raise RuntimeError("an operation of this group before this one failed, so this one cannot end either")
+            raise RuntimeError("an earlier operation of this group failed, so this one cannot complete")
         return self.end_ns
 
     def all_arrived(self) -> bool:
-        """Whether all ranks have called the operation; never waits."""
+        """Return whether all ranks have called the operation. Never waits."""
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Work out when it ends, and its results. All operations before it on its stream are settled."""
+        """Compute the end and the results. All earlier operations on its stream are already settled."""
         clock = gpu().clock
-        clock.pause()  # the wait for other processes is no time of this rank (virtual clock)
+        clock.pause()  # virtual time excludes waiting for other processes
         try:
             messages = self._pending.messages()
         finally:
@@ -111,7 +110,7 @@ class VirtualWork(_Awaited):
             here.current.stream(device).wait(end_ns)
         if device == NONE or self.blocks_host:
             here.simulator.scheduler.block(here.current.thread(), end_ns)
-        self._outputs = []  # the stream's order protects their memory from here on
+        self._outputs = []  # from here on the stream's order protects their memory
         return True
 
     def block_current_stream(self) -> None:
@@ -130,7 +129,7 @@ class VirtualWork(_Awaited):
 
 
 class WorkGroup(_Awaited):
-    """Operations that were begun between `_start_coalescing` and `_end_coalescing`."""
+    """Operations begun between `_start_coalescing` and `_end_coalescing`."""
 
     def __init__(self, works: list[VirtualWork]) -> None:
         super().__init__()
@@ -147,7 +146,7 @@ class WorkGroup(_Awaited):
 
 
 class CommStream:
-    """A communicator's stream on one device: NCCL has one for collectives, and one for each pair of ranks that send."""
+    """A communicator's stream on one device. NCCL has one for collectives and one for each pair that sends and receives."""
 
     def __init__(self, device: int) -> None:
         self.device = device
@@ -155,7 +154,7 @@ class CommStream:
         self.in_flight: list[VirtualWork] = []
 
     def settle_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
-        """Settle operations in flight in order, up to `last` or all; without `wait` only those that all ranks have called."""
+        """Settle operations in flight in order, up to `last` or all. `wait=False` stops at one that a rank has not called."""
         while self.in_flight:
             work = self.in_flight[0]
             if not wait and not work.all_arrived():
@@ -163,12 +162,12 @@ class CommStream:
             try:
                 work.finish()
             except BaseException:
-                self.in_flight.clear()  # the end of those after it cannot be known either
+                self.in_flight.clear()  # later operations cannot end either
                 raise
             del self.in_flight[0]
             if work is last:
                 return
 
 
-# Puts an operation on its stream once all ranks' messages are there; returns when it ends (ns).
+# Puts an operation on its stream once all ranks' messages have arrived. Returns the end (ns).
 Play = Callable[[Called, list[RankMessage], CommStream], int]

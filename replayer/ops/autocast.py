@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
-"""Autocast on the virtual device: which ops run in low precision, which in float32, as CUDA has it.
+"""Autocast on the virtual device: runs the same ops in low precision and in float32 as CUDA does.
 
-PyTorch's own autocast kernels only cast tensors that C++ sees on CUDA, so the same lists (ATen/autocast_mode.h) are registered
-here once more, for AutocastPrivateUse1, which is on where the torch.amp surface was asked for autocast on "cuda".
+PyTorch's own autocast kernels cast only tensors that C++ sees on CUDA. So the same lists (ATen/autocast_mode.h) are registered
+again for AutocastPrivateUse1. The torch.amp surface switches that key on for autocast on "cuda".
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         (a @ b).dtype    # torch.bfloat16
@@ -53,38 +53,38 @@ _BANNED = (
 
 
 class _Casts(threading.local):
-    """Low-precision copies of parameters, kept until the outermost autocast of this thread ends, as PyTorch keeps them."""
+    """Low-precision copies of parameters. As in PyTorch, they are kept until this thread's outermost autocast ends."""
 
     def __init__(self) -> None:
-        self.made: dict[int, tuple[TorchAny, TorchAny]] = {}  # id of the parameter -> (itself, its cast)
+        self.made: dict[int, tuple[TorchAny, TorchAny]] = {}  # id of the parameter -> (parameter, its cast)
 
 
 class Autocast:
-    """The kernels of the four policies."""
+    """The kernels of the autocast policies."""
 
     def __init__(self) -> None:
         self._casts = _Casts()
         self.key_set = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
     def clear_cache(self, clear: Callable[[], None]) -> None:
-        """Drop the casts of this thread too, in `torch.clear_autocast_cache`."""
+        """Drop this thread's casts too, for `torch.clear_autocast_cache`."""
         clear()
         self._casts.made.clear()
 
     def cast(self, op: TorchAny, dtype: torch.dtype | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """The op in this dtype; in autocast's own one, half precision, if None."""
+        """Run the op in this dtype, or in autocast's low-precision dtype if None."""
         to = dtype or torch.get_autocast_dtype("cuda")
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*self._cast(args, to), **self._cast_named(kwargs, to))
 
     def full_and_back(self, op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """float32 inside, and the first argument's dtype outside."""
+        """Run in float32 and return the first argument's dtype."""
         result, first = self.cast(op, torch.float32, *args, **kwargs), args[0] if args else None
         restored = isinstance(result, torch.Tensor) and result.dtype is torch.float32
         return result.to(first.dtype) if restored and isinstance(first, torch.Tensor) and _eligible(first) else result
 
     def full_by_dtype(self, op: TorchAny, at: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Casts by the op's own `dtype` argument, which is the one `at` this place, unless the caller has set it."""
+        """Set the op's own `dtype` argument, at position `at`, unless the caller has set it."""
         given = kwargs.get("dtype") if len(args) <= at else args[at]
         if given is None and _eligible(args[0]):
             args, kwargs = args[:at], {**kwargs, "dtype": torch.float32}
@@ -103,12 +103,12 @@ class Autocast:
         return self.as_it_is(op, *args, **kwargs)
 
     def as_it_is(self, op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Without a cast of its arguments, and without autocast within."""
+        """Run the op without casting its arguments and without autocast inside."""
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*args, **kwargs)
 
     def _cast(self, values: TorchAny, dtype: torch.dtype) -> list[TorchAny]:
-        """The last argument first: PyTorch casts them in a call's argument list, which gcc evaluates from the right."""
+        """Cast the arguments, last first: PyTorch casts them in a call's argument list, which gcc evaluates from the right."""
         cast = [
             self._one(value, dtype)
             if _is_on_device(value)
@@ -143,7 +143,7 @@ class Autocast:
 
 
 def _is_on_device(value: TorchAny) -> bool:
-    """Also of subclasses that wrap virtual tensors (DTensor) or stand for them (fake tensors)."""
+    """Return whether a tensor is on the device, including subclasses that wrap virtual tensors (DTensor) and fake tensors."""
     kind = type(value)
     return kind is VirtualTensor or (kind is not torch.Tensor and isinstance(value, torch.Tensor) and value.is_cuda)
 
@@ -157,7 +157,7 @@ def _place_of(op: TorchAny, name: str) -> int:
 
 
 def register() -> None:
-    """Register all policies, and let everything else pass through the autocast key."""
+    """Register all policies. All other ops pass through the autocast key."""
     others = torch.library.Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     state.STATE.kept.append(others)
@@ -180,8 +180,11 @@ def register() -> None:
 
 
 def _cover_packages(autocast: Autocast) -> None:
-    """Packages register kernels for CUDA's own autocast key. Those written in Python serve here too. Of those in a library of
-    C++, which cast only what C++ sees on CUDA, all get the policy of torchvision's (roi_align, nms, deform_conv2d)."""
+    """Cover packages that register kernels for CUDA's own autocast key.
+
+    Python kernels are registered here too. C++ kernels cast only tensors that C++ sees on CUDA, so ops of C++ libraries all get
+    the policy of torchvision's ops (roi_align, nms, deform_conv2d).
+    """
     library: TorchAny = torch.library.Library
     impl, load = library.impl, torch.ops.load_library
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -208,6 +211,6 @@ def _cover_packages(autocast: Autocast) -> None:
 
 
 def _overload(name: str) -> TorchAny:
-    """The op of this name in the running release, or None: the lists cover several."""
+    """Return the op of this name, or None if this release lacks it: the lists cover several releases."""
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)

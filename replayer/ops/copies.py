@@ -1,22 +1,22 @@
-"""Copies between host and device, and reads of values: where the host mostly waits for the device.
+"""Copies between host and device, and reads of values: the ops for which the host mostly waits for the device.
 
-What is copied how follows ATen/native/cuda/Copy.cu: a copy to the device converts on the host, a blocking copy from it
-converts on the host too and a non-blocking one on the device; whatever is not contiguous goes through a temporary.
+The rules follow ATen/native/cuda/Copy.cu. A copy to the device converts dtypes on the host. A copy from the device converts on
+the host if it is blocking, and on the device if not. Tensors that are not contiguous go through a temporary.
 
     x = torch.ones(3).cuda()   # aten::copy_, h2d, 12 bytes, blocking
-    x.sum().item()             # aten::_local_scalar_dense: the recorded value, else what is known, else 1.0
+    x.sum().item()             # aten::_local_scalar_dense: the recorded value, else the known one, else 1.0
 
 Note [What the host waits for]
-    Without `non_blocking`, PyTorch waits for the stream after each copy between host and device. With it, the host waits
-    as cudaMemcpyAsync does ("API synchronization behavior" of the CUDA runtime): not for pinned memory; from pageable memory
-    until it is staged, which for up to 64 KiB is at once and for more as good as the end of the copy, for the staging
-    buffers are far smaller than it; and to pageable memory until the copy is over. `to("cpu", non_blocking=True)` makes its
-    result in pinned memory.
+    Without `non_blocking`, PyTorch waits for the stream after each copy between host and device. With it, the host waits as
+    cudaMemcpyAsync does ("API synchronization behavior" of the CUDA runtime). For pinned memory it does not wait. From pageable
+    memory it waits until the data is staged: up to 64 KiB that is immediate; for more it is nearly the end of the copy, because
+    the staging buffers are far smaller. To pageable memory it waits for the end of the copy.
+    `to("cpu", non_blocking=True)` allocates its result in pinned memory.
 
 Note [Where values come from]
-In this order: what the recording holds for this read (`ReadValues.read`); what the host knows the memory to contain
-(`Allocation.known`, after `zeros`, `fill_`, a small copy to the device or what follows from them); what is assumed
-(`AssumedValues`).
+    In this order: the recorded value for this read (`ReadValues.read`); what the host knows about the memory
+    (`Allocation.known`, after `zeros`, `fill_`, a small copy to the device, or results that follow from them); an assumed
+    value (`AssumedValues`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Copies:
         non_blocking: bool = False,
         memory_format: torch.memory_format | None = None,
     ) -> TorchAny:
-        """`Tensor.to`, when something changes: an empty tensor of the new kind and a copy into it."""
+        """Run `Tensor.to` if something changes: create an empty tensor of the new kind and copy into it."""
         options: dict[str, TorchAny] = {"dtype": dtype or source.dtype, "memory_format": memory_format or torch.preserve_format}
         if device is not None and device.type not in OURS:
             there = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
@@ -132,7 +132,7 @@ class Copies:
         gpu().launches.copy_to_peer(self._signature(here, there, "p2p"), here.size_bytes, there.index, here.index)
 
     def _carry_values(self, target: TorchAny, source: TorchAny) -> None:
-        """What the host knows of `target` after a copy from `source`, both on the device."""
+        """Set what the host knows of `target` after a copy from `source`, both on the device."""
         here, there = target.meta, source.meta
         known = source.allocation.known
         into = target.allocation
@@ -203,7 +203,7 @@ class Copies:
         pinned = is_pinned(target)
         waits = not (non_blocking and pinned)
         if waits and meta.numel <= READ_LIMIT:
-            values = self._values(source, signature)  # a read is its own copy, and waits
+            values = self._values(source, signature)  # a read includes its copy, and waits
         else:
             gpu().launches.copy(signature, "d2h", moved, meta.index, waits, pinned)
             if not waits:
@@ -214,14 +214,14 @@ class Copies:
             self._to_host_memory(target, values, meta.index)
 
     def _to_host_memory(self, target: torch.Tensor, values: torch.Tensor | float | int | bool, device: int) -> None:
-        """What a copy from `device` leaves on the host."""
+        """Write the result of a copy from `device` to host memory."""
         if isinstance(values, torch.Tensor):
             target.copy_(values)
         else:
             target.fill_(values)
 
     def _values(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
-        """See Note [Where values come from]."""
+        """Return the values that a read gives. See Note [Where values come from]."""
         meta: TensorMeta = source.meta
         recorded = gpu().values.read(signature, meta.index, meta.numel)
         if recorded is not None:
@@ -238,12 +238,12 @@ class Copies:
         return values.item() if isinstance(values, torch.Tensor) else values
 
     def equal(self, one: TorchAny, other: TorchAny) -> bool:
-        """`torch.equal`: a comparison on the device whose answer the host waits for."""
+        """`torch.equal`: compares on the device, and the host waits for the answer."""
         unknown = gpu().values.assumed.improving and answer_without_error() is True
         return tuple(one.shape) == tuple(other.shape) and self._same("aten::equal", one, other, torch.equal, unknown=unknown)
 
     def allclose(self, one: TorchAny, other: TorchAny, *tolerances: TorchAny, **options: TorchAny) -> bool:
-        """`torch.allclose`, by which scripts check that two ways come to one result: where neither is known, they do."""
+        """`torch.allclose`, with which scripts check that two methods agree. If both values are unknown, the answer is True."""
 
         def close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
             return torch.allclose(mine, theirs, *tolerances, **options)
@@ -271,7 +271,7 @@ class Copies:
     # -- signatures -------------------------------------------------------------------------------------------------------
 
     def _signature(self, target: TensorMeta, source: TensorMeta, direction: str = "") -> OpSignature:
-        """A copy, as profilers record it: aten::copy_ with [target, source]."""
+        """Return a copy's signature as profilers record it: aten::copy_ with [target, source]."""
 
         def made() -> OpSignature:
             shapes, names = (target.shape, source.shape), (target.dtype_name, source.dtype_name)
@@ -285,7 +285,7 @@ class Copies:
 
 
 def _known_or_assumed(tensor: TorchAny) -> torch.Tensor | float | int | bool:
-    """The values that the host knows, else one for all elements: see recording/values/assumed_values.py."""
+    """Return the known values, else one value for all elements: see recording/values/assumed_values.py."""
     known = known_values(tensor)
     assumed = gpu().values.assumed
     meta: TensorMeta = tensor.meta

@@ -1,13 +1,13 @@
-"""Ops with data-dependent output shapes (torch.Tag.dynamic_output_shape): the size is known on the host or was recorded.
+"""Ops with data-dependent output shapes (torch.Tag.dynamic_output_shape): the size is known on the host, recorded or assumed.
 
     x[torch.tensor([True, False, True])]            # two elements: the host knows the mask
-    x[x > 0]                                        # as many as the recorded program got here, else an assumed share of them
+    x[x > 0]                                        # the recorded count at this place, else an assumed share of the elements
     labels.unique(return_counts=True)               # the same
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
-They are boolean indexing, `nonzero` and `masked_select`, whose sizes count the set elements of a mask; and `unique`, `bincount`
-and `repeat_interleave` by a tensor, whose results the host computes where it knows the values. In all of them the host waits
-for the device before the result is allocated, as in CUDA, where it has to learn the size.
+Boolean indexing, `nonzero` and `masked_select` count the set elements of a mask. For `unique`, `bincount` and
+`repeat_interleave` by a tensor, the host computes the results if it knows the values. All of them make the host wait for the
+device before the result is allocated, as in CUDA, where it has to learn the size.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class DataDependentOps:
         return self._with_values(self._results("aten::index", tensors, [result]), known)[0]
 
     def nonzero(self, source: TorchAny) -> TorchAny:
-        """(count, dimensions) int64, in column-major order as CUDA makes it."""
+        """Return (count, dimensions) int64 in column-major order, as CUDA does."""
         meta: TensorMeta = source.meta
         count = self._count_set("aten::nonzero", source, meta.shape)
         shape, stride = (count, len(meta.shape)), (1, max(count, 1))
@@ -103,15 +103,15 @@ class DataDependentOps:
         return type(index) is self._tensor_class and index.dtype in _MASKS
 
     def _without_host_mask(self, index: TorchAny) -> list[TorchAny]:
-        """A mask on the host becomes the integers that it means there, as in CUDA."""
+        """Convert a mask on the host to integer indices, as CUDA does."""
         if isinstance(index, torch.Tensor) and type(index) is not self._tensor_class and index.dtype in _MASKS:
             return list(index.nonzero().unbind(1))
         return [index]
 
     def _count_set(self, op: str, mask: TorchAny, shape: Shape) -> int:
-        """How many elements of `mask`, broadcast to `shape`, are set: as the host knows, else as recorded.
+        """Return how many elements of `mask`, broadcast to `shape`, are set: as known, else as recorded, else as assumed.
 
-        See Note [Sizes that nobody knows] in tensor/planning/assumed_sizes.py for what neither tells.
+        See Note [Sizes that nobody knows] in tensor/planning/assumed_sizes.py.
         """
         recorded = self._recorded_size(NONZERO, shape)
         known = known_values(mask) if type(mask) is self._tensor_class else mask
@@ -144,7 +144,7 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """Each index as often as `repeats` says; with `output_size` the host need not wait to learn how many."""
+        """Repeat each index as often as `repeats` says. With `output_size` the host need not wait for the total."""
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.meta.numel
         size = output_size if output_size is not None else self._size(REPEAT_INTERLEAVE, repeats, known, lambda: assume)
@@ -165,7 +165,7 @@ class DataDependentOps:
     def _unique(
         self, op: str, source: TorchAny, return_inverse: bool, return_counts: bool, known: TorchAny, dim: int | None = None
     ) -> tuple[TorchAny, ...]:
-        """The distinct values, the inverse indices and the counts; the latter two empty where not asked for.
+        """Return the distinct values, the inverse indices and the counts. The last two are empty if not requested.
 
         With `dim`, slices along that dimension are compared instead of elements.
         """
@@ -189,12 +189,12 @@ class DataDependentOps:
         return tuple(self._with_values(made, known))
 
     def _compute(self, source: TorchAny, compute: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> TorchAny:
-        """The op's results, computed on the host if it knows the input's values; else None."""
+        """Compute the op's results on the host if it knows the input's values; else return None."""
         known = self._host(source)
         return None if known is None else compute(known)
 
     def _host(self, tensor: TorchAny) -> torch.Tensor | None:
-        """The values of a small tensor, if the host knows them."""
+        """Return the values of a small tensor if the host knows them, else None."""
         if type(tensor) is not self._tensor_class:
             return tensor if isinstance(tensor, torch.Tensor) else None
         meta: TensorMeta = tensor.meta
@@ -204,7 +204,7 @@ class DataDependentOps:
         return torch.full(meta.shape, known, dtype=meta.dtype, device="cpu")
 
     def _size(self, op: str, source: TorchAny, known: TorchAny, assume: Callable[[], int], dim: int | None = None) -> int:
-        """The size of the first result along `dim`: of the computed one, else as recorded, else assumed."""
+        """Return the first result's size along `dim`: from the computed result, else the recorded size, else an assumed one."""
         recorded = self._recorded_size(op, source.meta.shape)
         if known is not None:
             return int(known[0].shape[0 if dim is None else dim])
@@ -220,7 +220,7 @@ class DataDependentOps:
     # -- both ----------------------------------------------------------------------------------------------------------
 
     def _recorded_size(self, op: str, shape: Shape) -> int | None:
-        """The size that this call had in the recorded program, if that is known. The host waits for its stream."""
+        """Return the size that this call had in the recorded program, or None. The host waits for its stream."""
         here = gpu()
         here.streams.synchronize(here.current.stream(here.current.device()))
         return here.values.output_size(op, shape)
@@ -242,8 +242,10 @@ class DataDependentOps:
 
 
 def _even_counts(total: int, size: int) -> torch.Tensor:
-    """How often each of `size` values is found among `total` elements that nobody knows. They add up to `total`, so that
-    `split(counts.tolist())` works as on a GPU."""
+    """Return assumed counts of `size` distinct values among `total` elements.
+
+    They add up to `total`, so `split(counts.tolist())` works as on a GPU.
+    """
     if not 0 < size <= KNOWN_LIMIT:
         return torch.zeros(size, dtype=torch.int64, device="cpu")
     share, left = divmod(total, size)

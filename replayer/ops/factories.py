@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
-"""Kernels for tensors made from nothing: `torch.empty(..., device="cuda")` and all factories that are built on it.
+"""Kernels for new tensors: `torch.empty(..., device="cuda")` and all factories that are built on it.
 
-Registered for the dispatch keys of all device types that name a virtual device (tensor_meta.py), so they hold in every thread
-and need no mode. In a CUDA build they replace PyTorch's CUDA kernels, none of which may run: they would load a driver.
+They are registered for the dispatch keys of all device types that name a virtual device (tensor_meta.py). So they work in every
+thread without a mode. In a CUDA build they replace PyTorch's CUDA kernels, which would load a driver.
 
     register(plans, copies, dispatch)
     torch.empty(2, 3, device="cuda")    # VirtualTensor
@@ -71,32 +71,32 @@ class Factories:
         return make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes))
 
     def zeros(self, size: TorchAny, **options: TorchAny) -> TorchAny:
-        """`_efficientzerotensor`, which C++ makes of gradients that are nothing."""
+        """Run `_efficientzerotensor`, which C++ uses for zero gradients."""
         made = self.empty(size, options.get("dtype"), device=options.get("device"))
         made.allocation.known = Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype)
         return made
 
     def kaiser_window(self, length: int, *shape: TorchAny, **options: TorchAny) -> TorchAny:
-        """C++ makes it on the device, by a kernel of its own that only CPU and CUDA have."""
+        """Run a factory whose C++ kernel exists only for CPU and CUDA."""
         device = torch.device(BACKEND, index_of(options.pop("device", None)))
         return torch.kaiser_window(length, *shape, device="cpu", dtype=options.get("dtype")).to(device)
 
     def indices(
         self, op: TorchAny, row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None, **options: TorchAny
     ) -> TorchAny:
-        """`tril_indices` and `triu_indices`: the CPU's kernel is asked."""
+        """Run `tril_indices` or `triu_indices` with the CPU kernel."""
         values = op(row, col, offset, dtype=dtype or torch.int64, device="cpu")
         made = self.empty(values.shape, values.dtype, device=options.get("device"))
         set_known_values(made, values)
         return made
 
     def sparse(self, op: TorchAny, *args: TorchAny, device: torch.device | None = None, **options: TorchAny) -> TorchAny:
-        """An empty sparse tensor: the host's, wrapped."""
+        """Create an empty sparse tensor by wrapping one on the host."""
         return self._wrap_sparse(op(*args, device=torch.device("cpu"), **options), index_of(device), {}, known=True)
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
-    """A host tensor in place of one on device `index`. See Note [The map of used parameters] in process_group.py."""
+    """Return a host tensor in place of one on device `index`. See Note [The map of used parameters] in process_group.py."""
     made: TorchAny = torch.empty(shape, dtype=torch.int32, device="cpu")
     made.reducer_device = index
     return made  # type: ignore[no-any-return]
@@ -135,7 +135,7 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]
     library = torch.library.Library("aten", "IMPL")
     state.STATE.kept.append(library)
     with warnings.catch_warnings():
-        # A CUDA build has these kernels already; replacing them is what we are here for.
+        # A CUDA build already has these kernels. Replacing them is intended.
         warnings.filterwarnings(
             "ignore",
             message=r"Warning only once for all operators|.*Overriding a previously registered kernel",
@@ -144,7 +144,7 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]
         for key in KEYS:
             for name, kernel in kernels.items():
                 if key != "Lazy" and not name.startswith(("empty", "tri", "_eff", "kaiser")):
-                    continue  # no tensor is there in C++
+                    continue  # C++ has no tensor argument here
                 library.impl(name, kernel, key)
         for layout, names in SPARSE_FACTORIES.items():
             for name in names:

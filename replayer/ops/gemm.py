@@ -1,8 +1,8 @@
-"""Matrix products: what cuBLAS computes, and so what its workspace is taken for (cublas_workspaces.py).
+"""Matrix products: ops that cuBLAS computes, and for which its workspace is allocated (cublas_workspaces.py).
 
-    plans.specials |= gemm.handlers(plans, run)     # each runs from its plan, and takes the workspace after, as PyTorch
+    plans.specials |= gemm.handlers(plans, run)     # each runs from its plan, then takes the workspace, as PyTorch does
 
-Where no workspaces are kept, a handler steps aside at its first call, and its op runs as any other.
+If no workspaces are kept, a handler removes itself at its first call, and its op runs like any other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PRODUCTS = frozenset(getattr(getattr(aten, name), overload) for name in _NAMES f
 
 
 def use_workspace(result: TorchAny) -> bool:
-    """The calling thread has asked for this product; nothing is taken for an empty one. Returns whether any are kept."""
+    """Take the workspace for the calling thread's product, unless it is empty. Returns whether workspaces are kept."""
     here = gpu()
     if here.blas.kept and result.meta.numel:
         device = result.meta.index
@@ -33,7 +33,7 @@ def use_workspace(result: TorchAny) -> bool:
 
 
 def handlers(plans: PlanCache, run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-    """For one plan cache; `run` runs an op from its plan."""
+    """Return the handlers for one plan cache. `run` runs an op from its plan."""
 
     def product(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         result = run(op, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""One call that the CPU runs: its arguments as tensors of the host, its results as virtual tensors again.
+"""A call that the CPU runs: arguments become host tensors, and results become virtual tensors again.
 
     call = HostCall(plans)
     made = call.back(func(*[call.of(value) for value in args]), index)
@@ -22,15 +22,15 @@ from replayer.torch_types import TorchAny
 
 
 class HostCall(CallArguments):
-    """Of values that the host does not know, zeros take the place."""
+    """Replaces unknown values by zeros."""
 
     def __init__(self, plans: PlanCache) -> None:
         super().__init__(plans.tensor_class)
         self.plans = plans
-        self.outputs: list[tuple[int, ...]] = []  # shapes of what is new
-        self.given: list[tuple[TorchAny, torch.Tensor]] = []  # virtual tensors and those of the host in their place
+        self.outputs: list[tuple[int, ...]] = []  # shapes of results in new memory
+        self.given: list[tuple[TorchAny, torch.Tensor]] = []  # virtual tensors and the host tensors that replace them
         self.allocations: dict[int, Allocation] = {}  # by the storage's identity
-        self.known = True  # whether the host knows all that was given
+        self.known = True  # whether the host knows all inputs
 
     def virtual(self, value: TorchAny, where: Where) -> torch.Tensor:
         known = payload_of(value) if computing() else known_values(value)
@@ -44,7 +44,7 @@ class HostCall(CallArguments):
         return host
 
     def back(self, value: TorchAny, index: int) -> TorchAny:
-        """A result as the script gets it, on device `index`."""
+        """Return a result as the script gets it, on device `index`."""
         if isinstance(value, (list, tuple)):
             return [self.back(item, index) for item in value]
         if not isinstance(value, torch.Tensor):
@@ -54,7 +54,7 @@ class HostCall(CallArguments):
                 return tensor
         if value.is_nested or value.is_quantized:
             raise no_such_tensor(value)
-        if value.is_conj() or value.is_neg():  # bits that virtual tensors have not
+        if value.is_conj() or value.is_neg():  # virtual tensors do not have these bits
             value = value.resolve_conj().resolve_neg()
         if value.layout is not torch.strided:
             made = self.plans.wrap_other_layout(value, index, self.allocations, known=self.known)
@@ -73,7 +73,7 @@ class HostCall(CallArguments):
         return result
 
     def holding(self, storage: torch.UntypedStorage, index: int) -> Allocation:
-        """New memory of device `index`, with this payload where values are computed."""
+        """Allocate memory of device `index`. If values are computed, `storage` becomes its payload."""
         made = allocate(gpu(), index, storage.nbytes())
         if computing():
             made.known = bytes_of(storage)

@@ -1,14 +1,14 @@
 # mypy: allow-untyped-calls
-"""Sparse tensors (COO, CSR and its kin) on the virtual GPU: a tensor of that layout on the host, with memory on the device.
+"""Sparse tensors (COO, CSR and similar) on the virtual GPU: a sparse host tensor whose parts have memory on the device.
 
-Where the results of an op depend on how many elements there are, and few ops have a shape rule, the CPU runs the op: on the
-real indices, since adjacency and positions mostly come from the host, and on zeros for what is not known.
+The results of their ops depend on the number of elements, and few ops have a shape rule. So the CPU runs the op, on the real
+indices if they are known (adjacency and positions mostly come from the host) and on zeros for unknown values.
 
     a = torch.sparse_coo_tensor(indices, values, (3, 3)).cuda()
-    a @ x       # the CPU tells the shape, the recording the time; with --values compute the numbers are real too
+    a @ x       # shape from the CPU, time from the recording; with --values compute the numbers are real too
 
 Note [Parts of a sparse tensor]
-    Indices and values have an allocation each, found by their storage on the host, so `values()` is a view of the tensor.
+    Indices and values each have an allocation, found by their host storage. So `values()` is a view of the tensor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _wrap: TorchAny = torch.Tensor._make_wrapper_subclass
 
 
 class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
-    """`host` is the tensor on the host, `parts` has the allocations of its parts by their storages."""
+    """A sparse tensor on the device. `host` is the host tensor; `parts` maps its parts' storages to their allocations."""
 
     host: torch.Tensor
     index: int  # type: ignore[assignment]
@@ -58,7 +58,7 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
         return self
 
     def new(self, indices: TorchAny, values: TorchAny, size: TorchAny) -> TorchAny:  # type: ignore[override]
-        """The legacy constructor, by which optimizers make what is shaped as a sparse gradient."""
+        """Run the legacy constructor, which optimizers use to create tensors shaped like a sparse gradient."""
         return torch.sparse_coo_tensor(indices, values, size)
 
     def untyped_storage(self) -> TorchAny:
@@ -81,7 +81,7 @@ SparseVirtualTensor.__module__, SparseVirtualTensor.__name__, SparseVirtualTenso
 
 
 class Layouts:
-    """The `__torch_dispatch__` of sparse tensors, and what makes them of strided ones."""
+    """The `__torch_dispatch__` of sparse tensors, and the functions that create them from strided ones."""
 
     def __init__(self, plans: PlanCache) -> None:
         self._plans = plans
@@ -97,7 +97,7 @@ class Layouts:
         return self.run(func, args, kwargs or {})
 
     def run(self, func: TorchAny, args: TorchAny, kwargs: TorchAny) -> TorchAny:
-        """Run an op that takes or makes a tensor that is not strided."""
+        """Run an op that takes or creates a tensor that is not strided."""
         call = _SparseCall(self._plans)
         writes = writes_of(func, args, kwargs)
         written = args[0] if args and writes == [(0, False)] else None
@@ -111,7 +111,7 @@ class Layouts:
             try:
                 host = func(*map(call.of, args), **{name: call.of(value) for name, value in kwargs.items()})
             except NotImplementedError as missing:
-                advice = "its CPU form is missing in PyTorch; use dense tensors"
+                advice = "PyTorch has no CPU version of it; use dense tensors"
                 raise NotEmulated(f"{func._schema.name} of a sparse tensor", advice) from missing
             if self._plans.leaves_device(kwargs):
                 return _to_host(args[0], host)
@@ -121,9 +121,10 @@ class Layouts:
         return result
 
     def wrapped(self, host: torch.Tensor, index: int, parts: dict[int, Allocation], *, known: bool) -> SparseVirtualTensor:
-        """A sparse tensor of the host on device `index`; parts that have no memory there get some.
+        """Wrap a sparse host tensor for device `index`. Parts without memory there get some.
 
-        `known`: its numbers are those of the script."""
+        `known`: the tensor's values are the script's own.
+        """
         coo = host.layout is torch.sparse_coo
         layout = host.layout if coo else torch.strided
         place = torch.device(BACKEND, index)
@@ -142,7 +143,7 @@ class Layouts:
 
 
 def _to_host(source: SparseVirtualTensor, host: torch.Tensor) -> torch.Tensor:
-    """`source.cpu()`: its parts are copied one by one."""
+    """Run `source.cpu()`: its parts are copied one by one."""
     for allocation in source.parts.values():
         size_bytes = allocation.size_bytes
         if size_bytes:
@@ -152,14 +153,14 @@ def _to_host(source: SparseVirtualTensor, host: torch.Tensor) -> torch.Tensor:
 
 
 def moved(host: torch.Tensor, device: TorchAny, wrap: TorchAny) -> TorchAny:
-    """A compressed sparse tensor of the host on a device; its parts are copied one by one. (COO comes apart in PyTorch.)"""
+    """Copy a compressed sparse tensor from the host to a device, part by part. PyTorch itself takes COO apart."""
     parts: TorchAny = _parts(host)
     there = {part.untyped_storage()._cdata: part.to(device).allocation for part in parts}
     return wrap(host.clone(), device.index or 0, there, known=True)
 
 
 def _parts(host: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The strided tensors that a sparse one is made of."""
+    """Return the strided tensors that a sparse tensor consists of."""
     if host.layout is torch.sparse_coo:
         return aten._indices(host), aten._values(host)
     if host.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -170,7 +171,7 @@ def _parts(host: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 class _SparseCall(HostCall):
-    """A call with sparse tensors among its arguments; those of the host take their place."""
+    """A call with sparse arguments, which their host tensors replace."""
 
     def plain(self, value: TorchAny) -> torch.Tensor:
         host: torch.Tensor = value

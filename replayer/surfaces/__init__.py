@@ -1,7 +1,7 @@
-"""What a script sees of torch under replay: one patched surface per file, named after it.
+"""Patches the parts of torch that a script sees: one surface per file, named after the module it patches.
 
 start(lambda: VirtualGpu(...))      # replayer.state
-install_all(torch)                  # from then on this process has a GPU, made at its first use
+install_all(torch)                  # this process now has a GPU, created at first use
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from replayer import torch_shortcuts
 from replayer.surfaces.torch_cuda import refuse_c_functions
 from replayer.tensor.tensor import VirtualTensor
 
-# In the order in which they are installed. Where no comment says otherwise, the order does not matter.
+# Installation order. It does not matter except where a comment says so.
 _SURFACES = (
     "gc_collect os_exit torch_cuda torch_cuda_streams torch_cuda_random"
-    " torch_cuda_graphs"  # after torch_cuda: it asks torch.cuda.is_current_stream_capturing
-    " nvml"  # after torch_cuda, which refuses the functions of this kind that it leaves
+    " torch_cuda_graphs"  # after torch_cuda: it calls torch.cuda.is_current_stream_capturing
+    " nvml"  # after torch_cuda, which makes every NVML function raise; this one replaces some of them
     " torch_cuda_nvtx torch_cuda_comm torch_cuda_memory torch_cuda_memory_snapshot torch_backends torch_backends_cudnn_rnn"
-    " torch_accelerator"  # after torch_cuda and torch_cuda_memory: its functions are theirs
+    " torch_accelerator"  # after torch_cuda and torch_cuda_memory: it uses their functions
     " torch_tensor torch_fake_tensor torch_higher_order_ops torch_jit torch_tensor_subclass torch_utils_python_dispatch"
     " torch_pin_memory torch_cuda_tensors torch_nn_module torch_storage torch_serialization torch_amp torch_autograd"
     " torch_optim torch_utils_data torch_nn_parallel torch_nn_sync_batch_norm torch_distributed"
@@ -28,12 +28,12 @@ _SURFACES = (
 
 
 def surfaces() -> list[ModuleType]:
-    """All surfaces. Each name of torch belongs to one of them (tests/replayer/surfaces/test_one_owner.py)."""
+    """Return all surfaces. Each patched name belongs to exactly one (tests/replayer/surfaces/test_one_owner.py)."""
     return [import_module(f"replayer.surfaces.{name}") for name in _SURFACES.split()]
 
 
 def install_all(torch_module: ModuleType) -> None:
-    """Patch every surface, once per process."""
+    """Install every surface. Call it once per process."""
     refuse_c_functions(torch_module)
     for surface in surfaces():
         surface.install(torch_module)

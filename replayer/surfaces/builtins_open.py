@@ -1,11 +1,11 @@
-"""builtins.open under `trace stalls`: files read while a batch is fetched are as slow as the modelled disk, and counted.
+"""builtins.open under `trace stalls`: file reads during a batch's fetch take as long as on the modelled disk, and are counted.
 
     install(torch, StorageClient(path))
     open("cat.jpg", "rb").read()      # within a Dataset's __getitem__: waits until the modelled disk has delivered
 
-What a data set reads through Python's own files counts, wherever it opened them: PIL, numpy, torch.load, zip and tar archives,
-pickle. Files that C or C++ opens (cv2.imread, torchvision.io, h5py, lmdb, mmap) are as fast as they are here, and not seen;
-the report says how many bytes were seen.
+All reads through Python's own files count, including those of PIL, numpy, torch.load, zip and tar archives, and pickle. Files
+that C or C++ opens (cv2.imread, torchvision.io, h5py, lmdb, mmap) keep this machine's speed and are not seen. The report says
+how many bytes were seen.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ class _Fetch(threading.local):
 
 
 def install(torch_module: ModuleType, storage: StorageClient) -> None:
-    """Patch `open`, the two fetchers that all loaders use in workers and without, and what pins and hands out batches."""
+    """Patch `open`, both fetchers (with and without workers), and the functions that pin and hand out batches."""
     fetching = _Fetch()
     atexit.register(storage.close)
 
     class DataFile(io.FileIO):
-        """A file opened for reading. What the reads at one place have brought is not asked of the disk again: readers look at
-        a header, go back and read all."""
+        """A file opened for reading. Bytes that were just read are not requested from the disk again.
 
-        _begin = _end = -1  # of what was read there; before anything was, the disk has to go to the file
+        Readers often look at a header, go back and read the whole file.
+        """
+
+        _begin = _end = -1  # the range just read there; initially empty, so the first read goes to the disk
 
         def readinto(self, buffer: Any, /) -> Any:
             return self._delivered(super().readinto, buffer)
@@ -64,7 +66,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
             loading = fetching.loading
             if loading is None:
                 return read(*args)
-            fetching.loading = None  # readall of some releases calls readinto: a byte counts once
+            fetching.loading = None  # in some releases readall calls readinto, and a byte must count once
             try:
                 begin = self.tell()
                 follows = self._begin <= begin <= self._end
@@ -94,7 +96,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
         if isinstance(file, int) or "opener" in how or "r" not in mode or set(mode) - set("rbt") or len(mode) > 2:
             return _open(file, mode, buffering, *args, **kwargs)
         if ("b" in mode and ("t" in mode or how)) or how.keys() - {"encoding", "errors", "newline"}:
-            return _open(file, mode, buffering, *args, **kwargs)  # which says what is wrong
+            return _open(file, mode, buffering, *args, **kwargs)  # raises the error
         raw = DataFile(os.fspath(file), "r")
         if "b" in mode and buffering == 0:
             return raw
@@ -106,25 +108,25 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
         return text
 
     patch(builtins, open=open_data)
-    patch(io, open=open_data)  # pathlib's
+    patch(io, open=open_data)  # used by pathlib
     patch(bz2, _builtin_open=open_data)
     patch(tarfile, bltn_open=open_data)
-    # What a tar archive that is read as a stream ("r|") opens by os.open.
+    # A tar archive read as a stream ("r|") opens its file with os.open.
     patch_around(
         tarfile, _LowLevelFile=lambda opened, name, mode: open_data(name, "rb", 0) if mode == "r" else opened(name, mode)
     )
     data: Any = torch_module.utils.data
     for fetcher in (data._utils.fetch._MapDatasetFetcher, data._utils.fetch._IterableDatasetFetcher):
         patch_around(fetcher, fetch=_counted(storage, fetching))
-    pinning: Any = data._utils.pin_memory  # of a whole batch: it calls itself for what is in it
+    pinning: Any = data._utils.pin_memory  # called for a whole batch; it calls itself for the parts
     pin = OutermostCalls().around("pin_memory", pinning.pin_memory, lambda *_: _timed_pinning(storage))
     patch(pinning, pin_memory=pin)
     patch_around(data.dataloader._MultiProcessingDataLoaderIter, _next_data=_with_script_time(storage))
 
 
 def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
-    """What calls `fetch` of a batch, and tells the storage what it was and cost."""
-    before_ns: dict[int, int] = {}  # by worker process: its CPU time when it had fetched the last one
+    """Wrap the function that fetches a batch, and report the batch and its cost to the storage."""
+    before_ns: dict[int, int] = {}  # by worker process: its CPU time after the previous batch
 
     def counted(fetch: Any, fetcher: Any, indices: Any) -> Any:
         in_worker = torch.utils.data.get_worker_info() is not None
@@ -149,8 +151,10 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
 
 
 def _machine_cpu_ns() -> int:
-    """What all programs have computed on the cores that this process may use, and what a host machine took from these: user,
-    nice, system, irq, softirq and steal of /proc/stat (Linux, man 5 proc), of some 10 ms each."""
+    """Return the CPU time used by all programs on this process's cores, plus the time that a host machine took from them.
+
+    These are user, nice, system, irq, softirq and steal of /proc/stat (Linux, man 5 proc), in units of about 10 ms.
+    """
     try:
         with _open("/proc/stat", encoding="ascii") as file:
             rows = [line.split() for line in file if line.startswith("cpu")]
@@ -162,7 +166,7 @@ def _machine_cpu_ns() -> int:
 
 
 def _stored_bytes() -> int:
-    """What devices have read for this thread (Linux; a network's file systems do not count)."""
+    """Return the bytes that devices have read for this thread (Linux only; network file systems do not count)."""
     if not hasattr(resource, "RUSAGE_THREAD"):
         return 0
     return 512 * resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
@@ -170,7 +174,7 @@ def _stored_bytes() -> int:
 
 @contextmanager
 def _timed_pinning(storage: StorageClient) -> Iterator[None]:
-    """Around the pinning of a whole batch."""
+    """Measure the pinning of a whole batch."""
     begin_ns, begin_cpu_ns = time.monotonic_ns(), time.thread_time_ns()
     try:
         yield
@@ -180,10 +184,13 @@ def _timed_pinning(storage: StorageClient) -> Iterator[None]:
 
 
 def _with_script_time(storage: StorageClient) -> Any:
-    """For `next_data` of a loader with workers. What the script's process computed since the batch before is told, and which
-    workers load for a script that evaluates: steps are those of training."""
-    evaluated = False  # since the batch before
-    before = (0, 0, 0)  # clocks at the batch before, of whichever loader
+    """Wrap `next_data` of a loader with workers.
+
+    Report the CPU time of the script's process since the previous batch, and which workers load for evaluation. Only training
+    batches count as steps.
+    """
+    evaluated = False  # since the previous batch
+    before = (0, 0, 0)  # clocks at the previous batch, of any loader
 
     def next_batch(next_data: Any, iterator: Any) -> Any:
         nonlocal evaluated, before
@@ -198,7 +205,7 @@ def _with_script_time(storage: StorageClient) -> Any:
         now = time.process_time_ns(), time.monotonic_ns(), _machine_cpu_ns()
         if hasattr(iterator, "_has_given") and not evaluated:
             script_cpu_ns, script_wall_ns, machine_cpu_ns = (end - begin for begin, end in zip(before, now, strict=True))
-            of_loader = id(iterator._index_sampler)  # which all of a loader's iterators share
+            of_loader = id(iterator._index_sampler)  # shared by all iterators of a loader
             counts = Loading(loader=of_loader, workers=iterator._num_workers, prefetch=iterator._prefetch_factor)
             times = {"script_cpu_ns": script_cpu_ns, "script_wall_ns": script_wall_ns, "machine_cpu_ns": machine_cpu_ns}
             storage.note(replace(counts, script_batches=1, **times))

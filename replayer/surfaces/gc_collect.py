@@ -1,9 +1,9 @@
-"""gc.collect: finds what the script has dropped, also of what there was when the virtual GPU had settled in.
+"""gc.collect: also collects objects that existed before the virtual GPU finished its first step.
 
-    del model; gc.collect(); torch.cuda.empty_cache()   # memory of a model that is in a reference cycle is free
+    del model; gc.collect(); torch.cuda.empty_cache()   # frees the memory of a model that is in a reference cycle
 
-After its first step a replay keeps all objects that there are out of collections (VirtualGpu, `_settle_in`), and among them may
-be the script's own.
+After its first step a replay excludes all existing objects from collections (VirtualGpu, `_settle_in`). Some of them may
+belong to the script.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap it; a collection of young objects alone stays as it is."""
+    """Wrap gc.collect. Collections of only young objects are unchanged."""
 
     def collect_all(collect: Callable[..., int], generation: int = 2) -> int:
         if generation != 2 or (gpu := started()) is None:

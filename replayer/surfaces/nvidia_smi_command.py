@@ -5,9 +5,9 @@
     nvidia-smi                                          # a table of the devices
     nvidia-smi -q -d MEMORY
 
-Fields that no recording holds (temperature, power, clocks, utilization) are "[N/A]", nvidia-smi's own word for a card without
-that sensor. An option that it does not know is refused by name, with exit code 2. Run as a script of its own, by an interpreter
-without any of our packages: it imports nothing but Python's own modules.
+Fields that recordings do not have (temperature, power, clocks, utilization) are "[N/A]", which nvidia-smi prints for a card
+without that sensor. An unknown option is an error with exit code 2. The file runs as a script in an interpreter without our
+packages, so it imports only the standard library.
 """
 
 import argparse
@@ -31,18 +31,21 @@ def main(words: list[str]) -> int:
         with open(facts, encoding="utf-8") as file:
             told = json.load(file)
     except FileNotFoundError:
-        print("trace: nvidia-smi under a replay answers once the script has used its GPU", file=sys.stderr)
+        print("trace: under replay, nvidia-smi works only after the script has used its GPU", file=sys.stderr)
         return 2
     try:
         print("\n".join(answer(told, options)))
     except ValueError as unknown:
-        print(f"trace: nvidia-smi under a replay does not know {unknown}; it has -L, -q, --query-gpu and -i", file=sys.stderr)
+        print(
+            f"trace: nvidia-smi under replay does not support {unknown}; it supports -L, -q, --query-gpu and -i",
+            file=sys.stderr,
+        )
         return 2
     return 0
 
 
 def answer(told: dict[str, Any], options: list[str]) -> list[str]:
-    """The lines to print. Raises ValueError with an option that is not known."""
+    """Return the lines to print. Raises ValueError with the name of an unknown option."""
     asked, unknown = _OPTIONS.parse_known_args(options)
     if unknown:
         raise ValueError(unknown[0])
@@ -63,7 +66,7 @@ def _uuid(index: int) -> str:
 
 
 def _field(told: dict[str, Any], index: int, device: dict[str, Any], field: str) -> tuple[str, str]:
-    """A field's text and its unit."""
+    """Return a field's text and unit."""
     total, used = device["total_mib"], device["used_mib"]
     texts = {
         "timestamp": time.strftime("%Y/%m/%d %H:%M:%S.000"),
@@ -99,7 +102,7 @@ def _memory(told: dict[str, Any], devices: list[Any]) -> list[str]:
     lines.append(f"Attached GPUs                             : {len(devices)}")
     for index, device in devices:
         total, used = device["total_mib"], device["used_mib"]
-        lines += [f"GPU 00000000:{index + 1:02X}:00.0", "    FB Memory Usage"]  # the lines that scripts count: grep -A4 GPU
+        lines += [f"GPU 00000000:{index + 1:02X}:00.0", "    FB Memory Usage"]  # scripts count these lines with grep -A4 GPU
         for name, mib in (("Total", total), ("Used", used), ("Free", total - used)):
             lines.append(f"        {name:<33} : {mib} MiB")
     return lines

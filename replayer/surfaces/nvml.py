@@ -1,11 +1,11 @@
-"""What NVML would say of a GPU (utilization, temperature, power, memory), for torch.cuda's functions and scripts' own `pynvml`.
+"""NVML for the virtual GPU (utilization, temperature, power, memory), for torch.cuda's functions and for `pynvml`.
 
-    torch.cuda.utilization()                    # percent of the time since it was last asked in which kernels ran
-    import pynvml; pynvml.nvmlInit()            # a stand-in, if the script has the package installed or not
+    torch.cuda.utilization()                    # percent of the time since the last call in which kernels ran
+    import pynvml; pynvml.nvmlInit()            # a stand-in, whether or not the package is installed
     pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
 
-Memory and utilization are the virtual GPU's. What no recording holds (temperature, power, clocks) is refused by NVML's own
-"Not Supported", which loggers of such figures expect: many GPUs have no sensor for one or another.
+Memory and utilization come from the virtual GPU. Values that recordings do not have (temperature, power, clocks) raise NVML's
+"Not Supported". Monitoring code expects this error, because many GPUs lack some sensor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from traces.script.patching import patch
 
 NOT_SUPPORTED = 3  # NVML_ERROR_NOT_SUPPORTED
 _INVALID_ARGUMENT = 2
-# A driver that knows all that the stand-in answers, where the recording does not tell the machine's.
+# Used if the machine's driver was not recorded. This release supports everything that the stand-in answers.
 ASSUMED_DRIVER = "550.54.15"
 
 
@@ -48,7 +48,7 @@ class NVMLError_DriverNotLoaded(NVMLError):
 
 
 class Handle:
-    """A device, as `nvmlDeviceGetHandleByIndex` hands it out."""
+    """A device, as returned by `nvmlDeviceGetHandleByIndex`."""
 
     def __init__(self, index: int) -> None:
         if not 0 <= index < len(gpu().devices):
@@ -57,7 +57,7 @@ class Handle:
 
 
 class _Utilization:
-    """What NVML samples: how busy the devices that work were since it was last asked, a sixth of a second ago at least."""
+    """Utilization as NVML samples it: how busy the active devices were since the last sample, at least 1/6 s ago."""
 
     _LEAST_NS = 1_000_000_000 // 6
 
@@ -75,9 +75,9 @@ class _Utilization:
 
 
 def stand_in(utilization: _Utilization) -> Any:
-    """A module `pynvml`. Every function that it does not know answers "Not Supported"."""
+    """Create the module `pynvml`. Unknown functions raise "Not Supported"."""
     module: Any = ModuleType("pynvml", "NVML of the virtual GPU of trace replay")
-    module.__spec__ = ModuleSpec("pynvml", None)  # libraries ask whether there is one
+    module.__spec__ = ModuleSpec("pynvml", None)  # libraries use it to check whether the package exists
 
     def memory(handle: Handle, version: int = 0) -> SimpleNamespace:
         of = gpu().devices[handle.index].memory.usage
@@ -125,7 +125,7 @@ def stand_in(utilization: _Utilization) -> Any:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Put the stand-in where `import pynvml` finds it, and answer torch.cuda's functions that ask NVML."""
+    """Make `import pynvml` find the stand-in, and patch the torch.cuda functions that use NVML."""
     cuda: Any = torch_module.cuda
     sampled = _Utilization()
     sys.modules["pynvml"] = stand_in(sampled)

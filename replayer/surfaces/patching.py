@@ -1,12 +1,12 @@
-"""What a surface does about a name of torch that it does not emulate: refuse or ignore it.
+"""Helpers for names that a surface does not emulate: they raise NotEmulated or do nothing.
 
-torch's own Python is kept wherever possible; what is replaced are the C functions beneath it (`torch._C._cuda_*`),
-which torch looks up by attribute at each call. So a name that torch copied at import time, and torch's own checks and
-messages, stay right.
+Surfaces keep torch's own Python where possible and replace the C functions below it (`torch._C._cuda_*`). torch looks
+these up by attribute at each call, so the patches also reach names that torch copied at import time. torch's own checks
+and error messages keep working.
 
     patch(torch._C, _cuda_getDevice=current_device)                      # emulated: traces/script/patching.py
-    refuse(torch.cuda, "torch.cuda", {"temperature": "it needs NVML"})   # raises NotEmulated by name
-    ignore(torch.cuda.nvtx, {"mark": (None, "nobody listens")})          # answers a constant, with a reason
+    refuse(torch.cuda, "torch.cuda", {"temperature": "it needs NVML"})   # raises NotEmulated with the name of the call
+    ignore(torch.cuda.nvtx, {"mark": (None, "nobody listens")})          # returns a constant, with a reason
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from traces.script.patching import patch
 
 
 def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
-    """A function that raises NotEmulated, naming `call` as the script spells it."""
+    """Return a function that raises NotEmulated. `call` is the name that the error shows."""
 
     def refused(*_args: object, **_kwargs: object) -> NoReturn:
         raise NotEmulated(call, advice)
@@ -35,21 +35,21 @@ def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
 
 
 def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make each name of `advice` raise NotEmulated; names that this torch release does not have are left out."""
+    """Make each name in `advice` raise NotEmulated. Names that this torch release lacks are skipped."""
     for name, text in advice.items():
         if hasattr(owner, name):
             setattr(owner, name, refusal(f"{prefix}.{name}", text))
 
 
 def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make the classes that `advice` names raise NotEmulated when called; they stay classes for `isinstance`."""
+    """Make the classes in `advice` raise NotEmulated when called. `isinstance` checks against them still work."""
     for name, text in advice.items():
         if hasattr(owner, name):
             patch(getattr(owner, name), __new__=refusal(f"{prefix}.{name}", text))
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Make each name a no-op that returns its answer. The reason beside it is for readers of the table."""
+    """Make each name a no-op that returns its constant. The reason beside it is documentation only."""
     for name, (answer, _reason) in answers.items():
         setattr(owner, name, _constant(name, answer))
 
@@ -63,7 +63,7 @@ def _constant(name: str, answer: object) -> Callable[..., object]:
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with the module `name`: at once, or when the script imports it."""
+    """Call `then` with the module `name`, now if it is loaded, otherwise when the script imports it."""
     if name in sys.modules:
         then(sys.modules[name])
     else:
@@ -91,7 +91,7 @@ class _WhenImported(MetaPathFinder):
 
 
 class _Generic(type):
-    """Makes a stand-in for a C class of torch whose instances count as the stand-in's too."""
+    """Metaclass of a stand-in for a torch C class. Instances of the C class count as instances of the stand-in."""
 
     base: type[TorchAny]
 
@@ -103,7 +103,7 @@ class _Generic(type):
 
 
 def generic(name: str, base: type[TorchAny], make: Callable[..., TorchAny]) -> type[TorchAny]:
-    """A class named torch.`name` that calls `make` to construct; for `isinstance` and `issubclass` it is `base`."""
+    """Create a class torch.`name` that constructs objects with `make`. `isinstance` and `issubclass` treat it as `base`."""
 
     def new(_cls: type, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         return make(*args, **kwargs)

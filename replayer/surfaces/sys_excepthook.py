@@ -1,12 +1,12 @@
-"""sys.excepthook: an error that comes of a package asking for NVIDIA's driver is followed by a line that says what a replay is.
+"""sys.excepthook: explains errors of packages that need NVIDIA's driver, by adding a line about what a replay lacks.
 
     AssertionError: libcuda.so cannot found!
     trace: triton asked for NVIDIA's driver, its libraries or device memory. A replay has none of them: ...
 
-The error itself is the package's own and stays as it is; what the script catches it sees unchanged.
+The package's own error is printed unchanged, and errors that the script catches are not touched.
 
-`trace stalls` runs a script several times to compare the runs, and says in a line why it could not: there an error that ends
-the script is kept for it in a file, instead of printed.
+`trace stalls` runs a script several times, compares the runs, and reports a failure in one line. For that, an error that ends
+the script is written to a file instead of being printed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import TracebackType
 from traces.script.configuration import FAILURE
 from traces.script.patching import patch
 
-# What drivers, CUDA's runtime and C++ extensions say where there is no GPU or a tensor is not on one.
+# Messages of drivers, CUDA's runtime and C++ extensions if there is no GPU or a tensor is not on one.
 _OF_DRIVER = re.compile(
     r"lib(?:cu\w+|torch_cuda|c10_cuda|nccl|nvrtc)\.so|libnvidia-ml|CUDA_HOME|NVIDIA driver|CUDA driver"
     r"|no CUDA-capable device|cuInit|CUDA_ERROR_|cudaError"
@@ -32,7 +32,7 @@ _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
 def install(keep_in: Path | None = None) -> None:
-    """Wrap the hook that is there; one that the script sets later replaces it. `keep_in`: the folder to keep the error in."""
+    """Wrap the current hook. A hook that the script sets later replaces it. `keep_in`: folder in which to store the error."""
     before = sys.excepthook
 
     def after_driver_errors(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
@@ -45,21 +45,23 @@ def install(keep_in: Path | None = None) -> None:
             )
 
     def kept(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
-        if keep_in is None or not isinstance(error, Exception):  # Ctrl-C is no failure
+        if keep_in is None or not isinstance(error, Exception):  # Ctrl-C is not a failure
             after_driver_errors(kind, error, frames)
             return
         told = "".join(traceback.format_exception(kind, error, frames))
         try:
             (keep_in / FAILURE).write_text(f"{in_a_line(error)}\n{told}", encoding="utf-8")
-        except OSError:  # a full disk: better twice than not at all
+        except OSError:  # e.g. a full disk: then the error is printed as well
             after_driver_errors(kind, error, frames)
 
     patch(sys, excepthook=after_driver_errors if keep_in is None else kept)
 
 
 def in_a_line(error: BaseException) -> str:
-    """What an error, or the one that it was raised from, says: its first line, or, of one that a loader's worker sent, the
-    last, which is the error in the worker."""
+    """Return an error's message in one line, or that of the error it was raised from.
+
+    This is the first line. For an error sent by a loader's worker it is the last line, which holds the worker's own error.
+    """
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -69,7 +71,7 @@ def in_a_line(error: BaseException) -> str:
 
 
 def _is_of_no_data(error: BaseException) -> bool:
-    """Whether torch refused to make a DataLoader of nothing."""
+    """Return whether torch refused to create a DataLoader for an empty data set."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         of = frame.f_locals
         if frame.f_code.co_name == "__init__" and type(of.get("self")).__name__ == "DataLoader":
@@ -79,7 +81,7 @@ def _is_of_no_data(error: BaseException) -> bool:
 
 
 def package_of(frames: TracebackType | None) -> str:
-    """The innermost installed package of a traceback, torch and ours left out."""
+    """Return the innermost installed package of a traceback, skipping torch and our own packages."""
     found = "a C++ or CUDA extension"
     while frames is not None:
         parts = Path(frames.tb_frame.f_code.co_filename).parts

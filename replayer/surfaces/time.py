@@ -1,17 +1,17 @@
-"""Python's own `time`, under `--clock virtual` and `recorded`: its clocks jump over waits, sleeps take no time.
+"""Python's `time` under `--clock virtual` and `--clock recorded`: clocks jump over waits, and sleeping takes no time.
 
     PatchedTime(clock).install()
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
-`time`, `perf_counter`, `monotonic` and their `_ns` twins tell the virtual time (Note [Virtual time] in clock.py), and `sleep`
-moves it; also where a module took them by name (`from time import perf_counter`) before torch was imported. Who asks for the
-time first comes to where the recorded host would be, so that a script sees the recorded times of what it does on the host. A
-thread that sleeps beside the main one waits until the time has come: a thread that polls once a second must not push the clock.
+`time`, `perf_counter`, `monotonic` and their `_ns` versions return the virtual time (Note [Virtual time] in clock.py), and
+`sleep` advances it. This includes names that modules imported before torch (`from time import perf_counter`). Reading a clock
+first advances the virtual time to where the recorded host would be, so a script sees recorded times for its own host work. A
+background thread that sleeps waits until the time has come; a thread that polls once a second must not advance the clock.
 
-What stays real, so that a script whose own waiting matters is not for this clock: `datetime.now()`, `time.localtime()` and
-`time.clock_gettime()`; waiting with a timeout for locks, queues, sockets and processes (the modules listed below reckon by the
-machine's clock, or a jump would end a wait that has just begun); all processes that do not use the GPU. A loader's worker,
-forked from the script's process, goes on from the moment of the fork at the machine's pace.
+These keep real time: `datetime.now()`, `time.localtime()` and `time.clock_gettime()`; waits with a timeout for locks, queues,
+sockets and processes; and processes that do not use the GPU. The modules listed below compute timeouts from the machine's
+clock, and a jump would end a wait that has just begun. A loader's worker, forked from the script's process, continues from
+the moment of the fork at the machine's pace. Do not use this clock for a script whose own waits matter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 from replayer.timing.clock import VirtualClock
 from traces.script.patching import patch
 
-# Who compares the clock with a wait in the operating system.
+# Modules that compare the clock with a wait in the operating system.
 _WAIT_FOR_REAL = frozenset(
     "asyncio concurrent ftplib http multiprocessing queue selectors smtplib socket socketserver ssl subprocess threading"
     " urllib".split()
@@ -38,11 +38,11 @@ _CLOCKS = ("time", "perf_counter", "monotonic")
 
 
 class PatchedTime:
-    """The functions of `time` for one process, told by `clock`."""
+    """The patched functions of `time` for one process, based on `clock`."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
-        self.come_to_present: Callable[[], None] = lambda: None  # set by what knows how far the calling thread has come
+        self.come_to_present: Callable[[], None] = lambda: None  # set by the code that knows the calling thread's progress
         self._jumps = False
         self._calls: dict[Any, Callable[..., Any]] = {time.sleep: self._sleep(time.sleep)}  # by the real function
         for name in _CLOCKS:
@@ -50,12 +50,12 @@ class PatchedTime:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def install(self) -> None:
-        """From now on this process has virtual time. Without effect where it has it already."""
+        """Switch this process to virtual time. Does nothing if it already uses it."""
         self._jumps = True
         self.clock.replays()
         if time.sleep not in self._calls:
             return
-        by_id = {id(real): call for real, call in self._calls.items()}  # by id, for what modules hold may not compare
+        by_id = {id(real): call for real, call in self._calls.items()}  # by id: some objects cannot be compared
         for name, module in list(sys.modules.items()):
             names = getattr(module, "__dict__", None)
             if isinstance(names, dict) and not waits_for_real(name) and not name.startswith(_OURS):
@@ -66,7 +66,7 @@ class PatchedTime:
         self.clock.after_fork()
 
     def _told(self, real: Callable[[], float], real_ns: Callable[[], int]) -> dict[Any, Callable[..., Any]]:
-        """A clock and its `_ns` twin, which go on from where the real ones are."""
+        """Return replacements for a clock and its `_ns` version, which continue from the real clocks."""
         clock, offset_ns = self.clock, real_ns() - self.clock.now_ns()
 
         def told() -> float:
@@ -86,7 +86,7 @@ class PatchedTime:
         def sleep(seconds: Any, /) -> None:
             countable = isinstance(seconds, float) or hasattr(seconds, "__index__")
             if not self._jumps or not countable or not seconds > 0 or _caller_waits_for_real():
-                return real(seconds)  # which says what is wrong with it, and lets other threads run if it is 0
+                return real(seconds)  # raises for bad arguments, and lets other threads run if it is 0
             deadline_ns = self.clock.now_ns() + int(seconds * 1_000_000_000)
             if threading.current_thread() is threading.main_thread():
                 return self.clock.wait_until(deadline_ns)
@@ -96,16 +96,16 @@ class PatchedTime:
 
 
 def waits_for_real(module: str) -> bool:
-    """Whether the module of this name reckons with waits in the operating system."""
+    """Return whether the named module compares clocks with waits in the operating system."""
     return module.partition(".")[0] in _WAIT_FOR_REAL or module.startswith(_WAIT_FOR_REAL_IN_TORCH)
 
 
 def _caller_waits_for_real() -> bool:
-    """Whether the function that calls this one was called from such a module."""
+    """Return whether the calling function was itself called from such a module."""
     return waits_for_real(sys._getframe(2).f_globals.get("__name__", ""))
 
 
 def _like(real: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call` under the name of `real`, so that it is pickled as that."""
+    """Give `call` the name of `real`, so that it is pickled under that name."""
     patch(call, __name__=real.__name__, __qualname__=real.__name__, __module__="time", __doc__=real.__doc__)
     return call

@@ -1,8 +1,8 @@
-"""torch.accelerator: the accelerator of this process is "cuda".
+"""torch.accelerator: reports "cuda" as the accelerator of this process.
 
     torch.accelerator.current_accelerator()     # device(type='cuda')
 
-C++ knows of no accelerator here. torch's Python calls `torch._C._accelerator_*`, which are replaced and call torch.cuda.
+C++ has no accelerator registered here, so the `torch._C._accelerator_*` functions are replaced and call torch.cuda.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from traces.script.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the C functions below torch.accelerator."""
+    """Patch the C functions behind torch.accelerator."""
     cuda: TorchAny = torch_module.cuda
 
     def accelerator() -> TorchAny:

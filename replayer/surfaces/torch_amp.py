@@ -1,14 +1,15 @@
-"""torch.amp, torch.autocast and torch.cuda.amp: what older code asks without a device type means "cuda".
+"""torch.amp, torch.autocast and torch.cuda.amp: calls without a device type mean "cuda".
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         loss = model(x)                     # torch.is_autocast_enabled() is True
 
-C++ keeps the state per device type, of which "cuda" is ours (replayer/backend.py). torch's classes (autocast, GradScaler,
-custom_fwd) call the functions that read and set it, and ask the backend's module, torch.cuda, for its dtypes.
+C++ keeps autocast state per device type; ours is stored under "cuda" (replayer/backend.py). torch's classes (autocast,
+GradScaler, custom_fwd) call the functions that read and set it. They ask torch.cuda for the supported dtypes.
 
 Note [Autocast's key]
-A tensor brings the autocast key of its device type along, and C++ has none for "lazy". So that of another type is added to
-all that a thread calls while its autocast is on; what it calls without virtual tensors passes through unchanged.
+    A tensor carries the autocast dispatch key of its device type, and C++ has no such key for "lazy". While autocast is on,
+    the key of another device type is therefore added to every call of that thread. Calls without virtual tensors pass
+    through unchanged.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from traces.script.patching import around, patch
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the C functions of autocast's state, in torch._C and where torch exports them."""
+    """Patch the C functions for autocast state, in torch._C and where torch re-exports them."""
     c: TorchAny = torch_module._C
 
     def for_cuda(call: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
-        """`is_autocast_enabled()` and `set_autocast_enabled(True)` are the old spelling for CUDA."""
+        """Handle the old CUDA-only spellings `is_autocast_enabled()` and `set_autocast_enabled(True)`."""
         return call(*args) if args and isinstance(args[0], str) else call("cuda", *args)
 
     def set_autocast_enabled(call: Callable[..., TorchAny], *args: TorchAny) -> None:

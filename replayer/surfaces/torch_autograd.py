@@ -1,7 +1,8 @@
-"""torch.autograd: backward is the script's "backward" phase, inference mode is noted, gradcheck needs numbers.
+"""torch.autograd: marks backward as the "backward" phase and notes inference mode. gradcheck needs `--values compute`.
 
-On a real GPU the engine has a thread per device, and the caller waits for it; for the device type that virtual tensors have in
-C++ it runs all nodes in the calling thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp). The timeline is the same.
+On a real GPU the engine runs one thread per device while the caller waits. Virtual tensors have another device type in C++,
+for which the engine runs all nodes in the calling thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp). The
+timeline is the same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the entries to the engine."""
+    """Wrap the functions that start the autograd engine."""
     ScriptHooks(torch, script_steps, STATE.optimizers).backward()
     guard = torch._C._InferenceMode
 
@@ -35,7 +36,7 @@ def install(torch: ModuleType) -> None:
 def _check_numbers(
     check: Callable[..., TorchAny], func: TorchAny, inputs: TorchAny, *args: TorchAny, **kwargs: TorchAny
 ) -> TorchAny:
-    """What compares derivatives with differences is refused where there are no numbers."""
+    """Raise NotEmulated for numerical derivative checks when no values are computed."""
     given = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
     if not computing() and any(isinstance(each, VirtualTensor) for each in given):
         raise NotEmulated(f"torch.autograd.{check.__name__} without numbers", "use --values compute")

@@ -1,10 +1,10 @@
-"""torch.backends.cudnn and .cuda, torch.version.cuda: flags keep what is set, versions are those of the recording.
+"""torch.backends.cudnn, torch.backends.cuda and torch.version.cuda: flags keep what is set; versions come from the recording.
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
 
-Nearly all flags live in C++ that every build has; only what depends on the build is ours. A flag changes no time: the
-recording was made with the flags of its own run, which `trace info` shows.
+Most flags are stored in C++ that every build has; only those that depend on the build are replaced. Flags do not change
+timing: recorded times reflect the flags of the recorded run, which `trace info` shows.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from replayer.torch_types import TorchAny
 from traces.model.machine import Machine
 from traces.script.patching import patch
 
-# What `torch.backends.cudnn.version()` says where the recording does not: 9.1.0, common with PyTorch 2.4 to 2.6.
+# `torch.backends.cudnn.version()` if it was not recorded: 9.1.0, common with PyTorch 2.4 to 2.6.
 ASSUMED_CUDNN = 90100
-ASSUMED_CUDA = "12.4"  # likewise `torch.version.cuda`, of a build without CUDA
+ASSUMED_CUDA = "12.4"  # `torch.version.cuda` if it was not recorded and torch is built without CUDA
 
-_FFT_PLANS = 4096  # cuFFT plans that torch keeps by default
-_CHOICE = "call scaled_dot_product_attention, which chooses by itself"
+_FFT_PLANS = 4096  # number of cuFFT plans that torch keeps by default
+_CHOICE = "call scaled_dot_product_attention, which chooses a kernel"
 
 REFUSED = {f"can_use_{kernel}_attention": _CHOICE for kernel in ("flash", "efficient", "cudnn")}
 
 
 def kept(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[[TorchAny], None]]:
-    """A getter and a setter of a choice that C++ checks against its build; it begins as what C++ says."""
+    """Return a getter and a setter for a flag whose C++ setter checks the build. The initial value comes from C++."""
     chosen: list[TorchAny] = []
 
     def choose(value: TorchAny) -> None:
@@ -39,7 +39,7 @@ def kept(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch what depends on the build."""
+    """Patch the functions that depend on the build."""
     c: TorchAny = torch_module._C
     get_linalg, set_linalg = kept(c._get_linalg_preferred_backend)
     get_blas, set_blas = kept(c._get_blas_preferred_backend)
@@ -52,9 +52,9 @@ def install(torch_module: ModuleType) -> None:
         _get_blas_preferred_backend=get_blas,
         _set_blas_preferred_backend=set_blas,
     )
-    # torch.backends.cudnn is an object in front of a module, which is where its functions look names up.
+    # torch.backends.cudnn is an object that wraps a module; its functions look names up in that module.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: gpu().machine.cudnn or ASSUMED_CUDNN)
-    fft_plans: dict[int, int] = {}  # by device: how many the script wants kept; there are none
+    fft_plans: dict[int, int] = {}  # by device: the cache size that the script set; no plans are cached
     patch(
         torch_module.backends.cuda.cuFFTPlanCache,
         size=property(lambda cache: 0),
@@ -70,13 +70,13 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _tell_recorded_cuda(version: TorchAny) -> None:
-    """Let a build without CUDA say the recorded version: scripts take None for a machine without a GPU.
+    """Make a build without CUDA report the recorded version, because scripts treat None as "no GPU".
 
-    A CUDA build keeps its own, for what was compiled against it (torchvision) compares the two.
+    A CUDA build keeps its own version: extensions compiled against it (torchvision) compare the two.
     """
 
     def recorded_version(name: str) -> TorchAny:
-        """`torch.version.cuda`, looked up when read: the recording is not opened before a script asks for CUDA."""
+        """Return `torch.version.cuda` when it is read, so that importing torch does not open the recording."""
         if name != "cuda":
             raise AttributeError(f"module 'torch.version' has no attribute {name!r}")
         return None if in_bad_fork() else _cuda_of(gpu().machine)

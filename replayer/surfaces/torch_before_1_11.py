@@ -1,10 +1,11 @@
-"""What autograd kept for backward before PyTorch 1.11, where a recording was made with such a release.
+"""Restores what autograd saved for backward before PyTorch 1.11, for recordings made with such a release.
 
-    install(torch)      # once the recording is known to be that old: child.py
+    install(torch)      # child.py calls it once it knows that the recording is that old
 
-Two differences change how much memory a model needs. ReLU6 and Hardtanh in place kept their result, where today's autograd
-keeps a copy of their input: MobileNetV2 needs 31 % less. And a convolution made its input contiguous before it kept it, where
-today's keeps what the input is a view of: ShuffleNet's, whose convolutions take halves of tensors, need 7 % less.
+Two differences change how much memory a model needs. In-place ReLU6 and Hardtanh saved their result; today autograd saves a
+copy of their input. The old way needs 31 % less for MobileNetV2. A convolution made its input contiguous before saving it;
+today it saves the tensor that the input is a view of. The old way needs 7 % less for ShuffleNet, whose convolutions take
+halves of tensors.
 Reference: tools/autograd/derivatives.yaml (hardtanh_) and aten/src/ATen/native/Convolution.cpp (_convolution) of 1.10.
 """
 
@@ -23,7 +24,7 @@ _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 
 
 class _HardtanhInPlace(torch.autograd.Function):
-    """hardtanh_ that keeps its result."""
+    """hardtanh_ that saves its result for backward."""
 
     @staticmethod
     def forward(context: TorchAny, tensor: torch.Tensor, low: float, high: float) -> torch.Tensor:
@@ -70,5 +71,5 @@ def _on_contiguous_input(
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether cuDNN takes it as it is."""
+    """Return whether cuDNN takes the tensor without a copy."""
     return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))

@@ -2,13 +2,13 @@
 
     model = torch.compile(model)
     model(x)                            # printed at the first call: under replay, torch.compile runs eagerly
-    model.state_dict()                  # keys begin with "_orig_mod.", as compiled modules' do
+    model.state_dict()                  # keys begin with "_orig_mod.", as for compiled modules
 
-Kernels are timed op by op. A module comes back as the `OptimizedModule` that torch.compile makes, with the compiler
-switched off, so that what scripts do with it (`_orig_mod`, `isinstance`, saving) works; a function comes back as it is.
+Kernels are timed op by op. torch.compile of a module returns the usual `OptimizedModule` with the compiler switched off, so
+`_orig_mod`, `isinstance` and saving work. A function is returned unchanged.
 
-What asks for a graph itself (torch.export, `torch._dynamo.optimize`, `export`, `explain`) is given it, by torch's own tracer.
-That one takes each Python frame entered under it for the script's, but for those of torch and of folders that it is told of.
+Calls that ask for a graph (torch.export, `torch._dynamo.optimize`, `export`, `explain`) get one from torch's own tracer.
+The tracer treats every Python frame as script code, except frames of torch and of folders on its skip list.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from replayer.surfaces.patching import refusal, when_imported
 from replayer.torch_types import TorchAny
 from traces.script.patching import around, patch, patch_around
 
-# Of a CUDA build only; torch._inductor.cudagraph_trees imports them where there is a GPU, and `torch.compiler.reset()` it.
+# CUDA builds only. With a GPU, torch._inductor.cudagraph_trees imports them, and `torch.compiler.reset()` imports that module.
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 _ROOMS = Path(__file__).parents[2]
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch torch.compile; nn.Module.compile calls it."""
+    """Patch torch.compile. nn.Module.compile calls it."""
     told: list[str] = []
 
     def tell() -> None:
@@ -52,7 +52,7 @@ def install(torch_module: ModuleType) -> None:
         if disable:
             return model
         if isinstance(model, torch_module.nn.Module):
-            dynamo: TorchAny = import_module("torch._dynamo")  # takes a second, so only where a script compiles a module
+            dynamo: TorchAny = import_module("torch._dynamo")  # takes a second, so import it only if a script compiles a module
             compiled = dynamo.disable(model)
             if not told:
                 compiled.__dict__["forward"] = around(compiled.__dict__["forward"], tell_and_call)
@@ -69,7 +69,7 @@ def install(torch_module: ModuleType) -> None:
     def warn_unless_compiled(
         warn_once: Callable[..., None], warning_id: str, message: str, *options: TorchAny, **named: TorchAny
     ) -> None:
-        """Compiled code runs eagerly here, but is no code "called without torch.compile()"."""
+        """Suppress the warning "called without torch.compile()" for code that the script did compile."""
         if not (told and "without torch.compile()" in message):
             warn_once(warning_id, message, *options, **named)
 
@@ -78,6 +78,6 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _leave_out_our_frames(rules: TorchAny) -> None:
-    """What stands for a C function of torch (the accelerator's streams, a device) is no code to trace, as C is not."""
+    """Stop the tracer from tracing our replacements of C functions (streams, devices), since it cannot trace C either."""
     rules.SKIP_DIRS.extend(f"{_ROOMS / room}/" for room in ("replayer", "traces", "tracer"))
     rules._recompile_re()

@@ -1,12 +1,12 @@
-"""torch.cuda itself: is there a GPU, how many, which is current, what can it do.
+"""torch.cuda itself: device availability, count, current device and properties.
 
-torch's own Python stays. It asks C functions (`torch._C._cuda_*`), which a CPU build lacks and a CUDA build would
-answer by loading a driver; those are ours. So `with torch.cuda.device(1)`, "Invalid device id", lazy initialisation and
-the rest behave as the installed release does.
+torch's own Python stays. It calls C functions (`torch._C._cuda_*`), which are replaced: CPU builds lack them, and in CUDA
+builds they would load a driver. So `with torch.cuda.device(1)`, "Invalid device id", lazy initialisation and the rest
+behave as in the installed release.
 
-    torch.cuda.set_device(1)     # AcceleratorError: CUDA error: invalid device ordinal ... , where one GPU was recorded
+    torch.cuda.set_device(1)     # AcceleratorError: CUDA error: invalid device ordinal ... , if one GPU was recorded
 
-The rest of torch.cuda is in the tables below: REFUSED raises NotEmulated by name, IGNORED returns a constant.
+Names that are not emulated are in the tables below: REFUSED raises NotEmulated, IGNORED returns a constant.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from replayer.tensor.device_args import checked_index
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
-_NVML = "nothing of it is in a recording; guard the call, or use nvidia-smi on the machine that was recorded"
-_KERNELS = "own kernels cannot be timed from a recording; run this part without them"
+_NVML = "recordings do not contain it; guard the call, or use nvidia-smi on the recorded machine"
+_KERNELS = "custom kernels cannot be timed from a recording; run this part without them"
 _NCCL = "call torch.distributed or nn.DataParallel, which are timed as a whole"
-_TUNING = "tuning chooses kernels on a device; the recording holds the kernels that were chosen"
-_WHOLE = "the whole device was recorded; use it undivided"
+_TUNING = "tuning needs a real GPU, and the recording already contains the chosen kernels; leave it out"
+_WHOLE = "the recording is of a whole device; do not partition it"
 _GDS = "there is no GPU memory to read files into; load through host memory"
 
 REFUSED = {**dict.fromkeys(("temperature", "power_draw", "clock_rate", "memory_usage"), _NVML), "_compile_kernel": _KERNELS}
@@ -45,7 +45,7 @@ _TUNED = (
 )
 _OF_NCCL = "unique_id init_rank all_reduce reduce broadcast all_gather reduce_scatter".split()
 
-# C functions that serve one public name each. A call reaches them through torch's own Python.
+# C functions that each serve one public function. torch's own Python calls them.
 REFUSED_C = {
     "_cuda_getCurrentSolverHandle": ("torch.cuda.current_solver_handle", "call torch.linalg instead"),
     "_cuda_getStreamFromExternal": ("torch.cuda.get_stream_from_external", "use torch.cuda.Stream"),
@@ -59,77 +59,77 @@ REFUSED_C = {
 
 IGNORED_C: dict[str, tuple[object, str]] = {
     "_cuda_ipc_collect": (None, "no memory is shared with other processes, so there is nothing to collect"),
-    "_cuda_getCurrentBlasHandle": (0x5555_0000_1000, "asked for to load cuBLAS early, which costs nothing here"),
+    "_cuda_getCurrentBlasHandle": (0x5555_0000_1000, "scripts call it to load cuBLAS early, which costs nothing here"),
     "_cuda_set_cudnn_benchmark_limit": (None, "the recording holds the algorithms that cuDNN chose"),
-    "_cuda_get_cudnn_benchmark_limit": (10, "cuDNN's own default, in torch"),
-    "_cuda_get_conv_benchmark_empty_cache": (False, "nothing is tried out, so no cache needs emptying"),
+    "_cuda_get_cudnn_benchmark_limit": (10, "torch's default"),
+    "_cuda_get_conv_benchmark_empty_cache": (False, "nothing is benchmarked, so no cache needs emptying"),
     "_cuda_tunableop_is_enabled": (False, "off by default, and switching it on is refused"),
-    "_cuda_tunableop_tuning_is_enabled": (False, "off as TunableOp itself is off"),
+    "_cuda_tunableop_tuning_is_enabled": (False, "off, because TunableOp is off"),
     "_cuda_record_untuned_is_enabled": (False, "off by default, and switching it on is refused"),
 }
 
-_ASSUMED_NCCL = "2.19.0"  # whose names of kernels the replay uses
+_ASSUMED_NCCL = "2.19.0"  # the release whose kernel names the replay uses
 
-# Queued by torch for its first use of CUDA, to warn when this build lacks kernels for the device. The recording proves
-# that the recorded build had them; what this build has does not matter.
+# torch queues these checks for its first use of CUDA. They warn if this build lacks kernels for the device. Only the
+# recorded build matters, and the recording proves that it had them.
 _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
 
 
 class CudaDriver:
-    """The state of a process's CUDA driver: which devices are visible."""
+    """The state of a process's CUDA driver: the number of visible devices."""
 
     def __init__(self) -> None:
-        self._visible: int | None = None  # CUDA reads CUDA_VISIBLE_DEVICES once, when it starts
+        self._visible: int | None = None  # read once from CUDA_VISIBLE_DEVICES at start, as CUDA does
 
     def start(self) -> None:
-        """What `torch.cuda._lazy_init` calls once per process."""
+        """Start the driver. `torch.cuda._lazy_init` calls this once per process."""
         visible = self.device_count()
         if not visible:
             raise RuntimeError("No CUDA GPUs are available")
         self._visible = visible
 
     def device_count(self) -> int:
-        """The recorded devices, or fewer where CUDA_VISIBLE_DEVICES lists fewer.
+        """Return the number of recorded devices, or fewer if CUDA_VISIBLE_DEVICES lists fewer.
 
-        Which ordinals it lists does not matter: they name GPUs of another machine. "2,3" are two devices.
+        The listed ordinals do not matter, since they name GPUs of another machine. "2,3" means two devices.
         """
         if self._visible is not None:
             return self._visible
         if in_bad_fork():
-            return 0  # what CUDA finds in a forked child of a process that used it
+            return 0  # as CUDA reports in a forked child of a process that used it
         recorded = len(gpu().devices)
         listed = os.environ.get("CUDA_VISIBLE_DEVICES")
         if listed is None:
             return recorded
-        ordinals = map(str.strip, listed.split(","))  # an invalid one hides itself and all that follow
+        ordinals = map(str.strip, listed.split(","))  # an invalid ordinal hides itself and all after it
         return min(recorded, sum(1 for _ in takewhile(lambda ordinal: ordinal and not ordinal.startswith("-"), ordinals)))
 
     def available_devices(self) -> int:
-        """What is_available goes by: none in a forked child of a process that used CUDA."""
+        """Return the count for `is_available`: 0 in a forked child of a process that used CUDA."""
         return 0 if in_bad_fork() else self.device_count()
 
 
 def refuse_c_functions(torch_module: ModuleType) -> None:
-    """Refuse every C function of CUDA that a build has, before the surfaces replace those that they know.
+    """Make every CUDA and NCCL C function of this build raise NotEmulated. Surfaces then replace the ones they emulate.
 
-    None of the others (newer releases have more) may reach a driver either.
+    This keeps functions that only newer releases have from reaching a driver.
     """
     c: TorchAny = torch_module._C
     for name in dir(c):
         if name.startswith(("_cuda_", "_nccl_")):
-            patch(c, **{name: refusal(f"torch._C.{name}", "it is not known to this version of the virtual GPU")})
+            patch(c, **{name: refusal(f"torch._C.{name}", "this version of the virtual GPU does not support it")})
 
 
 def install(torch_module: ModuleType) -> None:
     """Patch `torch.cuda` and the C functions below it."""
     driver = CudaDriver()
-    get_debug_mode, set_debug_mode = kept(lambda: 0)  # no warnings: they serve to find what blocks, and a replay shows it
+    get_debug_mode, set_debug_mode = kept(lambda: 0)  # no warnings: this mode finds blocking calls, which a replay shows anyway
     cuda: TorchAny = torch_module.cuda
     c: TorchAny = torch_module._C
-    known: dict[int, tuple[TorchAny, TorchDeviceProperties]] = {}  # by index, with the device whose they are
+    known: dict[int, tuple[TorchAny, TorchDeviceProperties]] = {}  # by index, with the device they describe
 
     def properties_of(index: int) -> TorchDeviceProperties:
-        """Worked out once per device, as in CUDA: attention asks for the capability at each call."""
+        """Return the device's properties. They are cached, because attention asks for the capability at each call."""
         device = gpu().devices[index]
         if index not in known or known[index][0] is not device:
             made = TorchDeviceProperties.made(device.name, device.memory.usage.capacity_bytes, device.properties, index)
@@ -140,7 +140,7 @@ def install(torch_module: ModuleType) -> None:
         gpu().current.set_device(checked_index(index))
 
     def exchange_device(index: int) -> int:
-        """Make `index` current and return the one before; a negative index changes nothing and returns -1."""
+        """Make `index` current and return the previous device. A negative index changes nothing and returns -1."""
         if index < 0:
             return -1
         checked_index(index)
@@ -149,11 +149,11 @@ def install(torch_module: ModuleType) -> None:
         return before
 
     def maybe_exchange_device(index: int) -> int:
-        """The same: no context is there that changing the device would make. torch.compile knows the two by identity."""
+        """Same as `exchange_device`: there is no context to create. torch.compile needs two distinct functions."""
         return exchange_device(index)
 
     def arch_flags() -> str:
-        """The architectures of the recorded devices: that build had kernels for them."""
+        """Return the architectures of the recorded devices, for which the recorded build had kernels."""
         capabilities = {(p.major, p.minor) for p in map(properties_of, range(driver.device_count()))}
         return " ".join(f"sm_{major}{minor}" for major, minor in sorted(capabilities))
 
@@ -185,10 +185,10 @@ def install(torch_module: ModuleType) -> None:
     refuse_construction(cuda.gds, "torch.cuda.gds", {"GdsFile": _GDS})
     refuse(cuda.green_contexts, "torch.cuda.green_contexts", REFUSED_PARTS)
     refuse(cuda.GreenContext, "torch.cuda.GreenContext", {"create": _WHOLE, "max_workqueue_concurrency": _WHOLE})
-    partition = getattr(cuda.green_contexts, "SMPartition", None)  # newer releases
+    partition = getattr(cuda.green_contexts, "SMPartition", None)  # exists in newer releases
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # What torch.cuda copied from torch._C when it was imported, and what C++ would have put there at its first use.
+    # Names that torch.cuda copied from torch._C at import, and names that C++ would set at first use.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,
@@ -197,15 +197,15 @@ def install(torch_module: ModuleType) -> None:
         _cudart=VirtualCudart(),
         _CudaDeviceProperties=TorchDeviceProperties,
         _get_device_properties=properties_of,
-        device_count=driver.device_count,  # torch's own asks NVML before CUDA has been started
+        device_count=driver.device_count,  # torch's own version asks NVML before CUDA has started
         has_magma=True,
         _queued_calls=[call for call in cuda._queued_calls if call[0].__name__ not in _BUILD_CHECKS],
     )
-    patch(cuda.nccl, is_available=lambda tensors: False)  # so that comm.reduce_add goes by plain copies
+    patch(cuda.nccl, is_available=lambda tensors: False)  # makes comm.reduce_add use plain copies
 
 
 def _nccl_version() -> int:
-    """The recorded one, packed as torch's C++ does (torch/csrc/cuda/python_nccl.cpp)."""
+    """Return the recorded NCCL version, packed as in torch/csrc/cuda/python_nccl.cpp."""
     recorded = None if in_bad_fork() else gpu().machine.nccl
     exact = re.match(r"(\d+)\.(\d+)\.(\d+)", recorded or _ASSUMED_NCCL)
     major, minor, patch = map(int, exact.groups()) if exact is not None else (0, 0, 0)

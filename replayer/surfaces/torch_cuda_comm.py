@@ -1,18 +1,18 @@
 """torch.cuda.comm and torch.nn.parallel.comm: copies between GPUs.
 
-`torch.nn.parallel.comm` (which `torch.cuda.comm` re-exports) is torch's own; only the C functions below it are ours. They
-follow torch/csrc/cuda/comm.cpp: the same chunks, buffers and copies in the same order, each an ordinary op or copy of the
-virtual devices, on the streams and into the memory that they would use there.
+`torch.nn.parallel.comm` (re-exported by `torch.cuda.comm`) is torch's own; only the C functions below it are replaced.
+They follow torch/csrc/cuda/comm.cpp: the same chunks, buffers and copies in the same order, on the same streams. Each copy
+is an ordinary op of the virtual devices.
 
-    torch.cuda.comm.scatter(batch, devices=[0, 1])          # a copy to each GPU, or a view where it already is
+    torch.cuda.comm.scatter(batch, devices=[0, 1])          # a copy to each GPU, or a view if it is already there
     torch.cuda.comm.broadcast_coalesced(weights, [0, 1])    # one concatenation and one copy per 10 MB
 
 Note [NCCL or copies]
-    A CUDA build hands broadcasts and `reduce_add` to NCCL where it can. Where the recording shows that (Note [How parameters
-    travelled] in data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels; the copies that move values here
-    take none. Else all of it goes by plain copies (`torch.cuda.nccl.is_available` answers no), as in builds without NCCL: what
-    NCCL launches depends on the machine's links and on its release, but the bytes over the link are the same. With computed
-    values, sums are always made by plain copies, because they need the values.
+    A CUDA build uses NCCL for broadcasts and `reduce_add` where it can. If the recording shows this (Note [How parameters
+    travelled] in data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels, and the copies that move
+    values here take no time. Otherwise plain copies are used, as in builds without NCCL (`torch.cuda.nccl.is_available`
+    returns False). NCCL's launches depend on the machine's links and the NCCL release, but the bytes per link are the same.
+    With computed values, sums always use plain copies, because they need the values.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
 
 
 class Comm:
-    """The C functions, under their own names but for the "_" in front."""
+    """The C functions, named without their leading "_"."""
 
     def broadcast(self, tensor: TorchAny, devices: Sequence[int]) -> list[TorchAny]:
-        """On its own device the tensor itself."""
+        """Copy `tensor` to each device. On its own device, return the tensor itself."""
         with _transferred(BROADCAST, devices):
             return [tensor.to(self._on(device), non_blocking=True) for device in devices]
 
@@ -50,7 +50,7 @@ class Comm:
     def broadcast_coalesced(
         self, tensors: Sequence[TorchAny], devices: Sequence[int], buffer_bytes: int
     ) -> list[list[TorchAny]]:
-        """Per device the tensors: on the first device themselves, on the others views of copied buffers."""
+        """Return a list of tensors per device: the originals on the first device, views of copied buffers on the others."""
         if any(not tensor.is_cuda or tensor.get_device() != devices[0] for tensor in tensors):
             raise RuntimeError(f"All tensors must be on devices[0]: {devices[0]}")
         outputs: list[list[TorchAny]] = [[None] * len(tensors) for _ in devices]
@@ -73,14 +73,14 @@ class Comm:
         dim: int,
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
-        """Chunks, each on its device; where it already is, a view."""
+        """Return one chunk per device. A chunk that is already there is a view."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):
             text = f"Expected devices and chunk_sizes to be of same length, but got len(devices) = {len(devices)} and"
             raise RuntimeError(f"{text} len(chunk_sizes) = {len(sizes)}")
         chunks = list(tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim))
-        for number, (chunk, device) in enumerate(zip(chunks, devices, strict=False)):  # few rows make fewer chunks
+        for number, (chunk, device) in enumerate(zip(chunks, devices, strict=False)):  # few rows give fewer chunks than devices
             with _on_stream(streams, number):
                 chunks[number] = chunk.to(self._on(device), non_blocking=True)
         return chunks
@@ -95,7 +95,7 @@ class Comm:
         return out
 
     def gather(self, tensors: Sequence[TorchAny], dim: int, destination: int | None) -> TorchAny:
-        """A new tensor on `destination` (-1: the host, None: the current device) into which each one is copied."""
+        """Copy all tensors into a new one on `destination` (-1: host, None: current device)."""
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
         first = tensors[0]
@@ -123,7 +123,7 @@ class Comm:
         return torch.device("cuda", checked_index(index)) if index >= 0 else torch.device("cpu")
 
     def _format(self, tensors: Sequence[TorchAny]) -> TorchAny:
-        """Channels last only if all are."""
+        """Return channels last only if all tensors are channels last."""
         for layout, dims in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
             fits = all(tensor.dim() == dims and tensor.is_contiguous(memory_format=layout) for tensor in tensors)
             if fits and not all(tensor.is_contiguous() for tensor in tensors):
@@ -143,7 +143,7 @@ class Comm:
 
 @contextmanager
 def _transferred(op: str, devices: Sequence[int]) -> Iterator[None]:
-    """Within, tensors are copied between these devices as nn.DataParallel does it: see Note [NCCL or copies]."""
+    """Copy tensors between these devices as nn.DataParallel does while active. See Note [NCCL or copies]."""
     transport = gpu().recording.transport
     if transport is Transport.COPIES or len(set(devices)) < 2:
         yield
@@ -156,20 +156,20 @@ def _transferred(op: str, devices: Sequence[int]) -> Iterator[None]:
 
 
 class _Nccl:
-    """What torch.nn.parallel.comm asks of torch.cuda.nccl. Scripts see torch's own module, which raises NotEmulated."""
+    """What torch.nn.parallel.comm uses of torch.cuda.nccl. Scripts see torch's own module, which raises NotEmulated."""
 
     def is_available(self, tensors: Sequence[TorchAny]) -> bool:
-        """Whether `reduce_add` goes to NCCL."""
+        """Return whether `reduce_add` uses NCCL."""
         return not computing() and gpu().recording.transport is not Transport.COPIES
 
     def reduce(self, inputs: Sequence[TorchAny], output: TorchAny, root: int) -> None:
-        """What `output` holds is unknown, because no values are computed."""
+        """Mark the values of `output` as unknown, because they are not computed."""
         with _transferred(REDUCE, [tensor.get_device() for tensor in inputs]):
             pass
 
 
 def _groups(tensors: Sequence[TorchAny], limit_bytes: int) -> list[list[int]]:
-    """Places of tensors of one dtype that share a buffer: it is full when it has reached the limit."""
+    """Group indices of tensors of one dtype that share a buffer. A buffer is full once it reaches `limit_bytes`."""
     full: list[list[int]] = []
     open_groups: dict[TorchAny, tuple[list[int], int]] = {}
     for at, tensor in enumerate(tensors):
@@ -183,13 +183,13 @@ def _groups(tensors: Sequence[TorchAny], limit_bytes: int) -> list[list[int]]:
 
 
 def _on_stream(streams: Sequence[TorchAny] | None, number: int) -> AbstractContextManager[TorchAny]:
-    """With that stream the current one, if it is given."""
+    """Return a context that makes the given stream current, or does nothing without one."""
     stream = streams[number] if streams is not None and number < len(streams) else None
     return nullcontext() if stream is None else stream
 
 
 def install(torch_module: ModuleType) -> None:
-    """Provide the C functions that CPU builds lack and CUDA builds answer with a driver."""
+    """Install the C functions, which CPU builds lack and which need a driver in CUDA builds."""
     patch(torch_module.nn.parallel.comm, nccl=_Nccl())
     comm = Comm()
     patch(torch_module._C, **{f"_{name}": getattr(comm, name) for name in vars(Comm) if not name.startswith("_")})

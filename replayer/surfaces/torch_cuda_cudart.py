@@ -1,7 +1,7 @@
-"""torch.cuda.cudart(): the few functions of the CUDA runtime that torch hands to scripts.
+"""torch.cuda.cudart(): the few CUDA runtime functions that torch exposes to scripts.
 
-torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())    # how scripts mark a region for Nsight
-torch.cuda.cudart().cudaHostRegister(x.data_ptr(), x.nbytes, 0)    # how they pin memory of their own
+torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())    # marks a region for Nsight
+torch.cuda.cudart().cudaHostRegister(x.data_ptr(), x.nbytes, 0)    # pins the script's own memory
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from replayer.torch_types import TorchAny
 
 
 class RuntimeResult(IntEnum):
-    """The results that the calls below can have, as `torch.cuda.check_error` compares them."""
+    """Possible results of the calls below, in the form that `torch.cuda.check_error` compares."""
 
     success = 0
     errorHostMemoryAlreadyRegistered = 712
@@ -30,7 +30,7 @@ _TEXTS: dict[int, str] = {
 
 
 class VirtualCudart:
-    """Stands for the module `torch._C._cudart`. Every other name of the runtime raises NotEmulated."""
+    """Stands for the module `torch._C._cudart`. All other runtime functions raise NotEmulated."""
 
     cudaError = RuntimeResult
 
@@ -38,14 +38,14 @@ class VirtualCudart:
         return _TEXTS.get(error, f"CUDA error {int(error)}")
 
     def cudaProfilerStart(self) -> RuntimeResult:
-        """Nothing to do: the replay writes its own timeline, all of it."""
+        """Do nothing: the replay always writes its whole timeline."""
         return RuntimeResult.success
 
     def cudaProfilerStop(self) -> RuntimeResult:
         return RuntimeResult.success
 
     def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> RuntimeResult:
-        """Lock the script's own memory; copies from it count as pinned."""
+        """Lock the script's own memory. Copies from it then count as pinned."""
         if host_memory().register(address, size_bytes):
             return RuntimeResult.success
         return RuntimeResult.errorHostMemoryAlreadyRegistered
@@ -62,4 +62,4 @@ class VirtualCudart:
     def __getattr__(self, name: str) -> Callable[..., TorchAny]:
         if not name.startswith("cuda"):
             raise AttributeError(name)
-        return refusal(f"torch.cuda.cudart().{name}", "use the torch.cuda function for it")
+        return refusal(f"torch.cuda.cudart().{name}", "use the corresponding torch.cuda function")

@@ -1,11 +1,11 @@
-"""torch.cuda.graphs: a capture notes ops and takes memory from a pool of its own; a replay plays them with one launch.
+"""torch.cuda.graphs: a capture records ops and allocates from its own pool; a replay runs them with one launch.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
-        y = model(static_x)     # no time on the device
+        y = model(static_x)     # takes no device time
     g.replay()                  # the kernels of `model`, and one cudaGraphLaunch
 
-torch's own Python stays: `torch.cuda.graph`, `make_graphed_callables` and the hooks of newer releases. Their module is executed
-once more, over the class below in place of C++'s. How nodes are matched and timed: replayer/timing/cuda_graph.py.
+torch's own Python stays: `torch.cuda.graph`, `make_graphed_callables` and the hooks of newer releases. Its module is executed
+again with the class below in place of the C++ class. replayer/timing/cuda_graph.py matches and times the nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from replayer.timing.cuda_graph import CapturedGraph, pool_numbers
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
-_NODES = "there are no CUDA nodes behind it; look at the replay's timeline"
+_NODES = "the graph has no CUDA nodes; look at the replay's timeline"
 
 REFUSED = dict.fromkeys(("export_dot", "export_graph_data"), _NODES)
 
@@ -31,7 +31,7 @@ PoolHandle = tuple[int, int]
 
 
 class _GraphPools:
-    """The private pools that graphs share: one lives as long as a graph of it does."""
+    """The private memory pools that graphs share. A pool lives as long as one of its graphs."""
 
     def __init__(self) -> None:
         self._made = 0
@@ -68,7 +68,7 @@ class VirtualGraph:
         return self
 
     def register_generator_state(self, generator: TorchAny) -> None:
-        """Nothing is drawn, so there is no state to advance at a replay."""
+        """Do nothing: no random numbers are drawn, so a replay has no generator state to advance."""
 
     def capture_begin(self, pool: PoolHandle | None = None, capture_error_mode: str = "global") -> None:
         here = gpu()
@@ -108,13 +108,13 @@ class VirtualGraph:
             raise unjoined_capture()
         self._graph = graph
 
-    capture_end_pre = capture_end  # of torch 2.14 on, which ends it in two
+    capture_end_pre = capture_end  # since torch 2.14 the end of a capture has two parts
 
     def capture_end_post(self) -> None:
-        """There is no template to destroy."""
+        """Do nothing: there is no template to destroy."""
 
     def instantiate(self) -> None:
-        """There is nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     @property
     def _has_graph_exec(self) -> bool:
@@ -139,7 +139,7 @@ class VirtualGraph:
         return [self.pool()]
 
     def enable_debug_mode(self) -> None:
-        """For `debug_dump`, which is refused."""
+        """Do nothing: this prepares `debug_dump`, which raises NotEmulated."""
 
     debug_dump = refusal("torch.cuda.CUDAGraph.debug_dump", _NODES)
     raw_cuda_graph = refusal("torch.cuda.CUDAGraph.raw_cuda_graph", _NODES)
@@ -148,12 +148,12 @@ class VirtualGraph:
 
 
 def _is_capturing() -> bool:
-    here = started()  # asking makes no context
+    here = started()  # does not create a context
     return here is not None and here.launches.is_capturing(here.current.stream(here.current.device()))
 
 
 def install(torch_module: ModuleType) -> None:
-    """Execute torch.cuda.graphs once more, and patch what torch.cuda took from it."""
+    """Execute torch.cuda.graphs again, and patch the names that torch.cuda copied from it."""
     VirtualGraph._pools = _GraphPools()
     patch(
         torch_module._C,

@@ -1,13 +1,13 @@
-"""torch.cuda.memory: how much device memory is used, how much is left, and the allocator's statistics.
+"""torch.cuda.memory: used and free device memory, and the allocator's statistics.
 
-torch's own Python calls C functions (`torch._C._cuda_memoryStats`...), which are replaced: they answer from
-`DeviceMemory` (device/caching_allocator.py). The four figures that training loops print at each step are answered directly, for
-torch's Python builds and sorts the whole table of statistics for each of them.
+torch's own Python calls C functions (`torch._C._cuda_memoryStats`...), which are replaced. They read
+`DeviceMemory` (device/caching_allocator.py). The four figures that training loops print at each step are returned directly,
+because torch's Python would build and sort the whole table of statistics for each of them.
 
     torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
     print(torch.cuda.memory_summary())
 
-The rest of torch.cuda.memory raises NotEmulated by name: see REFUSED_C, REFUSED_CLASSES and REFUSED.
+The rest of torch.cuda.memory raises NotEmulated: see REFUSED_C, REFUSED_CLASSES and REFUSED.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from traces.script.patching import patch
 
 _POOL = "drop the pool: the allocator's own pools are emulated"
 _CACHE = "leave the cache on, or set its limits in PYTORCH_ALLOC_CONF"
-_ALLOCATOR = "keep torch's own allocator, which is emulated; a plugged-in one would need a GPU"
+_ALLOCATOR = "use torch's own allocator, which is emulated; another one would need a GPU"
 _BLAS = "set cublas_workspace_size: both share one workspace"
-_PINNED = "it is C++ that would call it; pin with torch.Tensor.pin_memory"
+_PINNED = "only C++ would call it; pin with torch.Tensor.pin_memory"
 
 _OF_POOLS = "_cuda_beginAllocateToPool _cuda_beginAllocateCurrentThreadToPool _cuda_endAllocateToPool _cuda_releasePool".split()
 REFUSED_C = {
@@ -44,13 +44,13 @@ REFUSED_C = {
     "_cuda_setCublasLtWorkspaceSize": ("torch.backends.cuda.cublaslt_workspace_size(size)", _BLAS),
 }
 
-# Their constructors run code that a C function cannot stop, and in a build without CUDA their base is a dummy.
+# Replacing C functions cannot stop their constructors, and in builds without CUDA their base class is a dummy.
 REFUSED_CLASSES = {"MemPool": _POOL, "CUDAPluggableAllocator": _ALLOCATOR}
 REFUSED = {"_use_uvm": _ALLOCATOR}  # it would compile an allocator first
 
 
 def memory_of(index: int) -> DeviceMemory:
-    """The memory of device `index`. Raises what the allocator raises for a device that it has not seen."""
+    """Return the memory of device `index`. Raises the allocator's error for a device that it has not seen."""
     devices = gpu().devices
     if not 0 <= index < len(devices):
         raise RuntimeError(f"Invalid device argument {index}: did you call init?")
@@ -58,7 +58,7 @@ def memory_of(index: int) -> DeviceMemory:
 
 
 class RawBlocks:
-    """The allocations of torch.cuda.caching_allocator_alloc by address: other libraries return bare pointers."""
+    """Blocks from torch.cuda.caching_allocator_alloc, by address. Other libraries return only the pointer."""
 
     def __init__(self) -> None:
         self._handles: dict[int, AllocationHandle] = {}
@@ -84,26 +84,26 @@ class RawBlocks:
 
 
 def enable_caching(enabled: bool) -> None:
-    """The cache is on; switching it on again does nothing."""
+    """Accept only True, since the cache is always on."""
     if not enabled:
         raise NotEmulated("torch.cuda.caching_allocator_enable(False)", _CACHE)
 
 
 def apply_settings(text: str) -> None:
-    """New allocator settings for the rest of the run; what `text` does not name stays."""
+    """Apply new allocator settings for the rest of the run. Settings that `text` does not name stay."""
     for device in gpu().devices:
         device.memory.apply(parse_settings(text, device.memory.settings))
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the C functions below `torch.cuda.memory`, and what of it is asked at every step."""
+    """Patch the C functions behind `torch.cuda.memory`, and the functions that scripts call at every step."""
     c: TorchAny = torch_module._C
     cuda: TorchAny = torch_module.cuda
     module: TorchAny = cuda.memory
     raw = RawBlocks()
 
     def memory(device: TorchAny) -> DeviceMemory | None:
-        """None before CUDA has been started, when torch answers 0 for any device."""
+        """Return the device's memory, or None before CUDA has started. torch then reports 0 for any device."""
         if not cuda.is_initialized():
             return None
         return memory_of(module._get_device_index(device, optional=True))
@@ -122,7 +122,7 @@ def install(torch_module: ModuleType) -> None:
         return asked.usage.allocated_bytes
 
     def list_gpu_processes(device: TorchAny = None) -> str:
-        """This process alone: what other processes of the recorded machine used is not known."""
+        """List this process only; other processes of the recorded machine are unknown."""
         index = module._get_device_index(device, optional=True)
         asked = memory_of(index)
         used_mib = (asked.usage.capacity_bytes - asked.usage.free_bytes) / (1 << 20)
@@ -133,7 +133,7 @@ def install(torch_module: ModuleType) -> None:
             device.memory.empty_cache()
 
     def blas_bytes() -> int:
-        """Of a workspace that is taken now on the current device."""
+        """Return the size of a cuBLAS workspace allocated now on the current device."""
         here = gpu()
         return here.blas.size_bytes(here.current.device())
 
@@ -171,5 +171,5 @@ def install(torch_module: ModuleType) -> None:
             max_memory_reserved=amount("max_memory_reserved", lambda asked: asked.usage.peak_reserved_bytes),
             list_gpu_processes=list_gpu_processes,
         )
-    # torch.cuda.memory copied these when it was imported without a GPU.
+    # torch.cuda.memory copied these at import, when there was no GPU.
     patch(module, **{name: getattr(c, name) for name in _OF_POOLS})

@@ -1,11 +1,11 @@
-"""torch.cuda.memory's snapshots: what lies where on the devices, who asked for it, and what the allocator did.
+"""torch.cuda.memory's snapshots and history: the blocks of each device, who allocated them, and the allocator's events.
 
     torch.cuda.memory._record_memory_history()
     train()
     torch.cuda.memory._dump_snapshot("snapshot.pickle")    # for pytorch.org/memory_viz, or torch/cuda/_memory_viz.py
 
-torch's own Python stands; the C functions beneath it are ours. While a history is kept, no steps
-are skipped as repetitions (memory/allocation_cycles.py).
+torch's own Python stays; only the C functions below it are replaced. While a history is recorded, no steps are skipped as
+repetitions (memory/allocation_cycles.py).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def record_history(
     record_pinned_host_memory: bool = False,
     record_cuda: bool = True,
 ) -> None:
-    """Begin, change or end (`enabled` None) all devices' histories. Raises RuntimeError for words that torch refuses too.
+    """Start, change or stop (`enabled` None) the history of all devices. Raises RuntimeError for the same words as torch.
 
-    The last two are of PyTorch 2.15; pinned memory has no history here.
+    The last two parameters were added in PyTorch 2.15. Pinned memory has no history here.
     """
     if record_pinned_host_memory:
-        raise NotEmulated("_record_memory_history(record_pinned_host_memory=True)", "leave it out: devices have a history")
+        raise NotEmulated("_record_memory_history(record_pinned_host_memory=True)", "leave it out; only devices have a history")
     _expect("enabled", enabled, (None, "state", "all"))
     _expect("context", context, (None, "state", "alloc", "all"))
     _expect("stacks", stacks, ("python", "all"))
@@ -72,7 +72,7 @@ def record_history_legacy(
     skip_actions: Sequence[str] = (),
     *recorded: bool,
 ) -> None:
-    """The older spelling of the same."""
+    """The older signature of `record_history`."""
     context = ("alloc" if trace_alloc_record_context else "state") if record_context else None
     most = trace_alloc_max_entries
     record_history("all" if enabled else None, context, "python", most, clear_history, False, False, skip_actions, *recorded)
@@ -84,7 +84,7 @@ def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
 
 
 def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
-    """`wanted` is None, or the id of a memory pool (0, 0 for all) and whether the devices' events are wanted too."""
+    """Return a snapshot. `wanted` is None, or a memory pool id (0, 0 for all) and whether to include the devices' events."""
     devices = gpu().devices
     for device in devices:
         if device.memory.history is not None:
@@ -101,7 +101,7 @@ def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
 
 
 def allocation_traceback(address: int) -> list[Frame] | None:
-    """Who asked for the live block at this address; None if unknown."""
+    """Return the call stack that allocated the live block at `address`, or None if unknown."""
     for device in gpu().devices:
         if device.memory.history is not None and (frames := device.memory.history.frames_at(address)):
             return frames
@@ -109,13 +109,13 @@ def allocation_traceback(address: int) -> list[Frame] | None:
 
 
 def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]) -> None:
-    """Call it with (device, bytes asked for, allowed or all, free) before an OutOfMemoryError is raised."""
+    """Call `observer` with (device, bytes requested, limit or total, free) before an OutOfMemoryError is raised."""
     for device in gpu().devices:
         device.memory.oom_observers.append(observer)
 
 
 def set_metadata(text: str) -> None:
-    """Add a text to the events from now on."""
+    """Add `text` to all later events."""
     for device in gpu().devices:
         if device.memory.history is not None:
             device.memory.history.metadata = text
@@ -127,7 +127,7 @@ def get_metadata() -> str:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the C functions below snapshots and histories."""
+    """Patch the C functions behind snapshots and histories."""
     patch(
         torch_module._C,
         _cuda_memorySnapshot=snapshot,

@@ -1,7 +1,7 @@
-"""Ranges that a script names, by torch.cuda.nvtx or record_function: in the replay's timeline, as Nsight or Kineto show them.
+"""Named ranges (torch.cuda.nvtx, record_function): they appear in the replay's timeline, as Nsight or Kineto would show them.
 
-with torch.cuda.nvtx.range("forward"): ...             # a range of the timeline, and of torch.profiler while that runs
-with torch.profiler.record_function("forward"): ...    # the same; torch makes some of its own: Optimizer.step, the DataLoader
+with torch.cuda.nvtx.range("forward"): ...             # a range in the timeline, and in torch.profiler if it runs
+with torch.profiler.record_function("forward"): ...    # the same; torch adds Optimizer.step and the DataLoader
 torch.cuda.nvtx.mark("here")                           # a range without length
 """
 
@@ -17,7 +17,7 @@ from replayer.surfaces.patching import ignore
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around
 
-_NO_TOOL = -2  # NVTX_NO_PUSH_POP_TRACKING: what NVTX returns for a pop without a push, and where no tool is attached
+_NO_TOOL = -2  # NVTX_NO_PUSH_POP_TRACKING: returned by NVTX for a pop without a push, or if no tool is attached
 
 IGNORED: dict[str, tuple[object, str]] = {
     "deviceRangeStart": (0, "called by the device, where nothing runs"),
@@ -28,15 +28,15 @@ _End = Callable[[str], None]
 
 
 def begun() -> _End | None:
-    """A range in the timeline, if this process has one by now."""
+    """Begin a range in the timeline. Returns None if this process has no GPU yet."""
     return None if started() is None else gpu().profile.begin_range()
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the C module below torch.cuda.nvtx, record_function, and the profiler that sends ranges there for each op."""
+    """Patch the C module behind torch.cuda.nvtx, record_function, and the profiler that emits a range for each op."""
     nvtx = SimpleNamespace()
     ignore(nvtx, IGNORED)
-    pushed = threading.local()  # .stack: of this thread, innermost last
+    pushed = threading.local()  # .stack: this thread's ranges, innermost last
     open_by_id: dict[int, tuple[str, _End | None]] = {}
     ids = count(1)
     record_function = torch_module.autograd.profiler.record_function

@@ -1,10 +1,10 @@
-"""torch.cuda's random generators: states that scripts can save and restore. No random number is drawn on a virtual GPU.
+"""torch.cuda's random generators: scripts can save and restore their states. A virtual GPU draws no random numbers.
 
-    state = torch.cuda.get_rng_state()      # 16 bytes: Philox seed and offset, as CUDA's
+    state = torch.cuda.get_rng_state()      # 16 bytes: Philox seed and offset, as in CUDA
     torch.cuda.set_rng_state(state)
 
-torch's own `torch.cuda.random` stays: it asks `torch.cuda.default_generators`, which are ours. A generator is a real
-CPU generator underneath, so that code which draws from it for a payload on the host gets numbers that the seed decides.
+torch's own `torch.cuda.random` stays; it reads `torch.cuda.default_generators`, which are replaced. Each generator is based on
+a real CPU generator, so code that draws a payload on the host gets numbers that depend on the seed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
 BaseGenerator: TorchAny = torch.Generator
-DEFAULT_SEED = 67280421310721  # PyTorch's own
+DEFAULT_SEED = 67280421310721  # PyTorch's default
 _STATE = struct.Struct("<Qq")  # CUDAGeneratorImpl: seed, Philox offset
 _SEED = struct.Struct("<Q")
-_STATES_KEPT = 64  # of a generator
+_STATES_KEPT = 64  # per generator
 
 
 class Generator(BaseGenerator):  # type: ignore[misc]
@@ -42,14 +42,14 @@ class Generator(BaseGenerator):  # type: ignore[misc]
     _index: int
     _seed: int
     _offset: int
-    _drawn: dict[bytes, TorchAny]  # by seed and offset, what the host's generator was at when its state was asked for
+    _drawn: dict[bytes, TorchAny]  # by seed and offset: state of the CPU generator when the script read the state
 
     @property
     def device(self) -> torch.device:
         return torch.device("cuda", self._index)
 
     def manual_seed(self, seed: int) -> Self:
-        super().manual_seed(seed)  # refuses what is out of range
+        super().manual_seed(seed)  # raises if the seed is out of range
         self._seed, self._offset = seed % (1 << 64), 0
         return self
 
@@ -70,7 +70,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         self._offset = offset
 
     def get_state(self) -> torch.Tensor:
-        """What was drawn for payloads moves the offset, and a state that was asked for is found again by it."""
+        """Return seed and offset. Drawing payloads advances the offset; `set_state` finds the CPU state by it."""
         now = super().get_state()
         before = self._drawn.get(_STATE.pack(self._seed, self._offset))
         if before is not None and not torch.equal(before, now):
@@ -81,7 +81,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self._seed, self._offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Take a state of 16 bytes, or of 8 as old releases saved it. Raises with torch's types and words."""
+        """Set a state of 16 bytes, or of 8 bytes as old releases saved it. Raises the same errors as torch."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -107,7 +107,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         self.set_state(other.get_state())
         return self
 
-    philox_state = refusal("torch.Generator.philox_state", "it feeds own kernels, which a recording cannot time")
+    philox_state = refusal("torch.Generator.philox_state", "it is for custom kernels, which a recording cannot time")
 
     def __reduce__(self) -> tuple[TorchAny, ...]:
         return _restore, (self._index, self.get_state())
@@ -120,7 +120,7 @@ def _restore(index: int, state: torch.Tensor) -> Generator:
 
 
 class DefaultGenerators(Sequence[Generator]):
-    """`torch.cuda.default_generators`: one per device, made when first asked for."""
+    """`torch.cuda.default_generators`: one per device, created on first access."""
 
     def __init__(self) -> None:
         self._made: dict[int, Generator] = {}

@@ -1,18 +1,17 @@
-"""torch.cuda.Stream and Event, current and default streams, synchronising; and torch.Stream and torch.Event for "cuda".
+"""torch.cuda.Stream and Event, current and default streams, synchronisation; also torch.Stream and torch.Event for "cuda".
 
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         y = f(x)                                        # y's kernels are timed on `side`
     torch.cuda.current_stream().wait_stream(side)
 
-torch's own functions around them (`torch.cuda.stream`, `current_stream`, `synchronize`) stay; the classes are ours,
-with the C classes `torch.Stream` and `torch.Event` as bases, so that `isinstance` holds whichever name a script
-imported.
+torch's own functions (`torch.cuda.stream`, `current_stream`, `synchronize`) stay; only the classes are replaced. They derive
+from the C classes `torch.Stream` and `torch.Event`, so `isinstance` works with either name.
 
 Note [Streams come from a pool]
-CUDA streams in PyTorch come from a pool of 32 per device and priority, handed out in turn. The 33rd
-`torch.cuda.Stream()` is the first one again, and work on both is serialised. The pool below does the same. It also
-keeps the number of virtual streams bounded in scripts that make a stream per step.
+    PyTorch takes CUDA streams in turn from a pool of 32 per device and priority. The 33rd `torch.cuda.Stream()` is the
+    first one again, and work on both is serialised. The pool below does the same. This also limits the number of virtual
+    streams in scripts that create a stream per step.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ if TYPE_CHECKING:
 
 POOL_STREAMS = 32
 _CUDA = 1  # c10::DeviceType::CUDA
-_HIGHEST, _LOWEST = -5, 0  # what cudaDeviceGetStreamPriorityRange answers since Volta
-_HANDLE = 0x5555_1000_0000  # where made-up cudaStream_t and cudaEvent_t addresses begin
+_HIGHEST, _LOWEST = -5, 0  # what cudaDeviceGetStreamPriorityRange returns since Volta
+_HANDLE = 0x5555_1000_0000  # base of the made-up cudaStream_t and cudaEvent_t addresses
 
-BaseStream: TorchAny = torch.Stream  # as they were before anything was patched
+BaseStream: TorchAny = torch.Stream  # the unpatched classes
 BaseEvent: TorchAny = torch.Event
 
 
 class StreamPool:
-    """The streams of one virtual GPU by torch's stream ids. See Note [Streams come from a pool]."""
+    """The streams of one virtual GPU, by torch's stream ids. See Note [Streams come from a pool]."""
 
     def __init__(self, owner: VirtualGpu) -> None:
         self.owner = owner
@@ -60,11 +59,11 @@ class StreamPool:
         return self._by_id[device, stream_id]
 
     def __contains__(self, place: tuple[int, float]) -> bool:
-        """Whether there is a stream on that device with that id."""
+        """Return whether that device has a stream with that id."""
         return place in self._by_id
 
     def take(self, device: int, priority: int) -> int:
-        """The id of the next stream of that device and priority, laid out as PyTorch does: index, kind, 1."""
+        """Return the id of the next stream of that device and priority, in PyTorch's layout: index, kind, 1."""
         turn = self._next.get((device, priority), 0)
         self._next[device, priority] = (turn + 1) % POOL_STREAMS
         stream_id = turn << 5 | (1 - priority) << 1 | 1
@@ -76,9 +75,9 @@ class StreamPool:
 
 
 class Stream(BaseStream):  # type: ignore[misc]
-    """torch.cuda.Stream. Equal streams are the same queue, whatever object holds them."""
+    """torch.cuda.Stream. Two objects are equal if they refer to the same queue."""
 
-    pool: Callable[[], StreamPool]  # of the GPU at hand: a process has one, but may be given another before its first stream
+    pool: Callable[[], StreamPool]  # the pool of the current virtual GPU, which can be replaced before the first stream
     virtual: VirtualStream
     _before: list[VirtualStream]
 
@@ -97,7 +96,7 @@ class Stream(BaseStream):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        return torch.device("cuda", self.device_index)  # C++'s is of CUDA's own type, see replayer/backend.py
+        return torch.device("cuda", self.device_index)  # C++ returns the real CUDA type, see replayer/backend.py
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -141,7 +140,7 @@ class Stream(BaseStream):  # type: ignore[misc]
         return gpu().launches.is_capturing(self.virtual)
 
     def __enter__(self) -> Self:
-        """`with stream:` makes it current, and its device too."""
+        """Make this stream and its device current."""
         self._before += [gpu().current.stream(gpu().current.device()), gpu().current.stream(self.device_index)]
         gpu().current.set_stream(self.virtual)
         return self
@@ -161,18 +160,18 @@ class Stream(BaseStream):  # type: ignore[misc]
 
 
 class ExternalStream(Stream):
-    """torch.cuda.ExternalStream: a stream of ours by its handle, as libraries hand it on. Others are refused by name."""
+    """torch.cuda.ExternalStream: looks up one of our streams by its handle. Foreign handles raise NotEmulated."""
 
     def __new__(cls, stream_ptr: int, device: TorchAny = None, **known: TorchAny) -> Self:
         index = _index(device)
-        stream_id = (stream_ptr - _HANDLE - (index << 20)) / 16 if stream_ptr else 0  # as `cuda_stream` lays it out
+        stream_id = (stream_ptr - _HANDLE - (index << 20)) / 16 if stream_ptr else 0  # inverts the layout of `cuda_stream`
         if (index, stream_id) not in cls.pool():
             refusal("torch.cuda.ExternalStream", "streams of other libraries do nothing here; use torch.cuda.Stream")()
         return super().__new__(cls, device_index=index, stream_id=int(stream_id), device_type=_CUDA)
 
 
 class Event(BaseEvent):  # type: ignore[misc]
-    """torch.cuda.Event. `blocking` is kept out: a waiting host waits to the same moment, spinning or not."""
+    """torch.cuda.Event. `blocking` is ignored: the host waits until the same moment, spinning or not."""
 
     virtual: VirtualEvent
     enable_timing: bool
@@ -195,7 +194,7 @@ class Event(BaseEvent):  # type: ignore[misc]
 
     @property
     def cuda_event(self) -> int:
-        """A made-up cudaEvent_t; 0 before the first record, which creates it."""
+        """Return a made-up cudaEvent_t, or 0 before the first record, which creates it."""
         return 0 if self.device_index is None else _HANDLE + (id(self) & 0xFFFF_FFF0)
 
     event_id = cuda_event
@@ -222,8 +221,10 @@ class Event(BaseEvent):  # type: ignore[misc]
         gpu().streams.synchronize_event(self.virtual)
 
     def elapsed_time(self, end_event: TorchAny) -> float:
-        """Milliseconds to `end_event`. Raises ValueError or RuntimeError with CUDA's words where it cannot tell, as for events
-        of two devices."""
+        """Return the milliseconds to `end_event`.
+
+        Raises ValueError or RuntimeError with CUDA's messages if it cannot be measured, for example for events of two devices.
+        """
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self.virtual.time_ns is None or end_event.virtual.time_ns is None:
@@ -242,11 +243,11 @@ class Event(BaseEvent):  # type: ignore[misc]
 
 
 def _index(device: TorchAny) -> int:
-    """The index that a stream's `device` argument means: None, negative and "cuda" are the current one."""
+    """Return the index for a stream's `device` argument. None, negative values and "cuda" mean the current device."""
     if isinstance(device, str):
         device = torch.device(device)
     if isinstance(device, torch.device) and device.type != "cuda":
-        raise ValueError(f"Expected a cuda device, but got: {device}")  # PyTorch's own words
+        raise ValueError(f"Expected a cuda device, but got: {device}")  # PyTorch's message
     index = device.index if isinstance(device, torch.device) else getattr(device, "idx", device)
     if index is None or index < 0:
         index = gpu().current.device()
@@ -254,7 +255,7 @@ def _index(device: TorchAny) -> int:
 
 
 def is_cuda(device: TorchAny) -> bool:
-    """Whether a generic constructor's `device` means the virtual GPU: the accelerator is what no device means."""
+    """Return whether `device` means the virtual GPU. No device means the accelerator, which is the virtual GPU."""
     return device is None or isinstance(device, int) or torch.device(device).type == "cuda"
 
 
@@ -269,7 +270,7 @@ def _any_event(device: TorchAny = None, **options: TorchAny) -> TorchAny:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the stream and event classes, and the C functions that name streams by id."""
+    """Patch the stream and event classes, and the C functions that look up streams by id."""
     kept = lru_cache(maxsize=1)(StreamPool)
 
     def pool() -> StreamPool:

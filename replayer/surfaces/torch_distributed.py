@@ -1,21 +1,21 @@
 # mypy: allow-untyped-calls
-"""torch.distributed: "nccl" is a virtual NCCL between the replay's processes; "gloo" is the real one, by way of the host.
+"""torch.distributed: "nccl" is a virtual NCCL between the replay's processes; "gloo" is the real one and works on host memory.
 
     dist.init_process_group("nccl")     # under torchrun: ranks exchange messages in torchrun's own store
-    dist.all_reduce(gradient)           # on the device from when all ranks are there, for as long as recorded
+    dist.all_reduce(gradient)           # starts on the device when all ranks have arrived, takes the recorded time
 
-What stays torch's own: rendezvous, stores, subgroups, the Reducer of DistributedDataParallel. A check of shapes over
-the ranks, which C++ does by reading tensors, is done here.
+Rendezvous, stores, subgroups and the Reducer of DistributedDataParallel stay torch's own. C++ compares shapes across ranks by
+reading tensors, so that check is done here.
 
 Note [Gloo and tensors on the device]
-    Gloo copies CUDA tensors to the host, communicates there and copies back. So does a replay, and waits for each step:
-    copies take recorded time, the communication takes what it takes on this machine. On a clock that stands still that is
-    nothing; there the ranks of a collective wait for the last of them, and then for what `cost_model/collectives.py` says.
+    Gloo copies CUDA tensors to the host, communicates there and copies back. A replay does the same and waits for each step.
+    Copies take recorded time; communication takes as long as it does on this machine. On a stopped clock that would be no
+    time, so there the ranks of a collective wait for the last rank and then for the time in `cost_model/collectives.py`.
 
 Note [Gloo's threads and the interpreter's lock]
-    A thread of gloo's that lets go of an operation on tensors of Python's, as these copies are, needs the interpreter's lock.
-    DistributedDataParallel's Reducer holds that lock when its end ends the group, which waits for these threads. So a group
-    does not end before its process does.
+    These copies are operations on Python tensors. A gloo thread that releases such an operation needs the interpreter's lock.
+    The Reducer of DistributedDataParallel holds that lock while its destructor destroys the group and waits for gloo's
+    threads: a deadlock. So a group lives as long as its process.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object
 
 
 def install(torch_module: ModuleType) -> None:
-    """Put the virtual NCCL where torch.distributed makes a real one. A build without torch.distributed has none."""
+    """Make torch.distributed use the virtual NCCL. Does nothing in a build without torch.distributed."""
     dist = torch_module.distributed
     if not dist.is_available():
         return
     c10d = dist.distributed_c10d
-    # Ten minutes are NCCL's own default; a build without it has none.
+    # NCCL's default is ten minutes; builds without NCCL have none.
     patch(c10d, _NCCL_AVAILABLE=True, default_pg_nccl_timeout=timedelta(minutes=10))
     for module in (c10d, dist):
-        patch(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)  # the second is what torch 2.15 makes
+        patch(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)  # torch 2.15 uses the second name
     patch_around(c10d, _new_process_group_helper=_new_group, _get_object_coll_device=_object_device)
     for name, by in {"init_process_group": _init_and_set_rank, **dict.fromkeys(_OBJECTS, _carry_objects)}.items():
         original = getattr(c10d, name)
@@ -76,29 +76,29 @@ def _make_reducer(init: Callable[..., None], self: TorchAny, parameters: TorchAn
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """The Reducer's own time statistics know timers for CPU and CUDA only, and say so at each run's start."""
+    """Skip the Reducer's own timing, which supports only CPU and CUDA and warns about other devices at each start."""
     if started() is None:
         collect(self)
 
 
 def _no_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
-    """torch 2.15 keeps the last operations of groups to debug crashes, and asks C++ for each group's backends."""
+    """Skip torch 2.15's flight recorder, which keeps recent operations for debugging and asks C++ for each group's backends."""
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 
 
 def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """`init_process_group`, which fixes this process's rank."""
+    """Run `init_process_group`, then set this process's rank."""
     result = init(*args, **kwargs)
     STATE.rank = replace(rank(), number=dist.get_rank())
     return result
 
 
 def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """`_new_process_group_helper`: a group for several kinds of devices keeps its real gloo for CPU tensors.
+    """Run `_new_process_group_helper`; a group for CPU and CUDA keeps its real gloo for CPU tensors.
 
-    torch makes that one before the virtual NCCL, which takes its place, and would drop it: to a rank that is not yet through
-    with connecting, its peers would be gone.
+    torch creates gloo first and would drop it when the virtual NCCL takes its place. Ranks that are still connecting would
+    then lose their peers.
     """
     c10d: TorchAny = dist.distributed_c10d
     gloo: list[TorchAny] = []
@@ -121,7 +121,7 @@ def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAn
 
 
 def _carry_objects(call: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """An object collective, whose tensors of bytes stay on the host."""
+    """Run an object collective. Its byte tensors stay on the host."""
     group = kwargs.get("group") or next((arg for arg in args if isinstance(arg, dist.ProcessGroup)), None)
     group = group or (dist.distributed_c10d._get_default_group() if dist.is_initialized() else None)
     if not isinstance(group, VirtualNccl):
@@ -134,7 +134,7 @@ def _carry_objects(call: Callable[..., TorchAny], *args: TorchAny, **kwargs: Tor
 
 
 def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: TorchAny, logger: TorchAny = None) -> None:
-    """Raises RuntimeError, in the words of torch, if a rank has other virtual parameters than the group's first."""
+    """Raise torch's RuntimeError if a rank has other virtual parameters than the group's first rank."""
     if not any(isinstance(tensor, VirtualTensor) for tensor in tensors):
         return verify(group, tensors, logger)
     everyone: list[TorchAny] = [None] * group.size()
@@ -155,7 +155,7 @@ def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: To
 
 
 def _host_communication(torch_module: ModuleType) -> None:
-    """Operations of other backends on virtual tensors; see Note [Gloo and tensors on the device]."""
+    """Run operations of other backends on virtual tensors. See Note [Gloo and tensors on the device]."""
 
     def by_host(op: TorchAny, outputs: int) -> Callable[..., TorchAny]:
         def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
@@ -179,13 +179,13 @@ def _host_communication(torch_module: ModuleType) -> None:
                 charge(c10d.ProcessGroup.unbox(group), op, sum(host.nbytes for _, host in pairs))
             for device, host in pairs:
                 copy_(device, host)
-                if not known:  # what was placed there for unknown values is no result
+                if not known:  # a placeholder for unknown values is not a result
                     device.allocation.known = None
             return tree_map(lambda leaf: next((device for device, host in pairs if leaf is host), leaf), result)
 
         return call
 
-    began_ns: dict[str, int] = {}  # by group: this rank's clock at its first collective; all ranks are there at one moment
+    began_ns: dict[str, int] = {}  # by group: this rank's clock at its first collective, which ends for all ranks at once
 
     def charge(group: TorchAny, op: TorchAny, size_bytes: int) -> None:
         here = gpu()
@@ -209,10 +209,10 @@ def _host_communication(torch_module: ModuleType) -> None:
                 VirtualTensor.plan_cache.specials[overload] = by_host(overload, outputs)
 
 
-# How `cost_model/collectives.py` names operations whose bytes differ from what one rank sends once.
+# Names in `cost_model/collectives.py`, for operations that transfer more or less than one rank's input.
 _NAMES = {"allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce"}
 
-# The ops of torch.distributed's C++ process groups: those that write what they read, and those whose first argument is written.
+# C++ process group ops: first those that write their input in place, then those that write their first argument.
 _HOST_OPS = (
     "allreduce_ allreduce_coalesced_ broadcast_ reduce_ send recv_ barrier",
     "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_"

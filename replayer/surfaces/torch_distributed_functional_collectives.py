@@ -1,17 +1,16 @@
 # mypy: allow-untyped-calls
-"""torch.distributed._functional_collectives: what DTensor and tensor parallelism communicate by, over any process group.
+"""torch.distributed._functional_collectives, which DTensor and tensor parallelism use, for any process group.
 
-    total = funcol.all_reduce(partial, "sum", mesh)     # a new tensor, on the device when all ranks' parts are there
+    total = funcol.all_reduce(partial, "sum", mesh)     # a new tensor, complete when all ranks' parts have arrived
 
-PyTorch does each in C++ by an operation of the group on a new tensor, whose work it keeps by the tensor's storage until
-`_c10d_functional::wait_tensor` (torch/csrc/distributed/c10d/Functional.cpp). The same is done here, and the group is a
-VirtualNccl, or a real one that goes by way of the host.
+In PyTorch, C++ runs the group's operation on a new tensor. It keeps the work by the tensor's storage until
+`_c10d_functional::wait_tensor` (torch/csrc/distributed/c10d/Functional.cpp). This module does the same. The group is a
+VirtualNccl, or a real group that communicates on the host.
 
 Note [Waited for where it is begun]
-    PyTorch's Python wraps the new tensor in one that waits when it is first used. Its device in C++ would be `cuda`, which
-    autograd cannot stand without one, so the wait comes at once: the current stream goes on when the operation has
-    ended, and what a script puts between call and use does not overlap with it. Ops that are called directly wait where
-    the script says.
+    PyTorch's Python wraps the new tensor in one that waits at first use. In C++ that wrapper would be on `cuda`, and autograd
+    fails without a CUDA device. So the current stream waits for the operation right away, and work that a script does
+    between call and use does not overlap with it. Ops that a script calls directly wait where the script says.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
 _REFUSED = ("isend", "irecv", "batch_p2p_ops")
-_ADVICE = "send and receive by torch.distributed's own functions"
+_ADVICE = "use torch.distributed.send and recv"
 
 
 def install(torch_module: ModuleType) -> None:
-    """Take the ops over for virtual tensors. A build without torch.distributed has none."""
+    """Implement the ops for virtual tensors. Does nothing in a build without torch.distributed."""
     if not torch_module.distributed.is_available():
         return
     functional = _Functional()
@@ -53,7 +52,7 @@ def _wait_at_once(funcol: TorchAny) -> None:
     def _maybe_wrap_tensor(tensor: TorchAny) -> TorchAny:
         return funcol.wait_tensor(tensor) if isinstance(tensor, VirtualTensor) else wrap(tensor)
 
-    def _maybe_wrap_tensors(tensors: TorchAny) -> TorchAny:  # of later releases: what an operation gave for several
+    def _maybe_wrap_tensors(tensors: TorchAny) -> TorchAny:  # in later releases: for operations with several results
         if wrap_several is None or any(isinstance(tensor, VirtualTensor) for tensor in tensors):
             return [_maybe_wrap_tensor(tensor) for tensor in tensors]
         return wrap_several(tensors)
@@ -62,10 +61,10 @@ def _wait_at_once(funcol: TorchAny) -> None:
 
 
 class _Functional:
-    """The ops, each under its own name; `_` at the end: into its input."""
+    """The ops, by name. A trailing `_` means in place."""
 
     def __init__(self) -> None:
-        self._under_way: WeakKeyDictionary[Allocation, TorchAny] = WeakKeyDictionary()  # works, by what they write
+        self._under_way: WeakKeyDictionary[Allocation, TorchAny] = WeakKeyDictionary()  # works, by the memory they write
 
     def wait_tensor(self, tensor: TorchAny) -> TorchAny:
         work = self._under_way.pop(tensor.allocation, None) if isinstance(tensor, VirtualTensor) else None
@@ -145,10 +144,10 @@ class _Functional:
         return torch.empty((*rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
 
 
-# Those of _Functional that are ops.
+# The methods of _Functional that are ops.
 _TAKEN = [name for name in vars(_Functional) if not name.startswith("_")]
 
 
 def _named(group: TorchAny, name: str, before: str) -> TorchAny:
-    """A group's operation by its name, or by that of releases before torch 2.13."""
+    """Return a group's operation by its name, or by its name before torch 2.13."""
     return getattr(group, name, None) or getattr(group, before)

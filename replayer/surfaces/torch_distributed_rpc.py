@@ -1,6 +1,6 @@
-"""torch.distributed.rpc: between processes on the host it is torch's own; tensors on the device are refused by name.
+"""torch.distributed.rpc: host tensors use torch's own RPC; device tensors raise NotEmulated.
 
-rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 1))                 # as ever
+rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 1))                 # works as usual
 rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2, device="cuda"), 1))  # NotEmulated
 """
 
@@ -17,11 +17,11 @@ from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.script.patching import around, patch_around, patch_everywhere
 
-_ADVICE = "send x.cpu(), or let the processes communicate by torch.distributed's operations"
+_ADVICE = "send x.cpu(), or communicate with torch.distributed's collectives"
 
 
 def install(torch_module: ModuleType) -> None:
-    """Look at what is sent. A build without RPC has none."""
+    """Check what is sent. Does nothing in a build without RPC."""
     if not torch_module.distributed.is_available() or not torch_module.distributed.rpc.is_available():
         return
     rpc: TorchAny = torch_module.distributed.rpc

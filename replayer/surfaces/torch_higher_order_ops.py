@@ -1,6 +1,6 @@
-"""torch's higher-order operators (flex_attention, cond, scan...) and torch.func.linearize: their eager form, op by op.
+"""torch's higher-order operators (flex_attention, cond, scan...) and torch.func.linearize: run eagerly, op by op.
 
-A tensor subclass needs a rule for each of them; here one rule serves all: the kernel that PyTorch has for every backend.
+Normally a tensor subclass needs a rule for each operator. Here one rule serves all: PyTorch's kernel for every backend.
 
     flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))    # bmm, add, softmax, bmm
 """
@@ -34,7 +34,7 @@ def install(torch_module: ModuleType) -> None:
     func: TorchAny = torch_module.func
 
     def linearize_eagerly(_linearize: TorchAny, function: TorchAny, *primals: TorchAny) -> TorchAny:
-        """Each call of what comes back runs `function` again, where PyTorch keeps a graph of its ops: no tracer sees ours."""
+        """Run `function` again at each call of the result. PyTorch would keep a graph of its ops, but no tracer sees ours."""
         return function(*primals), lambda *tangents: func.jvp(function, primals, tangents)[1]
 
     patch_everywhere(func.linearize, around(func.linearize, linearize_eagerly))

@@ -1,9 +1,9 @@
-"""torch.jit under replay: convolutions are traced as in C++, modules saved from the host, and graphs printed with "cuda".
+"""torch.jit under replay: traces convolutions as C++ does, saves modules from the host, and prints graphs with "cuda".
 
     torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
 
-`aten::convolution` is no op that the tracer notes; C++ calls `aten::_convolution` below it, which is. On virtual tensors the
-former is an op of its own, so while something is traced it is run as the latter.
+The tracer does not record `aten::convolution`, only `aten::_convolution`, which C++ calls below it. On virtual tensors
+`aten::convolution` is a single op, so it is run as `aten::_convolution` while tracing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Listen where C++ traces a function of Python, and where graphs are printed."""
+    """Patch where C++ traces a Python function, and where graphs are printed."""
     c, aten, flags = torch_module._C, torch_module.ops.aten, torch_module.backends.cudnn
     tracer = c._dispatch_key_parse("Tracer")
     outer, inner = aten.convolution.default, aten._convolution.default
-    VirtualTensor.plan_cache.composites[inner] = lambda *args: outer(*args[:9])  # of a traced module that is called
+    VirtualTensor.plan_cache.composites[inner] = lambda *args: outer(*args[:9])  # for calls of a traced module
 
     def traced(trace: Callable[..., TorchAny], /, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         dispatch: TorchAny = VirtualTensor.__torch_dispatch__
@@ -50,7 +50,7 @@ def install(torch_module: ModuleType) -> None:
         for name in vars(owner):
             if re.fullmatch("_create_(function|method|graph)_(from|by)_trac(e|ing)(_with_dict)?", name):
                 patch_around(owner, **{name: traced})
-    for cls in (torch_module.jit.RecursiveScriptModule, torch_module.jit._trace.TopLevelTracedModule):  # each has a copy
+    for cls in (torch_module.jit.RecursiveScriptModule, torch_module.jit._trace.TopLevelTracedModule):  # each has its own copy
         patch_around(cls, save=_from_host, save_to_buffer=_from_host)
     patch_around(torch_module.jit, load=_by_host)
     for printed in (c.Graph, c.Node, c.Value):
@@ -58,7 +58,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _from_host(save: Callable[..., TorchAny], module: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """C++ reads the memory behind a module's tensors: they lie on the host meanwhile, and so the file says."""
+    """Save with all tensors moved to the host, because C++ reads their memory. The file says that they are on the host."""
     held = [(node, node.t("value")) for node in _constants(module)]
     constants = [(node, tensor) for node, tensor in held if tensor.is_cuda]
     devices = {tensor.device for tensor in (*module.parameters(), *module.buffers()) if tensor.is_cuda}
@@ -80,7 +80,7 @@ def _from_host(save: Callable[..., TorchAny], module: TorchAny, *args: TorchAny,
 def _by_host(
     load: Callable[..., TorchAny], f: TorchAny, map_location: TorchAny = None, *args: TorchAny, **kwargs: TorchAny
 ) -> TorchAny:
-    """C++ would copy to a GPU of its own."""
+    """Load to the host and then move the module, because C++ would copy to a real GPU."""
     if map_location is None or torch.device(map_location).type != "cuda":
         return load(f, map_location, *args, **kwargs)
     module = load(f, "cpu", *args, **kwargs).to(map_location)
@@ -90,9 +90,9 @@ def _by_host(
 
 
 def _constants(module: TorchAny) -> list[TorchAny]:
-    """The nodes of a module's graphs that hold a tensor: what a frozen module has of parameters, and what a trace captured.
+    """Return the graph nodes that hold a tensor: parameters of frozen modules, and tensors captured by a trace.
 
-    `module.to` leaves them where they are; `map_location` moves them.
+    `module.to` does not move them; `map_location` does.
     """
     parts = [part._c for part in module.modules()]
     graphs = [part._get_method(name).graph for part in parts for name in part._method_names()]

@@ -1,13 +1,14 @@
-"""torch.multiprocessing: spawned processes are ranks by their number; tensors on the device are shared between processes.
+"""torch.multiprocessing: a spawned process's number is its rank; device tensors are shared between processes.
 
     torch.multiprocessing.spawn(train, nprocs=2)    # train(0), train(1): each with a virtual GPU, at its own recorded pace
     queue.put(torch.ones(3, device="cuda"))         # another process gets a tensor over the same memory
 
-A spawned process has no RANK in its environment, and uses its GPU (`torch.cuda.set_device`) before it joins a group.
+A spawned process has no RANK in its environment and uses its GPU (`torch.cuda.set_device`) before it joins a group.
 
 Note [Memory of another process]
-    CUDA maps the sender's memory into the receiver, whose allocator knows nothing of it; so does the receiver's virtual GPU.
-    What the host knows of the values goes along; where they are computed both processes work on one payload in shared memory.
+    CUDA maps the sender's memory into the receiver, and the receiver's allocator does not know about it. The virtual GPU does
+    the same. Values that the host knows are sent along. With computed values, both processes share one payload in shared
+    memory.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Listen where the started process calls the script's function, and where tensors are pickled for another one."""
-    module: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.spawn")  # the function hides it
+    """Patch where a spawned process calls the script's function, and where tensors are pickled for another process."""
+    module: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.spawn")  # a function hides it
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # Under a name of torch's: whoever unpickles it imports torch, and with it us.
+    # Registered under one of torch's names: unpickling then imports torch, and with it the replayer.
     rebuild = sharing.rebuild
     rebuild.__module__, rebuild.__qualname__ = reductions.__name__, "rebuild_virtual_tensor"
     reductions.rebuild_virtual_tensor = rebuild
@@ -46,7 +47,7 @@ def install(torch_module: ModuleType) -> None:
     def reduce_tensor(tensor: TorchAny) -> TorchAny:
         return sharing.reduce(tensor) if isinstance(tensor, VirtualTensor) else others(tensor)
 
-    ForkingPickler.register(torch_module.Tensor, reduce_tensor)  # under which virtual tensors are found too: they compare equal
+    ForkingPickler.register(torch_module.Tensor, reduce_tensor)  # also finds virtual tensors, because their type compares equal
 
 
 def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchAny) -> TorchAny:
@@ -56,7 +57,7 @@ def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchA
 
 
 class _Mapped:
-    """The sender's block in the receiver: it has an address and a size, and whoever frees it frees nothing."""
+    """The sender's block as seen by the receiver: it has an address and a size. Freeing it does nothing."""
 
     def __init__(self, address: int, size_bytes: int) -> None:
         self.address, self.size_bytes = address, size_bytes
@@ -64,14 +65,14 @@ class _Mapped:
         self.stream = 0
 
     def free(self, block: TorchAny) -> None:
-        """The sender's to free."""
+        """Do nothing: the sender frees the block."""
 
     def record_stream(self, block: TorchAny, stream: TorchAny) -> None:
-        """The sender's to wait for."""
+        """Do nothing: the sender waits for streams."""
 
 
 class _Sharing:
-    """Pickles tensors for other processes, and makes tensors of what these have pickled."""
+    """Pickles tensors for other processes and rebuilds tensors that they sent."""
 
     def __init__(self) -> None:
         self._mapped: WeakValueDictionary[tuple[int, int], Allocation] = WeakValueDictionary()  # by process and address

@@ -1,10 +1,10 @@
-"""torch.nn.Module: moving one keeps the identity of its parameters; outermost calls are reported, to find evaluation steps.
+"""torch.nn.Module: moving a module keeps its parameter objects; outermost calls are reported, to find evaluation steps.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters
-    model(x)        # an outermost module is called, with gradient or without: see traces/script/script_hooks.py
+    model(x)        # reports an outermost call, with or without gradient: see traces/script/script_hooks.py
 
-A parameter keeps its identity as in CUDA: `parameter.data` is changed in place (tensor/tensor.py, `move_to`).
+As in CUDA, `parameter.data` changes in place (tensor/tensor.py, `move_to`), so optimizers keep their references.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from traces.script.script_hooks import ModuleCalls, ScriptHooks
 def install(torch: ModuleType) -> None:
     """Patch torch.nn.Module."""
     ScriptHooks(torch, script_steps, STATE.optimizers).module_calls(ModuleCalls())
-    set_up = PhaseScope("other", script_steps)  # its copies are no batches on their way to the device
+    set_up = PhaseScope("other", script_steps)  # copies of parameters are not batches moving to the device
     future = torch.__future__
 
     def move(
         apply: Callable[..., TorchAny], self: TorchAny, fn: Callable[[TorchAny], TorchAny], recurse: bool = True
     ) -> TorchAny:
         before = future.get_overwrite_module_params_on_conversion()
-        if started() is None:  # what starts the GPU in the midst of it would be a batch on its way
+        if started() is None:  # otherwise the copy that starts the GPU would count as a batch
             first = next(self.parameters(), None)
             if first is not None and not torch.nn.parameter.is_lazy(first):
                 fn(torch.empty(0, dtype=first.dtype, device=first.device))
         if isinstance(self, torch.jit.ScriptModule):
-            future.set_overwrite_module_params_on_conversion(True)  # keeps its parameters in C++, by object
+            future.set_overwrite_module_params_on_conversion(True)  # a ScriptModule stores its parameter objects in C++
             for name, parameter in self._parameters.items():
                 if not isinstance(parameter, torch.nn.Parameter):  # loaded from a file
                     self._parameters[name] = torch.nn.Parameter(parameter.detach(), parameter.requires_grad)

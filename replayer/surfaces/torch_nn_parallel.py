@@ -1,15 +1,15 @@
-"""torch.nn.parallel: reports the beginning and end of nn.DataParallel's stages to the virtual GPU.
+"""torch.nn.parallel: reports when nn.DataParallel's stages begin and end to the virtual GPU.
 
-nn.DataParallel's own Python runs: it scatters the batch, replicates the module, calls each replica in a thread of its own
-and gathers what they return; in backward autograd scatters the gradients and adds up those of the replicas. Its six stages
-are the same as in a recording:
+nn.DataParallel's own Python runs. It scatters the batch, replicates the module, calls each replica in its own thread and
+gathers the results. In backward, autograd scatters the gradients and adds up those of the replicas. The six stages match
+those of a recording:
 
     loss = criterion(model(batch), target)  # scatter, replicate, parallel_apply for each replica, gather
     loss.backward()                         # gather_backward, broadcast_backward
 
 Note [Threads of replicas]
-    parallel_apply makes a thread per replica and waits for all. Each begins at its maker's virtual present, and the maker goes
-    on at the latest of theirs.
+    parallel_apply starts a thread per replica and waits for all. Each thread starts at the virtual time of its creator, which
+    continues at the latest time of all threads.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from traces.script.patching import around, patch, patch_everywhere
 
 
 def _stage(name: str, device: int | None) -> AbstractContextManager[None] | None:
-    """None where the script has not used the GPU: then wrappers are as if they were not there."""
+    """Return a context for the stage, or None before the script has used the GPU; the wrapper then does nothing."""
     return None if started() is None else _on_device(name, device)
 
 
 @contextmanager
 def _on_device(name: str, device: int | None) -> Iterator[None]:
-    """A stage on a device; on the current one where none, or none of ours, was named."""
+    """Mark a stage on a device, or on the current device if `device` is None or not a virtual one."""
     here = gpu()
     tracker, looking = here.simulator.tracker, here.launches.looking
     if device is None or device >= len(here.devices):
@@ -48,7 +48,7 @@ def _on_device(name: str, device: int | None) -> Iterator[None]:
 
 
 def _replicas(call: Callable[..., TorchAny], modules: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """`parallel_apply`, with the call of each replica as a stage; see Note [Threads of replicas]."""
+    """Run `parallel_apply` with each replica's call as a stage. See Note [Threads of replicas]."""
     if started() is None:
         return call(modules, *args, **kwargs)
     since_ns, ends_ns = gpu().streams.present_ns(), [0] * len(modules)
@@ -62,7 +62,7 @@ def _replica(number: int, module: Callable[..., TorchAny], since_ns: int, ends_n
     maker = threading.current_thread()
 
     def apply(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        if threading.current_thread() is not maker:  # a single replica is called without a thread
+        if threading.current_thread() is not maker:  # a single replica runs without a thread
             gpu().current.begin_thread(f"replica {number}", since_ns)
         try:
             with _on_device("parallel_apply", None):
@@ -74,11 +74,11 @@ def _replica(number: int, module: Callable[..., TorchAny], since_ns: int, ends_n
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the stages wherever torch keeps them."""
+    """Wrap the stages wherever torch keeps a reference to them."""
     DataParallelHooks(torch, _stage).install()
     parallel_apply = torch.nn.parallel.parallel_apply
     patch_everywhere(parallel_apply, around(parallel_apply, _replicas))
     functions: TorchAny = sys.modules["torch.nn.parallel._functions"]
     get_stream = functions._get_stream
-    # It is asked by torch.device(0), which in C++ is of the backend that virtual tensors are built on.
+    # torch calls it with torch.device(0), which in C++ has the device type of virtual tensors.
     patch(functions, _get_stream=lambda device: get_stream(torch.device("cuda", device.index)))

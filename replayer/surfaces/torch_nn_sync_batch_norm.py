@@ -1,9 +1,9 @@
-"""torch.nn.SyncBatchNorm: no rank is without input.
+"""torch.nn.SyncBatchNorm: treats every rank as having input.
 
     net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
 
-Its forward leaves out the statistics of ranks whose batch was empty, which it tells by values: how many elements each rank has
-gathered. Where neither the host knows them nor the recording tells how many ranks are left, all are.
+Its forward pass skips the statistics of ranks with an empty batch. It finds these from gathered element counts. If the host
+does not know the counts and the recording does not say how many ranks remain, all ranks are kept.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""torch.optim: `step` and `zero_grad` are phases of the script, and the first optimizer's `step` ends a step.
+"""torch.optim: `step` and `zero_grad` are phases of the script. The first optimizer's `step` ends a training step.
 
 optimizer.zero_grad()       # phase "zero_grad"
 loss.backward()
-optimizer.step()            # phase "optimizer"; when it returns, the training step is over
+optimizer.step()            # phase "optimizer"; its return ends the training step
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from traces.script.script_hooks import ScriptHooks
 def install(torch_module: ModuleType) -> None:
     """Wrap `step` and `zero_grad` of all optimizer classes."""
     without_overrides = partial(without_override_lookup, tensor_class=VirtualTensor)
-    # Clipping gradients has lists of its own of what foreach kernels take, and asks C++ for the device.
+    # Gradient clipping keeps its own list of types for foreach kernels, and asks C++ for the device.
     foreach: TorchAny = torch_module.utils._foreach_utils
-    foreach._foreach_supported_types.insert(0, VirtualTensor)  # found at once
+    foreach._foreach_supported_types.insert(0, VirtualTensor)  # first, so that it is found fastest
     devices = foreach._get_foreach_kernels_supported_devices
     patch(foreach, _get_foreach_kernels_supported_devices=lambda: [*devices(), BACKEND])
     ScriptHooks(torch_module, script_steps, STATE.optimizers).optimizers(

@@ -1,10 +1,10 @@
-"""Pinning as scripts spell it: `Tensor.pin_memory`, `is_pinned`, `pin_memory=True` of every factory, and the host's cache.
+"""Pinned memory: `Tensor.pin_memory`, `is_pinned`, `pin_memory=True` of every factory, and the host allocator's statistics.
 
     torch.ones(3).pin_memory().is_pinned()            # True
     torch.empty(128, 3, 224, 224, pin_memory=True)    # 128 MiB more in VmLck
     torch.cuda.host_memory_stats()["allocated_bytes.current"]
 
-The memory is that of host_memory.py. `DataLoader(pin_memory=True)` needs nothing here: its thread calls `Tensor.pin_memory`.
+host_memory.py manages the memory. `DataLoader(pin_memory=True)` needs no patch: its thread calls `Tensor.pin_memory`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from replayer.state import host_memory
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
-# Factories that take `pin_memory`, of torch and of torch.Tensor. EMPTY ones are never touched, so they cost nothing.
+# Factories of torch and torch.Tensor that take `pin_memory`. Results of the EMPTY ones are never touched, so they cost nothing.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
 FILLED = (
     "zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like randint randint_like randperm normal"
@@ -65,7 +65,7 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
 def with_pin_memory(
     make: Callable[..., TorchAny], pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy
 ) -> Callable[..., TorchAny]:
-    """A factory that takes `pin_memory`: its result is made unpinned and then pinned by `pin`."""
+    """Wrap a factory: create the result unpinned, then pin it with `pin`."""
 
     @wraps(make)
     def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

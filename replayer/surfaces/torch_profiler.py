@@ -1,12 +1,12 @@
-"""torch.profiler and torch.autograd.profiler under replay: Kineto profiles the host, and the virtual GPU is added to it.
+"""torch.profiler and torch.autograd.profiler: Kineto profiles the host, and the virtual GPU's events are added.
 
     with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
         step()
     prof.key_averages().table(sort_by="cuda_time_total")    # with the kernels of the replay
     prof.export_chrome_trace("step.json")                   # kernels, streams, launches and memory events too
 
-Both profilers start one class, `torch.autograd.profiler.profile`, which is made to leave the device out; otherwise it
-would call into CUPTI or CUDA events that are not there. Leaving it waits for the device, as it does on a GPU.
+Both profilers use `torch.autograd.profiler.profile`. It is patched to leave out the device; otherwise it would call CUPTI or
+CUDA events, which do not exist here. Leaving a profile waits for the device, as on a GPU.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from traces.kineto.spans.python_calls import scripts_calls
 from traces.model.trace import NONE, Column
 from traces.script.patching import patch, patch_around
 
-_MEMORY_ADVICE = "torch.cuda.memory._record_memory_history and trace view of the replay show memory over time"
+_MEMORY_ADVICE = "use torch.cuda.memory._record_memory_history, or trace view of the replay"
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap the construction, the start and the end of a profile, and what is made of it."""
+    """Wrap the construction, start and end of a profile, and its results."""
     cls: TorchAny = torch_module.autograd.profiler.profile
 
     def init_without_device(init: TorchAny, self: TorchAny, enabled: bool = True, **options: TorchAny) -> None:
@@ -44,7 +44,7 @@ def install(torch_module: ModuleType) -> None:
         init(self, enabled, **options)
         self.waits_for_device = asked
         self.gpu_window = None
-        self.gpu_ends = []  # of the window: this machine's Unix time and recorded time, ns
+        self.gpu_ends = []  # end of the window: this machine's Unix time and recorded time, ns
 
     def start_and_watch(start: TorchAny, self: TorchAny) -> None:
         start(self)
@@ -64,7 +64,7 @@ def install(torch_module: ModuleType) -> None:
     def parse_with_device(parse: TorchAny, self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         events = parse(self, *args, **kwargs)
         if self.gpu_window is not None:
-            self.use_device = "cuda"  # of the table that is made of them
+            self.use_device = "cuda"  # for the table built from the events
             events[:] = _scripts_events(events)
             device_events = window_ops(self.gpu_window, self.gpu_next_ops)
             _add_device(torch_module, events, device_events, profile_memory=self.profile_memory)
@@ -92,10 +92,10 @@ def install(torch_module: ModuleType) -> None:
 
     patch_around(torch_module.profiler.profile, export_memory_timeline=export_host_memory)
     activity = torch_module.profiler.ProfilerActivity
-    what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}  # what a profile without a choice sees
+    what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}  # used if the script names no activities
     patch(torch_module.profiler, **what_is_there)
     patch(torch_module.profiler.profiler, **what_is_there)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # builds with CUDA tell at each profile that there is no driver
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # CUDA builds would otherwise log the missing driver at each profile
     patch_around(
         cls,
         __init__=init_without_device,
@@ -107,10 +107,10 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], *, profile_memory: bool) -> None:
-    """Give the ops among torch's function events their kernels and memory, and add the kernels as events of the device.
+    """Add kernels and memory to torch's function events, and add the kernels as device events.
 
-    Which op is which: the k-th of its name. Ops that Kineto does not know are added too; what an op allocates, all that it
-    lies in does.
+    The k-th event of a name is matched with the k-th op of that name. Ops that Kineto does not know are added. Memory that an
+    op allocates also counts for every op around it.
     """
     util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType
@@ -126,7 +126,7 @@ def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[Wi
         return made[-1]
 
     seen: dict[str, int] = defaultdict(int)
-    allocated: dict[int, int] = {}  # bytes, by id of an event whose op the window knows
+    allocated: dict[int, int] = {}  # bytes, by id of an event whose op is in the window
     for thread, name, start_ns, kernels, allocated_bytes in ops:
         turn, seen[name] = seen[name], seen[name] + 1
         of_name = known.get(name, [])
@@ -152,10 +152,10 @@ def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[Wi
 
 
 def _scripts_events(events: list[TorchAny]) -> list[TorchAny]:
-    """Without the virtual GPU's dispatching and all that ran in it, and without the Python functions of this tool."""
+    """Return the events without our dispatch, everything inside it, and this tool's Python functions."""
     calls, parent = _nested([one for one in events if not one.is_async])
     goes = ~scripts_calls(parent, np.array([one.is_python_function for one in calls], bool), [one.name for one in calls])
-    ours = np.zeros(len(calls) + 1, bool)  # in our dispatching; the last is for NONE
+    ours = np.zeros(len(calls) + 1, bool)  # inside our dispatch; the extra last entry is for NONE
     for row, outer in enumerate(parent.tolist()):
         ours[row] = ours[outer] or calls[row].name.startswith(OUR_DISPATCH)
     goes |= ours[:-1]
@@ -164,7 +164,7 @@ def _scripts_events(events: list[TorchAny]) -> list[TorchAny]:
 
 
 def _nested(events: list[TorchAny]) -> tuple[list[TorchAny], Column]:
-    """Events of the host, outer ones first, and the row of the one around each, or NONE."""
+    """Return the host's events, outer ones first, and the row of each event's parent, or NONE."""
     start_ns = np.array([round(event.time_range.start * 1000) for event in events])
     took_ns = np.array([round(event.time_range.end * 1000) for event in events]) - start_ns
     is_op = np.array([not event.is_python_function for event in events])

@@ -1,11 +1,11 @@
-"""torch.save and torch.load: checkpoints of true size, readable anywhere, and read back onto the virtual device.
+"""torch.save and torch.load: checkpoints have their real size, load anywhere, and load back onto the virtual device.
 
-Saving needs no patch: a virtual tensor pickles as a plain CUDA tensor over a `VirtualStorage`, from which `torch.save` gets its
-bytes. Loading asks a registry of locations; here is an entry for "cuda", which comes before PyTorch's own.
+Saving needs no patch: a virtual tensor pickles as a plain CUDA tensor over a `VirtualStorage`, which gives `torch.save` its
+bytes. Loading uses a registry of locations. This module adds an entry for "cuda" before PyTorch's own.
 
     torch.save(model.state_dict(), "model.pt")             # as large as on a GPU
     torch.load("model.pt", map_location="cuda")            # virtual tensors
-    torch.load("model.pt", map_location="cpu")             # plain tensors, also without us
+    torch.load("model.pt", map_location="cpu")             # plain tensors, also without the replayer
     torch.load("old.pth", map_location=lambda storage, location: storage.cuda(0))
 """
 
@@ -17,7 +17,7 @@ from replayer.tensor.device_args import index_of
 from replayer.tensor.storage import VirtualStorage
 from replayer.torch_types import TorchAny
 
-_BEFORE_CUDA = 15  # the priority of PyTorch's own entry for "cuda" is 20
+_BEFORE_CUDA = 15  # PyTorch's own entry for "cuda" has priority 20
 
 
 def install(torch: ModuleType) -> None:

@@ -1,8 +1,8 @@
-"""torch.Tensor as scripts use it to reach the device: `to`, `cuda`, and what asks about types.
+"""torch.Tensor methods that move tensors to the device (`to`, `cuda`) or ask about types.
 
     torch.ones(3).to("cuda", non_blocking=True)
 
-Plain tensors keep their methods; those that may name a device have their arguments translated first.
+Plain tensors keep their methods. Methods that can take a device translate their arguments first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from traces.script.patching import patch, patch_around
 
 def install(torch_module: ModuleType) -> None:
     """Patch torch.Tensor and the factories."""
-    # PyTorch's set of the functions that obey set_default_device is made at its first use; it must hold the C functions.
+    # At first use PyTorch builds its set of functions that obey set_default_device. Build it now: it must hold the C functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     _install_changes_of_data(torch_module)
@@ -39,7 +39,7 @@ def install(torch_module: ModuleType) -> None:
     patch(torch_module._C, _to_dlpack=exported)
     patch(torch_module.utils.dlpack, to_dlpack=exported)
     patch(torch_module, to_dlpack=exported)
-    patch(torch_module, tensor=with_pin_memory(_on_backend_device(torch.tensor)))  # of the three, it alone takes `pin_memory`
+    patch(torch_module, tensor=with_pin_memory(_on_backend_device(torch.tensor)))  # only this one takes `pin_memory`
     patch(torch_module, as_tensor=_on_backend_device(torch.as_tensor), asarray=_on_backend_device(torch.asarray))
     patch_around(torch._C, _set_default_dtype=_clear_plans, _set_default_tensor_type=_clear_plans)
 
@@ -49,7 +49,7 @@ def _install_moves(tensor_class: TorchAny) -> None:
 
     @wraps(to)
     def to_device(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        if has_torch_function_unary(self):  # who overrides or watches it, is told what the script has said
+        if has_torch_function_unary(self):  # overrides and modes see the script's original arguments
             return handle_torch_function(tensor_class.to, (self,), self, *args, **kwargs)
         args, kwargs = backend_arguments(args, kwargs)
         return to(self, *args, **kwargs)
@@ -72,7 +72,7 @@ def _install_moves(tensor_class: TorchAny) -> None:
 
 
 def _install_changes_of_data(torch_module: TorchAny) -> None:
-    """`parameter.data = parameter.data.to("cuda")`, which is also what moving a module does."""
+    """Support `parameter.data = parameter.data.to("cuda")`, which moving a module also does."""
     data = torch._C.TensorBase.data
 
     def set_data(self: TorchAny, other: TorchAny) -> None:
@@ -108,15 +108,17 @@ def _install_subclasses(torch_module: TorchAny) -> None:
         return new_parameter(cls, data, requires_grad)
 
     lazy = torch_module.nn.parameter.UninitializedTensorMixin
-    moves = [torch_module.Tensor.to, torch_module.Tensor.cuda]  # as patched; what may be done before the shape is known
+    moves = [torch_module.Tensor.to, torch_module.Tensor.cuda]  # as patched: these are allowed before the shape is known
     patch(lazy, _allowed_methods=[*lazy._allowed_methods, *moves, torch_module._has_compatible_shallow_copy_type])
     patch(torch_module.Tensor, _make_subclass=staticmethod(make_virtual_subclass))
     patch_around(parameter_class, __new__=new)
 
 
 def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """A factory that would ask C++ for CUDA's current device. Without one it takes what `with torch.device(...)` or
-    set_default_device has set in this thread; a mode of the script's sees what the script has said.
+    """Wrap a factory that would ask C++ for CUDA's current device.
+
+    Without a device argument it uses what `with torch.device(...)` or set_default_device has set in this thread. A mode of the
+    script sees the script's original arguments.
     """
 
     @wraps(make)
@@ -137,6 +139,6 @@ def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]
 
 
 def _clear_plans(change: Callable[..., TorchAny], *args: TorchAny) -> None:
-    """Plans depend on the default dtype: it is that of an integer division's result."""
+    """Clear the plan cache: results of integer division have the default dtype, which is changing."""
     change(*args)
     VirtualTensor.plan_cache.clear()

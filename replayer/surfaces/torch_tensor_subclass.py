@@ -1,4 +1,4 @@
-"""Subclasses of torch.Tensor that wrap virtual tensors, such as DTensor, are on "cuda" too.
+"""Subclasses of torch.Tensor that wrap virtual tensors, such as DTensor, report "cuda" too.
 
     class Wrapper(torch.Tensor):
         def __new__(cls, inner):
@@ -6,8 +6,8 @@
 
     Wrapper(torch.ones(3, device="cuda")).device    # cuda:0
 
-C++ keeps a wrapper's device, and autograd looks up that device's guard, which needs a driver for "cuda". So it gets the
-device that C++ knows virtual tensors by (Note [Lazy] in replayer/tensor/tensor.py), and Python reads it as "cuda".
+C++ stores a wrapper's device, and autograd looks up that device's guard; for "cuda" the guard needs a driver. So C++ gets the
+device type of virtual tensors (Note [Lazy] in replayer/tensor/tensor.py), and Python reads it as "cuda".
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
-_DEVICE = 6  # its position among the arguments of `_make_wrapper_subclass` after the class: jagged tensors give it so
+_DEVICE = 6  # position of `device` in `_make_wrapper_subclass`, not counting the class; jagged tensors pass it by position
 
 
 def install(torch_module: ModuleType) -> None:
-    """Give every subclass, those that are yet to be defined too, properties that say "cuda"."""
+    """Give every subclass, also those defined later, properties that report "cuda"."""
     tensor: TorchAny = torch_module.Tensor
     device, is_cuda = tensor.device, tensor.is_cuda
 
@@ -38,7 +38,7 @@ def install(torch_module: ModuleType) -> None:
     told = {"device": property(device_as_told), "is_cuda": property(is_cuda_as_told)}
 
     def tell(cls: TorchAny) -> None:
-        """Leaves alone what the class, or one before torch.Tensor that it is derived from, says itself."""
+        """Add the properties, except where the class or a base before torch.Tensor defines its own."""
         for name, value in told.items():
             if not any(name in vars(base) for base in cls.__mro__[: cls.__mro__.index(tensor)]):
                 setattr(cls, name, value)

@@ -1,12 +1,12 @@
-"""torch.utils.data: waiting for a batch is the script's "loader" phase. The loading itself is real.
+"""torch.utils.data: waiting for a batch is the script's "loader" phase. The data is really loaded.
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
 
-Both iterators (with and without workers) inherit `__next__`, so one wrapper serves them. Pinning needs nothing here:
-the loader asks torch.accelerator for a device and `Tensor.pin_memory` for the pages, both surfaces of their own.
+Both iterators (with and without workers) inherit `__next__`, so one wrapper serves them. Pinning needs no patch here: the
+loader calls torch.accelerator and `Tensor.pin_memory`, which have their own surfaces.
 
-Asking for a batch is also what ends an evaluation step (traces/script/step_rule.py), at the end of the data too.
+Asking for a batch, also at the end of the data, ends an evaluation step (traces/script/step_rule.py).
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap `__next__`; an end of the data (StopIteration) leaves the phase as well."""
+    """Wrap `__next__`. The end of the data (StopIteration) ends the phase too."""
     base = torch.utils.data.dataloader._BaseDataLoaderIter
     patch(base, __next__=ScriptHooks(torch_module, script_steps, STATE.optimizers).loading(base.__next__))
 
 
 def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
-    """From now on every DataLoader gives its first batch as often as it has batches: data that is ready in memory.
+    """Make every DataLoader repeat its first batch, as if all data were ready in memory.
 
-    A loader of a stream, which has no length, gives it `at_most` times.
+    A loader repeats it as often as it has batches, or `at_most` times if it has no length.
     """
     loader_class = torch_module.utils.data.DataLoader
     hooks = ScriptHooks(torch_module, script_steps, STATE.optimizers)
     firsts: WeakKeyDictionary[TorchAny, tuple[TorchAny, ...]] = WeakKeyDictionary()  # by loader: its first batch, or nothing
 
     class Repeated:
-        """In the place of a loader's iterator."""
+        """Replaces a loader's iterator."""
 
         def __init__(self, loader: TorchAny) -> None:
-            if loader not in firsts:  # of later epochs too, so that no step waits for a loader that begins anew
+            if loader not in firsts:  # kept for later epochs too, so that no step waits for a loader to start again
                 firsts[loader] = tuple(islice(_real(loader), 1))
             self._first = firsts[loader]
             self._left = _length(loader, at_most) if self._first else 0
@@ -66,7 +66,7 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     iterate = loader_class.__iter__
 
     def _real(loader: TorchAny) -> Iterator[TorchAny]:
-        """Of its own iterator, which it does not keep: workers that persist would prepare batches beside the script."""
+        """Return the loader's own iterator without keeping it, because persistent workers would keep preparing batches."""
         batches: Iterator[TorchAny] = iterate(loader)
         if getattr(loader, "_iterator", None) is batches:
             loader._iterator = None
@@ -78,12 +78,12 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
 def _length(loader: TorchAny, without: int) -> int:
     try:
         return len(loader)
-    except (TypeError, NotImplementedError):  # a data set, or a sampler, that has none
+    except (TypeError, NotImplementedError):  # the data set or sampler has no length
         return without
 
 
 def _own_containers(batch: TorchAny) -> TorchAny:
-    """The batch in containers of its own: scripts pop labels from it. The tensors are the same."""
+    """Copy the containers of a batch, because scripts pop labels from them. The tensors are shared."""
     if type(batch) is dict:
         return {name: _own_containers(value) for name, value in batch.items()}
     if type(batch) is list:

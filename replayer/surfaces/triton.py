@@ -1,12 +1,12 @@
-"""Triton under replay: a kernel is launched and takes its time, and what it would have written is unknown.
+"""Triton under replay: a kernel is launched and takes its time, but the values that it writes are unknown.
 
-    add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, by a roofline
+    add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, timed by a roofline
     triton.runtime.driver.active.get_current_target()
 
-Under `--values compute` Triton's own interpreter runs the kernel on the numbers, program after program, which is slow.
+Under `--values compute`, Triton's own interpreter runs the kernel on the values, one program after another, which is slow.
 
-Kernels that the recording has by that name take no time of their own: no op took them, so they are in the remainder of the
-phase. Nothing is compiled and nothing tuned: an autotuned kernel runs with its first configuration.
+Kernels that are in the recording under that name take no extra time: no op claims them, so the unmatched remainder of the phase
+already includes them. Nothing is compiled or tuned: an autotuned kernel runs with its first configuration.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from replayer.tensor.values.known_values import payload_of
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch_around, replaced
 
-_LAST = "triton.runtime"  # when this has been executed, all that is patched is there
+_LAST = "triton.runtime"  # once this module has run, everything to patch exists
 
 
 class _TritonDriver:
-    """What kernels' callers ask of `triton.runtime.driver.active`."""
+    """What callers of kernels use of `triton.runtime.driver.active`."""
 
     def get_current_device(self) -> int:
         return gpu().current.device()
@@ -50,11 +50,11 @@ class _TritonDriver:
         return GPUTarget("cuda", 10 * major + minor, 32)
 
     def __getattr__(self, name: str) -> TorchAny:
-        raise NotEmulated(f"triton.runtime.driver.active.{name}", "nothing is compiled; call the kernel as ever")
+        raise NotEmulated(f"triton.runtime.driver.active.{name}", "nothing is compiled; call the kernel as usual")
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch triton, now or when it is imported, which takes a while that most scripts need not spend."""
+    """Patch triton now, or when it is imported: importing takes time that most scripts need not spend."""
     when_imported(_LAST, _patch)
 
 
@@ -70,7 +70,7 @@ def _patch(runtime: TorchAny) -> None:
         name = self.fn.__name__
         if computing() and gpu().launches.capture is not None:
             what = f"the Triton kernel {name} in a CUDA graph under --values compute"
-            raise NotEmulated(what, "replay it with recorded values, the default")
+            raise NotEmulated(what, "use --values recorded, the default")
         for hook in self.pre_run_hooks:
             hook(*args, **kwargs)
         if not warmup:
@@ -100,7 +100,7 @@ def _patch(runtime: TorchAny) -> None:
 
 
 class _Interpreting(threading.local):
-    active = False  # in a kernel, whose calls of other functions are interpreted as well
+    active = False  # true inside a kernel; functions that it calls are then interpreted as well
 
 
 _INTERPRETING = _Interpreting()
@@ -114,14 +114,14 @@ def _interpreted(function: TorchAny) -> TorchAny:
 
 
 def _interpret(function: TorchAny, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], grid: TorchAny) -> None:
-    """Run a kernel on the payloads of its tensors."""
+    """Run a kernel on its tensors' payloads."""
     with replaced(_INTERPRETING, active=True):
         values = {name: _on_host(value) for name, value in kwargs.items()}
         _interpreted(function).run(*map(_on_host, args), grid=grid, warmup=False, **values)
 
 
 def _on_host(value: TorchAny) -> TorchAny:
-    """An argument with the payloads of its tensors in their place: a tensor, a view as another dtype, a descriptor, a tuple."""
+    """Replace the tensors in an argument by their payloads: a tensor, a view as another dtype, a descriptor or a tuple."""
     if isinstance(value, VirtualTensor):
         return payload_of(value)
     if type(value) in (list, tuple):
@@ -133,7 +133,7 @@ def _on_host(value: TorchAny) -> TorchAny:
 
 
 def _tensors(values: TorchAny) -> Iterator[TorchAny]:
-    """Those on the device, also behind a descriptor or a view as another dtype."""
+    """Yield the device tensors, including those inside a descriptor or a view as another dtype."""
     for value in values:
         if isinstance(value, (list, tuple)):
             yield from _tensors(value)

@@ -1,20 +1,20 @@
-"""The device memory behind virtual tensors, one `Allocation` per storage, and the tensors made on it.
+"""The device memory behind virtual tensors (one `Allocation` per storage), and functions that create tensors on it.
 
-All views of a storage share its allocation, which is freed with the last. Python's reference counting makes the lifetime exact:
-C++ keeps a tensor's Python object, and so its allocation, alive for as long as autograd has it saved. What the host knows of
-the content (`known`) is kept there too: a uniform scalar after `zeros` or `fill_`, or the host's own copy after a small
-host-to-device copy; None as soon as anything else writes.
+All views of a storage share its allocation, which is freed with the last view. Python's reference counting makes the lifetime
+exact: C++ keeps a tensor's Python object, and so its allocation, alive as long as autograd has saved it. The allocation also
+stores what the host knows about the contents (`known`): one value after `zeros` or `fill_`, the host's copy after a small
+host-to-device copy, and None after any other write.
 
     allocation = allocate(gpu, device=0, size_bytes=4096)
     make(meta, allocation)      # a VirtualTensor
 
 Note [A dictionary at once]
-    C++ makes a tensor without its dictionary. Setting two attributes would make one that shares its keys with those of other
-    tensors, from which the interpreter reads more slowly: 33 ns per attribute instead of 10, three reads per op.
+    C++ creates a tensor without its dictionary. Setting two attributes would create one that shares its keys with other
+    tensors', and the interpreter reads those more slowly: 33 ns per attribute instead of 10, three reads per op.
 
 Note [Views in inference mode]
-    What is made in inference mode is an inference tensor, except a view of a normal tensor: it counts versions with its base.
-    Dispatch makes views itself, and asks here only once the script has used the mode.
+    A tensor created in inference mode is an inference tensor, except a view of a normal tensor, which shares its base's version
+    counter. Dispatch creates views itself and calls this module only after the script has used the mode.
 """
 
 from __future__ import annotations
@@ -38,24 +38,25 @@ if TYPE_CHECKING:
 
 wrapper: TorchAny = (
     torch.Tensor._make_wrapper_subclass
-)  # torch's own, which surfaces/torch_tensor_subclass.py replaces for scripts
+)  # torch's own; surfaces/torch_tensor_subclass.py replaces it for scripts
 _inference_mode: TorchAny = torch._C._InferenceMode
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
-KNOWN_LIMIT = 16_384  # elements of a tensor whose values the host keeps
-_KNOWN_BYTES_LIMIT = 1 << 28  # and of a row of bytes
+KNOWN_LIMIT = 16_384  # elements; the host keeps values of tensors up to this size
+_KNOWN_BYTES_LIMIT = 1 << 28  # the same for one-dimensional byte tensors
 
 
 def host_keeps(shape: Shape, dtype: torch.dtype) -> bool:
-    """Whether the host keeps the values of a tensor: of a small one, and of a row of bytes, which is no data to compute with
-    but a pickle or a generator's state, on its way to another process.
+    """Return whether the host keeps a tensor's values: for small tensors and for one-dimensional byte tensors.
+
+    Byte tensors are not data to compute with. They hold pickles or generator states on their way to another process.
     """
     count = math.prod(shape)
     return count <= KNOWN_LIMIT or (dtype is torch.uint8 and len(shape) == 1 and count <= _KNOWN_BYTES_LIMIT)
 
 
 class Uniform(NamedTuple):
-    """Content of which every element is `value`. `assumed`: or would be in a healthy run; values/assumed_values.py."""
+    """All elements equal `value`. `assumed`: this holds only in a healthy run; see values/assumed_values.py."""
 
     value: float | int | bool
     dtype: torch.dtype
@@ -63,11 +64,11 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Content that is not known, but is the same wherever this object is: that of a tensor and its clone."""
+    """Unknown content. Tensors that share this object have the same content, e.g. a tensor and its clone."""
 
 
 class Truth(Enum):
-    """Content that is not known, of which more than that can be said."""
+    """Unknown content with a known property."""
 
     ZERO_OR_ONE = "the result of a comparison, perhaps as numbers"
     IN_RANGE = "the result of comparing floats with bounds, which hold in a healthy run"
@@ -75,13 +76,13 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """As Truth.ZERO_OR_ONE, with no more than so many ones."""
+    """Like Truth.ZERO_OR_ONE, with at most `at_most` ones."""
 
     at_most: int
 
 
 class Allocation:
-    """`block` is None for 0 bytes; `known` is None or what is known of the content. Made by `allocation_of`."""
+    """The memory of one storage. `block` is None for 0 bytes. Created by `allocation_of`."""
 
     __slots__ = ("__weakref__", "block", "known")
 
@@ -91,7 +92,7 @@ class Allocation:
     def __del__(self) -> None:
         block = self.block
         if block is not None:
-            free = block.allocator.free  # by a name: the interpreter calls an attribute of an instance more slowly
+            free = block.allocator.free  # a local name: the interpreter calls an instance's attribute more slowly
             free(block)
 
     @property
@@ -100,7 +101,7 @@ class Allocation:
 
     @property
     def size_bytes(self) -> int:
-        """As requested, not as rounded by the allocator."""
+        """The requested size, before the allocator rounds it."""
         return self.block.size_bytes if self.block is not None else 0
 
     def exchange(self, other: Allocation) -> None:
@@ -110,7 +111,7 @@ class Allocation:
 
 
 def allocation_of(block: AllocationHandle | None) -> Allocation:
-    """The allocation of a block of an allocator. A function, because calling a class costs three times as much."""
+    """Create the allocation for an allocator's block. This is a function because calling a class takes three times as long."""
     made = Allocation()
     made.block = block
     made.known = None
@@ -118,7 +119,7 @@ def allocation_of(block: AllocationHandle | None) -> Allocation:
 
 
 def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
-    """Memory of `device` for its current stream. Raises torch.OutOfMemoryError in PyTorch's words."""
+    """Allocate memory of `device` for its current stream. Raises torch.OutOfMemoryError with PyTorch's message."""
     try:
         return allocation_of(gpu.devices[device].allocator.malloc(size_bytes, gpu.current.stream(device).number))
     except OutOfMemory as full:
@@ -126,21 +127,21 @@ def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
 
 
 def make(meta: TensorMeta, allocation: Allocation) -> TorchAny:
-    """A virtual tensor with metadata `meta` on an allocation."""
+    """Create a virtual tensor with metadata `meta` on an allocation."""
     made: TorchAny = wrapper(*meta.wrapping)
     made.__dict__ = {"meta": meta, "allocation": allocation}  # Note [A dictionary at once], here and below
     return made
 
 
 def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:
-    """A tensor of a subclass of virtual tensors."""
+    """Create a tensor of the subclass `cls` of virtual tensors."""
     made: TorchAny = wrapper(cls, *meta.wrapping[1:])
     made.__dict__ = {"meta": meta, "allocation": allocation}
     return made
 
 
 def make_view(meta: TensorMeta, source: TorchAny, cls: type | None = None) -> TorchAny:
-    """A virtual tensor with metadata `meta` on the allocation of `source`. See Note [Views in inference mode]."""
+    """Create a virtual tensor with metadata `meta` on the allocation of `source`. See Note [Views in inference mode]."""
     cls = cls or meta.wrapping[0]
     if STATE.inference_mode_used and torch.is_inference_mode_enabled() and not source.is_inference():
         with _inference_mode(False):
@@ -149,7 +150,7 @@ def make_view(meta: TensorMeta, source: TorchAny, cls: type | None = None) -> To
 
 
 def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, stream: int) -> TorchAny:
-    """A virtual tensor on new memory. Raises torch.OutOfMemoryError in PyTorch's words."""
+    """Create a virtual tensor on new memory. Raises torch.OutOfMemoryError with PyTorch's message."""
     try:
         block = allocator.malloc(size_bytes, stream)
     except OutOfMemory as full:
@@ -160,7 +161,7 @@ def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, st
 
 
 def adopt(tensor: TorchAny, other: TorchAny) -> None:
-    """Give `tensor` the metadata and the allocation of `other`, both virtual: what `tensor.data = other` does."""
+    """Give `tensor` the metadata and allocation of `other`, as `tensor.data = other` does. Both are virtual."""
     _set_data(tensor, other)
     tensor.meta = other.meta
     tensor.allocation = other.allocation

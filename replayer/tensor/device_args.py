@@ -19,7 +19,7 @@ Arguments = tuple[tuple[TorchAny, ...], dict[str, TorchAny]]
 
 
 def backend_device(device: TorchAny) -> TorchAny:
-    """The C++ device for a device argument of any spelling; what does not name a CUDA device is returned as it is.
+    """Return the C++ device for a device argument of any form. Arguments that do not name a CUDA device are returned unchanged.
 
     Raises CUDA's error for a device that the trace does not have.
     """
@@ -37,14 +37,14 @@ def backend_device(device: TorchAny) -> TorchAny:
 
 @cache
 def _known_to_backend(index: int) -> torch.device:
-    """Made once, for a mode of the script's would be told of every call of torch.device."""
+    """Create the device once, because a mode of the script would see each call of torch.device."""
     return torch.device(BACKEND, index)
 
 
 def checked_index(index: int) -> int:
-    """`index`, if there is such a device. Initializes torch.cuda, as every use of a device does.
+    """Return `index` if that device exists. Initializes torch.cuda, as every use of a device does.
 
-    Raises torch.AcceleratorError; in a forked child of a process that used the device, RuntimeError. CUDA's texts.
+    Raises torch.AcceleratorError, or RuntimeError in a forked child of a process that used the device, with CUDA's messages.
     """
     torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
     if not 0 <= index < torch.cuda.device_count():
@@ -53,34 +53,34 @@ def checked_index(index: int) -> int:
 
 
 def index_of(device: torch.device | None) -> int:
-    """The index that a device means: the current device's where it has none. Raises as `checked_index`."""
+    """Return the index of a device, or the current index if it has none. Raises the same errors as `checked_index`."""
     if device is None or device.index is None:
         return gpu().current.device()
     return device.index if 0 <= device.index < len(gpu().devices) else checked_index(device.index)
 
 
 def invalid_device_ordinal() -> torch.AcceleratorError:
-    """CUDA's error for a device that does not exist."""
+    """Return CUDA's error for a device that does not exist."""
     return _cuda_error(101, "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?")
 
 
 def invalid_resource_handle() -> torch.AcceleratorError:
-    """CUDA's error for a stream or event of the wrong device."""
+    """Return CUDA's error for a stream or event of the wrong device."""
     return _cuda_error(400, "invalid resource handle")
 
 
 def not_permitted_in_capture() -> torch.AcceleratorError:
-    """CUDA's error for a call that waits for the device, or asks how far it is, while a stream captures a graph."""
+    """Return CUDA's error for waiting for the device, or querying its progress, while a stream captures a graph."""
     return _cuda_error(900, "operation not permitted when stream is capturing")
 
 
 def broken_capture() -> torch.AcceleratorError:
-    """CUDA's error at the end of a capture in which such a call was made."""
+    """Return CUDA's error at the end of a capture in which such a call was made."""
     return _cuda_error(901, "operation failed due to a previous error during capture")
 
 
 def unjoined_capture() -> torch.AcceleratorError:
-    """CUDA's error at the end of a capture that a stream has joined for which nobody waited."""
+    """Return CUDA's error at the end of a capture if a stream joined it and was never waited for."""
     return _cuda_error(904, "capturing stream has unjoined work")
 
 
@@ -97,7 +97,7 @@ def _cuda_error(code: int, reason: str) -> torch.AcceleratorError:
 
 
 def backend_arguments(args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> Arguments:
-    """The arguments of `Tensor.to` with their device (the first argument or by name) translated."""
+    """Translate the device in the arguments of `Tensor.to` (first argument or keyword)."""
     if args:
         first = args[0]
         kind = type(first)

@@ -1,8 +1,7 @@
-"""One op on virtual tensors: look its plan up, allocate what is new, hand its kernels to the virtual GPU.
+"""Runs one op on virtual tensors: look up its plan, allocate new results, and launch its kernels on the virtual GPU.
 
-This is the hot path: it runs some 700 times per training step of a ResNet-50, and every microsecond in it is a
-microsecond that the replaying host lags behind. So it is one flat function over local names, and makes the commonest results
-itself.
+This is the hot path. It runs about 700 times per training step of a ResNet-50, and each microsecond here delays the replaying
+host by a microsecond. So it is one flat function over local names and creates the most common results itself.
 
     dispatch, run = dispatcher(plans)
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
@@ -28,7 +27,7 @@ Dispatch = Callable[..., TorchAny]
 
 
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
-    """The `__torch_dispatch__` of virtual tensors, and one that runs an op from its plan although it has a handler."""
+    """Return the `__torch_dispatch__` of virtual tensors, and a function that runs an op from its plan without its handler."""
     routes = plans.routes
     wrap = wrapper
     detach = torch.ops.aten.detach.default
@@ -37,7 +36,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
     def dispatch(
         func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None, ignore_handler: bool = False
     ) -> TorchAny:
-        if func is detach:  # autograd detaches each output that it saves, and each gradient
+        if func is detach:  # autograd detaches each saved output and each gradient
             source = args[0]
             meta = source.meta
             if STATE.inference_mode_used:
@@ -55,7 +54,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
         plan = route.finders[len(args)](args, kwargs)
         if plan is None:
             if len(types) > 1 and not all(issubclass(each, plans.tensor_class) for each in types):
-                return NotImplemented  # a subclass that holds tensors, such as a jagged one: it is asked next
+                return NotImplemented  # PyTorch then asks the subclass, e.g. a jagged tensor, to handle the op
             if kwargs and plans.leaves_device(kwargs):
                 return run_elsewhere(plans.tensor_class, route.func, args, kwargs)
             plan = plans.learn(route, args, kwargs, gpu)

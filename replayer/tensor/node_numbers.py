@@ -1,7 +1,7 @@
-"""Autograd's numbers of the op under way, as profilers note them: which op of the forward pass an op of backward belongs to.
+"""Autograd's sequence numbers of the current op. Profilers use them to link each backward op to its forward op.
 
 number = node_numbers(torch)
-number()    # (14, NONE): this op has made node 14 of the graph; (14, 1): this op is part of node 14's backward
+number()    # (14, NONE): this op created node 14 of the graph; (14, 1): this op is part of node 14's backward
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from types import ModuleType
 from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
 
-_FORWARD_THREAD = 1  # as a profiler counts threads, from 1 on
-_ACCUMULATES = (1 << 64) - 1  # the number of all nodes that add to a parameter's gradient
+_FORWARD_THREAD = 1  # profilers count threads from 1
+_ACCUMULATES = (1 << 64) - 1  # the number of all nodes that accumulate a parameter's gradient
 
 
 class _Latest(threading.local):
-    number = NONE  # of the thread's latest node that an op was said to have made
+    number = NONE  # this thread's latest node that was attributed to an op
 
 
 def node_numbers(torch: ModuleType) -> Callable[[], tuple[int, int]]:
-    """For use in a tensor's dispatch, below autograd: nodes are made before."""
+    """Return a function to call in a tensor's dispatch, which runs below autograd, when the op's node already exists."""
     current: TorchAny = torch._C._current_autograd_node
     next_number: TorchAny = torch._C._autograd._get_sequence_nr
     latest = _Latest()
@@ -33,7 +33,7 @@ def node_numbers(torch: ModuleType) -> Callable[[], tuple[int, int]]:
             sequence = int(node._sequence_nr())
             return (NONE if sequence == _ACCUMULATES else sequence), _FORWARD_THREAD
         made = int(next_number()) - 1
-        if made == latest.number:  # it made none, or an op before it within the same node did
+        if made == latest.number:  # this op created no node, or an earlier op within the same node was credited with it
             return NONE, NONE
         latest.number = made
         return made, NONE

@@ -1,4 +1,4 @@
-"""What an op does to virtual tensors, written down: the vocabulary of the plan cache.
+"""Plans: what an op does to virtual tensors. The plan cache stores them.
 
 plan.outcome    # New(meta, 96): `relu`; View(meta, (0, -1)): `x.t()`; Same((0, -1)): `x.add_(1)`
 """
@@ -14,7 +14,7 @@ from replayer.op_signature import OpSignature
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.torch_types import TorchAny
 
-Where = tuple[int | str, int]  # an argument by position or name, and its index in a list, or -1
+Where = tuple[int | str, int]  # an argument's position or name, and its index in a list argument, or -1
 
 
 class New(NamedTuple):
@@ -38,13 +38,13 @@ class Same(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """No tensor."""
+    """A result that is not a tensor."""
 
     value: TorchAny
 
 
 class Several(NamedTuple):
-    """A tuple or list of outcomes; C++ takes a list for either."""
+    """A tuple or list of outcomes. C++ accepts a list for either."""
 
     parts: tuple[TorchAny, ...]
 
@@ -53,7 +53,7 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """An argument whose metadata the op changed. `rebound` names the argument whose allocation it took over, if any."""
+    """An argument whose metadata the op changed. `rebound` is the argument whose allocation it took over, if any."""
 
     of: Where
     meta: TensorMeta
@@ -62,22 +62,24 @@ class Reshaped(NamedTuple):
 
 
 class OutcomeKind(IntEnum):
-    """The outcomes that dispatch makes itself; `Plan.results` makes the others."""
+    """Outcomes that dispatch creates itself. `Plan.results` creates the others."""
 
     NEW = 0  # one new tensor
-    SAME = 1  # a positional argument itself, and nothing reshaped
-    VIEW = 2  # a view of a positional argument, and nothing written
+    SAME = 1  # a positional argument itself, with nothing reshaped
+    VIEW = 2  # a view of a positional argument, with nothing written
     OTHER = 3
 
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """What one call does. `writes` names the arguments written into: (position or name, whether it is a list). What the host
-    knows of those at the positions `written` is forgotten; where that is not all, `set_values` says what it knows afterwards.
-    `written` is None of calls that change no content.
+    """What one call does.
 
-    One class with a `kind`, not one per outcome: dispatch reads its attributes at every op, and the interpreter reads those of
-    one class faster than those of several.
+    `writes` names the arguments written into: (position or name, whether it is a list). The host forgets what it knew about the
+    arguments at the positions `written`; None means that the call changes no content. `set_values`, if given, then sets what
+    the host knows after the call.
+
+    All outcomes share one class with a `kind`: dispatch reads its attributes at every op, and the interpreter reads attributes
+    of one class faster than those of several.
     """
 
     signature: OpSignature
@@ -88,13 +90,13 @@ class Plan:
     written: tuple[int, ...] | None = None
     set_values: Callable[[TorchAny, TorchAny, TorchAny], None] | None = field(
         init=False, default=None
-    )  # of (results, args, kwargs)
+    )  # called with (results, args, kwargs)
     kind: int = field(init=False, default=OutcomeKind.OTHER)
-    meta: TorchAny = field(init=False, default=None)  # of NEW and VIEW
-    size_bytes: int = field(init=False, default=0)  # of NEW
-    kept: bool = field(init=False, default=True)  # False: the sizes of its results hold for this call only
-    at: int = field(init=False, default=0)  # of SAME and VIEW: the argument's position
-    # of OTHER: from (gpu, caller, args, kwargs)
+    meta: TorchAny = field(init=False, default=None)  # for NEW and VIEW
+    size_bytes: int = field(init=False, default=0)  # for NEW
+    kept: bool = field(init=False, default=True)  # False: the result sizes hold for this call only
+    at: int = field(init=False, default=0)  # for SAME and VIEW: the argument's position
+    # for OTHER: called with (gpu, caller, args, kwargs)
     results: Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -108,7 +110,7 @@ class Plan:
             self.meta = outcome.meta if isinstance(outcome, View) else None
 
     def make_by(self, results: Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny]) -> None:
-        """Let `results` make what the call returns."""
+        """Create the call's results with `results`."""
         self.kind, self.results = int(OutcomeKind.OTHER), results
 
 

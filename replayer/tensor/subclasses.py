@@ -1,12 +1,12 @@
 """Virtual tensors of classes that scripts define: `as_subclass`, subclasses of Parameter, lazy parameters, tv_tensors.
 
-For such a class a second one is made, of tensors that are both: it comes first in the order of methods, under its own name.
+For each such class a second class is created that derives from the class and from VirtualTensor. It keeps the class's name.
 
     virtual_class(Tagged, VirtualTensor)    # class Tagged(Tagged, VirtualTensor)
 
 Note [Ops on subclasses]
-    Dispatch knows one class only, by identity. So ops on others come by a `__torch_dispatch__` of their own, which hands plain
-    virtual tensors on; that results are of the subclass again is the work of its `__torch_function__`, as for every subclass.
+    Dispatch handles only one class, by identity. So other classes have their own `__torch_dispatch__`, which passes plain
+    virtual tensors on. Results become the subclass again through its `__torch_function__`, as for every subclass.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from replayer.torch_types import TorchAny
 
 @cache
 def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
-    """The class of virtual tensors that are also `cls`; `tensor_class` for plain tensors and parameters."""
+    """Return the class of virtual tensors that are also `cls`, or `tensor_class` for plain tensors and parameters."""
     if cls in (torch.Tensor, torch.nn.Parameter):
         return tensor_class
-    if issubclass(cls, tensor_class):  # `as_subclass(type(image))` of an image on the device
+    if issubclass(cls, tensor_class):  # e.g. `as_subclass(type(image))` of an image on the device
         return cls
     function = next(vars(base)["__torch_function__"] for base in cls.__mro__ if "__torch_function__" in vars(base))
     namespace: dict[str, TorchAny] = {
@@ -36,7 +36,7 @@ def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
     }
     if cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
         namespace["__torch_dispatch__"] = staticmethod(_on_plain(tensor_class))
-    if hasattr(cls, "cls_to_become"):  # of parameters whose shape is not known yet
+    if hasattr(cls, "cls_to_become"):  # parameters whose shape is not known yet
         namespace["cls_to_become"] = virtual_class(cls.cls_to_become, tensor_class)
     kind, theirs = type(tensor_class), type(cls)
     metaclass: TorchAny = kind if issubclass(kind, theirs) else type(theirs.__name__, (kind, theirs), {})
@@ -44,13 +44,13 @@ def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
 
 
 def plain_class(tensor: TorchAny) -> type:
-    """The class that a virtual tensor has on the host."""
+    """Return the class that a virtual tensor has on the host."""
     plain: type = type(tensor).plain_class
     return torch.nn.Parameter if plain is torch.Tensor and getattr(tensor, "_is_param", False) else plain
 
 
 def _as_plain(cls: TorchAny) -> TorchAny:
-    """The `__torch_function__` of `cls`, which sees only classes that the script knows."""
+    """Return the `__torch_function__` of `cls`, called only with classes that the script knows."""
 
     def on_known_classes(_: type, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
         known = tuple(getattr(each, "plain_class", each) for each in types)

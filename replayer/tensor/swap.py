@@ -1,13 +1,13 @@
-"""Swap what two Python tensors stand for in C++.
+"""Swaps the C++ tensors behind two Python tensors.
 
-    swap(parameter, moved)      # the object that optimizers know is on another device
+    swap(parameter, moved)      # the object that optimizers hold is now on another device
 
 Note [Weak references of C++]
-    PyTorch's own swap refuses tensors that C++ refers to weakly. A torch.profiler profile with record_shapes refers so to every
-    tensor that an op has seen, for as long as the profile is kept, and autocast to the weights that it has cast. Both use the
-    address of what a tensor stood for to tell tensors apart, and keep that address from being taken again: to them the swapped
-    tensor has died. So the count of weak references, by which the swap is refused, is lowered while it happens. Where in a
-    tensor that count lies is measured on a tensor of our own.
+    PyTorch's swap raises an error for tensors that C++ refers to weakly. A torch.profiler profile with record_shapes keeps such
+    references to every tensor that an op has seen, and autocast keeps them to the weights that it has cast. Both identify a
+    tensor by the address of its C++ object and keep that address from being reused, so for them the swapped tensor is gone.
+    The swap is therefore safe, and the weak reference count that it checks is lowered while it runs. The offset of this count
+    is measured on a tensor of our own.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from replayer.errors import NotEmulated
 from replayer.torch_types import TorchAny
 
 _swap_in_cpp: TorchAny = torch._C._swap_tensor_impl
-_WORD_OFFSETS_BYTES = range(8, 24, 4)  # behind the virtual table of a C++ object: its counts of references
+_WORD_OFFSETS_BYTES = range(8, 24, 4)  # the range after a C++ object's vtable pointer in which its reference counts are
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Swap what the two stand for. Raises NotEmulated where C++ refers to `tensor` and the release of torch hides how often."""
+    """Swap the C++ tensors. Raises NotEmulated if C++ has weak references to `tensor` and this release hides their count."""
     try:
         _swap_in_cpp(tensor, other)
     except RuntimeError as error:
         place = _weak_count_place()
         if place is None:
-            advice = "a profile with record_shapes refers to it: move it before the profile begins, or del the profile"
+            advice = "a profile with record_shapes holds a reference to it; move it before profiling, or delete the profile"
             raise NotEmulated("moving a tensor between CPU and GPU in place", advice) from error
         with _without_weak_references(tensor, *place):
             _swap_in_cpp(tensor, other)
@@ -41,7 +41,7 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 @contextmanager
 def _without_weak_references(tensor: TorchAny, offset_bytes: int, count_of_none: int) -> Iterator[None]:
-    count = _word(tensor, offset_bytes)  # of what `tensor` stands for now, whatever it will stand for
+    count = _word(tensor, offset_bytes)  # bound to the current C++ tensor, also after the swap
     weak_references = count.value - count_of_none
     count.value = count_of_none
     try:
@@ -52,7 +52,7 @@ def _without_weak_references(tensor: TorchAny, offset_bytes: int, count_of_none:
 
 @cache
 def _weak_count_place() -> tuple[int, int] | None:
-    """Where a tensor has its count of weak references, in bytes from its beginning, and what it says where there are none."""
+    """Return the byte offset of a tensor's weak reference count and its value without weak references, or None."""
     probe, make_reference = torch.empty(0), getattr(torch._C, "_WeakTensorRef", None)
     if make_reference is None:
         return None

@@ -1,21 +1,22 @@
 # mypy: allow-untyped-calls
-"""A CUDA tensor without payload: real shape, strides, dtype, device, autograd graph and memory; no numbers.
+"""A CUDA tensor without payload: real shape, strides, dtype, device, autograd graph and memory, but no numbers.
 
-In C++ it lives on the device "lazy:i"; to Python, and so to the script, it is on "cuda:i". What an op does to it is in
-`dispatch.py`; copies and reads are in `ops/copies.py`; this file is what a script sees.
+In C++ it is on the device "lazy:i"; Python, and so the script, sees "cuda:i". This file contains the methods that scripts
+call. Ops are run by `dispatch.py`, copies and reads by `ops/copies.py`.
 
     x = torch.zeros(2, 3, device="cuda")
     type(x), x.device, x.is_cuda    # VirtualTensor, device(type='cuda', index=0), True
 
 Note [Lazy]
-A device type needs a device guard, or autograd ends the process. A build without CUDA has one for CPU, meta and lazy tensors
-(those of torch/csrc/lazy, which asks for another backend before it does anything), and takes one in Python for PrivateUse1.
-Autograd asks that one for its type 1 764 times per step of a ResNet-50, a tenth of the whole step, also while it unwinds
-from an error; and knows one device of it. For lazy tensors it asks C++, knows any number, and waits for no streams.
+    Autograd ends the process if a tensor's device type has no device guard. A build without CUDA has guards for CPU, meta and
+    lazy tensors (torch/csrc/lazy, which does nothing without a backend), and accepts a Python guard for PrivateUse1. Autograd
+    would call that Python guard for its type 1 764 times per step of a ResNet-50, also while it unwinds from an error. That
+    takes a tenth of the step, and it supports only one device. For lazy tensors autograd stays in C++, supports any number of
+    devices, and waits for no streams.
 
 Note [No slots]
-`meta` and `allocation` live in the instance's dictionary, because `torch.utils.swap_tensors`, by which a parameter keeps its
-identity over `model.to("cuda")`, swaps dictionaries and refuses slots.
+    `meta` and `allocation` are in the instance's dictionary, because `torch.utils.swap_tensors` swaps dictionaries and rejects
+    slots. Parameters keep their identity over `model.to("cuda")` through that swap.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _data: TorchAny = torch._C.TensorBase.data
 
 
 class _Equal(type(torch.Tensor)):  # type: ignore[misc]
-    """`type(x) == torch.Tensor` holds, as scripts and torch ask; `type(x) is torch.Tensor` cannot."""
+    """Metaclass that makes `type(x) == torch.Tensor` true, as scripts expect. `type(x) is torch.Tensor` stays false."""
 
     plain_class: type[TorchAny]
 
@@ -58,13 +59,13 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class VirtualTensor(torch.Tensor, metaclass=_Equal):
-    """Made by factories, copies and ops; see `allocation.make`."""
+    """A tensor on the virtual GPU. Factories, copies and ops create it with `allocation.make`."""
 
-    plain_class: ClassVar[type[TorchAny]] = torch.Tensor  # what the script knows tensors of this class as
+    plain_class: ClassVar[type[TorchAny]] = torch.Tensor  # the class of these tensors as the script knows it
 
     meta: TensorMeta
     allocation: Allocation
-    plan_cache: ClassVar[PlanCache]  # of this process; set by backend.register, as is __torch_dispatch__
+    plan_cache: ClassVar[PlanCache]  # of this process; set by backend.register, like __torch_dispatch__
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -94,7 +95,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             move_to(self, other)
 
     def on_same_memory(self) -> VirtualTensor:
-        """A plain virtual tensor with the same metadata and memory, outside autograd."""
+        """Return a plain virtual tensor with the same metadata and memory, outside autograd."""
         made: VirtualTensor = make_view(self.meta, self)
         return made
 
@@ -103,15 +104,15 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         adopt(self, other)
 
     def as_subclass(self, cls: type) -> TorchAny:
-        """A view whose class is also `cls`; autograd sees `aten::alias`."""
+        """Return a view whose class is also `cls`. Autograd sees `aten::alias`."""
         with replaced(STATE.view, cls=virtual_class(cls, VirtualTensor)):
             return torch.ops.aten.alias.default(self)
 
     def type(self, dtype: TorchAny = None, non_blocking: bool = False, **kwargs: TorchAny) -> TorchAny:
-        """The legacy type name, or a conversion."""
+        """Return the legacy type name, or convert to a type."""
         if dtype is None:
             if self.layout not in (torch.strided, torch.sparse_coo):
-                raise RuntimeError("Unimplemented backend SparseCsrCUDA")  # as c10/core/Backend.h has no name for it
+                raise RuntimeError("Unimplemented backend SparseCsrCUDA")  # c10/core/Backend.h has no name for it
             return f"torch.cuda.{'sparse.' if self.is_sparse else ''}{next(n for n, d in TYPES.items() if d is self.dtype)}"
         if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
             return self.to(TYPES[dtype.removeprefix("torch.cuda.")], non_blocking=non_blocking)
@@ -148,7 +149,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return True
 
     def record_stream(self, stream: TorchAny) -> None:
-        """`stream` is a torch.cuda.Stream; its virtual stream is what the allocator waits for."""
+        """Make the allocator wait for `stream`, a torch.cuda.Stream, before it reuses the memory."""
         block = self.allocation.block
         if block is not None:
             virtual: VirtualStream = stream.virtual if hasattr(stream, "virtual") else stream
@@ -229,13 +230,13 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return f"Parameter containing:\n{shown}" if getattr(self, "_is_param", False) else shown
 
     def __dlpack__(self, **options: TorchAny) -> NoReturn:
-        raise NotEmulated("Tensor.__dlpack__", "there is no memory to share; hand over x.cpu()")
+        raise NotEmulated("Tensor.__dlpack__", "there is no memory to share; pass x.cpu()")
 
     # -- copying and storing ---------------------------------------------------------------------------------------
 
     @property
     def __cuda_array_interface__(self) -> NoReturn:
-        raise NotEmulated("Tensor.__cuda_array_interface__", "there is no memory to share; hand over x.cpu()")
+        raise NotEmulated("Tensor.__cuda_array_interface__", "there is no memory to share; pass x.cpu()")
 
     def __deepcopy__(self, memo: dict[int, TorchAny]) -> TorchAny:
         if not self.is_leaf:
@@ -257,7 +258,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return made
 
     def __reduce_ex__(self, protocol: TorchAny) -> TorchAny:
-        """As a plain CUDA tensor, so that a checkpoint loads without us."""
+        """Pickle as a plain CUDA tensor, so that checkpoints load without the replayer."""
         is_param = getattr(self, "_is_param", False)
         needs_grad = self.requires_grad and not is_param
         storage = self._typed_storage()
@@ -272,21 +273,21 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
 
 def alias(source: TorchAny) -> TorchAny:
-    """`aten::alias`: how C++ and `as_subclass` make a tensor of another class."""
+    """`aten::alias`: how C++ and `as_subclass` create a tensor of another class."""
     return make_view(source.meta, source, STATE.view.cls)
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """`tensor.data = data`, where one of the two is on the host and the other on the virtual GPU.
+    """Run `tensor.data = data` where one is on the host and the other on the virtual GPU.
 
-    C++ cannot change a tensor's kind, but can swap what two Python objects stand for: `tensor` stays the object that optimizers
-    and weak references know. Its gradient goes with it, and graphs that hold the tensor keep what they have saved.
+    C++ cannot change a tensor's kind, but it can swap the C++ tensors behind two Python objects. So `tensor` stays the object
+    that optimizers and weak references hold. Its gradient moves too. Graphs that hold the tensor keep what they have saved.
 
-    Raises PyTorch's own error for tensors that are no leaves.
+    Raises PyTorch's error for tensors that are not leaves.
     """
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)  # raises
-    if tensor.grad is not None and tensor.grad.shape != data.shape:  # a shard's, of FSDP: only one of its own shape can be set
+    if tensor.grad is not None and tensor.grad.shape != data.shape:  # an FSDP shard's: .grad accepts only the same shape
         move_to(tensor, data.new_empty(()).expand(tensor.grad.shape))
         tensor.data = data
         return
@@ -312,9 +313,9 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     tensor.grad, tensor._backward_hooks, tensor._post_accumulate_grad_hooks = grad, *hooks
 
 
-VirtualTensor.__module__, VirtualTensor.__name__, VirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"  # for who looks
+VirtualTensor.__module__, VirtualTensor.__name__, VirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"  # shown to scripts
 
-# The legacy names of tensors' types ("FloatTensor"), which are those of the host's but for the module.
+# The legacy names of tensor types ("FloatTensor"). They equal the host's, except for the module.
 _DTYPES = "float32 float64 float16 bfloat16 uint8 int8 int16 int32 int64 bool complex64 complex128".split()
 _OF_HOST = [torch.empty(0, dtype=getattr(torch, name), device="cpu") for name in _DTYPES]
 TYPES = {of_host.type().removeprefix("torch."): of_host.dtype for of_host in _OF_HOST}

@@ -1,7 +1,7 @@
 """A virtual tensor's metadata: shape, stride, storage offset, dtype and device, interned.
 
-Tensors of equal metadata share one `TensorMeta` object, so that calls are compared by identity, and a key of the plan cache
-hashes in nanoseconds.
+Tensors with equal metadata share one `TensorMeta` object. So calls are compared by identity, and hashing a plan cache key takes
+nanoseconds.
 
     metas = TensorMetaTable(VirtualTensor)
     meta = metas.of((2, 3), (3, 1), 0, torch.float32, 0)
@@ -15,13 +15,13 @@ import torch
 
 from traces.model.layouts import Shape
 
-BACKEND = "lazy"  # the type under which C++ knows the device, see tensor.py; scripts only ever see "cuda"
+BACKEND = "lazy"  # C++'s type of the device, see tensor.py; scripts only see "cuda"
 OURS = ("cuda", BACKEND)  # device types that name a virtual device
-LIMIT = 200_000  # interned metas kept; beyond it (shapes that never repeat) the table starts anew
+LIMIT = 200_000  # interned entries; when it is reached (shapes that never repeat), the table is cleared
 
 
 def contiguous_stride(shape: Shape) -> Shape:
-    """The stride of a tensor without gaps in row-major order, as PyTorch has it."""
+    """Return the stride of a tensor without gaps in row-major order, in PyTorch's convention."""
     stride = []
     step = 1
     for size in reversed(shape):
@@ -33,7 +33,7 @@ def contiguous_stride(shape: Shape) -> Shape:
 class TensorMeta:
     """`stride` and `offset` count elements. `extent_bytes` spans from the tensor's first element to the end of its last.
 
-    `size_bytes` is that of its elements alone; `dense`: they fill their extent without gap or overlap, in whatever order.
+    `size_bytes` counts only its elements. `dense`: the elements fill their extent without gap or overlap, in any order.
     """
 
     __slots__ = (
@@ -48,8 +48,8 @@ class TensorMeta:
         self.index = index
         self.device = torch.device("cuda", index)  # what scripts see
         self.backend_device = torch.device(BACKEND, index)  # what C++ sees
-        # The arguments of `_make_wrapper_subclass`, made once and passed a thousand times per step. It reads None a third
-        # faster than the stride and offset that None stands for.
+        # The arguments of `_make_wrapper_subclass`, built once and passed a thousand times per step. Passing None is a
+        # third faster than passing the equivalent stride and offset.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         self.dtype_name = str(dtype).removeprefix("torch.")
@@ -70,7 +70,7 @@ class TensorMeta:
 
 
 class TensorMetaTable:
-    """The interning table. Losing an entry is harmless: equal metadata then merely counts as different once."""
+    """The interning table. Losing an entry is harmless: equal metadata then counts as different once."""
 
     def __init__(self, tensor_class: type) -> None:
         self.tensor_class = tensor_class
@@ -86,7 +86,7 @@ class TensorMetaTable:
         return meta
 
     def like(self, tensor: torch.Tensor, index: int) -> TensorMeta:
-        """The metadata that a plain tensor has once moved to device `index`."""
+        """Return the metadata that a plain tensor has after it is moved to device `index`."""
         return self.of(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, index)
 
     def contiguous(self, shape: Shape, dtype: torch.dtype, index: int) -> TensorMeta:

@@ -1,1 +1,1 @@
-"""Composite ops that CUDA takes apart in another way than a CPU: each choice is made here, above the dispatcher."""
+"""Composite ops that CUDA decomposes differently from a CPU. The choice is made here, above the dispatcher."""

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
-"""Choices that CUDA makes above the dispatcher: which kernels a composite op means on this device.
+"""Decides, as CUDA does above the dispatcher, which kernels a composite op uses.
 
-They depend on C++ seeing a CUDA device, which a virtual tensor has not; so each is made here, registered for AutogradLazy:
-attention, RMS norm, softmax, CTC, observed quantization. cuDNN's RNNs are in rnn.py.
+C++ makes these choices only for tensors that it sees on CUDA, which virtual tensors are not. So they are made here and
+registered for AutogradLazy: attention, RMS norm, softmax, CTC, observed quantization. cuDNN's RNNs are in rnn.py.
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 """
@@ -26,9 +26,9 @@ FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
 def attention_kernel(
     query: TorchAny, key: TorchAny, value: TorchAny, mask: TorchAny, capability: tuple[int, int], grouped: bool = False
 ) -> str:
-    """Which of PyTorch's attention kernels CUDA takes (ATen/native/transformers/cuda/sdp_utils.cpp, in its order).
+    """Return the attention kernel that CUDA uses (rules of ATen/native/transformers/cuda/sdp_utils.cpp, in its order).
 
-    `grouped`: several heads of the query may share one of key and value.
+    `grouped`: several query heads may share one head of key and value.
     """
     if query.dim() != 4:
         return MATH
@@ -76,7 +76,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> TorchAny:
-    """`F.scaled_dot_product_attention` as CUDA decomposes it."""
+    """Run `F.scaled_dot_product_attention` as CUDA decomposes it."""
     capability = torch.cuda.get_device_capability(query.get_device())
     chosen = attention_kernel(query, key, value, attn_mask, capability, enable_gqa)
     if chosen == FLASH:
@@ -92,7 +92,7 @@ def scaled_dot_product_attention(
             if attn_mask.dtype is torch.bool:
                 attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
             if attn_mask.stride(-1) != 1 or any(stride % _MASK_STEP for stride in attn_mask.stride()[:-1]):
-                columns = attn_mask.size(-1)  # rows must begin at multiples; the surplus is cut off again
+                columns = attn_mask.size(-1)  # rows must start at multiples, so pad them and cut the padding off again
                 attn_mask = torch.nn.functional.pad(attn_mask, (0, _MASK_STEP - columns % _MASK_STEP))[..., :columns]
             attn_mask = attn_mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
         saved = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
@@ -105,12 +105,12 @@ def scaled_dot_product_attention(
 
 
 def softmax(input: TorchAny, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
-    """`torch.softmax`: CUDA's kernel reads half precision and writes float32 by itself (ATen/native/SoftMax.cpp)."""
+    """Run `torch.softmax`. CUDA's kernel reads half precision and writes float32 in one step (ATen/native/SoftMax.cpp)."""
     return aten._softmax(*_to_softmax(input, dim, dtype))
 
 
 def log_softmax(input: TorchAny, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
-    """`torch.log_softmax`, as `softmax`."""
+    """Run `torch.log_softmax` in the same way."""
     return aten._log_softmax(*_to_softmax(input, dim, dtype))
 
 
@@ -128,7 +128,7 @@ def ctc_loss(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> TorchAny:
-    """`torch.ctc_loss` reads the lengths on the host, as on CUDA; for tensor subclasses C++ would leave them where they are."""
+    """Run `torch.ctc_loss` with lengths on the host, as on CUDA. For tensor subclasses C++ would not move them."""
     return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
 
 
@@ -142,8 +142,9 @@ def observed_fake_quantization(
     zero: TorchAny,
     *how: TorchAny,
 ) -> TorchAny:
-    """`torch.fused_moving_avg_obs_fake_quant`: its kernels give the buffers of channels their size at the first call
-    (native/quantized/cuda/FusedObsFakeQuant.cu)."""
+    """Run `torch.fused_moving_avg_obs_fake_quant`, whose kernels resize the per-channel buffers at the first call
+    (native/quantized/cuda/FusedObsFakeQuant.cu).
+    """
     *_, axis, per_channel, _symmetric = how
     if per_channel and not low.numel():
         for buffer in (low, high, scale, zero):
@@ -158,7 +159,7 @@ def _never_called(*args: TorchAny) -> TorchAny:
 
 
 def register(plans: PlanCache) -> None:
-    """Register the choices; in inference mode they are asked for by the ops' routes."""
+    """Register the choices. In inference mode the ops' routes call them."""
     library = torch.library.Library("aten", "IMPL")
     for op, choice in (
         (aten.ctc_loss.Tensor, ctc_loss),
@@ -169,8 +170,8 @@ def register(plans: PlanCache) -> None:
     ):
         library.impl(op, choice, "AutogradLazy")
         plans.composites[op] = choice
-    # Composite but for CUDA, which has a kernel (native/cuda/layer_norm_kernel.cu). With a kernel of its own the device takes
-    # autograd's formula of the op, not those of the ops it is made of.
+    # Composite except on CUDA, which has a kernel (native/cuda/layer_norm_kernel.cu). Registering a kernel makes autograd use
+    # the op's own formula instead of those of its parts.
     library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
     plans.with_kernel.add(aten._fused_rms_norm.default)
     state.STATE.kept.append(library)

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-calls
-"""Losses that reach the device as other ops: their call begins the loss, as it does in a recording.
+"""Losses that reach the device only as other ops: calling one begins the loss phase, as in a recording.
 
     F.l1_loss(output, target)       # aten::l1_loss, made of aten::sub, aten::abs and aten::mean
 
-PyTorch takes a composite op apart before the device hears of it. A recording knows its name (traces/script/phase_rule.py,
-LOSS_OPS); so each is registered for AutogradLazy, says so, and is then taken apart as before.
+PyTorch decomposes a composite op before it reaches the device, but a recording has the op's name (traces/script/phase_rule.py,
+LOSS_OPS). So each such op is registered for AutogradLazy, reports its call, and is then decomposed as before.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from traces.script.phase_rule import LOSS_OPS
 
 aten = torch.ops.aten
 
-# The first op that these are made of is a loss itself.
+# The first op that these consist of is itself a loss.
 _TOLD_BY_THEIR_OPS = frozenset(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "log_softmax", "ctc_loss"))
 _COMPOSITE = "CompositeImplicitAutograd"
 
 
 def register(plans: PlanCache) -> None:
-    """Register them; in inference mode they are asked for by the ops' routes."""
+    """Register the losses. In inference mode the ops' routes call them."""
     library = torch.library.Library("aten", "IMPL")
     for name in sorted(LOSS_OPS - _TOLD_BY_THEIR_OPS):
         op = getattr(getattr(aten, name, None), "default", None)

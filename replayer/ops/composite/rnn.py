@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
-"""Recurrent layers as CUDA runs them: one call of cuDNN for all layers, directions and time steps.
+"""Recurrent layers as CUDA runs them: one cuDNN call for all layers, directions and time steps.
 
-C++ takes this path only for tensors that it sees on CUDA, so it is taken here: `torch.lstm`, `gru`, `rnn_tanh` and `rnn_relu`
-become `aten::_cudnn_rnn`, with the one buffer of all weights that `flatten_parameters` makes. What cuDNN does not accept runs
-cell by cell (rnn_cells.py).
+C++ chooses cuDNN only for tensors that it sees on CUDA, so the choice is made here. `torch.lstm`, `gru`, `rnn_tanh` and
+`rnn_relu` become `aten::_cudnn_rnn`, with the one buffer of all weights that `flatten_parameters` creates. Layers that cuDNN
+does not accept run cell by cell (rnn_cells.py).
 
     nn.LSTM(6, 4).cuda()(x)     # aten::_cudnn_rnn; its backward is aten::_cudnn_rnn_backward
     pack_padded_sequence(x, lengths=torch.tensor([5, 3]), batch_first=True)    # data of 8 rows, on the device
@@ -34,7 +34,7 @@ aten = torch.ops.aten
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
 _WITHOUT_FUSED_CELL = (MODES["rnn_relu"], MODES["rnn_tanh"])
 
-# What C++ does without cuDNN and without fused cells. (`op.decompose` would take PyTorch's tracing rules instead.)
+# C++'s version without cuDNN and fused cells. (`op.decompose` would use PyTorch's tracing rules instead.)
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 _NOT_ONE_BUFFER = (
@@ -44,7 +44,7 @@ _NOT_ONE_BUFFER = (
 
 
 def _cudnn_accepts(data: TorchAny) -> bool:
-    """Whether cuDNN takes this input; bfloat16 since Ampere."""
+    """Return whether cuDNN accepts this input. It accepts bfloat16 since Ampere."""
     if not torch._C._get_cudnn_enabled() or not data.numel():
         return False
     if data.dtype is torch.bfloat16:
@@ -53,7 +53,7 @@ def _cudnn_accepts(data: TorchAny) -> bool:
 
 
 def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
-    """The buffer that all weights are consecutive views of (1-D), or None."""
+    """Return the 1-D buffer that all weights are consecutive views of, or None."""
     first = weights[0].meta
     at = first.offset
     for weight in weights:
@@ -68,7 +68,7 @@ def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
 def _run(
     mode: int, data: TorchAny, sizes: list[int], hidden: list[TorchAny], weights: list[TorchAny], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
-    """`_cudnn_impl`: output, hy, cy."""
+    """Run C++'s `_cudnn_impl` and return output, hy, cy."""
     hx, cx = hidden[0], hidden[1] if len(hidden) > 1 else None
     size, projected = hx.size(2), 0
     if cx is not None and cx.size(2) != size:
@@ -83,14 +83,14 @@ def _run(
 
 
 def _implementation(mode: int, data: TorchAny) -> Callable[..., tuple[TorchAny, ...]] | None:
-    """What runs such layers on this input under CUDA; None: C++'s composite op."""
+    """Return the function that runs such layers on this input under CUDA, or None for C++'s composite op."""
     if _cudnn_accepts(data):
         return partial(_run, mode)
     return None if mode in _WITHOUT_FUSED_CELL else rnn_cells.layers
 
 
 def _layer(op: TorchAny, mode: int, packed: bool, data: TorchAny, *args: TorchAny) -> TorchAny:
-    """A padded batch, or a packed sequence, whose batch sizes lie on the host; `hx` is a list for LSTM, a tensor otherwise."""
+    """Run a padded batch, or a packed sequence with batch sizes on the host. `hx` is a list for LSTM, else a tensor."""
     run = _implementation(mode, data)
     if run is None:
         return op._op_dk(_COMPOSITE, data, *args)
@@ -102,14 +102,14 @@ def _layer(op: TorchAny, mode: int, packed: bool, data: TorchAny, *args: TorchAn
 
 
 def _buffer_for(weights: Sequence[TorchAny], dtype: torch.dtype) -> TorchAny:
-    """A tensor that all weights fit into, one after the other."""
+    """Allocate a tensor that holds all weights one after the other."""
     index = weights[0].meta.index
     meta = VirtualTensor.plan_cache.metas.contiguous((sum(weight.meta.numel for weight in weights),), dtype, index)
     return make(meta, allocate(gpu(), index, meta.extent_bytes))
 
 
 def _views(buffer: TorchAny, weights: Sequence[TorchAny]) -> Iterator[TorchAny]:
-    """Of each weight a tensor of its shape, one after the other in the buffer."""
+    """Yield a view of the buffer for each weight, one after the other."""
     metas, offset, dtype = VirtualTensor.plan_cache.metas, 0, buffer.meta.dtype
     for weight in weights:
         packed = metas.contiguous(weight.meta.shape, dtype, weight.meta.index)
@@ -120,7 +120,7 @@ def _views(buffer: TorchAny, weights: Sequence[TorchAny]) -> Iterator[TorchAny]:
 def _under_autocast(
     data: TorchAny, weights: TorchAny, per_layer: int, buffer: TorchAny, hx: TorchAny, cx: TorchAny, *rest: TorchAny
 ) -> TorchAny:
-    """Half precision, whatever autocast's own dtype is; the weights are cast into one new buffer, which autograd sees."""
+    """Run in half precision, whatever autocast's dtype. The weights are cast into one new buffer, visible to autograd."""
     half = torch.float16
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):  # type: ignore[attr-defined]
         if weights[0].dtype is torch.float32:
@@ -131,11 +131,13 @@ def _under_autocast(
 
 
 def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-    """Of ops without a meta kernel: packed sequences, whose shape depends on lengths on the host, and cuDNN's buffer for all
-    weights. `run` runs an op from its plan."""
+    """Return handlers of ops without a meta kernel. `run` runs an op from its plan.
+
+    They pack sequences, whose shape depends on lengths on the host, and flatten weights into cuDNN's buffer.
+    """
 
     def backward(*args: TorchAny) -> TorchAny:
-        """The gradients of all weights are views of one buffer, as the weights are."""
+        """Return gradients in which those of all weights are views of one buffer, like the weights."""
         data, hx, cx, flat = run(aten._cudnn_rnn_backward.default, *args)
         return data, hx, cx, list(_views(flat[0], args[1])) if flat else []
 
@@ -147,9 +149,9 @@ def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., Torch
 
 
 def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[TorchAny, torch.Tensor]:
-    """(rows, features) on the device and the batch sizes on the host; `lengths` must lie on the host, as for CUDA.
+    """Return (rows, features) on the device and the batch sizes on the host. As for CUDA, `lengths` must be on the host.
 
-    The CPU's kernel, run on zeros of one feature, says how many rows there are.
+    The CPU kernel, run on zeros with one feature, gives the number of rows.
     """
     meta = padded.meta
     rows, batch_sizes = aten._pack_padded_sequence(torch.zeros(meta.shape[:2]).unsqueeze(-1), lengths, batch_first)
@@ -161,7 +163,7 @@ def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[T
 
 
 def _flatten(weights: list[TorchAny], *_rnn: TorchAny) -> TorchAny:
-    """One buffer for all weights, which become views of it; the memory that they had before is freed."""
+    """Create one buffer for all weights, which become views of it. Their old memory is freed."""
     buffer = _buffer_for(weights, weights[0].meta.dtype)
     for weight, view in zip(weights, _views(buffer, weights), strict=True):
         shape, name = view.meta.shape, view.meta.dtype_name
@@ -171,7 +173,7 @@ def _flatten(weights: list[TorchAny], *_rnn: TorchAny) -> TorchAny:
 
 
 def register(plans: PlanCache) -> None:
-    """Register the layers, and cuDNN's under autocast."""
+    """Register the layers, and cuDNN's layers under autocast."""
     library = torch.library.Library("aten", "IMPL")
     layers = {aten.lstm_cell.default: rnn_cells.lstm_cell, aten.gru_cell.default: rnn_cells.gru_cell}
     for name, mode in MODES.items():

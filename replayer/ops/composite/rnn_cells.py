@@ -1,11 +1,11 @@
 # mypy: allow-untyped-calls
-"""LSTM and GRU where cuDNN does not take them: one fused cell per layer, direction and time step, as CUDA runs them.
+"""LSTM and GRU without cuDNN: one fused cell per layer, direction and time step, as CUDA runs them.
 
-C++ takes the fused cells only for tensors that it sees on a GPU, so the loops around them are here too.
+C++ uses the fused cells only for tensors that it sees on a GPU, so the loops around them are here too.
 
     nn.LSTMCell(6, 4).cuda()(x)     # aten::_thnn_fused_lstm_cell
 
-A hidden state is a tuple here: (h, c) of an LSTM, (h,) of a GRU. Rules: ATen/native/RNN.cpp.
+A hidden state is a tuple: (h, c) for an LSTM, (h,) for a GRU. Rules: ATen/native/RNN.cpp.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def lstm_cell(
     b_hh: TorchAny = None,
     w_hr: TorchAny = None,
 ) -> Hidden:
-    """`torch.lstm_cell`; with `w_hr` the output is projected."""
+    """Run `torch.lstm_cell`. With `w_hr` the output is projected."""
     h, c = hidden
     h, c, _ = aten._thnn_fused_lstm_cell(data @ w_ih.t(), h @ w_hh.t(), c, b_ih, b_hh)
     return (h if w_hr is None else h @ w_hr.t()), c
@@ -41,12 +41,12 @@ def lstm_cell(
 def gru_cell(
     data: TorchAny, h: TorchAny, w_ih: TorchAny, w_hh: TorchAny, b_ih: TorchAny = None, b_hh: TorchAny = None
 ) -> TorchAny:
-    """`torch.gru_cell`."""
+    """Run `torch.gru_cell`."""
     return aten._thnn_fused_gru_cell(data @ w_ih.t(), h @ w_hh.t(), h, b_ih, b_hh)[0]
 
 
 class LayerOptions(NamedTuple):
-    """How layers are stacked, in the order of the arguments of `torch.lstm` and its kin."""
+    """How layers are stacked, in the order of the arguments of `torch.lstm` and similar."""
 
     biases: bool
     layers: int
@@ -58,9 +58,9 @@ class LayerOptions(NamedTuple):
 def layers(
     data: TorchAny, sizes: list[int], hidden: Sequence[TorchAny], weights: list[TorchAny], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
-    """All layers of an LSTM (two hidden states) or a GRU (one): the output, then the last hidden states.
+    """Run all layers of an LSTM (two hidden states) or a GRU (one). Returns the output, then the last hidden states.
 
-    `data` is (steps, batch, features), or the batches of all steps concatenated, if `sizes` gives the size of each. A hidden
+    `data` is (steps, batch, features), or the batches of all steps concatenated if `sizes` gives the size of each. A hidden
     state is (layers * directions, batch, features).
     """
     directions = 1 + how.bidirectional
@@ -105,7 +105,7 @@ def _padded(cell: Cell, data: TorchAny, hidden: Hidden, backwards: bool) -> tupl
 
 
 def _packed(cell: Cell, data: TorchAny, sizes: list[int], hidden: Hidden) -> tuple[TorchAny, Hidden]:
-    """Sequences end, the shortest first."""
+    """Run a packed sequence forwards: sequences end, the shortest first."""
     outputs, ended = [], []
     at, last = 0, sizes[0]
     for size in sizes:
@@ -120,7 +120,7 @@ def _packed(cell: Cell, data: TorchAny, sizes: list[int], hidden: Hidden) -> tup
 
 
 def _packed_backwards(cell: Cell, data: TorchAny, sizes: list[int], hidden: Hidden) -> tuple[TorchAny, Hidden]:
-    """Sequences begin, the longest first."""
+    """Run a packed sequence backwards: sequences begin, the longest first."""
     outputs = []
     at, last = sum(sizes), sizes[-1]
     now = _slice(hidden, 0, last)

@@ -1,22 +1,21 @@
 # mypy: allow-untyped-calls
-"""`--values compute`: tensors whose values lie in host memory, and ops that compute them there.
+"""`--values compute`: tensors have values in host memory, and the CPU computes the ops.
 
-Devices, streams, memory and time are the virtual GPU's as ever; but before an op is handed to it, the CPU runs
-the same op on the payloads. So losses are true, and so are sizes that depend on values. A replay takes as long as the CPU does.
+Devices, streams, memory and time still come from the virtual GPU. Before it runs an op, the CPU runs the same op on the
+payloads. So losses and data-dependent sizes are correct, and a replay takes as long as the CPU needs.
 
     x = torch.rand(4, device="cuda")
     x[x > 0.5].sum().item()     # as on the CPU with the same seed
 
 Note [Computed twice]
-    What a CUDA graph captures is not run, but its results have shapes, which may depend on nothing but shapes, and payloads.
-    So it is computed while it is captured, and what it has written to memory from before is put back at the end of the
-    capture, random states too. At each replay the same ops are computed on the same payloads, into the payloads of the
-    results that they had then.
+    A CUDA graph capture does not run its ops, but their results need shapes and payloads. So ops are computed while they are
+    captured. At the end of the capture, memory that existed before and the random states are restored. Each replay computes the
+    same ops again on the same payloads, into the payloads of the captured results.
 
 Note [Payloads]
-    An allocation's payload is a storage of the host as large as the allocation, kept where a payload-less replay keeps what
-    the host happens to know (`Allocation.known`). A tensor's values are a view of that storage by its metadata, so views share
-    them, and what the CPU did to storages (views, in place, resized, set) is what the op did to the tensors.
+    An allocation's payload is a host storage as large as the allocation. It is stored in `Allocation.known`, which otherwise
+    holds what the host happens to know. A tensor's values are a view of that storage by its metadata, so views share them. What
+    the CPU did to storages (views, in place, resized, set) is what the op did to the tensors.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from traces.model.layouts import memory_layout
 
 aten = torch.ops.aten
 
-# Ops that take tensors of the host beside those of the device.
+# Ops that accept host tensors beside device tensors.
 _TAKE_HOST = frozenset(
     {
         aten.index.Tensor,
@@ -55,12 +54,12 @@ _TAKE_HOST = frozenset(
         aten._ctc_loss.Tensor,
     }
 )
-_BETWEEN_PROCESSES = frozenset({"c10d", "_c10d_functional"})  # namespaces of ops
-_LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}  # which of an op's results CUDA leaves on the host
+_BETWEEN_PROCESSES = frozenset({"c10d", "_c10d_functional"})  # op namespaces
+_LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}  # results that CUDA leaves on the host, by position
 
 
 class ComputedCopies(Copies):
-    """Copies and reads that move numbers too."""
+    """Copies and reads that move values too."""
 
     def _on_device(self, target: TorchAny, source: TorchAny) -> None:
         self._fill(target, payload_of(source), lambda: super(ComputedCopies, self)._on_device(target, source))
@@ -70,7 +69,7 @@ class ComputedCopies(Copies):
         self._fill(target, source.detach(), lambda: copy(target, source, non_blocking))
 
     def _fill(self, target: TorchAny, values: torch.Tensor, copy: Callable[[], None]) -> None:
-        """Run `copy`, which takes its time on the device, and copy the values; the payload stays what is known."""
+        """Run `copy`, which takes device time, and copy the values. The payload stays the known content."""
         into = payload_of(target)
         kept = target.allocation.known
         copy()
@@ -92,19 +91,19 @@ def _copy(into: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def _as_it_is(storage: torch.UntypedStorage) -> Callable[[], TorchAny]:
-    """A call that gives the storage the contents back that it has now."""
+    """Return a function that restores the storage's current contents."""
     return partial(storage.copy_, storage.clone())
 
 
 def _capturing(device: int) -> GraphCapture | None:
-    """The CUDA graph that captures what is computed now on `device`, if any."""
+    """Return the CUDA graph capture that includes the current stream of `device`, or None."""
     here = gpu()
     capture = here.launches.capture
     return capture if capture is not None and here.current.stream(device) in capture else None
 
 
 def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written: list[torch.Tensor]) -> TorchAny:
-    """What `compute` gives, of which nothing remains when the capture has ended. See Note [Computed twice]."""
+    """Run `compute` and return its result. The end of the capture undoes its effects. See Note [Computed twice]."""
     for tensor in written:
         capture.put_back(tensor.untyped_storage()._cdata, partial(_as_it_is, tensor.untyped_storage()))
     random = torch.get_rng_state()
@@ -114,7 +113,7 @@ def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written:
 
 
 def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, device: int) -> None:
-    """Run `compute`, which writes; where a graph captures, at each of its replays."""
+    """Run `compute`, which writes, or run it at each replay if a graph is capturing."""
     capture = _capturing(device)
     if capture is None:
         compute()
@@ -124,7 +123,7 @@ def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, devic
 
 
 def _request(func: TorchAny, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> None:
-    """Allocate on the GPU what this op results in, for the error that a GPU raises where it does not fit."""
+    """Allocate the op's results on the virtual GPU, to raise the error that a GPU raises if they do not fit."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "meta"}
     results = func(*tree_map_only(torch.Tensor, _shape_of, args), **tree_map_only(torch.Tensor, _shape_of, kwargs))
@@ -152,7 +151,7 @@ class CpuCompute:
             return make_view(args[0].meta, args[0])
         handler = self._handlers.get(func)
         if handler is None and func.namespace in _BETWEEN_PROCESSES:
-            handler = self._plans.specials.get(func)  # what processes send each other goes through the host
+            handler = self._plans.specials.get(func)  # operations between processes go through the host
         if handler is None and func not in FORMS:
             handler = self._plans.composite(func)
         if handler is not None:
@@ -201,18 +200,18 @@ class CpuCompute:
 
     def _on_host(self, func: TorchAny, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
         clock = gpu().clock
-        clock.pause()  # on the virtual clock, computing takes no time
+        clock.pause()  # in virtual time, computing takes no time
         try:
             return (FORMS.get(func) or func)(*args, **kwargs)
         except NotImplementedError as missing:
             name = func._schema.name
-            raise NotEmulated(f"{name} under --values compute", "it has no CPU form; use --values recorded") from missing
+            raise NotEmulated(f"{name} under --values compute", "it has no CPU version; use --values recorded") from missing
         except RuntimeError as error:
             if "DefaultCPUAllocator" not in str(error):
                 raise
-            _request(func, args, kwargs)  # what this machine has no room for may be too much for the GPU as well
+            _request(func, args, kwargs)  # results too large for this machine may be too large for the GPU as well
             name = func._schema.name
-            raise NotEmulated(f"{name} under --values compute", "it lacks memory here; use --values recorded") from error
+            raise NotEmulated(f"{name} under --values compute", "not enough memory here; use --values recorded") from error
         finally:
             clock.resume()
 
@@ -226,7 +225,7 @@ class _PayloadCall(HostCall):
     """A call on payloads. See Note [Payloads]."""
 
     def settle(self) -> None:
-        """Give arguments that the op resized, or set to another's storage, the same metadata and memory."""
+        """Update the metadata and memory of arguments that the op resized or set to another's storage."""
         for tensor, view in self.given:
             meta: TensorMeta = tensor.meta
             storage = view.untyped_storage()
@@ -241,7 +240,7 @@ class _PayloadCall(HostCall):
                 adopt(tensor, make(now, allocation))
 
     def results_in(self, made: TorchAny) -> list[torch.Tensor | None]:
-        """The payload of each result that lies in new memory, None of all others."""
+        """Return the payload of each result in new memory, and None for all others."""
         given = [tensor.allocation for tensor, _ in self.given]
 
         def is_new(leaf: TorchAny) -> bool:

@@ -1,4 +1,4 @@
-"""The plan cache: what an op does to virtual tensors is learned once and then looked up.
+"""The plan cache: learns once what an op does to virtual tensors, then looks it up.
 
-`plan_cache.PlanCache` is the cache, `shape_inference` learns, `results` makes a call's results from a plan.
+`plan_cache.PlanCache` is the cache, `shape_inference` learns plans, `results` creates a call's results from a plan.
 """

@@ -1,4 +1,4 @@
-"""The arguments of one call in another form (meta tensors, tensors of the host), and what was seen on the way.
+"""Converts the arguments of one call (to meta tensors or host tensors) and collects facts about them.
 
 class OnMeta(CallArguments):
     device_type = "meta"
@@ -21,9 +21,9 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    """Says by `virtual` and `plain` what becomes of a tensor of `tensor_class` and of any other."""
+    """Base class. `virtual` converts tensors of `tensor_class`, `plain` converts all other tensors."""
 
-    device_type = "cpu"  # what becomes of a device argument that means the virtual GPU
+    device_type = "cpu"  # replaces a device argument that means the virtual GPU
 
     def __init__(self, tensor_class: type) -> None:
         self.tensor_class = tensor_class
@@ -33,7 +33,7 @@ class CallArguments:
         self._host: torch.Tensor | None = None
 
     def of(self, value: TorchAny, where: Where = (0, -1)) -> TorchAny:
-        """An argument, or what is in a list of them. `where` it stands is passed on."""
+        """Convert an argument, or the items of a list. `where`, the argument's place, is passed on."""
         if isinstance(value, torch.Tensor):
             self.note(value)
             if type(value) is not self.tensor_class:
@@ -48,7 +48,7 @@ class CallArguments:
         return torch.device(self.device_type) if isinstance(value, torch.device) and value.type in OURS else value
 
     def note(self, value: torch.Tensor) -> None:
-        """See an argument."""
+        """Record the shape, dtype and place of a tensor argument."""
         self.seen.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
 
     def virtual(self, value: TorchAny, where: Where) -> torch.Tensor:
@@ -58,9 +58,9 @@ class CallArguments:
         return value
 
     def device(self, current: int, *, takes_host: bool = False) -> int:
-        """The one device of the arguments, or `current` without any; a scalar of the host may be among them, as on CUDA.
+        """Return the one device of the arguments, or `current` if there is none. As on CUDA, a host scalar is allowed.
 
-        Raises CUDA's error if there are several.
+        Raises CUDA's error if there are several devices.
         """
         found = [f"cuda:{index}" for index in sorted(self.devices)]
         if self._host is not None and found and not takes_host:
@@ -72,6 +72,6 @@ class CallArguments:
         return next(iter(self.devices), current)
 
     def signature(self, op: str, outputs: tuple[Shape, ...], launches: bool) -> OpSignature:
-        """The call as profilers record it."""
+        """Return the call's signature in the form that profilers record."""
         shapes, dtypes = tuple(shape for shape, _ in self.seen), tuple(dtype for _, dtype in self.seen)
         return OpSignature(op, shapes, dtypes, outputs, launches, layout=memory_layout(self.placed))

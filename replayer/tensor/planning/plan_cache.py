@@ -1,8 +1,8 @@
-"""The plan cache: what an op does to virtual tensors is learned once and then looked up.
+"""The plan cache: learns once what an op does to virtual tensors, then looks it up.
 
-Shape inference by PyTorch's meta kernels costs some 150 microseconds per op; a training step repeats the same few hundred
-calls. So the first call of an op with arguments of this metadata is inferred and written down as a `Plan`: each result is a
-new tensor with some metadata, a view of an argument, an argument itself, or a constant.
+Shape inference with PyTorch's meta kernels costs about 150 microseconds per op, and a training step repeats the same few
+hundred calls. So the first call of an op with certain argument metadata is inferred and stored as a `Plan`: each result is a
+new tensor, a view of an argument, an argument itself, or a constant.
 
     route = plans.route(torch.ops.aten.relu.default)
     plan = route.finders[len(args)](args, kwargs)   # None if it was not learned yet
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _OF_SCRIPTS = ("CUDA", "PrivateUse1", "CompositeExplicitAutograd")
-PLANS_LIMIT = 50_000  # plans kept, of all ops together; beyond it the cache starts anew
+PLANS_LIMIT = 50_000  # total over all ops; when it is reached, the cache is cleared
 
 
 def _key_of_script(func: torch._ops.OpOverload) -> TorchAny:
-    """Of the kernel in Python that a script registered for CUDA: run, as on a GPU, where nothing tells its shapes or values."""
+    """Return the key of a Python kernel that a script registered for CUDA.
+
+    Such a kernel is run, as on a GPU, if nothing else gives its result's shapes or values.
+    """
     name = str(func._name)
-    kept = f"{func.namespace}/{name.partition('::')[2]}"  # torch.library's own note of kernels in Python
+    kept = f"{func.namespace}/{name.partition('::')[2]}"  # the key under which torch.library stores Python kernels
     kernels = [key for key in _OF_SCRIPTS if f"{kept}/{key}" in torch.library._impls]
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     defined = custom_ops.OPDEFS.get(name)
@@ -49,26 +52,26 @@ def _key_of_script(func: torch._ops.OpOverload) -> TorchAny:
 
 
 class Route:
-    """One op: how to read the key of a call, and the plans made so far."""
+    """One op: how to compute a call's key, and the plans made so far."""
 
     __slots__ = ("_keyers", "_tensor_class", "finders", "func", "plans", "special")
 
     def __init__(self, func: torch._ops.OpOverload, tensor_class: type, special: TorchAny) -> None:
         self.func = func
         self.plans: dict[plan_keys.Key, Plan] = {}
-        self.special = special  # a handler that replaces the plan altogether (copies and reads), or None
+        self.special = special  # a handler that runs instead of the plan (copies and reads), or None
         self._tensor_class = tensor_class
-        # what finds a plan, by the number of positional arguments:
+        # functions that find a plan, by the number of positional arguments:
         self.finders: list[plan_keys.Keyer] = [partial(self._find, n) for n in range(len(func._schema.arguments) + 1)]
         self._keyers: dict[int, plan_keys.Keyer] = {}
 
     def _find(self, count: int, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-        """Compile what finds the plan of a call with `count` positional arguments; used by the first such call."""
+        """Compile the function that finds plans for `count` positional arguments. The first such call runs this."""
         self.finders[count] = find = plan_keys.keyer(self.func, count, self._tensor_class, self.plans.get)
         return find(args, kwargs)
 
     def key(self, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> plan_keys.Key:
-        """Under what the plan of this call is kept."""
+        """Return the key under which this call's plan is stored."""
         keyer = self._keyers.get(len(args))
         if keyer is None:
             keyer = self._keyers[len(args)] = plan_keys.keyer(self.func, len(args), self._tensor_class)
@@ -77,18 +80,18 @@ class Route:
 
 
 class PlanCache:
-    """All routes, and the interned metadata. `tensor_class` is what has `.meta` and `.allocation`."""
+    """All routes, and the interned metadata. Tensors of `tensor_class` have `.meta` and `.allocation`."""
 
     def __init__(self, tensor_class: type) -> None:
         self.metas = TensorMetaTable(tensor_class)
-        self.routes: dict[int, Route] = {}  # by id of the op, which the route keeps alive: ops hash in Python, ids in C
+        self.routes: dict[int, Route] = {}  # by id, which hashes faster than the op; the route keeps the op alive
         self.specials: dict[torch._ops.OpOverload, TorchAny] = {}
-        self.composites: dict[torch._ops.OpOverload, TorchAny] = {}  # what CUDA makes of composite ops; see `composite`
-        self.with_kernel: set[torch._ops.OpOverload] = set()  # composite ops elsewhere, for which CUDA has a kernel
-        self.signatures: dict[plan_keys.Key, OpSignature] = {}  # of copies and reads, which have no plan
-        self.run_other_layout: TorchAny = None  # an op that makes a tensor which is not strided, and
-        self.wrap_other_layout: TorchAny = None  # such a tensor of the host; both set by backend.register
-        self.copies: dict[plan_keys.Key, TensorMeta] = {}  # metadata of what `Tensor.to` makes
+        self.composites: dict[torch._ops.OpOverload, TorchAny] = {}  # CUDA's implementations of composite ops; see `composite`
+        self.with_kernel: set[torch._ops.OpOverload] = set()  # ops that are composite except on CUDA, which has a kernel
+        self.signatures: dict[plan_keys.Key, OpSignature] = {}  # for copies and reads, which have no plan
+        self.run_other_layout: TorchAny = None  # runs an op whose result is not strided
+        self.wrap_other_layout: TorchAny = None  # wraps such a host tensor; backend.register sets both
+        self.copies: dict[plan_keys.Key, TensorMeta] = {}  # metadata of the results of `Tensor.to`
         self.tensor_class: TorchAny = tensor_class
         self._count = 0
 
@@ -99,9 +102,9 @@ class PlanCache:
         return made
 
     def composite(self, func: torch._ops.OpOverload) -> TorchAny:
-        """What runs a composite op, or None for any other: it calls the ops that the composite one is made of.
+        """Return a function that runs a composite op as the ops it consists of, or None for other ops.
 
-        Above autograd PyTorch does this itself. In inference mode there is no autograd, and composite ops come as they are.
+        PyTorch does this itself above autograd. In inference mode there is no autograd, and composite ops arrive here.
         """
         if func in self.with_kernel:
             return None
@@ -113,7 +116,7 @@ class PlanCache:
         return made if key is None else partial(func._op_dk, key)
 
     def signature_of(self, key: plan_keys.Key, make: Callable[[], OpSignature]) -> OpSignature:
-        """The signature of a copy, a read or an op with a handler; `make` makes it where none is kept."""
+        """Return the signature of a copy, a read or an op with a handler. `make` creates it the first time."""
         signature = self.signatures.get(key)
         if signature is None:
             if len(self.signatures) >= PLANS_LIMIT:
@@ -123,17 +126,17 @@ class PlanCache:
         return signature
 
     def clear(self) -> None:
-        """Drop all plans: the cache is full, or something that they depend on has changed (the default dtype)."""
+        """Drop all plans, because the cache is full or something they depend on has changed (the default dtype)."""
         for route in self.routes.values():
             route.plans.clear()
         self._count = 0
 
     def learn(self, route: Route, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], gpu: VirtualGpu) -> Plan:
-        """Make and keep the plan for this call.
+        """Create and store the plan for this call.
 
-        Raises what PyTorch raises for wrong arguments, DataDependentShape, or NotEmulated for an op without meta kernel.
+        Raises PyTorch's error for wrong arguments, DataDependentShape, or NotEmulated for an op without a meta kernel.
         """
-        key = route.key(args, kwargs)  # before it runs: some ops change the metadata of their arguments
+        key = route.key(args, kwargs)  # before the op runs, because some ops change their arguments' metadata
         try:
             plan = infer(self.metas, route.func, args, kwargs, gpu.current.device())
             complete(plan, route.func, gpu.workspaces_of(plan.signature))
@@ -151,6 +154,6 @@ class PlanCache:
         return plan
 
     def leaves_device(self, kwargs: dict[str, TorchAny]) -> bool:
-        """Whether the call's `device` argument names another kind of device, so that there is nothing to plan."""
+        """Return whether the `device` argument names another kind of device, so that there is nothing to plan."""
         device = kwargs.get("device")
         return device is not None and device.type not in OURS

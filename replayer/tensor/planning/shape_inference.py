@@ -1,9 +1,10 @@
-"""What an op will do, asked of PyTorch's meta kernels: the slow half of the plan cache.
+"""Infers what an op will do from PyTorch's meta kernels: the slow half of the plan cache.
 
 Note [Aliasing is observed]
-Each virtual argument is passed as a meta tensor with a storage of its own, as large as the argument's allocation. A result that
-shares its storage with one of them is a view of that argument (or the argument itself, if it is the same object); one whose
-shape or storage changed was resized (`resize_`, out variants) or rebound (`set_`). So aliasing is observed, not declared.
+    Each virtual argument is passed as a meta tensor with its own storage, as large as the argument's allocation. A result that
+    shares its storage with one of them is a view of that argument, or the argument itself if it is the same object. An argument
+    whose shape or storage changed was resized (`resize_`, out variants) or rebound (`set_`). So aliasing is observed rather
+    than declared.
 
     infer(metas, torch.ops.aten.t.default, (x,), {}, 0).outcome    # View(meta, (0, -1))
 """
@@ -27,7 +28,7 @@ aten = torch.ops.aten
 def infer(
     metas: TensorMetaTable, func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], current: int
 ) -> Plan:
-    """What the meta kernel of `func` says about this call. `current` is the device of ops without tensor argument."""
+    """Return the plan that the meta kernel of `func` gives for this call. Ops without tensor arguments use device `current`."""
     _refuse_unknown_shape(func, args)
     arguments = _MetaArguments(metas.tensor_class)
     meta_args = tuple([arguments.of(value, (i, -1)) for i, value in enumerate(args)])
@@ -51,7 +52,7 @@ def infer(
 def run_elsewhere(
     tensor_class: type, func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
 ) -> TorchAny:
-    """The result of a call whose `device` argument names another kind of device: `zeros_like(x, device="cpu")`."""
+    """Run a call whose `device` argument names another kind of device: `zeros_like(x, device="cpu")`."""
     return func(*map(_MetaArguments(tensor_class).of, args), **kwargs)
 
 
@@ -70,11 +71,11 @@ def writes_of(
 
 
 class OtherLayout(Exception):
-    """The op makes a tensor that is not strided: ops/layouts.py runs it."""
+    """Raised if the op's result is not strided. ops/layouts.py runs such ops."""
 
 
 def no_such_tensor(made: torch.Tensor) -> NotEmulated:
-    """The refusal of a result that virtual tensors cannot hold."""
+    """Return the error for a result that virtual tensors cannot represent."""
     return NotEmulated(*(_NESTED if made.is_nested else _QUANTISED))
 
 
@@ -115,7 +116,7 @@ def _reshaped(metas: TensorMetaTable, arguments: _MetaArguments) -> list[Reshape
 
 
 class _MetaArguments(CallArguments):
-    """A call's arguments as meta tensors, and what was seen while making them. See Note [Aliasing is observed]."""
+    """A call's arguments as meta tensors, with facts about them. See Note [Aliasing is observed]."""
 
     device_type = "meta"
 
@@ -126,7 +127,7 @@ class _MetaArguments(CallArguments):
         self.made: list[tuple[Where, TensorMeta, torch.Tensor, int, int]] = []
 
     def of(self, value: TorchAny, where: Where = (0, -1)) -> TorchAny:
-        return None if isinstance(value, torch.Generator) else super().of(value, where)  # meta kernels draw nothing
+        return None if isinstance(value, torch.Generator) else super().of(value, where)  # meta kernels draw no random numbers
 
     def virtual(self, value: TorchAny, where: Where) -> torch.Tensor:
         meta: TensorMeta = value.meta
@@ -144,12 +145,12 @@ class _MetaArguments(CallArguments):
 
 
 def on_device(device: torch.device | None, otherwise: int) -> int:
-    """The index of a cuda device given as an argument."""
+    """Return the index of a cuda device argument, or `otherwise`."""
     return otherwise if device is None or device.index is None else device.index
 
 
 def _refuse_unknown_shape(func: torch._ops.OpOverload, args: tuple[TorchAny, ...]) -> None:
-    """Raise DataDependentShape if the result's shape depends on values; that of indexing by integers does not."""
+    """Raise DataDependentShape if the result's shape depends on values. Indexing by integers does not."""
     by_mask = func is not aten.index.Tensor or any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
     if torch.Tag.dynamic_output_shape in func.tags and func not in RULES and by_mask:
         raise DataDependentShape(func._schema.name)
@@ -162,13 +163,13 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
     rule = RULES.get(func)
     if rule is not None:
         return rule(*args, **kwargs)
-    if func._schema.name.startswith("aten::quantize_per"):  # its meta kernel makes a plain tensor of that dtype
+    if func._schema.name.startswith("aten::quantize_per"):  # its meta kernel returns a plain tensor of that dtype
         raise NotEmulated(*_QUANTISED)
     try:
         return func(*args, **kwargs)
     except NotImplementedError as missing:
         if not func._schema.returns:
-            return None  # it only writes into its arguments, whose shapes are known (_fused_sgd_)
+            return None  # it only writes into its arguments (_fused_sgd_)
         try:
             return _shapes_on_cpu(func, args, kwargs)
         except NotEmulated:
@@ -188,16 +189,16 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
         raise error from None
 
 
-_INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")  # words of errors that are none of the script's
+_INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")  # parts of error messages that are not about the script
 
 
-_TRIED_ELEMENTS = 1 << 20  # of an argument; calls with larger ones are not repeated on the CPU
+_TRIED_ELEMENTS = 1 << 20  # per argument; calls with larger arguments are not tried on the CPU
 
 
 def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """The results of an op without a meta kernel, as meta tensors: those of the CPU's kernel for tensors of ones.
+    """Run the CPU kernel of an op without a meta kernel on tensors of ones, and return the results as meta tensors.
 
-    Raises OverflowError for large arguments, and RuntimeError where CPU and values do not tell.
+    Raises OverflowError for large arguments, and RuntimeError if the CPU kernel fails or the shape depends on values.
     """
     if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
         raise RuntimeError(func._schema.name)
@@ -213,7 +214,7 @@ def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwar
 
 
 def _ones_on_host(arguments: TorchAny) -> TorchAny:
-    """Arguments on the CPU in place of those on "meta"."""
+    """Replace meta tensors by CPU tensors of ones."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
@@ -228,7 +229,7 @@ def _ones_on_host(arguments: TorchAny) -> TorchAny:
 def _cpu_kernel_error(
     func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
 ) -> RuntimeError | None:
-    """The error that the CPU's kernel raises for these arguments: some meta kernels word theirs otherwise."""
+    """Return the error of the CPU kernel for these arguments, because some meta kernels word theirs differently."""
 
     try:
         func(*_ones_on_host(args), **_ones_on_host(kwargs))
@@ -237,7 +238,7 @@ def _cpu_kernel_error(
     return None
 
 
-# Ops that allocate a tensor without writing into it, or only change metadata.
+# Ops that allocate a tensor without writing to it, or change only metadata.
 IDLE = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided set_ resize_ resize_as_ detach_ squeeze_"
     " unsqueeze_ t_ transpose_ as_strided_ swapaxes_ swapdims_ record_stream is_same_size _has_same_storage_numel".split()
@@ -245,7 +246,7 @@ IDLE = frozenset(
 
 
 def launches(func: torch._ops.OpOverload, does_something: bool) -> bool:
-    """Whether the op runs kernels; `does_something`: it writes, or makes what is new."""
+    """Return whether the op runs kernels. `does_something`: it writes to an argument or creates a tensor."""
     return does_something and func._schema.name.rpartition("::")[2] not in IDLE
 
 

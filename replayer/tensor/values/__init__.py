@@ -1,1 +1,1 @@
-"""What the host knows of the values of virtual tensors, and which results follow from it."""
+"""What the host knows about the values of virtual tensors, and the results that follow from it."""

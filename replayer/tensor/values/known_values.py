@@ -1,11 +1,12 @@
-"""Values of virtual tensors: what the host knows of them, and what follows from it.
+"""Values of virtual tensors: what the host knows about them, and results that follow.
 
-Scripts decide on the host by small numbers: whether an attention mask hides anything (and so which attention kernel runs), how
-many labels count, which step it is. They come from the host and from index arithmetic, not from weights. So where the host
-knows all that a small op reads, its result is computed too (constant folding); which ops those are, value_rules.py says.
+Scripts make decisions on the host from small numbers: whether an attention mask hides anything (which decides the attention
+kernel), how many labels count, which step it is. Such numbers come from the host and from index arithmetic, not from weights.
+So if the host knows all inputs of a small op, it computes the result too (constant folding). value_rules.py decides for which
+ops.
 
     positions = torch.arange(5, device="cuda")
-    bool((positions.diff() != 1).any())     # False, as on a GPU, though nothing of it was recorded
+    bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from replayer.torch_types import TorchAny
 
 
 def known_values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
-    """What the host knows a virtual tensor to contain: its values, one value for all elements, or None."""
+    """Return a virtual tensor's known content: its values, one value for all elements, or None."""
     meta: TensorMeta = tensor.meta
     known = tensor.allocation.known
     if isinstance(known, Uniform):
@@ -33,7 +34,7 @@ def known_values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
 
 
 def host_values(tensor: TorchAny) -> torch.Tensor | None:
-    """What the host knows a virtual tensor to contain, of its shape and dtype; None where it does not know it."""
+    """Return a virtual tensor's known values in its shape and dtype, or None."""
     known = known_values(tensor)
     if known is None or isinstance(known, torch.Tensor):
         return known
@@ -42,7 +43,7 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """The host storage behind an allocation under `--values compute`; zeros before the first write. Note [Payloads]."""
+    """Return the host storage behind an allocation under `--values compute`: zeros before the first write. Note [Payloads]."""
     known = allocation.known
     if not isinstance(known, torch.Tensor):
         known = allocation.known = torch.zeros(allocation.size_bytes, dtype=torch.uint8, device="cpu")
@@ -50,27 +51,27 @@ def payload(allocation: Allocation) -> torch.UntypedStorage:
 
 
 def payload_of(tensor: TorchAny) -> torch.Tensor:
-    """The values of a virtual tensor under `--values compute`: a CPU tensor that views its allocation's payload."""
+    """Return a virtual tensor's values under `--values compute`, as a CPU view of its allocation's payload."""
     return view_of(payload(tensor.allocation), tensor.meta)
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    """A tensor over a storage of the host."""
+    """Return a byte tensor over a host storage."""
     made: TorchAny = torch.empty(0, dtype=torch.uint8, device="cpu")
     return made.set_(storage)  # type: ignore[no-any-return]
 
 
 def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
-    """A tensor of this metadata over a storage of the host."""
+    """Return a tensor with this metadata over a host storage."""
     empty: TorchAny = torch.empty(0, dtype=meta.dtype, device="cpu")
     view: torch.Tensor = empty.set_(storage, meta.offset, meta.shape, meta.stride)
     return view
 
 
 def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor | None:
-    """A view of what the host knows of a tensor's memory, to be written into; None where it does not know it.
+    """Return a writable view of the known values of a tensor's memory, or None if they are unknown.
 
-    `replaced`: all elements of `tensor` are written, so that it need not know them.
+    `replaced`: all elements of `tensor` are about to be written, so their old values need not be known.
     """
     meta: TensorMeta = tensor.meta
     allocation: Allocation = tensor.allocation
@@ -87,27 +88,27 @@ def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor
 
 
 def fills_allocation(tensor: TorchAny) -> bool:
-    """Whether the elements of `tensor` are all that its memory holds."""
+    """Return whether the elements of `tensor` are everything that its memory holds."""
     meta: TensorMeta = tensor.meta
     return meta.dense and meta.extent_bytes == tensor.allocation.size_bytes
 
 
 def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
-    """`tensor`, which fills its allocation, contains `values`, broadcast and converted; None: unknown."""
+    """Set the known values of `tensor`, which fills its allocation. They are broadcast and converted; None means unknown."""
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.meta
     if values is None:
         allocation.known = None
     elif not isinstance(values, torch.Tensor):
         allocation.known = Uniform(in_dtype(values, meta.dtype), meta.dtype)
-    elif meta.numel == 1:  # quicker to reckon with
+    elif meta.numel == 1:  # faster to compute with
         allocation.known = Uniform(values.to(meta.dtype).item(), meta.dtype)
     else:
         allocation.known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu").copy_(values)
 
 
 def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
-    """A Python number as a tensor of this dtype would hold it, but for rounding."""
+    """Convert a Python number as a tensor of this dtype would, except for rounding."""
     if dtype is torch.bool:
         return bool(value)
     if dtype.is_complex or dtype.is_floating_point:
@@ -117,8 +118,10 @@ def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """A few numbers are computed by the calling thread alone: on a busy machine, to wait for another of OpenMP's threads costs
-    milliseconds each time."""
+    """Limit the computation to the calling thread.
+
+    For a few numbers, waiting for another OpenMP thread costs milliseconds each time on a busy machine.
+    """
     threads = torch.get_num_threads()
     if threads == 1:
         yield
@@ -131,17 +134,17 @@ def _one_thread() -> Iterator[None]:
 
 
 class Folding:
-    """Computes the calls of one plan on the host, where it knows all that they read."""
+    """Computes the calls of one plan on the host, if it knows all inputs."""
 
     def __init__(self, func: torch._ops.OpOverload, writes: tuple[tuple[int | str, bool], ...]) -> None:
         self._func = func
         self._written = {at for at, _ in writes}
         self._outputs = {argument.name for argument in func._schema.arguments if argument.is_out}
         self._unknown = False
-        self.assumed = False  # whether the last call read what is assumed only
+        self.assumed = False  # whether the last call read an assumed value
 
     def fold(self, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> bool:
-        """Set the values of `made`, the results of this call, and of what it writes into. Returns whether it could."""
+        """Compute the values of `made`, the call's results, and of written arguments. Returns whether that was possible."""
         self._unknown = self.assumed = False
         host_args = [self._on_host(value, i) for i, value in enumerate(args)]
         host_kwargs = {name: self._on_host(value, name) for name, value in kwargs.items()}
@@ -150,13 +153,13 @@ class Folding:
         try:
             with _one_thread():
                 values = self._func(*host_args, **host_kwargs)
-        except (RuntimeError, NotImplementedError):  # the CPU has no such kernel for this dtype
+        except (RuntimeError, NotImplementedError):  # the CPU has no kernel for this dtype
             return False
         if not self._written:
             results, contents = (made, values) if isinstance(made, list) else ([made], [values])
             for one, content in zip(results, contents, strict=True):
                 if one is not None:
-                    set_known_values(one, content if one.shape == content.shape else None)  # CUDA's own choice of a result
+                    set_known_values(one, content if one.shape == content.shape else None)  # CUDA may choose another shape
                     if self.assumed and type(one.allocation.known) is Uniform:
                         one.allocation.known = one.allocation.known._replace(assumed=True)
         return True

@@ -1,13 +1,13 @@
-"""Which answer to a condition lets a script go on: an assertion holds, and what leads straight to an error does not happen.
+"""Finds the answer to a condition that lets a script go on: assertions hold, and branches that lead to an error are not taken.
 
     assert t0 + dt > t0                    # answer_without_error() is True
     if (lengths < 0).any():                # False
         raise ValueError("negative")
-    if better:                             # None: both ways are ways on
+    if better:                             # None: neither branch is an error
         save()
 
-Read from the bytecode of the frame that asks: what follows is a conditional jump, and one of its two ways ends in a `raise`
-before it branches again.
+The answer comes from the bytecode of the calling frame: a conditional jump follows, and one of its two branches ends in a
+`raise` before it branches again.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from types import CodeType, FrameType
 
 Place = tuple[CodeType, int]  # an instruction, by its offset
 
-_BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN"}  # between a call and the jump that goes by its result
+_BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN"}  # between a call and the jump that uses its result
 _JUMPS = {*dis.hasjrel, *dis.hasjabs}
-_NO_ERROR = {"StopIteration", "StopAsyncIteration"}  # which end a loop
+_NO_ERROR = {"StopIteration", "StopAsyncIteration"}  # these end a loop
 
 
 def answer_without_error() -> bool | None:
-    """Of the condition that the innermost frame outside this package asks; None where it does not decide of an error."""
+    """Return the answer for the condition in the innermost frame outside this package, or None if no branch is an error."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 
 
 def calling_place() -> Place | None:
-    """Where the script, or a library that it uses, makes the call that runs now."""
+    """Return the place in the script, or in a library that it uses, that makes the current call."""
     frame = _innermost_outside({"torch"})
     return None if frame is None else (frame.f_code, frame.f_lasti)
 
 
 def _innermost_outside(packages: set[str]) -> FrameType | None:
-    packages.add(__name__.partition(".")[0])  # ours, renamed once it has been imported
+    packages.add(__name__.partition(".")[0])  # our own package, which is renamed when it is installed
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in packages:
         frame = frame.f_back
@@ -69,7 +69,7 @@ def _next(instructions: list[dis.Instruction], index: int) -> int:
 
 
 def _raises(instructions: list[dis.Instruction], index: int) -> bool:
-    """Whether an error is raised from here before anything is decided or returned."""
+    """Return whether the code from here raises an error before it branches or returns."""
     for instruction in instructions[index:]:
         name = instruction.opname
         if name == "LOAD_ASSERTION_ERROR" or name == "RAISE_VARARGS":

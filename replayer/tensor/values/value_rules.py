@@ -1,14 +1,14 @@
-"""Which ops have results whose values the host sets: computed where it knows what they read, else assumed as in a healthy run.
+"""Decides which ops get result values on the host: computed from known inputs, or else assumed as in a healthy run.
 
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
 
-Rules for what is not known, where the recording's own values are no help:
+Rules for unknown values, if the recording's own values do not help:
 
-* a float that is all of its tensor (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each training step;
-* nothing is NaN or infinite; what is compared with itself or its clone is equal; bounds of floats hold for all elements, if
-  that is asked (`(x > 0).all()`), while a single comparison reads as False, or so that no error follows (script_branches.py);
-* of the elements of any other comparison, `AssumedValues.share` hold, if their sum or mean is asked.
+* A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
+* Nothing is NaN or infinite. A tensor compared with itself or its clone is equal. Bounds on floats hold if all elements are
+  checked (`(x > 0).all()`). A single comparison reads as False, or as the answer that avoids an error (script_branches.py).
+* For any other comparison, a share `AssumedValues.share` of the elements holds when their sum or mean is read.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from replayer.timing.stream import VirtualStream
 
 EXACT_DTYPES = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
-FLOATS_LIMIT = 256  # elements of a float tensor that is computed: numbers that steer, not a network's
-LISTED_LIMIT = 64  # tensors that an op takes in lists
+FLOATS_LIMIT = 256  # largest float tensor that is computed: control values, not network data
+LISTED_LIMIT = 64  # tensors in an op's list arguments
 
 Rule = Callable[[TorchAny, TorchAny, TorchAny], None]
-Assume = Callable[[TorchAny, TorchAny], TorchAny]  # of (result, arguments): what is known of it, or None
+Assume = Callable[[TorchAny, TorchAny], TorchAny]  # (result, arguments) -> what is known of the result, or None
 
 aten = torch.ops.aten
 
 
 def _with_either(*names: str) -> frozenset[torch._ops.OpOverload]:
-    """The overloads of these ops whose second operand is a number, or a tensor."""
+    """Return the overloads of these ops whose second operand is a number or a tensor."""
     return frozenset(getattr(getattr(aten, name), kind) for name in names for kind in ("Scalar", "Tensor"))
 
 
@@ -60,7 +60,7 @@ _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
 
 def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
-    """What sets the values after calls of this plan; then it also has to forget those that the op overwrites."""
+    """Return the function that sets values after calls of this plan. It must also forget values that the op overwrites."""
     outcome = plan.outcome
     if func in _EMPTY and isinstance(outcome, New) and outcome.meta.dtype in EXACT_DTYPES and outcome.meta.numel <= KNOWN_LIMIT:
         return _zeros
@@ -99,16 +99,16 @@ def _rule(plan: Plan, folding: Folding | None, assume: Assume | None, uniform: T
 
 
 def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
-    """What a call of this plan writes into is not known any more."""
+    """Forget the values of everything that a call of this plan writes."""
     for allocation in _written(plan, args, kwargs):
         allocation.known = None
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """As `forget_written`, while a CUDA graph captures; `stream` is the one of this call.
+    """Do what `forget_written` does while a CUDA graph captures. `stream` is the stream of this call.
 
-    A capture writes nothing: if it takes the call, what was known before is known again at its end, until a replay. Of what a
-    graph computes again and again the host knows nothing.
+    A capture writes nothing. If it includes the call, the old values are known again from its end until a replay. The host
+    knows nothing of what a graph computes repeatedly.
     """
     capture = gpu().launches.capture
     for allocation in _written(plan, args, kwargs):
@@ -127,7 +127,7 @@ def _written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> Iterator[Allocatio
 
 
 def _as_known(there: weakref.ref[Allocation], known: TorchAny) -> Callable[[], None]:
-    """A call that makes `known` again what is known of an allocation, if that is still there."""
+    """Return a function that restores `known` as the known content of an allocation, if that still exists."""
     return partial(_set_known, there, known.clone() if isinstance(known, torch.Tensor) else known)
 
 
@@ -138,7 +138,7 @@ def _set_known(there: weakref.ref[Allocation], known: TorchAny) -> None:
 
 
 def _is_small(func: torch._ops.OpOverload, plan: Plan) -> bool:
-    """Whether calls read and make no more than is computed on the side, and draw nothing at random."""
+    """Return whether calls are small enough to compute on the side and draw no random numbers."""
     made = plan.outcome.parts if isinstance(plan.outcome, Several) else (plan.outcome,)
     new = [one for one in made if isinstance(one, New)]
     if torch.Tag.nondeterministic_seeded in func.tags or not (new or plan.writes) or (new and plan.writes):
@@ -152,7 +152,7 @@ def _is_small(func: torch._ops.OpOverload, plan: Plan) -> bool:
     )
 
 
-# -- what is assumed ---------------------------------------------------------------------------------------------------------
+# -- assumed values -----------------------------------------------------------------------------------------------------------
 
 
 def _assumption(func: torch._ops.OpOverload, plan: Plan) -> Assume | None:
@@ -196,7 +196,7 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
 
 
 def _matches(made: TorchAny, one: TorchAny, other: TorchAny) -> TorchAny:
-    """Of a broadcast operand (`top5 == labels.expand_as(top5)`) each element is found at most once."""
+    """A broadcast operand (`top5 == labels.expand_as(top5)`) matches each element at most once."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))
@@ -204,12 +204,12 @@ def _matches(made: TorchAny, one: TorchAny, other: TorchAny) -> TorchAny:
 
 
 def _distinct(tensor: TorchAny) -> int:
-    """Elements, those that are repeated by a stride of 0 counted once."""
+    """Count the elements. Those repeated by a stride of 0 count once."""
     return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
 
 
 def hold_the_same(one: TorchAny, other: TorchAny) -> bool:
-    """Whether two tensors hold the same, whatever it is."""
+    """Return whether two tensors have equal content, known or unknown."""
     mine, theirs = getattr(one, "allocation", None), getattr(other, "allocation", None)
     if mine is None or theirs is None or one.meta is not other.meta:
         return False
@@ -217,7 +217,7 @@ def hold_the_same(one: TorchAny, other: TorchAny) -> bool:
 
 
 def _all_bool(plan: Plan) -> bool:
-    """Arguments and result; `mask | 2` has integers."""
+    """Return whether arguments and result are all bool. `mask | 2` has integers."""
     made = plan.outcome.meta.dtype if isinstance(plan.outcome, New) else torch.bool
     return made is torch.bool and set(plan.signature.dtypes) == {"bool"}
 
@@ -230,7 +230,7 @@ def _and(made: TorchAny, args: TorchAny) -> TorchAny:
 
 
 def _nothing(made: TorchAny, args: TorchAny) -> Uniform | None:
-    """Integers: nothing of whatever is nothing, as in `unfinished & ~stopped`."""
+    """Integers: the result is 0 if an operand is 0, as in `unfinished & ~stopped`."""
     is_nothing = any(_all_are(argument, False) for argument in args[:2])
     return Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype) if is_nothing else None
 
@@ -239,11 +239,11 @@ def _or(made: TorchAny, args: TorchAny) -> TorchAny:
     if any(_all_are(argument, True) for argument in args[:2]):
         return Uniform(True, torch.bool)
     bounds = [_is_in_range(argument) for argument in args[:2]]
-    return Truth.EQUAL_OR_IN_RANGE if sum(bounds) == 1 else Truth.ZERO_OR_ONE  # torch.isclose ors an equality with a bound
+    return Truth.EQUAL_OR_IN_RANGE if sum(bounds) == 1 else Truth.ZERO_OR_ONE  # torch.isclose: an equality or a bound
 
 
 def _all_are(operand: TorchAny, value: bool) -> bool:
-    """Whether all elements are known to be that, as conditions; the operand may be a number."""
+    """Return whether all elements are known to have this truth value. The operand may be a number."""
     known = known_values(operand) if hasattr(operand, "allocation") else operand if type(operand) is bool else None
     if isinstance(known, torch.Tensor):
         return bool((known.bool() == value).all())
@@ -265,7 +265,7 @@ def _any(made: TorchAny, args: TorchAny) -> Uniform | None:
 
 
 def _of_uniform(made: TorchAny, args: TorchAny) -> Uniform | None:
-    """Any reduction that gives of equal elements one of them."""
+    """A reduction whose result for equal elements is one of them."""
     value = known_values(args[0])
     if value is None or isinstance(value, torch.Tensor):
         return None
@@ -307,7 +307,7 @@ def _clone(made: TorchAny, args: TorchAny) -> TorchAny:
 
 _ASSUMED: dict[torch._ops.OpOverload, Assume] = {
     **dict.fromkeys((*_INVALID, aten._is_any_true.default), lambda made, args: Uniform(False, torch.bool)),
-    aten._is_all_true.default: lambda made, args: Uniform(True, torch.bool),  # these two are asked by checks only
+    aten._is_all_true.default: lambda made, args: Uniform(True, torch.bool),  # only checks call these two
     **dict.fromkeys((aten.all.default, aten.all.dim, aten.all.dims), _all),
     **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), _any),
     aten.clone.default: _clone,
@@ -315,15 +315,15 @@ _ASSUMED: dict[torch._ops.OpOverload, Assume] = {
 
 
 def _zeros(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
-    """Of memory that nothing has written to: so is known what is scattered into it, such as the inverse of a permutation."""
+    """Treat fresh memory as zeros, so that values scattered into it are known, e.g. the inverse of a permutation."""
     made.allocation.known = Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype)
 
 
-# -- what is reckoned without a kernel of the CPU ----------------------------------------------------------------------------
+# -- values computed without a CPU kernel -------------------------------------------------------------------------------------
 
 
 def _uniform(func: TorchAny, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> Uniform | None:
-    """The result of an elementwise op on tensors of equal elements."""
+    """Compute an elementwise op on tensors whose elements are all equal."""
 
     def one(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
@@ -347,8 +347,8 @@ def _counting(otherwise: Rule) -> Rule:
         allocation, meta = counter.allocation, counter.meta
         known = allocation.known
         counts = type(known) is Uniform and type(args[1]) is int and not kwargs and known.dtype is torch.int64
-        if counts and meta.dense and meta.extent_bytes == allocation.size_bytes:  # `fills_allocation`, without its frame
-            allocation.known = tuple.__new__(Uniform, (known.value + args[1], known.dtype, False))  # quicker
+        if counts and meta.dense and meta.extent_bytes == allocation.size_bytes:  # `fills_allocation`, inlined
+            allocation.known = tuple.__new__(Uniform, (known.value + args[1], known.dtype, False))  # skips the constructor
         else:
             otherwise(made, args, kwargs)
 

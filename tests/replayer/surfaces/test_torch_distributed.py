@@ -251,14 +251,14 @@ def test_a_rank_that_ended_or_does_not_come_is_named() -> None:
         if rank == 1:
             dist.destroy_process_group()
             return
-        with pytest.raises(RuntimeError, match="rank 1 of the group ended without all_reduce"):
+        with pytest.raises(RuntimeError, match="rank 1 of the group ended without calling all_reduce"):
             dist.all_reduce(ints(1))
 
     def hangs(rank: int) -> None:
         dist.all_reduce(ints(1))
         if rank == 1:
             os._exit(1)  # without a word
-        with pytest.raises(RuntimeError, match=r"rank 1 of the group did not come to all_reduce within 1.2 s"):
+        with pytest.raises(RuntimeError, match=r"rank 1 of the group did not call all_reduce within 1.2 s"):
             dist.all_reduce(ints(1))
 
     run_ranks(2, ended)
