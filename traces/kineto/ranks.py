@@ -1,8 +1,8 @@
-"""One trace out of the recordings of one or several ranks.
+"""Builds one trace from the recordings of one or more ranks.
 
     trace = assemble([Source("rank0.json", "rank0.json", text0), Source("rank1.json", "rank1.json", text1)], problems)
 
-Each file becomes a trace of its own, and `traces.combining.merge` makes one of them.
+Each file becomes a trace, and `traces.combining.merge` merges them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from traces.model.trace import NONE, Column, Device, DeviceKind, Ending, HostKin
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)", re.IGNORECASE)
 _PLACES_IN_NAME = re.compile(r"-(?:TP|DP|PP|EP|CP)-(\d{1,6})(?!\d)")
 _NUMBER = re.compile(r"\d+(?=\D*$)")
-# What only torch.profiler writes beside the events; a file with one of these is its, whatever is in the events.
+# Keys that only torch.profiler writes. A file with one of them is a profiler file, whatever its events are.
 _KINETO_KEYS = frozenset(("schemaVersion", "deviceProperties", "computeProperties", "distributedInfo", "baseTimeNanoseconds"))
 _HEADER_FACTS = (
     "cupti_version roctracer_version record_shapes profile_memory with_stack with_flops with_modules trace_id".split()
@@ -46,12 +46,12 @@ _HEADER_FACTS = (
 
 @dataclass(frozen=True)
 class _Recording:
-    """Of one rank in one file."""
+    """The recording of one rank in one file."""
 
     trace: Trace
     file: str
-    rank: int | None  # as its events or its file say
-    exported: ExportNotes | None  # of a file that `trace export` wrote
+    rank: int | None  # from the events or the header
+    exported: ExportNotes | None  # set if `trace export` wrote the file
 
     @property
     def world_size(self) -> int | None:
@@ -62,10 +62,10 @@ class _Recording:
 def assemble(
     sources: Iterable[Source], problems: Counter[str], *, strangers: bool = False, marks_are_steps: bool = False
 ) -> Trace:
-    """Make the trace out of the texts of files; `marks_are_steps` as in `read_kineto`.
+    """Build the trace from the contents of files. `marks_are_steps` is as in `read_kineto`.
 
-    With `strangers`, files that are no recordings are skipped, counted and named in `provenance["skipped_files"]`, as long as
-    one is left. Raises TraceImportError if none can be read, or if it cannot be told which ranks they are.
+    With `strangers`, files that are not recordings are skipped, counted and listed in `provenance["skipped_files"]`, unless
+    no recording is left. Raises TraceImportError if nothing can be read, or if the ranks cannot be identified.
     """
     recordings: list[_Recording] = []
     skipped: dict[str, str] = {}
@@ -78,7 +78,7 @@ def assemble(
                 _refuse_pair(source, document)
                 for rank, events in _by_rank(document.events).items():
                     recordings.append(_read_rank(source, replace(document, events=events), rank, found, marks_are_steps))
-                del document  # before the next is read: it is several times the size of what is kept
+                del document  # frees memory before the next is read: several times the size of the result
             recordings[first:] = _of_one_file(recordings[first:])
         except TraceImportError as error:
             if not strangers:
@@ -96,8 +96,10 @@ def assemble(
 
 
 def _of_one_file(recordings: list[_Recording]) -> list[_Recording]:
-    """The recordings of a file, which belong together: cycles of one process joined; processes that tell no ranks, or told one
-    twice, get the next free ones."""
+    """Combine the recordings of one file: profiler cycles of one process are joined.
+
+    Processes without a rank, or with a rank that is already taken, get the next free one.
+    """
     if len(recordings) < 2 or any(part.exported for part in recordings):
         return recordings
     recordings = _of_each_process(recordings)
@@ -112,7 +114,7 @@ def _of_one_file(recordings: list[_Recording]) -> list[_Recording]:
 
 
 def _of_each_process(recordings: list[_Recording]) -> list[_Recording]:
-    """The recordings, those that are cycles of one process joined; each where the first of them was."""
+    """Join recordings that are profiler cycles of one process. The result takes the place of the first cycle."""
     found = []
     for places in cycles_of([part.trace for part in recordings], [(part.file, part.rank) for part in recordings]):
         parts = [recordings[place] for place in places]
@@ -141,7 +143,7 @@ def _joined(recordings: list[_Recording], skipped: dict[str, str], problems: Cou
 
 
 def _as_exported(trace: Trace, whole: ExportNotes, problems: Counter[str]) -> Trace:
-    """The trace that the files were exported from, as far as they are all there."""
+    """Return the trace that the files were exported from, without the ranks of missing files."""
     trace.grain, trace.provenance, trace.lacks = whole.grain, dict(whole.provenance), list(whole.lacks)
     ranks = trace.provenance.get("ranks")
     if isinstance(ranks, dict) and trace.ranks != whole.ranks:
@@ -151,8 +153,10 @@ def _as_exported(trace: Trace, whole: ExportNotes, problems: Counter[str]) -> Tr
 
 
 def _rank_numbers(recordings: list[_Recording]) -> list[int]:
-    """Each recording's rank: as its events or its file say, else as the file's name does. Nothing else tells, and no rank is
-    given twice: raises TraceImportError with the names of the files."""
+    """Return each recording's rank, from its events or header, otherwise from its file name.
+
+    Raises TraceImportError with file names if a rank is unknown or occurs twice.
+    """
     files = [part.file for part in recordings]
     numbers = [part.rank for part in recordings]
     sizes: dict[int, str] = {}
@@ -183,11 +187,13 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
 
 
 def _ranks_in_names(files: list[str]) -> list[int | None]:
-    """ "rank3.json" and "worker3.pt.trace.json" say 3, and so does "run-TP-3.trace.json" where nothing else tells.
+    """Return the rank in each file name: 3 for "rank3.json", "worker3.pt.trace.json" and, if unambiguous,
+    "run-TP-3.trace.json".
 
-    Inference servers name each rank's place in its tensor, data, pipeline and expert parallel group ("run-TP-1-PP-0"). If the
-    first number alone does not tell the files apart, the ranks count through these places in order. A number alone may be
-    anything, but if the names are the same without it and the numbers are 0 to one less than there are files, they are ranks.
+    Inference servers write each rank's position in its tensor, data, pipeline and expert parallel groups
+    ("run-TP-1-PP-0"). If the first number does not distinguish the files, ranks are counted in the order of these positions. A
+    plain number could mean anything. It counts as the rank if the names are otherwise equal and the numbers are 0 to one less
+    than the number of files.
     """
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     said = [_RANK_IN_NAME.search(stem) for stem in stems]
@@ -205,7 +211,7 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
 
 
 def _by_rank(pieces: list[Piece]) -> dict[int | None, list[Piece]]:
-    """See Note [Merged ranks]. A rank has spans; what has no rank in a file where others have is left out."""
+    """Group pieces by rank, see Note [Merged ranks]. If some pieces have ranks, pieces without a rank are dropped."""
     ranks: dict[int | None, list[Piece]] = {}
     for piece in pieces:
         ranks.setdefault(piece.rank, []).append(piece)
@@ -215,7 +221,7 @@ def _by_rank(pieces: list[Piece]) -> dict[int | None, list[Piece]]:
 
 
 def _refuse_pair(source: Source, document: Document) -> None:
-    """Raises TraceImportError for what `trace export A B` wrote."""
+    """Raise TraceImportError for output of `trace export A B`."""
     if PAIR_KEY in document.header:
         names = document.header[PAIR_KEY]
         which = f", {' and '.join(map(str, names))}" if isinstance(names, list) else ""
@@ -227,7 +233,7 @@ def _refuse_pair(source: Source, document: Document) -> None:
 def _read_rank(
     source: Source, document: Document, rank: int | None, problems: Counter[str], marks_are_steps: bool
 ) -> _Recording:
-    """`rank`: as the events say, in a file that holds several."""
+    """Read one rank. `rank` is the one given by the events of a file with several ranks, otherwise None."""
     told = document.header.get("distributedInfo")
     distributed = told if isinstance(told, dict) else {}
     if rank is None:
@@ -290,8 +296,10 @@ def _read_rank(
 
 
 def _stream_numbers(groups: Groups) -> str:
-    """What the numbers of streams on AMD GPUs are, see `Run.stream_numbers`: where the queue has a field of its own, they
-    are the program's streams."""
+    """Return the meaning of stream numbers on AMD GPUs, see `Run.stream_numbers`.
+
+    If the queue has its own field, the numbers are the program's streams.
+    """
     work = [rows for category, rows in groups.complete.items() if DEVICE_CATEGORIES.get(category) == DeviceKind.KERNEL]
     if not any(len(rows) for rows in work):
         return ""
@@ -299,7 +307,7 @@ def _stream_numbers(groups: Groups) -> str:
 
 
 def _machine(header: dict[str, Any], torch: str, distributed: dict[str, Any]) -> Machine:
-    """What a file tells of the software. The driver's number is the CUDA version that it supports."""
+    """Return the software versions in a file. The driver number is the CUDA version that it supports."""
     supported = runtime_version(header.get("cuda_driver_version"))
     nccl = distributed.get("nccl_version")
     return Machine(
@@ -322,10 +330,10 @@ def _notes_of(header: dict[str, Any], strings: Strings, problems: Counter[str]) 
 
 
 def _from_export(tables: RankTables, strings: Strings, notes: ExportNotes) -> Trace:
-    """What was exported of this rank, with the provenance and the lacks of the whole."""
+    """Return the exported trace of this rank, with the provenance and `lacks` of the whole trace."""
     row_of_device = {device.index: row for row, device in enumerate(notes.devices)}
     for index in np.unique(np.concatenate([tables.device.device, tables.memory.device])).tolist():
-        if index not in row_of_device and index != NONE:  # of an event that was added since
+        if index not in row_of_device and index != NONE:  # from an event that was added after the export
             row_of_device[index] = len(notes.devices)
             notes.devices.append(Device(0, index, ""))
     for table in (tables.device, tables.memory):
@@ -348,7 +356,7 @@ def _from_export(tables: RankTables, strings: Strings, notes: ExportNotes) -> Tr
 
 
 def _lacks(tables: RankTables, steps_from: str, devices: list[Device]) -> set[str]:
-    """What a reader may miss in a rank's recording."""
+    """Return the kinds of data that are missing in a rank's recording."""
     host, memory = tables.host, tables.memory
     on_device = memory.device != NONE
     missing = {

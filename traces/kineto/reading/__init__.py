@@ -1,5 +1,5 @@
-"""From the bytes of a profiler's JSON file to its events, however damaged the file is.
+"""Reads profiler JSON files into events, including damaged files.
 
-`text.py` parses and repairs, `pieces.py` parses large files piece by piece, and `sources.py` finds files in folders and
-archives. `eras.py` knows what differs between the formats of 2020 and today.
+`text.py` parses and repairs, `pieces.py` parses large files in pieces, and `sources.py` finds files in folders and archives.
+`eras.py` describes the differences between the formats from 2020 to today.
 """

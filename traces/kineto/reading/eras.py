@@ -1,6 +1,6 @@
-"""What differs between the Kineto formats of 2020 and today: category names, clocks, which ids mean what.
+"""Differences between the Kineto formats from 2020 to today: category names, clocks, meaning of ids.
 
-Six eras are told apart by what they contain, never by a version (there is none in the file):
+Files have no version, so seven eras are recognized by their content:
 
     E0  2020, before torch 1.8    a bare array; categories Operator, Kernel, Runtime; threads are text
     E1  torch 1.8 to 1.9          the same in an object
@@ -32,7 +32,7 @@ TORCH_OF_ERA = {
     "E6": "2.4 or newer",
 }
 
-# Categories of complete events. Any other is kept as HostKind.OTHER, but for Kineto's own window, which is left out.
+# Categories of complete events. Others become HostKind.OTHER, except Kineto's own window, which is omitted.
 HOST_CATEGORIES = {
     "Operator": HostKind.OP,
     "cpu_op": HostKind.OP,
@@ -57,12 +57,12 @@ DEVICE_CATEGORIES = {
     "cuda_sync": DeviceKind.SYNC,
     "cuda_event": DeviceKind.SYNC,
     "xpu_sync": DeviceKind.SYNC,
-    "collective_comm": DeviceKind.ANNOTATION,  # spans what kernels of their own rows do
+    "collective_comm": DeviceKind.ANNOTATION,  # covers kernels that have their own rows
     "gpu_user_annotation": DeviceKind.ANNOTATION,
 }
 WINDOW_CATEGORY = "Trace"
 COUNTER_CATEGORIES = ("hardware_counters", "mtia_counters", "xpu_scope_profiler")  # of counter events ("ph": "C")
-# All that the importer knows, with those of instants and flows; others are counted and kept as HostKind.OTHER.
+# All known categories, including instants and flows. Others are counted and kept as HostKind.OTHER.
 _FLOW_CATEGORIES = ("async", "async_gpu", "async_cpu_to_gpu", "ac2g", "fwdbwd", "forward_backward")
 KNOWN_CATEGORIES = frozenset(
     [
@@ -76,12 +76,12 @@ KNOWN_CATEGORIES = frozenset(
     ]
 )
 
-# Names that record_function ranges had while they were still filed under Operator (E0 to E2).
+# Names of record_function ranges while their category was still Operator (E0 to E2).
 ANNOTATION_NAME = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(?:step|zero_grad)#|## .* ##$")
-# The ranges that `trace record` puts around calls of modules are cheap ones, which are filed under cpu_op.
+# `trace record` puts low-overhead ranges around module calls, which get the category cpu_op.
 MODULE_NAME = re.compile(re.escape("nn.Module: "))
 
-# Element types as C++ spells them in `Input type`, to torch's names.
+# C++ element types in `Input type`, to torch's names.
 DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -109,23 +109,23 @@ DTYPES = {
     "c10::quint8": "quint8",
     "c10::qint32": "qint32",
 }
-DTYPES |= {dtype: dtype for dtype in DTYPES.values()}  # an export writes what has no name in C++ as it is
+DTYPES |= {dtype: dtype for dtype in DTYPES.values()}  # an export keeps names that C++ does not have
 
 _FIRST_STAMP = re.compile(rb'"ts"\s*:\s*(\d+)(\.\d)?')
 _STAMP = re.compile(rb'("ts"\s*+:\s*+\d++)(?:\.(\d++))?+(?![.eE])')
 _DURATION = re.compile(rb'("dur"\s*:\s*\d+\.)(\d+)')
-_ROUNDED_DECIMALS = {b"0", b"2", b"25", b"5", b"75", b"8"}  # all that float64 can tell apart at 1.7e15
+_ROUNDED_DECIMALS = {b"0", b"2", b"25", b"5", b"75", b"8"}  # all decimals that float64 can represent at 1.7e15
 _ABSOLUTE_US = 10**15
 _MAX_US = 4 * 10**15  # the year 2096
-_UNIX_NS = 12 * 10**17  # 2008: stamps above it count from 1970
-_EPOCHAL_US = 10**9  # a quarter of an hour: files with later stamps do not count from their own start
+_UNIX_NS = 12 * 10**17  # 2008: later stamps count from 1970
+_EPOCHAL_US = 10**9  # about 17 minutes: files with later stamps do not count from their own start
 
 
 def exact_digits(data: bytes) -> bytes | None:
-    """The text with every `ts` as whole nanoseconds, if it is one whose stamps float64 cannot hold (E5), else None.
+    """Return the text with every `ts` as integer nanoseconds if float64 cannot represent its stamps (E5), else None.
 
-    Before April 2024 the decimals were not padded (".5" meant 5 ns), in durations too; a file whose floats went through
-    another program has decimals that are multiples of a quarter.
+    Before April 2024 decimals were not padded (".5" meant 5 ns), in durations too. If another program has converted the
+    stamps through floats, the decimals are multiples of a quarter.
     """
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
@@ -146,11 +146,11 @@ def exact_digits(data: bytes) -> bytes | None:
 
 @dataclass(frozen=True)
 class TsUnit:
-    """How the numbers in `ts` become nanoseconds."""
+    """Converts `ts` to nanoseconds."""
 
-    exact_ns: bool  # `ts` is whole nanoseconds already
+    exact_ns: bool  # `ts` is already in integer nanoseconds
     base_ns: int
-    epochal: bool  # stamps do not start at zero, so that a zero is a fault
+    epochal: bool  # stamps do not start at zero, so a zero is an error
 
     @classmethod
     def of(cls, header: dict[str, Any], stamps: list[Any], exact_ns: bool) -> TsUnit:
@@ -161,7 +161,7 @@ class TsUnit:
 
     @property
     def latest(self) -> int:
-        """The greatest `ts` that makes sense."""
+        """The largest plausible `ts`."""
         return _MAX_US * 1000 if self.exact_ns else _MAX_US
 
     def start_ns(self, stamps: Column) -> Column:
@@ -169,12 +169,14 @@ class TsUnit:
 
     @staticmethod
     def name(start_ns: Column) -> str:
-        """ "unix" if the times count from 1970, else "recording"."""
+        """Return "unix" if the times count from 1970, else "recording"."""
         return "unix" if len(start_ns) and int(start_ns.min()) > _UNIX_NS else "recording"
 
 
 def microseconds_as_ns(values: Column) -> Column:
-    """Whole nanoseconds of microsecond stamps. Rounding whole and broken part together would lose a nanosecond."""
+    """Convert microseconds to integer nanoseconds. The integer and fractional parts are rounded separately to avoid errors
+    of 1 ns.
+    """
     if values.dtype.kind == "i":
         return np.asarray(values * 1000)
     whole = np.trunc(values)
@@ -182,7 +184,7 @@ def microseconds_as_ns(values: Column) -> Column:
 
 
 def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, fractional: bool) -> str:
-    """The era of a file with these categories; see the table in the module's docstring."""
+    """Return the era of a file with these categories; see the table in the module docstring."""
     if clock.exact_ns:
         return "E5"
     if "baseTimeNanoseconds" in header or fractional:
@@ -195,7 +197,9 @@ def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, frac
 
 
 def external_ids_are_ops(external: Column, correlation: Column) -> bool:
-    """Whether device rows name their op in `External id`, where no call tells (see external_ids.py): not if it is a copy of
-    the correlation, as from torch 1.12 to 2.3."""
+    """Whether `External id` on device rows names the op, if calls do not show it (see external_ids.py).
+
+    From torch 1.12 to 2.3 it is a copy of the correlation instead.
+    """
     told = external > 0
     return bool(told.any()) and float(np.mean(external[told] == correlation[told])) < 0.5

@@ -1,12 +1,12 @@
-"""Events to columns, at the speed of comprehensions: the fast path trusts the events, a slow one mends them.
+"""Converts events to columns. A fast path trusts the events, and a slow one repairs them.
 
     columns = read(groups.complete["cpu_op"], clock, names, problems)  # of one event, {"ts": 3, "dur": 4, ...}
     columns.start_ns  # array([3000])
 
 Note [Trust, then mend]
-    Nearly all files are what Kineto wrote. So each group of events is read without a look at any single event; numpy
-    and the key lookups fail loudly on what is odd (no `dur`, text for a number, a stamp out of range). Only then is the
-    group mended event by event, and what was lost or guessed on the way is counted.
+    Nearly all files are as Kineto wrote them. So each group of events is converted without checking single events; numpy and
+    key lookups raise errors for odd ones (no `dur`, text instead of a number, a stamp out of range). Only then is the
+    group repaired event by event, and lost or guessed values are counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_DURATION_NS = 30 * 86_400 * 10**9  # a month: longer ones are overflows of 
 
 _HUGE = 1e300
 _ID_BITS = (1 << 63) - 1
-_MOST_OF_TID = 1 << 62  # as in checks.py
+_MOST_OF_TID = 1 << 62  # as in invariants.py
 
 
 class _Odd(Exception):
@@ -38,7 +38,7 @@ _TROUBLE = (_Odd, KeyError, TypeError, ValueError, OverflowError)
 
 
 class Names:
-    """Text to indices of the shared string table, many at a time."""
+    """Maps text to indices of the shared string table, many at a time."""
 
     def __init__(self, strings: Strings) -> None:
         self.strings = strings
@@ -54,12 +54,12 @@ class Names:
 
 
 class Threads:
-    """Threads as events name them (pid and tid, numbers or text) to rows, in the order of their appearance."""
+    """Maps threads as named in events (pid and tid, numbers or text) to rows, in order of appearance."""
 
     def __init__(self) -> None:
         self.keys: list[tuple[int, int]] = []  # (pid, tid) by row
-        self.texts: list[str] = []  # what the file called a thread that has no number
-        self._rows: dict[tuple[Any, Any], int] = {}  # by pid and tid as events have them
+        self.texts: list[str] = []  # the file's name for a thread without a number
+        self._rows: dict[tuple[Any, Any], int] = {}  # by pid and tid as in events
         self._row_of_key: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
@@ -74,12 +74,12 @@ class Threads:
         return np.fromiter(map(row_of.__getitem__, keys), "i4", len(keys))
 
     def row(self, pid: Any, tid: Any) -> int:
-        """The row of a thread; a new one if it has not been met."""
+        """Return the row of a thread, adding one if it is new."""
         row = self.find(pid, tid)
         if row is None:
             process, thread = _number(pid, NONE), _number(tid, None)
             row = self._rows[pid, tid] = len(self.keys)
-            # A thread known by a word, or by a number that no system gives, gets a number of its own.
+            # A thread whose tid is text, or out of range for a system, gets a new number.
             if thread is not None and abs(thread) >= _MOST_OF_TID:
                 thread = None
             self.keys.append((process, -2 - row if thread is None else thread))
@@ -88,7 +88,7 @@ class Threads:
         return row
 
     def find(self, pid: Any, tid: Any) -> int | None:
-        """The row of a thread, or None. Some files write one thread both as a number and as text."""
+        """Return the row of a thread, or None. Some files write one thread both as a number and as text."""
         row = self._rows.get((pid, tid))
         key = (_number(pid, NONE), _number(tid, None))
         if row is None and key in self._row_of_key:
@@ -98,7 +98,7 @@ class Threads:
 
 @dataclass
 class EventColumns:
-    """What all complete events have, and the arguments that were taken of them."""
+    """The common fields of complete events, and their extracted arguments."""
 
     names: Column
     pids: list[Any]
@@ -112,11 +112,11 @@ class EventColumns:
         return len(self.start_ns)
 
     def numbers(self, key: str) -> Column:
-        """One whole number out of each event's arguments; the default where it is missing or no number."""
+        """Return one integer argument of each event; the default where it is missing or not a number."""
         return _whole(self.args[key], self.defaults[key], "i8")
 
     def ids(self, key: str) -> Column:
-        """The same of ids, which are unsigned: of one beyond 63 bits, the lower 63 bits."""
+        """The same for ids, which are unsigned. Larger ids are reduced to their lower 63 bits."""
         values = self.args[key]
         try:
             return _whole_exactly(values, "i8")
@@ -125,7 +125,7 @@ class EventColumns:
 
 
 def read(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
-    """The columns of complete events. Those that have no readable start are left out and counted."""
+    """Return the columns of complete events. Events without a readable start are dropped and counted."""
     fields = [rows.column(key) for key in FIELDS]
     args = {key: rows.column(key) for key in rows.defaults}
     try:
@@ -155,7 +155,7 @@ def _checked(values: list[Any], clock: TsUnit) -> Column:
 
 
 def instants(events: list[Event], clock: TsUnit, problems: Counter[str]) -> tuple[list[Event], Column]:
-    """The instant events that can be read, and their times."""
+    """Return the readable instant events and their times."""
     try:
         return events, _instants(events, clock)
     except _TROUBLE:
@@ -173,7 +173,7 @@ def _instants(events: list[Event], clock: TsUnit) -> Column:
 
 
 def numbers(args: list[Event], key: str, default: int, dtype: str = "i8") -> Column:
-    """One whole number out of each event's args; `default` where it is missing or no number."""
+    """Return one integer from each event's args; `default` where it is missing or not a number."""
     return _whole(list(map(dict.get, args, repeat(key), repeat(default))), default, dtype)
 
 
@@ -201,7 +201,7 @@ def _numbers(values: list[Any]) -> Column:
 
 
 def _durations_ns(durations: Column, problems: Counter[str]) -> Column:
-    """Durations; one that is negative or absurdly long (the end was never written) becomes 0 and is counted."""
+    """Return durations in ns. Negative and overlong ones (the end was never written) become 0 and are counted."""
     too_long = durations > _MAX_DURATION_NS // 1000
     negative = durations < 0
     for kind, wrong in (("duration-overflow", too_long), ("negative-duration", negative)):
@@ -212,7 +212,7 @@ def _durations_ns(durations: Column, problems: Counter[str]) -> Column:
 
 
 def _mended(event: dict[str, Any], clock: TsUnit, problems: Counter[str]) -> dict[str, Any] | None:
-    """A copy of an event that `_read` accepts, or None (counted) if its time cannot be told."""
+    """Return a copy of an event that `_read` accepts, or None (counted) if it has no readable time."""
     start = _finite(event.get("ts"))
     if start is None or abs(start) > clock.latest:
         problems["unreadable-event"] += 1
@@ -238,7 +238,7 @@ def _mended(event: dict[str, Any], clock: TsUnit, problems: Counter[str]) -> dic
 
 
 def _finite(value: Any) -> int | float | None:
-    """The number that `value` is or spells, or None."""
+    """Return the number that `value` is or spells out, or None."""
     if isinstance(value, str):
         try:
             value = int(value) if value.strip().lstrip("-").isdecimal() else float(value)
@@ -248,6 +248,6 @@ def _finite(value: Any) -> int | float | None:
 
 
 def _number(value: Any, default: Any) -> Any:
-    """A whole number out of a JSON value, or the default."""
+    """Return an integer from a JSON value, or the default."""
     number = _finite(value)
     return default if number is None else int(number)

@@ -1,13 +1,13 @@
-"""What the importer needs of complete events, taken out of them right after they were parsed.
+"""Extracts the needed fields of complete events right after parsing.
 
     rows = CategoryEvents("kernel")
     rows.pieces.append(taken("kernel", [{"name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 4, "args": {"stream": 7}}]))
     rows.column("stream")  # [7]
 
 Note [Take, then drop]
-    A parsed recording is millions of small objects spread over hundreds of megabytes; to visit them again costs as much
-    as parsing did. So as soon as a piece of the text is parsed, and while it is in the processor's cache, the fields
-    and arguments that some table will want are taken, and the events are dropped.
+    A parsed recording is millions of small objects across hundreds of megabytes, and visiting them again takes as long as
+    parsing did. So each parsed piece is processed while it is in the processor's cache: the needed fields and arguments
+    are extracted, and the events are dropped.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Event = dict[str, Any]
 Taken = list[tuple[Any, ...]]  # the columns of some events
 
 FIELDS = ("name", "pid", "tid", "ts", "dur")
-ABSENT = -(1 << 40)  # no device or stream is called that
-SHAPES = "shapes"  # the dims and types of an op's inputs, as keys of Shapes
-LAYOUT = "layout"  # how the images among an op's inputs lie in memory, see layouts.py
-COMMS = "comms"  # the arguments of an event about a collective, None for any other
-CONFIG = "config"  # the CONFIG_ARGS of device work, as JSON text; b"" if it has none
-QUEUE = "hsa queue"  # of device work on AMD, since streams have numbers of their own
-MISSING = object()  # in place of a field that an event lacks
+ABSENT = -(1 << 40)  # a value that no device or stream has
+SHAPES = "shapes"  # dims and types of an op's inputs, as keys of Shapes
+LAYOUT = "layout"  # memory layout of an op's image inputs, see layouts.py
+COMMS = "comms"  # the arguments of an event about a collective, otherwise None
+CONFIG = "config"  # the CONFIG_ARGS of device work as JSON text; b"" if there are none
+QUEUE = "hsa queue"  # of device work on AMD, since streams have their own numbers
+MISSING = object()  # stands for a missing field
 
 _ARGS_OF_OPS = {
     "Sequence number": NONE,
@@ -69,7 +69,7 @@ _TAKE = itemgetter(*FIELDS, "args")
 
 
 class CategoryEvents:
-    """The complete events of one category, column by column. `defaults` has what absent arguments are given as."""
+    """The complete events of one category, by column. `defaults` are the values of absent arguments."""
 
     def __init__(self, category: str) -> None:
         self.defaults = _ARGS.get(category, _NO_ARGS)
@@ -84,12 +84,12 @@ class CategoryEvents:
 
 
 def taken(category: str, events: list[Event]) -> Taken:
-    """The columns of `CategoryEvents` for some events of a category, at least one."""
+    """Return the columns of `CategoryEvents` for one or more events of a category."""
     try:
         *fields, args = zip(*map(_TAKE, events), strict=True)
         names = _shared(fields[0])
         return [names, *fields[1:], *_told(category, names, args)]
-    except (KeyError, TypeError):  # a field is missing, or the arguments are no object
+    except (KeyError, TypeError):  # a field is missing, or args is not an object
         fields = list(zip(*([event.get(key, MISSING) for key in FIELDS] for event in events), strict=True))
         texts = [name if isinstance(name, str) else "" for name in fields[0]]
         kept = [event.get("args") for event in events]
@@ -113,7 +113,7 @@ def _told(category: str, names: Sequence[str], args: Sequence[dict[str, Any]]) -
 
 
 def _configs(args: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Of each the CONFIG_ARGS as JSON text. All are written in one go and cut apart, as shapes are."""
+    """Return each event's CONFIG_ARGS as JSON text. All are serialized at once and then split, as with shapes."""
     columns = [list(map(dict.get, args, repeat(key))) for key in CONFIG_ARGS]
     if all(column.count(None) == len(column) for column in columns):
         return [b""] * len(args)
@@ -121,7 +121,7 @@ def _configs(args: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def _of_comms(names: Sequence[str], args: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None, ...]:
-    """The arguments of those few events that are about collectives. Asks each distinct name once."""
+    """Return the arguments of events about collectives, None for others. Checks each distinct name once."""
     wanted = {name for name in set(names) if isinstance(name, str) and name.startswith(_COMMS)}
     if not wanted:
         return (None,) * len(names)
@@ -129,6 +129,6 @@ def _of_comms(names: Sequence[str], args: Sequence[dict[str, Any]]) -> tuple[dic
 
 
 def _shared(texts: Sequence[Any]) -> tuple[Any, ...]:
-    """The same texts, with one object for all that are equal: the fewer are kept, the more memory is used again."""
+    """Return equal texts as one object, to save memory."""
     seen: dict[Any, Any] = {}
     return tuple(map(seen.setdefault, texts, texts))

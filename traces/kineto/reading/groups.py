@@ -1,4 +1,4 @@
-"""Events sorted by what they are, before any is looked into.
+"""Groups events by kind before they are interpreted.
 
 pieces = Piece.of(events)  # as they are parsed
 groups = Groups.of(pieces, problems)
@@ -20,24 +20,24 @@ from traces.kineto.reading.odd_events import category_of, paired
 _FLOWS = ("s", "t", "f")
 _INSTANTS = ("i", "I")
 _PAIRS = ("B", "E")
-_PAIRED = ("B", None)  # under which a piece keeps all begin and end events, in their order
+_PAIRED = ("B", None)  # key for a piece's begin and end events, in their order
 _PLAIN_NAME = re.compile(r"[\w.:/ -]{1,60}")
 _THREAD_NAME = re.compile(r"thread \S+ \((.*)\)\s*$")
-_SAMPLED = 32  # so many events at a piece's begin and end tell whether they carry ranks
+_SAMPLED = 32  # number of events at the start and end of a piece that are checked for ranks
 _PIDS_PER_RANK = 100_000_000
-_CLOCK_EVENTS = 64  # so many of the first events tell what kind of clock theirs is
+_CLOCK_EVENTS = 64  # number of first events that determine the kind of clock
 
 
 @dataclass
 class Piece:
-    """Some of a file's events by phase and category: what was taken of complete ones, the others that matter as they are.
+    """Some of a file's events by phase and category: columns of complete events, and other relevant events unchanged.
 
     See Note [Take, then drop].
     """
 
     complete: dict[Any, Taken]
     others: dict[Any, list[Event]]
-    stamps: list[Any]  # of the very first events
+    stamps: list[Any]  # of the first events
     unreadable: int
     rank: int | None = None  # see Note [Merged ranks]
 
@@ -57,7 +57,7 @@ class Piece:
         try:
             for event in events:
                 by_kind[event["ph"], event.get("cat")].append(event)
-        except (AttributeError, KeyError, TypeError):  # something that is no event
+        except (AttributeError, KeyError, TypeError):  # something that is not an event
             by_kind.clear()
             for event in events:
                 if isinstance(event, dict) and isinstance(event.get("ph"), str):
@@ -85,13 +85,13 @@ class Piece:
 
 
 def _by_rank(events: list[Any]) -> dict[int | None, list[Any]]:
-    """The events by the rank that they carry; of an ordinary file all under None.
+    """Group events by rank. In an ordinary file, all are under None.
 
     Note [Merged ranks]
-        Tools that lay the files of several ranks into one write each event's rank into its arguments, and so that the
-        processes of several hosts stay apart, add a multiple of 100 000 000 to what is a number in `pid` and `device` (no
-        process of Linux has such a number). Metadata events without a rank belong to that of their `pid`. Once split,
-        each rank is read as a file of its own.
+        Tools that merge the files of several ranks write the rank into each event's arguments. To keep the processes of
+        several hosts apart, they add a multiple of 100 000 000 to numbers in `pid` and `device` (Linux process ids are
+        smaller). Metadata events without a rank belong to the rank of their `pid`. After the split, each rank is read like a
+        file of its own.
     """
     sample = events[:_SAMPLED] + events[-_SAMPLED:]
     if not any(_rank_of(event) is not None for event in sample):
@@ -119,18 +119,18 @@ def _rank_of(event: Any) -> int | None:
 
 @dataclass
 class Groups:
-    """A file's events by kind. `categories` also has those of flows."""
+    """A file's events by kind. `categories` also includes those of flow events."""
 
     complete: dict[str, CategoryEvents]
     memory: list[Event]
     metadata: list[Event]
     categories: set[str]
-    stamps: list[Any]  # of the very first events
+    stamps: list[Any]  # of the first events
     counters: list[Event]  # samples of hardware counters
 
     @classmethod
     def of(cls, pieces: list[Piece], problems: Counter[str], stamps_per_us: int = 1) -> Groups:
-        """`stamps_per_us`: what a microsecond is in `ts`."""
+        """Combine pieces. `stamps_per_us` is the number of `ts` units per microsecond."""
         complete: defaultdict[Any, list[Taken]] = defaultdict(list)
         others: defaultdict[Any, list[Event]] = defaultdict(list)
         stamps: list[Any] = []
@@ -172,14 +172,13 @@ class Groups:
         return groups
 
     def is_foreign(self, bare: bool) -> bool:
-        """Whether there are events, and none is of a kind that torch.profiler writes. A bare list of anything else is foreign
-        too."""
+        """Whether torch.profiler wrote none of the events. A bare list without any events is foreign too."""
         if not (self.categories or self.complete):
             return bare and not (self.memory or self.metadata)
         return not (self.categories & KNOWN_CATEGORIES) and not self.memory
 
     def counter_figures(self) -> dict[str, dict[str, dict[str, float]]]:
-        """By GPU and counter: how many samples there are, their mean and their maximum."""
+        """Return, for each GPU and counter, the number of samples, their mean and their maximum."""
         values: dict[tuple[str, str], list[float]] = {}
         for event in self.counters:
             args = event.get("args")
@@ -193,7 +192,7 @@ class Groups:
         return figures
 
     def thread_names(self) -> dict[tuple[Any, Any], str]:
-        """What the operating system called the threads, by the file's pid and tid; the last word counts."""
+        """Return the operating system's thread names, by the file's pid and tid; the last name counts."""
         names: dict[tuple[Any, Any], str] = {}
         for event in self.metadata:
             args = event.get("args")

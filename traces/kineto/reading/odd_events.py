@@ -1,10 +1,10 @@
-"""Events that Kineto itself does not write, as other tools make them of its files.
+"""Handles events that Kineto does not write itself, from files modified by other tools.
 
-    category_of({"name": "aten::mm", "args": {}})       # "cpu_op": only an op is called that
+    category_of({"name": "aten::mm", "args": {}})       # "cpu_op": only an op has such a name
     paired([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
 
-An event without category gets one where its name and arguments allow no other; else it has none. A begin ("B") and the end
-("E") that closes it on the same thread are one complete event.
+An event without a category gets one if its name and arguments determine it. A begin event ("B") and the matching end event
+("E") on the same thread become one complete event.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
 
 
 def category_of(event: Event) -> str:
-    """The category of a complete event that has none, or "" if that is uncertain."""
+    """Return the category of a complete event that has none, or "" if it is uncertain."""
     name, args = event.get("name"), event.get("args")
     if not isinstance(name, str):
         return ""
@@ -42,9 +42,9 @@ def category_of(event: Event) -> str:
 
 
 def paired(events: list[Event], stamps_per_us: int) -> tuple[dict[str, list[Event]], int]:
-    """Complete events by category, of begin and end events in the order of the file; and how many found no partner.
+    """Return complete events by category, made from begin and end events in file order, and the number of unpaired events.
 
-    An end closes the last open begin of its thread. `stamps_per_us`: what a microsecond is in `ts`.
+    An end closes the last open begin of its thread. `stamps_per_us` is the number of `ts` units per microsecond.
     """
     spans: defaultdict[str, list[Event]] = defaultdict(list)
     opened: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)

@@ -1,14 +1,14 @@
-"""A sound recording's text through orjson, piece by piece, so that no piece outlives the next.
+"""Parses a valid recording with orjson in pieces, so each piece can be freed before the next.
 
     load(b'{"traceEvents": [{"ph": "X"}, {"ph": "M"}], "schemaVersion": 1}', digest)
     # ([], {"traceEvents": [{"ph": "X"}, {"ph": "M"}], "schemaVersion": 1}): too short for pieces
 
 Note [Pieces]
-    orjson first builds a document of its own, for a whole recording far larger than the processor's caches. So the
-    text is cut where one event seems to end and another to begin, and read piece by piece; the last piece is read
-    with all that is around the events. That takes two thirds of the time, if no piece outlives the next. Each must
-    be JSON by itself, which it only is if no cut was within a string or an event, and what is before the events
-    must open their list and nothing else. If not, or if the list's key comes twice, the whole is read at once.
+    orjson first builds its own document, which for a whole recording is far larger than the processor's caches. So the text
+    is split where one event seems to end and another to begin. The last piece is parsed with everything around the events.
+    This takes two thirds of the time if each piece is freed before the next. A piece is only valid JSON if no split
+    was inside a string or an event, and the text before the events must only open their list. Otherwise, or if the key of
+    the list occurs twice, the whole text is parsed at once.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 
 import orjson
 
-Digest = Callable[[list[Any]], list[Any]]  # from a piece of the list of events to what is kept of it
+Digest = Callable[[list[Any]], list[Any]]  # from a piece of the list of events to the data kept of it
 
-_PIECE_BYTES = 1 << 18  # orjson's document of it and its events together fit a processor's second cache
+_PIECE_BYTES = 1 << 18  # orjson's document and its events together fit the second-level cache
 _EVENTS_OPEN = re.compile(rb'\A\s*\[|(?P<key>"traceEvents")\s*:\s*\[')
 _CUT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args)"\s*:)')
 
 
 def load(data: bytes, digest: Digest) -> tuple[list[Any], Any]:
-    """The digests of a recording's early pieces, and what `orjson.loads` makes of it without those; see Note [Pieces].
+    """Return the digests of a recording's early pieces, and the parsed rest; see Note [Pieces].
 
     Raises orjson.JSONDecodeError.
     """

@@ -1,8 +1,8 @@
-"""The recordings that a path stands for: a file, or a folder or archive of them, one per rank.
+"""Finds the recordings at a path: a file, or a folder or archive with one file per rank.
 
     for source in recordings_in(Path("run.tar.gz"), problems): ...    # Source("rank0.json", "run.tar.gz: rank0.json", b"{...}")
 
-An archive is told by its content. Of a folder or an archive the files called .json or .json.gz are read, one at a time.
+Archives are recognized by their content. In a folder or an archive, files called .json or .json.gz are read one at a time.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 
 
 def holds_several(path: Path) -> bool:
-    """Whether the path is a folder or an archive, of whose files some may be no recordings."""
+    """Whether the path is a folder or an archive. Some of its files may not be recordings."""
     return path.is_dir() or _is_zip(path) or _is_tar(path)
 
 
 class Source(NamedTuple):
-    """One file of a profiler, read."""
+    """The contents of one profiler file."""
 
-    name: str  # of the file, within its folder or archive
-    label: str  # what a message calls it
+    name: str  # file name within its folder or archive
+    label: str  # name used in messages
     text: bytes  # decompressed
 
 
 def recordings_in(path: Path, problems: Counter[str]) -> Iterator[Source]:
-    """Raises TraceImportError for what cannot be read or holds none."""
+    """Yield the recordings. Raises TraceImportError if the path cannot be read or contains none."""
     count = 0
     if path.is_dir():
         for file in sorted(path.iterdir()):
@@ -64,7 +64,7 @@ def recordings_in(path: Path, problems: Counter[str]) -> Iterator[Source]:
 
 
 def _head(path: Path) -> bytes:
-    """The first bytes of a file, none of what cannot be read."""
+    """Return the first bytes of a file, or b"" if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(1 << 16)
@@ -77,7 +77,7 @@ def _is_zip(path: Path) -> bool:
 
 
 def _is_tar(path: Path) -> bool:
-    """A tar archive, compressed or not: its first block has the magic."""
+    """Whether the file is a tar archive, compressed or not: its first block contains the magic."""
     head = _head(path)
     if head.startswith(b"\x1f\x8b"):
         try:
@@ -101,7 +101,7 @@ def _tar_members(path: Path) -> Iterator[tuple[str, bytes]]:
     limit, size_bytes = UnpackLimit.of(path.stat().st_size), 0
     with tarfile.open(path) as archive:
         for member in archive:
-            size_bytes += member.size  # whatever it is, it is unpacked on the way
+            size_bytes += member.size  # members of any kind are unpacked on the way
             limit.check(BYTES_PER_CHARACTER * size_bytes, f"files of {size_text(size_bytes)}")
             if member.isfile() and member.name.endswith(_SUFFIXES) and not _is_hidden(member.name):
                 file = archive.extractfile(member)
@@ -110,5 +110,5 @@ def _tar_members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Such as macOS adds beside each file ("__MACOSX/._rank0.json")."""
+    """Whether a file is hidden, such as those that macOS adds ("__MACOSX/._rank0.json")."""
     return name.rpartition("/")[2].startswith(".")

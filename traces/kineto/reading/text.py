@@ -1,7 +1,7 @@
-"""From the bytes of a recording to its events, however damaged the text is.
+"""Parses the bytes of a recording into events, even if the text is damaged.
 
-A whole file goes through orjson. Where that refuses (a killed job's cut file, `inf` bandwidths, names with raw quotes
-or backslashes...), the events are read one at a time, each repaired on its own if need be, and what is lost is counted.
+Whole files go through orjson. If it fails (truncated files of killed jobs, `inf` bandwidths, names with unescaped quotes or
+backslashes...), events are parsed one at a time and repaired if needed, and losses are counted.
 
     problems = Counter()
     document = parse(b'{"traceEvents": [{"ph": "X"}, {"ph": "M"', problems, "cut.json")
@@ -34,7 +34,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _CHUNK_BYTES = 1 << 16
 _WINDOW_CHARS = 1 << 16
-BYTES_PER_CHARACTER = 2  # that a character of compressed JSON counts towards UnpackLimit: half as much text as tables
+BYTES_PER_CHARACTER = 2  # bytes per character of compressed JSON that count towards UnpackLimit
 
 _CONTENT = re.compile(rb"[^ \t\r\n\0]")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
@@ -54,12 +54,12 @@ _NEXT_EVENT = re.compile(r"\}\s*,\s*" + _KEYS)
 _LAST_EVENT = re.compile(r'\}\s*(?=,?\s*\]\s*(?:\}|,\s*"|$))')
 _EVENT_START = re.compile(_KEYS)
 _SEPARATORS = re.compile(r"[\s,]*")
-# One token: a string (its escapes may be wrong), a number that JSON does not know, or a comma before a closing bracket.
+# One token: a string (its escapes may be wrong), a number that JSON does not allow, or a comma before a closing bracket.
 _TOKEN = re.compile(
     r'(?P<string>"(?:[^"\\]|\\.)*")|(?P<number>(?<=[\s:,\[])-?(?:nan|inf(?:inity)?|n/a)(?=[\s,\]}]))|(?P<comma>,(?=\s*[\]}]))',
     re.IGNORECASE | re.DOTALL,
 )
-# What may need mending in a string. `good` is stepped over, lest the second half of `\\` pass for a wrong escape.
+# Parts of a string that may need repair. `good` is skipped, so the second half of `\\` is not taken for a wrong escape.
 _IN_STRING = re.compile(
     r'(?P<good>\\["\\/bfnrt]|\\u(?!d[89a-f])[0-9a-f]{4}|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})'
     r"|(?P<half>\\ud[89a-f][0-9a-f]{2})|(?P<escape>\\)|(?P<control>[\x00-\x1f])",
@@ -71,19 +71,19 @@ _INNER_QUOTE = re.compile(r'(?<!\\)"')
 
 @dataclass
 class Document:
-    """A recording's events (digested, see `parse`) and what else its file says.
+    """A recording's events (digested, see `parse`) and the rest of its file.
 
-    `exact_ns`: every `ts` is whole nanoseconds, off the digits.
+    `exact_ns`: every `ts` is integer nanoseconds, read from the digits.
     """
 
     events: list[Any]
     header: dict[str, Any] = field(default_factory=dict)
     exact_ns: bool = False
-    bare: bool = False  # the file is nothing but the array of events
+    bare: bool = False  # the file is only the array of events
 
 
 def read_bytes(path: Path, problems: Counter[str]) -> bytes:
-    """The file's text, decompressed if it is gzip; of a cut or damaged gzip all that can be had.
+    """Return a file's text, decompressed if it is gzip. Of damaged or truncated gzip, returns everything that can be recovered.
 
     Raises TraceImportError if the file cannot be read.
     """
@@ -98,7 +98,7 @@ def read_bytes(path: Path, problems: Counter[str]) -> bytes:
 
 
 def decompressed(data: bytes, problems: Counter[str]) -> bytes:
-    """The data, unpacked if it is gzip; of a cut or damaged gzip all that can be had. Raises TooLarge."""
+    """Return the data, decompressed if it is gzip; for damaged or truncated gzip, the recoverable part. Raises TooLarge."""
     if not data.startswith(_GZIP_MAGIC):
         return data
     limit = UnpackLimit.of(len(data))
@@ -127,7 +127,7 @@ def decompressed(data: bytes, problems: Counter[str]) -> bytes:
 
 
 def _salvaged(member: zlib._Decompress, chunk: bytes) -> list[bytes]:
-    """What a damaged chunk gives before the damage."""
+    """Return the output of a damaged chunk before the damage."""
     pieces: list[bytes] = []
     for position in range(len(chunk)):
         try:
@@ -138,7 +138,7 @@ def _salvaged(member: zlib._Decompress, chunk: bytes) -> list[bytes]:
 
 
 def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = list) -> Iterator[Document]:
-    """The recordings in a text: one, or several that were written one after another. Each as `parse` reads it."""
+    """Yield the recordings in a text, parsed as in `parse`: one, or several written one after another."""
     try:
         yield parse(data, problems, name, digest, mend=False)
     except orjson.JSONDecodeError:
@@ -150,26 +150,25 @@ def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = l
 
 
 def _concatenated(data: bytes) -> list[bytes]:
-    """The JSON objects that a text consists of, if each holds a list of events; else the text itself.
+    """Split a text into its JSON objects, if each contains a list of events.
 
-    Within an object, a brace opens only after a comma, a colon or a bracket.
+    Inside an object, a brace only opens after a comma, a colon or a bracket.
     """
     ends = [match.end() for match in _JOINT.finditer(data)]
     texts = [data[begin:end] for begin, end in pairwise([0, *ends, len(data)])]
     whole: list[bytes] = []
     for text in texts:
         if whole and (not _EVENTS_KEY_BYTES.search(text) or not _EVENTS_KEY_BYTES.search(whole[-1])):
-            whole[-1] += text  # those braces were within a text
+            whole[-1] += text  # those braces were inside a string
         else:
             whole.append(text)
     return whole
 
 
 def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list, *, mend: bool = True) -> Document:
-    """Read a recording's text. `digest` makes of each piece of the list of events what is kept of it.
+    """Parse a recording's text. `digest` converts each piece of the list of events to the data that is kept.
 
-    Raises TraceImportError if there is no list of events in the text, and, unless damages are to be mended, JSONDecodeError for
-    text that is not JSON.
+    Raises TraceImportError if the text contains no list of events. If `mend` is off, raises JSONDecodeError for invalid JSON.
     """
     found = Counter(problems)
     if data.startswith(_BOM):
@@ -207,7 +206,7 @@ def _decoded(data: bytes, problems: Counter[str]) -> str:
 
 
 def _scan(text: str, exact_ns: bool, problems: Counter[str], name: str) -> Document:
-    """Read events one at a time; see the module's docstring."""
+    """Parse events one at a time; see the module docstring."""
     found = _EVENTS_KEY.search(text)
     bare = found is None and text.lstrip().startswith("[")
     if found is None and not bare:
@@ -237,9 +236,9 @@ def _scan_header(text: str, problems: Counter[str]) -> dict[str, Any]:
 
 
 def _scan_facts(text: str, problems: Counter[str]) -> dict[str, Any]:
-    """What a damaged header says under the keys that Kineto is known to write, each read by itself.
+    """Return the facts in a damaged header under the keys that Kineto writes, each parsed separately.
 
-    Until July 2026 Kineto wrote its own log into the header, as lists called INFO, WARNING and ERROR, without escaping quotes.
+    Until July 2026 Kineto wrote its log into the header, as lists called INFO, WARNING and ERROR, without escaping quotes.
     """
     facts: dict[str, Any] = {}
     for match in _FACT.finditer(text):
@@ -254,14 +253,14 @@ def _scan_facts(text: str, problems: Counter[str]) -> dict[str, Any]:
 
 
 def _is_fact(key: str, value: Any) -> bool:
-    """Whether a value is of the type that Kineto writes under this key; a log may quote keys too."""
+    """Whether a value has the type that Kineto writes for this key. A log may quote keys too."""
     if key.endswith("Properties"):
         return isinstance(value, list) and all(isinstance(one, dict) for one in value)
     return isinstance(value, dict) if key == "distributedInfo" else isinstance(value, int | float | str)
 
 
 def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Event], int, bool]:
-    """The events from `begin` on, where they end, and whether the array was closed there."""
+    """Return the events from `begin`, the position where they end, and whether the array was closed there."""
     events: list[Event] = []
     position = begin
     while True:
@@ -284,10 +283,10 @@ def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Ev
 
 
 def _scan_whole(text: str, position: int) -> tuple[Event, int]:
-    """The sound event at `position`, and where it ends. Raises ValueError or RecursionError if it is damaged.
+    """Return the valid event at `position` and its end. Raises ValueError or RecursionError if it is damaged.
 
-    An event is taken to end where another object follows. Where that is within it, or nothing follows, json finds the
-    end, on a short piece of the text (json counts all lines before a fault, which must not be millions).
+    The event is assumed to end where another object follows. If that is inside it, or nothing follows, json finds the end,
+    in a short piece of the text, because json counts all lines before an error.
     """
     if text[position] != "{":
         raise ValueError
@@ -302,13 +301,13 @@ def _scan_whole(text: str, position: int) -> tuple[Event, int]:
 
 
 def _scan_damaged(text: str, position: int, problems: Counter[str]) -> tuple[Event | None, int]:
-    """The event at `position` that JSON refuses: repaired if possible, and where to go on."""
+    """Return the invalid event at `position`, repaired if possible, and the position to continue at."""
     if text[position] != "{":
         problems["unreadable-event"] += 1
         start = _EVENT_START.search(text, position + 1)
         return None, start.start() if start else len(text)
     end = _NEXT_EVENT.search(text, position + 1) or _LAST_EVENT.search(text, position + 1)
-    if end is None:  # cut within this event; the caller counts the cut
+    if end is None:  # truncated in this event; counted by the caller
         return None, len(text)
     piece = text[position : end.start() + 1]
     found: Counter[str] = Counter()
@@ -327,7 +326,7 @@ def _scan_damaged(text: str, position: int, problems: Counter[str]) -> tuple[Eve
 
 
 def _repaired(text: str, problems: Counter[str]) -> str:
-    """Text with JSON's own faults mended: wrong escapes, raw control characters, NaN and its kin, trailing commas."""
+    """Return text with invalid JSON repaired: wrong escapes, raw control characters, NaN and infinities, trailing commas."""
 
     def mend(match: re.Match[str]) -> str:
         if match.lastgroup == "number":

@@ -1,5 +1,5 @@
-"""Host and device spans out of a profiler's events: nesting, launches, shapes, threads, and impossible data.
+"""Builds host and device spans from a profiler's events: nesting, launches, shapes, threads, and checks for impossible data.
 
-`spans.read_tables` makes the tables of one rank. `external_ids.py` says which op made a call, and `launches.py` which call
-launched a kernel.
+`spans.read_tables` builds the tables of one rank. `external_ids.py` finds the op that made a call, and `launches.py` finds the
+call that launched a kernel.
 """

@@ -1,15 +1,15 @@
-"""Which op made a runtime call, by the `External id` that Kineto writes on calls and kernels.
+"""Finds the op that made a runtime call, by the `External id` that Kineto writes on calls and kernels.
 
     made_by = CallOwners.of(spans, ids, named)
-    made_by.names_ops     # whether the External ids of this file are ids of ops; None if no call tells
+    made_by.names_ops     # whether the External ids of this file are ids of ops; None if no call has a known id
     made_by.op            # per host row: the row of the op that made the call, or NONE
 
 Note [Threads that reuse ids]
-    CUPTI records the lower 32 bits of a caller's pthread id, and Kineto files the call under the first system thread that
-    had this id. Threads that live for one step only, such as the replicas of nn.DataParallel, get the ids of earlier threads.
-    From the second step on, their calls are therefore filed under a thread that has ended. The External id is right for all
-    of them, because the profiler pushes it on the calling thread when an op begins. So the id decides. Nesting on the thread
-    decides only where a call names no op, or names one that does not contain it in time.
+    CUPTI records the lower 32 bits of a caller's pthread id, and Kineto assigns the call to the first system thread with this
+    id. Threads that live for one step only, such as the replicas of nn.DataParallel, reuse the ids of earlier threads. From
+    the second step, their calls are therefore assigned to a thread that has ended. The External id is right in all cases,
+    because the profiler pushes it on the calling thread when an op begins. So the id is used first. Nesting on the thread is
+    only used if a call names no op, or one that does not contain it in time.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from traces.model.trace import NONE, Column, HostSpans
 
 @dataclass(frozen=True)
 class CallOwners:
-    """`op` has for each host span the row of the op that made it, or NONE: only calls have one."""
+    """The op that made each host span, as a row in `op`, or NONE. Only calls have one."""
 
     op: Column
     names_ops: bool | None
 
     @classmethod
     def of(cls, spans: HostSpans, ids: Column, named: Column) -> CallOwners:
-        """`ids` are the ids of ops, `named` the External ids of calls; NONE on all other rows.
+        """Find the owners. `ids` are the ids of ops, `named` the External ids of calls; NONE on all other rows.
 
-        External ids are ids of ops if most calls lie within the op that they name. From torch 1.12 to 2.3 they are copies of
-        the correlation instead: those that happen to be the id of an op lie elsewhere.
+        External ids are ids of ops if most calls are inside the op that they name. From torch 1.12 to 2.3 they are copies of
+        the correlation instead, and calls are not inside the op that happens to have this id.
         """
         owner = np.full(len(spans), NONE, "i4")
         calls = np.flatnonzero(named > 0)
@@ -50,7 +50,7 @@ class CallOwners:
         return cls(owner, True)
 
     def in_order(self, order: Column) -> CallOwners:
-        """The same for a table of the rows `order`."""
+        """Return the same for a table of the rows `order`."""
         place = np.empty(len(order) + 1, "i4")
         place[order], place[NONE] = np.arange(len(order)), NONE
         return CallOwners(place[self.op[order]], self.names_ops)
@@ -61,9 +61,9 @@ class CallOwners:
         spans.thread[calls] = spans.thread[self.op[calls]]
 
     def hang_under_ops(self, spans: HostSpans, ids: Column) -> None:
-        """Make each call a child of its op where nesting by time put it into another op. `spans` are nested.
+        """Make each call a child of its op if nesting by time put it into another op. `spans` are nested.
 
-        What lies between an op and its call, such as Python frames, stays between them.
+        Spans between an op and its call, such as Python frames, stay between them.
         """
         calls = np.flatnonzero(self.op != NONE)
         above = spans.parent[calls]
@@ -76,8 +76,10 @@ class CallOwners:
 
 
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
-    """For each wanted id the row that has it, else NONE. Of several rows, the last that starts no later than `before_ns`, or
-    the first of them if all start later."""
+    """Return the row with each wanted id, else NONE.
+
+    If several rows have the id, returns the last that starts no later than `before_ns`, or the first if all start later.
+    """
     rows = np.flatnonzero(ids > 0)
     if not len(rows) or not len(wanted):
         return np.full(len(wanted), NONE, "i4")
@@ -85,7 +87,7 @@ def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Colum
     of_rows = ids[rows]
     first, end = np.searchsorted(of_rows, wanted), np.searchsorted(of_rows, wanted, side="right")
     found = np.where(first < end, rows[np.minimum(first, len(rows) - 1)], NONE)
-    for place in np.flatnonzero(end - first > 1).tolist():  # ids are given twice in joined files only
+    for place in np.flatnonzero(end - first > 1).tolist():  # ids occur twice only in joined files
         several = rows[first[place] : end[place]]
         at = int(np.searchsorted(start_ns[several], before_ns[place], side="right"))
         found[place] = several[max(at - 1, 0)]

@@ -1,14 +1,14 @@
-"""Durations that cannot be true. The importer counts them and sets them to 0, so they are in no figure.
+"""Finds impossible durations. The importer counts them and sets them to 0, so they are not in any figure.
 
     overlapping(device, dependent_launch=True)    # a mask of kernels, see Note [One after another]
-    longer_than(spans, window_ns)                 # a mask of spans that lasted longer than the recording
+    longer_than(spans, window_ns)                 # a mask of spans longer than the recording
 
 Note [One after another]
     A stream runs its kernels one after another. Two of them overlap only
     * by up to a microsecond, because times are rounded;
-    * within one launch of a CUDA graph, whose branches run at the same time;
-    * on NVIDIA GPUs of compute capability 9.0 and newer, by programmatic dependent launch: a kernel may begin before the one
-      before it has ended, but it does not end first.
+    * within one launch of a CUDA graph, whose branches run concurrently;
+    * on NVIDIA GPUs of compute capability 9.0 and newer, with programmatic dependent launch: a kernel may begin before the
+      previous one has ended, but it does not end first.
     In any other overlap the end of the earlier kernel is wrong: profilers of AMD GPUs have written ends that are seconds late.
 """
 
@@ -26,13 +26,13 @@ _DEPENDENT_LAUNCH_SINCE = 9  # the major compute capability
 
 
 def has_dependent_launch(properties: list[dict[str, Any]], is_amd: bool) -> bool:
-    """Whether a GPU with these properties may have programmatic dependent launch; yes if they are unknown."""
+    """Whether a GPU with these properties may use programmatic dependent launch; True if they are unknown."""
     majors = [told for of in properties if type(told := of.get("computeMajor")) is int]
     return not is_amd and (not majors or max(majors) >= _DEPENDENT_LAUNCH_SINCE)
 
 
 def overlapping(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """A mask of the kernels that end too late for the kernels after them on their stream, see Note [One after another]."""
+    """Return a mask of kernels that end too late, given the later kernels on their stream, see Note [One after another]."""
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)
     kernels = kernels[np.lexsort((spans.start_ns[kernels], spans.stream[kernels], spans.device[kernels]))]
@@ -41,7 +41,7 @@ def overlapping(device: DeviceColumns, dependent_launch: bool) -> Column:
     for rows in np.split(kernels, bounds):
         starts, latest = spans.start_ns[rows], spans.end_ns[rows] - ROUNDING_NS
         launch = np.where(device.correlation[rows] > 0, device.correlation[rows], -1 - np.arange(len(rows)))
-        after = np.searchsorted(starts, latest)  # the first kernel that does not begin before the end of this one
+        after = np.searchsorted(starts, latest)  # the first kernel that begins at or after the end of this one
         for place in np.flatnonzero(after > np.arange(len(rows)) + 1).tolist():
             later = slice(place + 1, after[place])
             wrong = launch[later] != launch[place]
@@ -52,7 +52,7 @@ def overlapping(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def longer_than(spans: DeviceSpans | HostSpans, window_ns: int) -> Column:
-    """A mask of the spans that lasted longer than the whole recording; `window_ns` is 0 where that is unknown."""
+    """Return a mask of spans longer than the recording. `window_ns` is 0 if its length is unknown."""
     if not window_ns:
         return np.zeros(len(spans), bool)
     return np.asarray(spans.duration_ns > window_ns + ROUNDING_NS)

@@ -1,28 +1,28 @@
-"""Which call launched each device span, and what the recording lost of the two.
+"""Finds the call that launched each device span, and counts calls and device spans that the recording lost.
 
     found = Launches.of(host, device, names_ops)
     found.launch      # per device span: a row of the host table, or NONE
     found.backlog     # a mask: work that was launched before the recording began
 
-A device span and the call that launched it carry the same correlation id. Flow events are not used: in newer files most of
-their ends have no start.
+A device span and its launching call have the same correlation id. Flow events are not used: in newer files, most of their ends
+have no start.
 
 Note [One correlation, several calls]
-    A file that names a launch twice (cudaLaunchKernel, and within it cuLaunchKernel) has the outer call decide. Where separate
-    calls have one id, which files joined from several processes do, the call whose External id is the device span's launched
-    it; where that does not decide, the last call that began before the device span did.
+    If a file contains a launch twice (cudaLaunchKernel, and inside it cuLaunchKernel), the outer call is used. Files joined
+    from several processes may have separate calls with the same id. Then the call with the device span's External id launched
+    it; if that is ambiguous, the last call that began before the device span.
 
 Note [Backlog]
-    Where the GPU lags behind the host, a recording begins with work of the steps before it. Streams execute work in order, and
-    CUPTI counts correlation ids upward. So work without a call is backlog if it runs before all work of its stream that was
-    launched within the recording, and if its id, where it has one, is below those of all recorded calls. It belongs to no step.
-    Any other work without a call was launched while calls were being recorded: the call is missing.
+    If the GPU lags behind the host, a recording begins with work of earlier steps. Streams execute work in order, and CUPTI's
+    correlation ids increase. So work without a call is backlog if it runs before all work of its stream that was launched
+    during the recording, and its id, if any, is below those of all recorded calls. It belongs to no step. Any other work
+    without a call was launched while calls were being recorded: the call is missing.
 
 Note [Lost kernels]
-    A profiler whose buffers are full, or that does not get all of them, drops device records and keeps the calls. Then a GPU
-    looks idle while it worked. So launching calls without device work are counted, except
-    * while a stream is captured, when a launch becomes a node of a graph and nothing runs;
-    * calls that the file names twice, if one of the two has its work.
+    A profiler with full or missing buffers drops device records but keeps the calls, so a busy GPU looks idle. Launch calls
+    without device work are therefore counted, except
+    * during stream capture, when a launch becomes a graph node and nothing runs;
+    * calls that the file contains twice, if one of the two has work.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
 @dataclass
 class HostColumns:
-    """Host spans, with the ids that join them to each other and to the device's. Each column has a number per span."""
+    """Host spans with the ids that link them to each other and to device spans. Each column has one number per span."""
 
     spans: HostSpans
     op: Column  # the id of an op, else NONE
-    named: Column  # of a runtime call: its External id, which may be the id of the op that made it; else NONE
+    named: Column  # External id of a runtime call, which may be the id of the op that made it; else NONE
     correlation: Column  # of a runtime call, else NONE
 
 
 @dataclass
 class DeviceColumns:
-    """Device spans with their ids; 0 or less where there is none."""
+    """Device spans with their ids; 0 or less if there is none."""
 
     spans: DeviceSpans
     named: Column  # the External id
@@ -62,15 +62,15 @@ class DeviceColumns:
 
 @dataclass
 class Launches:
-    """Per device span."""
+    """The launch of each device span."""
 
-    launch: Column  # the row of the host span that launched it, or NONE
-    ambiguous: Column  # a mask: several calls have its correlation id, see Note [One correlation, several calls]
+    launch: Column  # row of the host span that launched it, or NONE
+    ambiguous: Column  # a mask: several calls have the same correlation id, see Note [One correlation, several calls]
     backlog: Column  # a mask: launched before the recording began, see Note [Backlog]
 
     @classmethod
     def of(cls, host: HostColumns, device: DeviceColumns, names_ops: bool) -> Launches:
-        """`host` is nested; `names_ops`: External ids are those of ops."""
+        """Find the launches. `host` is nested. `names_ops`: External ids are ids of ops."""
         calls = _calls(host)
         launch = np.full(len(device.spans), NONE, "i4")
         joined = np.flatnonzero(device.correlation > 0)
@@ -92,7 +92,9 @@ class Launches:
 
 
 def lost(host: HostColumns, launch: Column, strings: Strings) -> int:
-    """How many launching calls lost their device work, see Note [Lost kernels]. `launch` is that of the device spans."""
+    """Return the number of launch calls whose device work was lost, see Note [Lost kernels]. `launch` is that of the device
+    spans.
+    """
     spans = host.spans
     is_call = spans.kind == HostKind.RUNTIME
     launching = np.flatnonzero(is_call & (host.correlation > 0) & matching(spans.name, _LAUNCHES, strings))
@@ -105,26 +107,26 @@ def lost(host: HostColumns, launch: Column, strings: Strings) -> int:
     inner = launching[is_launch[spans.parent[launching]]]
     worked[inner] |= worked[spans.parent[inner]]
     worked[spans.parent[inner[worked[inner]]]] = True
-    is_launch[inner] = False  # the call around it counts for both
+    is_launch[inner] = False  # the enclosing call counts for both
     without = np.flatnonzero(is_launch[:-1] & ~worked[:-1])
     begins = np.sort(spans.start_ns[is_call & matching(spans.name, _BEGIN_CAPTURE, strings)])
     ends = np.sort(spans.end_ns[is_call & matching(spans.name, _END_CAPTURE, strings)])
     at_ns = spans.start_ns[without]
-    # Captures that are open at a time; those that began before the recording only end in it.
+    # The number of captures in progress. Captures that began before the recording only have an end.
     begun_before = max(int((np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)), 0)
     open_captures = begun_before + np.searchsorted(begins, at_ns, side="right") - np.searchsorted(ends, at_ns)
     return int((open_captures <= 0).sum())
 
 
 def _calls(host: HostColumns) -> Column:
-    """The correlation id of each call, NONE within a call of the same id: the outer one decides."""
+    """Return the correlation id of each call, NONE inside a call with the same id: the outer one is used."""
     parent = host.spans.parent
     inner = (host.correlation > 0) & (parent != NONE) & (host.correlation == host.correlation[parent])
     return np.asarray(np.where(inner, NONE, host.correlation))
 
 
 def _decide(launch: Column, host: HostColumns, device: DeviceColumns, calls: Column, rows: Column) -> None:
-    """Let External ids decide which of several calls launched the device spans of `rows`."""
+    """Use External ids to decide which of several calls launched the device spans `rows`."""
     named: dict[tuple[int, int], list[int]] = {}
     for call in np.flatnonzero((calls > 0) & np.isin(calls, device.correlation[rows])).tolist():
         named.setdefault((int(calls[call]), int(host.named[call])), []).append(call)
@@ -137,7 +139,7 @@ def _decide(launch: Column, host: HostColumns, device: DeviceColumns, calls: Col
 
 
 def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
-    """See Note [Backlog]. Nothing is backlog in a recording without calls."""
+    """Return the backlog, see Note [Backlog]. A recording without calls has none."""
     called = calls[calls > 0]
     if not len(called):
         return np.zeros(len(launch), bool)
@@ -146,7 +148,9 @@ def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
 
 
 def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
-    """A mask of the work without a call that begins before all work of its stream that has one; of none if no work has one."""
+    """Return a mask of work without a call that begins before all launched work of its stream; empty if no work has a
+    launch.
+    """
     found = spans.is_work & (launch == NONE)
     launched = spans.is_work & (launch != NONE)
     if not launched.any():

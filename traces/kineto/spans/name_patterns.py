@@ -1,8 +1,8 @@
-"""Rows of a table by a pattern of their names.
+"""Selects rows of a table by a pattern of their names.
 
     matching(host.name, re.compile("ProfilerStep#"), strings)  # a mask
 
-Names are matched once per distinct text, never once per row.
+Each distinct text is matched only once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from traces.model.trace import Column, Strings
 
 
 def matching(names: Column, pattern: re.Pattern[str], strings: Strings) -> Column:
-    """Which rows have a name that the pattern matches at its start."""
-    matches = np.zeros(len(strings) + 1, bool)  # the last answers for NONE
+    """Return a mask of rows with a name that matches the pattern at its start."""
+    matches = np.zeros(len(strings) + 1, bool)  # the last element is for NONE
     for index in np.unique(names).tolist():
         matches[index] = index >= 0 and pattern.match(strings[index]) is not None
     return np.asarray(matches[names])

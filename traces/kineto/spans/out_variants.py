@@ -1,12 +1,13 @@
-"""Which of an op's arguments are results that it writes into: those of `out=`, which stand last and are no operands.
+"""Finds arguments that an op writes results into (`out=`). They come last and are not operands.
 
     results_among("aten::mm", ["float", "float", "float"])           # 1: torch.mm(a, b, out=c)
     results_among("aten::mm", ["float", "float"])                    # 0
     results_among("aten::add", ["float", "float", "Scalar", "float"])  # 1
 
-torch's schemas tell operands from results, by overload ("aten::mm.out"). Profilers mostly write the op's name alone; then the
-number of its arguments tells, for an out variant has one more for each result. Where another overload has as many, and tensors
-in the same places (max(self, other) and max(self, dim, keepdim) are none), it cannot be told, and the op is not in the table.
+torch's schemas distinguish operands from results by overload ("aten::mm.out"). Profilers usually write only the op name. Then
+the number of arguments decides, because an out variant has one more per result. If another overload has the same number of
+arguments, with tensors in the same places (max(self, other) and max(self, dim, keepdim) do not count), the case is ambiguous,
+and the op is not in the table.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-# Of all ops of ATen in torch 2.13 that have out variants, a line each: arguments in all, results among them, the ops' names.
-# Made from torch's own registry; `tests/traces/kineto/test_shapes.py` compares the two.
+# All ATen ops of torch 2.13 with out variants. Each line: number of arguments, number of results, op names.
+# Generated from torch's registry; `tests/traces/kineto/test_shapes.py` compares the two.
 _TABLE = Path(__file__).with_suffix(".txt")
 _NO_TENSORS = frozenset({"", "Scalar", "ScalarList", "Int", "Bool", "Double", "String", "Device", "Generator", "None"})
 
@@ -32,13 +33,13 @@ def _results_by_arguments() -> dict[str, dict[int, int]]:
 
 
 def may_write_into_arguments(op: str) -> bool:
-    """Whether there is an out variant of the op, given with or without overload ("aten::mm.out", "aten::mm")."""
+    """Whether the op, with or without overload ("aten::mm.out", "aten::mm"), has an out variant."""
     name, _, overload = op.removeprefix("aten::").partition(".")
     return op.startswith("aten::") and (name in _results_by_arguments() or overload.endswith("out"))
 
 
 def results_among(op: str, types: Sequence[object]) -> int:
-    """How many of the op's last arguments are results, by its name and its arguments' types as the profiler wrote them."""
+    """Return how many of the op's last arguments are results, given its name and argument types as written by the profiler."""
     name, _, overload = op.removeprefix("aten::").partition(".")
     if overload and not overload.endswith("out"):
         return 0

@@ -1,24 +1,24 @@
-"""Calls of Python functions in a profile: whose they are, and which are worth a row.
+"""Filters Python function calls in a profile: removes this tool's own calls and short ones.
 
     kept = scripts_calls(parent, is_call, names)    # a mask: without the tool's own functions and what they called
-    trace = folded(profile)                         # without functions that only come and go
+    trace = folded(profile)                         # without short functions that run no op
 
-Kineto's stacks are calls: a row for each Python function ("train.py(8): step"), C function ("<built-in method conv2d ...>") and
-module ("nn.Module: Conv2d_0"). Of C++ they have the ops that ran within those, each in the one that called it, and the calls of
-the CUDA runtime; frames of other C++ functions no profile has.
+Kineto's stacks are calls: one row per Python function ("train.py(8): step"), C function ("<built-in method conv2d ...>") and
+module ("nn.Module: Conv2d_0"). Ops and CUDA runtime calls are inside the calls that made them. Profiles contain no frames of
+other C++ functions.
 
 Note [Whose call is it]
-    A recorded or replaying script runs functions of this tool too: around each call of a module, and on the virtual GPU below
-    each op. They are known by file, line and name. What they call in turn is the script's again where it leads to an op, or to
-    a file that is neither torch's nor Python's own: they stand around modules, losses and loaders, and call no such thing else.
-    Of a thread that this tool started (one that writes a timeline) nothing is the script's.
+    This tool's functions also run in a recorded or replaying script: around module calls and, on the virtual GPU, below each
+    op. They are recognized by file, line and name. A call made by them belongs to the script if it leads to an op, or to a file
+    outside of torch and Python. Our functions wrap modules, losses and loaders, and call no such files otherwise.
+    On threads that this tool started (one that writes a timeline), no call belongs to the script.
 
 Note [Folding]
-    Most calls of a profile are of functions that run no op and take a microsecond or two (`isinstance`, `__getattr__`): their
-    rows tell of the profiler's own cost, and make a file up to three times its size. A function none of whose calls runs an op,
-    and whose calls take less than 10 us on average, is folded: its time is its callers', as in a flame graph that leaves out
-    what is too narrow to see. Whole functions go, so that what is told of those that stay is exact. Modules always stay.
-    `benchmarks/trace_file.py --stacks` prints what that makes of a file.
+    Most calls in a profile run no op and take a microsecond or two (`isinstance`, `__getattr__`). Their rows mostly measure the
+    profiler's own overhead and make a file up to three times as large. A function is folded if none of its calls runs an op and
+    they take less than 10 us on average. Its time then belongs to its callers, as in a flame graph that omits narrow frames.
+    All calls of a function are removed together, so the figures of the others remain exact. Modules are always kept.
+    `benchmarks/trace_file.py --stacks` prints the effect on file size.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _ROOT = Path(__file__).resolve().parents[3]
 _ROOMS = ("traces", "tracer", "replayer")
 _CALL = re.compile(r"(?P<file>[^<>]+\.py)\((?P<line>\d+)\): (?P<name>.+)")
 _MODULE = "nn.Module: "
-_LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}  # which our functions call, too
+_LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}  # libraries that our functions call too
 
 _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 
 
 def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Column:
-    """Which rows stay without the tool's own functions and what only they called, see Note [Whose call is it].
+    """Return a mask of the rows to keep, see Note [Whose call is it].
 
-    Rows are those of one profile, callers before what they call; `parent` is the row around each, or NONE. Rows that are no
-    calls all stay.
+    Rows belong to one profile, callers before callees. `parent` is the enclosing row, or NONE. Rows that are not calls are
+    kept.
     """
     whose = {name: _whose(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
     if _TOOLS not in whose.values():
@@ -60,13 +60,13 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
     above, calls = parent.tolist(), is_call.tolist()
     of_script = [not call or whose[name] == _SCRIPTS for name, call in zip(names, calls, strict=True)]
     leads_back = holding(parent, np.array(of_script, bool)).tolist()
-    is_ours = [False] * (len(above) + 1)  # whether the innermost call around or at a row is the tool's; the last is for NONE
+    is_ours = [False] * (len(above) + 1)  # whether the innermost call at or around a row is the tool's; the last is for NONE
     begins = [*(call and name.startswith("threading.py(") for name, call in zip(names, calls, strict=True)), False]
     in_own_thread = [False] * (len(above) + 1)
     stays = [True] * len(above)
     for row, outer in enumerate(above):
         is_ours[row] = is_ours[outer]
-        begins[row] = begins[row] and (outer == NONE or begins[outer])  # how Python begins a thread
+        begins[row] = begins[row] and (outer == NONE or begins[outer])  # how Python starts a thread
         in_own_thread[row] = in_own_thread[outer] or (begins[outer] and whose.get(names[row]) == _TOOLS)
         if calls[row]:
             is_ours[row] = whose[names[row]] == _TOOLS or (is_ours[outer] and not leads_back[row])
@@ -77,7 +77,7 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
 
 
 def folded(profile: Trace) -> Trace:
-    """The profile without the tool's functions and without those of Note [Folding]; names that nothing has any more go too."""
+    """Return the profile without the tool's functions, those of Note [Folding], and names that are no longer used."""
     host = profile.host
     is_call = host.kind == HostKind.PYTHON
     if not is_call.any():
@@ -88,7 +88,7 @@ def folded(profile: Trace) -> Trace:
 
 
 def is_fleeting(trace: Trace) -> Column:
-    """Which host rows are calls of functions that Note [Folding] folds."""
+    """Return a mask of host rows with calls of functions that Note [Folding] folds."""
     host = trace.host
     is_call = host.kind == HostKind.PYTHON
     places = len(trace.strings)
@@ -102,7 +102,7 @@ def is_fleeting(trace: Trace) -> Column:
 
 
 def holding(parent: Column, rows: Column) -> Column:
-    """Of rows that lie within each other, outer ones first: a mask of `rows` and of all that one of them lies in."""
+    """Return a mask of `rows` and all rows that enclose one of them. Outer rows come before inner ones."""
     above, holds = parent.tolist(), [*rows.tolist(), False]
     for row in range(len(above) - 1, -1, -1):
         holds[above[row]] |= holds[row]
@@ -110,7 +110,7 @@ def holding(parent: Column, rows: Column) -> Column:
 
 
 def _without(trace: Trace, goes: Column) -> Trace:
-    """Without these host rows; what they enclosed lies in what enclosed them."""
+    """Return the trace without these host rows. Their children move to the enclosing row."""
     above, gone = trace.host.parent.tolist(), [*goes.tolist(), False]
     for row, outer in enumerate(above):
         if gone[outer]:
@@ -143,8 +143,10 @@ def _whose(call: str) -> int:
 
 @cache
 def _lines_of(file: str) -> dict[str, list[range]]:
-    """By name, the lines of the functions of a file of this tool; none where it has no such file. A call that had begun before
-    the profile did is noted with the line at which it was."""
+    """Return the line ranges of functions in a file of this tool, by name; empty if there is no such file.
+
+    A call that began before the profile is recorded with its current line, so whole ranges are needed.
+    """
     try:
         code = compile((_ROOT / file).read_bytes(), file, "exec")
     except OSError:

@@ -1,11 +1,11 @@
-"""Input shapes and dtypes of ops, as text, each distinct combination worked out once.
+"""Converts input shapes and dtypes of ops to text. Each distinct combination is converted once.
 
-Shapes(strings).ids(names, keys_of([{"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}]))
-# the string ids of "2,3" and "float32"
+    Shapes(strings).ids(names, keys_of([{"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}]))
+    # the string ids of "2,3" and "float32"
 
-What the file does not tell stays untold: the dtypes of the tensors of a list are empty, for the profiler writes "TensorList" in
-their place, and a list longer than it cares to write is UNTOLD_LIST. Tensors that an op writes its result into (`out=`) are no
-inputs and are left out; see out_variants.py.
+Unknown facts stay unknown. The dtypes of tensors in a list are empty, because the profiler only writes "TensorList". A list
+that is too long for the profiler to write is UNTOLD_LIST. Result tensors (`out=`) are not inputs and are omitted; see
+out_variants.py.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _BETWEEN = b',"|"],['
 
 
 class Shapes:
-    """From an op's name and its `Input Dims` and `Input type`, as JSON text, to its shapes and dtypes."""
+    """Converts an op's name and its `Input Dims` and `Input type`, as JSON text, to shapes and dtypes."""
 
     def __init__(self, strings: Strings, only_inputs: bool = False) -> None:
-        """`only_inputs`: results are left out already, and so are arguments that are no tensors."""
+        """`only_inputs`: results and non-tensor arguments are already omitted."""
         self._strings = strings
         self._only_inputs = only_inputs
         self._inputs: dict[bytes, tuple[list[Any] | None, list[Any]]] = {}
@@ -39,7 +39,7 @@ class Shapes:
         self._pairs: list[tuple[int, int]] = []
 
     def ids(self, names: Column, keys: list[bytes]) -> tuple[Column, Column]:
-        """The string ids of shapes and dtypes, NONE where not recorded; so everywhere if nothing has a shape."""
+        """Return the string ids of shapes and dtypes, NONE where not recorded. If no op has a shape, all are NONE."""
         distinct = dict.fromkeys(keys)
         for key in distinct:
             if key not in self._inputs:
@@ -67,7 +67,7 @@ class Shapes:
         return row
 
     def _leave_out_results(self, names: Column, keys: list[bytes], rows: Column) -> None:
-        """Of ops that may have any; each distinct call is looked at once."""
+        """Omit results of ops that may have any. Each distinct call is checked once."""
         asked = [index for index in np.unique(names).tolist() if may_write_into_arguments(self._strings[index])]
         at = np.flatnonzero(np.isin(names, asked))
         calls, first, which = np.unique(names[at] * np.int64(1 << 32) + rows[at], return_index=True, return_inverse=True)
@@ -81,11 +81,13 @@ class Shapes:
 
 
 def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
-    """The dims and types in the arguments of ops as text `DIMS,TYPES`. All are written in one go and cut apart: three
-    times as fast as one by one."""
+    """Return the dims and types in ops' arguments as text `DIMS,TYPES`.
+
+    Serializing all at once and splitting the text is three times as fast as one by one.
+    """
     dims = list(map(dict.get, args, repeat("Input Dims")))
     if dims.count(None) == len(dims):
-        dims = list(map(dict.get, args, repeat("Input dims")))  # as spelt in 2020
+        dims = list(map(dict.get, args, repeat("Input dims")))  # the spelling of 2020
         if dims.count(None) == len(dims):
             return [NO_SHAPES] * len(dims)
     types = list(map(dict.get, args, repeat("Input type")))
@@ -93,8 +95,10 @@ def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def json_rows(*columns: Sequence[Any]) -> list[bytes]:
-    """Each row of some columns as JSON text without brackets; nothing if one is nested deeper than orjson writes, or if a value
-    of someone's is the mark between rows."""
+    """Return each row of some columns as JSON text without brackets.
+
+    Returns nothing if a row is nested too deeply for orjson, or if a value equals the separator between rows.
+    """
     try:
         text = orjson.dumps(list(zip(*columns, repeat(_MARK), strict=False)))
     except orjson.JSONEncodeError:
@@ -111,8 +115,10 @@ def _key(dims: Any, types: Any) -> bytes:
 
 
 def layouts_of(args: Sequence[dict[str, Any]]) -> list[str]:
-    """How the images among the inputs of ops lie in memory, "" where that was not told; see layouts.py. Results that an op
-    writes into count too: they lie as what they are made of."""
+    """Return the memory layout of the image inputs of ops, "" if unknown; see layouts.py.
+
+    `out=` results count too: their layout is that of their contents.
+    """
     noted = [text if text in LAYOUTS else "" for text in map(dict.get, args, repeat(LAYOUT_ARG))]
     strides = list(map(dict.get, args, repeat("Input Strides")))
     if strides.count(None) == len(strides):
@@ -124,7 +130,7 @@ def layouts_of(args: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _tensors(dims: list[Any], strides: list[Any]) -> Iterator[tuple[list[int], list[int]]]:
-    """Shape and stride of each tensor; those of a list are flattened."""
+    """Yield shape and strides of each tensor, flattening lists."""
     for dim, stride in zip(dims, strides, strict=False):
         if _is_shape(dim) and _is_shape(stride):
             yield dim, stride
@@ -133,8 +139,10 @@ def _tensors(dims: list[Any], strides: list[Any]) -> Iterator[tuple[list[int], l
 
 
 def describe(dims: list[Any], types: list[Any]) -> tuple[str, str | None]:
-    """The text of the shapes of at least one dimension, tensor lists flattened, and the dtypes of the same arguments
-    (None if no type was recorded, "" between the ';' where this one was not)."""
+    """Return the shapes with at least one dimension, and the dtypes of the same arguments, as text.
+
+    Tensor lists are flattened. The dtypes are None if no types were recorded; single unknown ones are "".
+    """
     shapes: list[str] = []
     dtypes: list[str] = []
     for position, dim in enumerate(dims):

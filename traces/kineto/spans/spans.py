@@ -1,10 +1,10 @@
-"""Host, device and memory tables out of the events of one rank.
+"""Builds the host, device and memory tables of one rank from its events.
 
     tables = read_tables(groups, clock, strings, problems)
     tables.device.launch  # rows of tables.host
 
-A device span points at the runtime call that launched it, by correlation (`launches.py`). The call's op is the one that its
-External id names, or, where it names none, the one around it on its thread (`external_ids.py`).
+A device span refers to the runtime call that launched it, found by correlation id (`launches.py`). The call's op is the one
+named by its External id or, failing that, the enclosing one on its thread (`external_ids.py`).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, 
 from traces.names.launch_configs import config_text
 
 _OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}
-_OTHER_STREAMS = ("xpu_", "mtia_", "privateuse1_")  # of whose queues some do not run their work in order
+_OTHER_STREAMS = ("xpu_", "mtia_", "privateuse1_")  # not all of their queues run work in order
 _LONGEST_WINDOW_US = 10**12  # eleven days
 _SYNC_ROWS = 1_000_000  # added to a stream's number
 _DIGITS = re.compile(r"-?\d+")
-# Of a frame's file: all up to the folder that packages or the standard library are in, else up to the last folder of a path
-# that begins at a root.
+# The part of a frame's file path to remove: up to the folder of packages or of the standard library; in other absolute paths,
+# up to the last folder.
 _FOLDERS = re.compile(
     r"\A(?:.*[/\\](?:(?:site|dist)-packages|python\d[\d.]*)[/\\]|(?:/|[A-Za-z]:[/\\]).*[/\\](?=[^/\\]*\(\d+\)))"
 )
@@ -54,13 +54,13 @@ _FOLDERS = re.compile(
 
 @dataclass
 class RankTables:
-    """One rank's tables. The `device` columns hold the profiler's numbers still, and the threads have no rank yet."""
+    """One rank's tables. `device` columns still contain the profiler's numbers, and threads have no rank yet."""
 
     threads: list[Thread]
     host: HostSpans
     device: DeviceSpans
     memory: MemoryEvents
-    comms: dict[int, Event]  # the arguments of the host spans that are about collectives, by row
+    comms: dict[int, Event]  # arguments of host spans about collectives, by row
 
 
 def read_tables(
@@ -72,7 +72,7 @@ def read_tables(
     *,
     dependent_launch: bool = True,
 ) -> RankTables:
-    """`notes` are those of a file that was exported from a trace; `dependent_launch` as in impossible.py."""
+    """Build the tables. `notes` come from a file exported by us; `dependent_launch` is as in impossible.py."""
     names, threads = cols.Names(strings), cols.Threads()
     host, comms = _read_host(groups, clock, names, threads, problems, notes)
     device = _read_device(groups, clock, names, problems, notes)
@@ -90,7 +90,7 @@ def read_tables(
     host.spans.thread = renumber[host.spans.thread]
     memory.thread = renumber[memory.thread]
     host, comms = _nested(host, owners, comms, problems)
-    if notes:  # the ids are ours, and the problems were counted when the trace was made
+    if notes:  # the ids are ours, and problems were counted in the first import
         spans = _launched(host, device, True, strings, Counter())
     else:
         spans = _launched(host, device, owners.names_ops, strings, problems)
@@ -100,7 +100,7 @@ def read_tables(
 def _exclude_impossible(
     groups: Groups, host: HostSpans, device: DeviceColumns, dependent_launch: bool, problems: Counter[str]
 ) -> None:
-    """Set durations that cannot be true to 0, and count them. See impossible.py."""
+    """Set impossible durations to 0 and count them. See impossible.py."""
     window_ns = _window_ns(groups)
     for spans in (host, device.spans):
         too_long = longer_than(spans, window_ns)
@@ -113,7 +113,7 @@ def _exclude_impossible(
 
 
 def _window_ns(groups: Groups) -> int:
-    """How long the profiler recorded, or 0 if the file does not say."""
+    """Return the length of the profiler's window, or 0 if the file does not contain it."""
     if WINDOW_CATEGORY not in groups.complete:
         return 0
     rows = groups.complete[WINDOW_CATEGORY]
@@ -122,7 +122,7 @@ def _window_ns(groups: Groups) -> int:
 
 
 def _told_by_kernels(host: HostColumns, device: DeviceColumns) -> Column:
-    """The External ids of calls; where a call has none, that of the device span that it launched."""
+    """Return the External ids of calls. If a call has none, uses the id of the device span that it launched."""
     lacking = np.flatnonzero((host.named <= 0) & (host.correlation > 0))
     telling = (device.named > 0) & (device.correlation > 0)
     if not len(lacking) or not telling.any():
@@ -136,7 +136,7 @@ def _told_by_kernels(host: HostColumns, device: DeviceColumns) -> Column:
 
 
 def _as_noted(threads: cols.Threads, spans: HostSpans, notes: ExportNotes) -> Column:
-    """For each of `threads` its row in the notes. Those that are not there, and have host spans, are added to them."""
+    """Return, for each of `threads`, its row in the notes. Threads that are not in the notes but have host spans are added."""
     row_of = {track: row for row, track in enumerate(notes.tracks)}
     used = np.bincount(spans.thread, minlength=len(threads))
     for row, (_, tid) in enumerate(threads.keys):
@@ -154,7 +154,7 @@ def _read_host(
     problems: Counter[str],
     notes: ExportNotes | None,
 ) -> tuple[HostColumns, dict[int, Event]]:
-    """The host spans, and by their rows the arguments of those that are about collectives."""
+    """Return the host spans, and the arguments of those about collectives by row."""
     shapes = Shapes(names.strings, only_inputs=notes is not None)
     parts: list[HostColumns] = []
     comms: dict[int, Event] = {}
@@ -206,7 +206,7 @@ def _read_host(
 def _nested(
     host: HostColumns, owners: CallOwners, comms: dict[int, Event], problems: Counter[str]
 ) -> tuple[HostColumns, dict[int, Event]]:
-    """The host spans in nesting order with their parents, and `comms` by their new rows."""
+    """Return the host spans in nesting order with their parents, and `comms` by the new rows."""
     spans = host.spans
     outer = np.array([_OUTER[kind] for kind in HostKind])[spans.kind]
     order = nesting_order(spans.thread, spans.start_ns, spans.duration_ns, outer, host.op)
@@ -260,7 +260,7 @@ def _read_device(
 
 
 def _external_ids(read: cols.EventColumns) -> Column:
-    """Of calls and device spans; spelt with a small letter until 2021."""
+    """Return the External ids of calls and device spans. Until 2021 the key was "external id"."""
     external = read.ids("External id")
     return external if (external > 0).any() else read.ids("external id")
 
@@ -268,7 +268,7 @@ def _external_ids(read: cols.EventColumns) -> Column:
 def _launched(
     host: HostColumns, device: DeviceColumns, names_ops: bool | None, strings: Strings, problems: Counter[str]
 ) -> DeviceSpans:
-    """The device spans, pointing at what launched them."""
+    """Return the device spans with references to the host spans that launched them."""
     if names_ops is None:
         names_ops = external_ids_are_ops(device.named, device.correlation)
     found = Launches.of(host, device, names_ops)
@@ -302,32 +302,34 @@ def _read_memory(events: list[Event], clock: TsUnit, threads: cols.Threads, prob
 
 
 def _stacks(texts: list[Any], strings: Strings) -> Column:
-    """The string ids of call stacks, NONE where there is none."""
+    """Return the string ids of call stacks, NONE where there is none."""
     given = [text if isinstance(text, str) else "" for text in texts]
     ids = {text: strings.add(shortened(text)) if text else NONE for text in dict.fromkeys(given)}
     return np.fromiter(map(ids.__getitem__, given), "i4", len(texts))
 
 
 def shortened(stack: str) -> str:
-    """The frames of a stack as python_function rows have them: files of libraries from their package on, others by name, so
-    that no folder of a person's is kept."""
+    """Return a stack with frames as in python_function rows, without user folders.
+
+    Library files are relative to their package's folder; for others, only the file name is kept.
+    """
     return ";".join(_FOLDERS.sub("", frame) for frame in stack.split(";"))
 
 
 def _configs(texts: list[bytes], strings: Strings) -> Column:
-    """The string ids of launch configurations, NONE where there is none."""
+    """Return the string ids of launch configurations, NONE where there is none."""
     configs = {text: config_text(orjson.loads(b"[%b]" % text)) if text else "" for text in dict.fromkeys(texts)}
     ids = {text: strings.add(config) if config else NONE for text, config in configs.items()}
     return np.fromiter(map(ids.__getitem__, texts), "i4", len(texts))
 
 
 def _id(numbers: Column) -> Column:
-    """0 is no id: Kineto writes it for what is no part of a graph."""
+    """Replace 0 by NONE: Kineto writes 0 for work outside of graphs."""
     return np.where(numbers > 0, numbers, NONE)
 
 
 def _told(told: Column, fallback: list[Any]) -> Column:
-    """What each event's arguments tell, else the number in its pid or tid (5, "5" or "stream 5")."""
+    """Return the numbers in the events' arguments, otherwise the number in the pid or tid (5, "5" or "stream 5")."""
     for row in np.flatnonzero(told == ABSENT).tolist():
         digits = _DIGITS.search(str(fallback[row]))
         told[row] = int(digits[0]) if digits and len(digits[0]) < 10 else 0
@@ -335,7 +337,7 @@ def _told(told: Column, fallback: list[Any]) -> Column:
 
 
 def _streams(read: cols.EventColumns, kind: DeviceKind) -> Column:
-    """The streams of device spans. Since April 2026, waits for a stream lie on a row of their own beside it."""
+    """Return the streams of device spans. Since April 2026, waits for a stream are on a separate row."""
     streams = _told(read.numbers("stream"), read.tids)
     if kind == DeviceKind.SYNC:
         streams[streams >= _SYNC_ROWS] -= _SYNC_ROWS

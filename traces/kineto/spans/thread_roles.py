@@ -1,4 +1,4 @@
-"""Which host thread is what: the training loop, the autograd engine, a data loader's helper.
+"""Determines the role of each host thread: training loop, autograd engine, data loader or other.
 
 renumber, threads = roles_of(threads, names, spans, strings)
 threads[0].role  # "main"
@@ -29,8 +29,10 @@ _ORDER = ("main", "backward", "loader", "other")
 def roles_of(
     threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings, unused: Column
 ) -> tuple[Column, list[Thread]]:
-    """For each row of `threads` its row among the threads by role (main first), and these. Those of `unused` are left out
-    (NONE)."""
+    """Return, for each row of `threads`, its row in the list sorted by role (main first), and that list.
+
+    Threads in `unused` are omitted (NONE).
+    """
     count = len(threads)
     known = [""] * count
     for (pid, tid), name in names.items():
@@ -45,8 +47,8 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # The first that tells the threads apart decides: step marks, optimizer steps, ops that autograd tied to a later
-    # backward, ops on threads that run no backward, ops, and last anything at all.
+    # Evidence for the main thread. The first kind that distinguishes threads decides: step marks, optimizer steps, ops with
+    # autograd numbers, ops on threads that run no backward pass, ops, and finally any span.
     evidence = [
         per_thread(is_annotation & matching(spans.name, STEP_MARK, strings)),
         per_thread(is_annotation & matching(spans.name, OPTIMIZER_STEP, strings)),

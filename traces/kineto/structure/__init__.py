@@ -1,5 +1,5 @@
-"""What the spans of a recording mean: steps, phases, DataParallel stages, collectives, devices.
+"""Finds the structure of a recording: steps, phases, DataParallel stages, collectives, devices.
 
-`steps.read_steps` finds steps by marks or by the rules that also cut a running script; `repeats.py` finds them by repeated
-structure.
+`steps.read_steps` finds steps from marks, or with the rules that also cut a running script. `repeats.py` finds them from
+repeated ops.
 """

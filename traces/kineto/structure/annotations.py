@@ -1,13 +1,13 @@
-"""Ranges that libraries and scripts put around the parts of a step, by the phase that they mean.
+"""Maps ranges of libraries and scripts to the phases that they mark.
 
     phase_of_annotation("## wait_for_batch ##")                                         # "loader": TorchRec and kin
     phase_of_annotation("[pl][profile][Strategy]SingleDeviceStrategy.batch_to_device")  # "h2d": Lightning
     phase_of_annotation("forward")                                                      # "forward": record_function, nvtx
     phase_of_annotation("## metrics:publish ##")                                        # ""
 
-A range means a phase by its whole name; a part of a part ("## forward:over_arch ##") means nothing by itself. Where torch's own
-ranges lie within (DataLoader, Optimizer.step), those tell more exactly. Backward passes are told by the autograd engine's own
-spans, and losses by their ops.
+The whole name must match; a range inside a phase ("## forward:over_arch ##") does not. torch's own ranges inside (DataLoader,
+Optimizer.step) are more exact and take precedence. Backward passes are found from the autograd engine's spans, and losses
+from their ops.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PHASE_OF = {name: phase for phase, names in _PHASES.items() for name in names.s
 
 
 def phase_of_annotation(text: str) -> str:
-    """One of the phases, or "" for a range that means none."""
+    """Return a phase, or "" for other ranges."""
     if match := _TORCHREC.match(text):
         text = match[1]
     elif match := _LIGHTNING.match(text):

@@ -1,14 +1,14 @@
-"""Communication between ranks, out of what torch.profiler writes of it.
+"""Reads communication between ranks from torch.profiler's events.
 
     collectives = read_collectives(tables, strings)
     collectives.bytes   # array([8196000, ...])
 
-Every backend wraps a collective in a range of its own name ("nccl:all_reduce", "gloo:all_reduce"). Around NCCL's lies an op
-`record_param_comms`, which since torch 2.3 tells counts, dtype and group, and since 2026 the communicator and the operation's
-number in it; before, the range's input shapes are all there is.
-The time is that of the NCCL kernels launched within the range, from the first one's start to the last one's end. Gloo has none:
-its range is on the thread that does the work, so it is the whole operation. A range of NCCL without kernels is only the time
-that the host took to enqueue the operation: how long that took is unknown.
+Every backend wraps a collective in a named range ("nccl:all_reduce", "gloo:all_reduce"). NCCL's range is inside an op
+`record_param_comms`. Since torch 2.3, that op has counts, dtype and group, and since 2026 the communicator and the sequence
+number. Older files only have the input shapes of the range.
+NCCL times run from the start of the first to the end of the last NCCL kernel launched in the range. Gloo launches no kernels:
+its range is on the working thread and covers the whole operation. An NCCL range without kernels only shows how long enqueueing
+took; the duration is unknown.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from traces.model.trace import NONE, Collectives, Column, DeviceKind, Ending, St
 from traces.names.collectives import SCALAR_TYPES, function_of
 from traces.rates.op_cost import itemsize, size_bytes
 
-_ON_DEVICE = ("nccl", "xccl")  # backends that execute on the GPU what the host enqueues
+_ON_DEVICE = ("nccl", "xccl")  # backends that enqueue work on the GPU
 _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
 
 
 def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
-    """One row per collective of the rank, ordered by start."""
+    """Return one row per collective of the rank, ordered by start."""
     ranges = {row: call for row in tables.comms if (call := function_of(strings[int(tables.host.name[row])])) != ("", "")}
     if not ranges:
         return Collectives.empty()
@@ -45,7 +45,7 @@ def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
         told = tables.comms.get(around, {})
         dtype, size_bytes = _size(told, tables.comms[row])
         group = told.get("Process Group Name", told.get("Process Group ID"))
-        communicator = told.get("Comms Id")  # beyond 63 bits, so text
+        communicator = told.get("Comms Id")  # exceeds 63 bits, so stored as text
         called_ns = int(host.start_ns[around if around != NONE else row])
         start_ns, end_ns = on_device.get(row, (called_ns, called_ns + int(host.duration_ns[row])))
         found.append(
@@ -69,7 +69,7 @@ def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
 
 
 def _kernel_times(tables: RankTables, strings: Strings, ranges: dict[int, Any]) -> dict[int, tuple[int, int]]:
-    """By range: the first start and the last end of the kernels that it launched."""
+    """Return, for each range, the first start and the last end of its kernels."""
     device, parent = tables.device, tables.host.parent
     launched = (device.kind == DeviceKind.KERNEL) & (device.launch != NONE) & matching(device.name, _KERNEL, strings)
     kernels: dict[int, list[int]] = {}
@@ -84,7 +84,7 @@ def _kernel_times(tables: RankTables, strings: Strings, ranges: dict[int, Any]) 
 
 
 def _size(told: Event, of_range: Event) -> tuple[str, int]:
-    """The dtype ("" if unknown) and the bytes (or NONE) of the rank's input."""
+    """Return the dtype ("" if unknown) and the size in bytes (or NONE) of the rank's input."""
     elements, scalar = _count(told.get("In msg nelems"), 1 << 48), told.get("dtype")
     if elements != NONE and isinstance(scalar, str) and scalar in SCALAR_TYPES:
         return SCALAR_TYPES[scalar], elements * itemsize(SCALAR_TYPES[scalar])

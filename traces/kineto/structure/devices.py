@@ -1,13 +1,13 @@
-"""The GPUs of one rank: which were used, what is known of them, and what torch calls them.
+"""Finds the GPUs of one rank: those in use, their properties and their torch index.
 
     devices, row_of, visible = read_devices(header, tables)
     row_of[2]   # 0: the profiler's device 2 is the first of `devices`
 
 Note [Agents]
-    NVIDIA's GPUs carry one number everywhere, which is torch's ("cuda:3"). Kernels on AMD carry agent numbers, which count the
-    processors too (2 on a machine with two of them and GPUs 0 to 7), while memory events carry torch's number. So neither
-    looks up its properties by number; the two are brought together by their order, and a GPU without memory events is
-    called by its place among those used.
+    On NVIDIA, a GPU has the same number everywhere: torch's ("cuda:3"). On AMD, kernels have agent numbers, which also count
+    processors (2 for the first GPU on a machine with two processors and GPUs 0 to 7), while memory events have torch's number.
+    So on AMD, properties are not looked up by number, and the two numberings are matched by order. A GPU without memory events
+    gets its position among the GPUs in use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from traces.model.trace import NONE, Device
 
 
 def properties_of(header: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a file says of each GPU of its machine."""
+    """Return the properties of each GPU listed in the file."""
     listed = header.get("deviceProperties", header.get("computeProperties"))
     return [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
 
@@ -35,8 +35,10 @@ def is_of_amd(header: dict[str, Any]) -> bool:
 
 
 def read_devices(header: dict[str, Any], tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
-    """The GPUs that were used (if none was: those listed), their rows by the number that `tables` have, and how many were
-    visible. On AMD the numbers of memory events in `tables` become those of kernels."""
+    """Return the GPUs in use, their rows by the number in `tables`, and the number of visible GPUs.
+
+    If no GPU was used, returns the listed ones. On AMD, memory events in `tables` are renumbered like kernels.
+    """
     properties = properties_of(header)
     by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}
     memory, spans = tables.memory, tables.device

@@ -1,21 +1,21 @@
-"""Steps of a recording that says nothing of steps: repeated structure.
+"""Finds steps in a recording without step marks on the host, from repeated structure.
 
     repeated_steps(host, device, strings)       # Repeats(starts_ns=[...], has_rest=False), or None
     gpu_step_marks(host, device, strings)       # GpuMarks(numbers=[5, 6], starts_ns=[...]), or None
 
 Note [Repeated ops]
-    The symbols are the main thread's outermost ops, and its launches outside of ops: each by its name and the names of the work
-    that was launched in it, a graph by its id. If the whole recording is the same unit of symbols again and again, at least
-    twice, each unit is a step. What is left at the end is an incomplete step. A unit alone is not enough, since the layers of
-    one network repeat as well. It must also hold kernels and what a loop does once in each iteration: launch a graph, copy
-    between host and device, or run an optimizer's kernels.
+    The symbols are the main thread's outermost ops and its launches outside of ops. A symbol consists of its name and the names
+    of the work launched in it; a graph is represented by its id. If the whole recording repeats one unit of symbols at least
+    twice, each unit is a step. The remainder at the end is an incomplete step. Layers of a network repeat too, so a unit must
+    also contain kernels and something that a loop does once per iteration: launch a graph, copy between host and device, or
+    run an optimizer's kernels.
 
-    If graphs are launched and the rest does not repeat (a loop that warms up and captures before it replays), the sequence of
-    graph launches alone is taken, from the first one on. What came before is no step.
+    If graphs are launched and the rest does not repeat (a loop that warms up and captures before it replays), only the sequence
+    of graph launches is used, from the first one. Anything before it is not a step.
 
 Note [Step marks on the GPU]
-    A profiler projects its step marks to the GPU's timeline, and some files hold that projection alone. Work that runs within
-    such a mark was launched in its step, so a step begins on the host with the first launch of that work.
+    Profilers project step marks to the GPU's timeline, and some files contain only that projection. Work that runs within such
+    a mark was launched in its step, so the step begins on the host with the first launch of that work.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|f
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Where steps begin on the host; the last one ends with the recording. `has_rest`: it is a part of a step only."""
+    """Step starts on the host. The last step ends with the recording; with `has_rest` it is incomplete."""
 
     starts_ns: list[int]
     has_rest: bool
@@ -46,14 +46,14 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class GpuMarks:
-    """Steps that are marked on the GPU alone: their numbers, and where they begin on the host."""
+    """Steps that are marked only on the GPU: their numbers, and their starts on the host."""
 
     numbers: list[int]
     starts_ns: list[int]
 
 
 def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> GpuMarks | None:
-    """See Note [Step marks on the GPU]; None where there are none, or where none of the work in a mark has a known launch."""
+    """See Note [Step marks on the GPU]. Returns None if there are no marks, or if no work in a mark has a known launch."""
     rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
     rows = rows[matching(device.name[rows], STEP_MARK, strings)]
     if not len(rows):
@@ -74,7 +74,7 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
 
 
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
-    """See Note [Repeated ops]; None where nothing repeats, or where a repeated unit may be a layer as well."""
+    """See Note [Repeated ops]. Returns None if nothing repeats, or if the repeated unit could be a layer."""
     calls = _calls(host, device, strings)
     unit = _unit([call.symbol for call in calls])
     if unit and any(call.is_once for call in calls[:unit]) and any(call.computes for call in calls[:unit]):
@@ -89,13 +89,13 @@ class _Call(NamedTuple):
 
     start_ns: int
     symbol: tuple[int, ...]
-    is_graph: bool  # it launched a graph
-    is_once: bool  # a loop does it once per iteration
-    computes: bool  # it launched kernels
+    is_graph: bool  # launches a graph
+    is_once: bool  # a loop does this once per iteration
+    computes: bool  # launches kernels
 
 
 def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call]:
-    """In order of time."""
+    """Return the calls, ordered by time."""
     top = _outermost(host)
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     work = work[np.argsort(device.start_ns[work], kind="stable")]
@@ -130,9 +130,9 @@ def _once(name: str) -> bool:
 
 
 def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
-    """The length of the shortest unit that the whole sequence repeats at least twice (the last time perhaps cut); 0: none.
+    """Return the length of the shortest unit that the sequence repeats at least twice (the last may be incomplete), or 0.
 
-    The failure function of Knuth, Morris and Pratt: how much of the sequence's begin ends at each place.
+    Uses the failure function of Knuth, Morris and Pratt: for each position, the longest prefix that ends there.
     """
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
@@ -145,7 +145,7 @@ def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
 
 
 def _outermost(host: HostSpans) -> Column:
-    """For each span the outermost op around it, itself included; the span itself where there is no op."""
+    """Return the outermost op around each span, which may be the span itself; the span if there is no op."""
     top, above = np.arange(len(host)), host.parent.copy()
     while (above != NONE).any():
         top = np.where((above != NONE) & (host.kind[above] == HostKind.OP), above, top)

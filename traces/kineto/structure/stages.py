@@ -1,10 +1,10 @@
-"""The parts of nn.DataParallel, out of the ranges that our recorder puts around them.
+"""Reads the parts of nn.DataParallel from the ranges that our recorder puts around them.
 
     parts = read_parts(tables, phases, strings, {0: 0, 1: 1})
     # of a range "DataParallel.parallel_apply#1": name "parallel_apply", device 1
 
-Their times on the device are what a pair of CUDA events at the range's begin and end would read on the range's device. A
-range that names none (scatter goes to all) has the device on which what it launched took longest.
+Device times are those of two CUDA events at the start and end of the range, on the range's device. If the range does not name
+a device (scatter uses all), it is the device with the longest launched work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PART = re.compile(
 
 
 def read_parts(tables: RankTables, phases: Phases, strings: Strings, row_of_device: dict[int, int]) -> Parts:
-    """One row per range, ordered by start. `tables.device` and `phases` have rows of devices already."""
+    """Return one row per range, ordered by start. `tables.device` and `phases` must already use rows of `devices`."""
     host = tables.host
     ranges = np.flatnonzero((host.kind == HostKind.ANNOTATION) & matching(host.name, PART, strings))
     if not len(ranges):
@@ -54,7 +54,7 @@ def read_parts(tables: RankTables, phases: Phases, strings: Strings, row_of_devi
 
 
 def _device_of_launches(tables: RankTables, thread: int, begin_ns: int, end_ns: int) -> int:
-    """The row of the device that was kept busy longest by what the thread launched in that time, or NONE."""
+    """Return the row of the device with the longest total work launched by the thread in this period, or NONE."""
     host, device = tables.host, tables.device
     launched = np.flatnonzero(device.launch != NONE)
     launch = device.launch[launched]

@@ -1,41 +1,37 @@
-"""Training steps, and their phases by the shared rule of `traces.script.phase_rule`.
+"""Finds training steps and phases in imported recordings, with the rules of `traces.script.step_rule` and `phase_rule`.
 
     steps, phases, source = read_steps(tables, strings)
     source  # "profiler", see Note [Whose steps]
 
-What the rule is fed: the main thread's outermost ops and known annotations, and the runs of the autograd engine,
-wherever it ran. See Note [The profiler's own ops] and Note [The engine's run].
+The rules receive the main thread's outermost ops and known annotations, and the runs of the autograd engine on any thread. See
+Note [The profiler's own ops] and Note [The engine's run].
 
 Note [Whose steps]
-    "profiler"    one for each ProfilerStep mark
-    "batches"     marks again, of which some hold several batches: those are cut by the rule of `traces.script.step_rule`
-    "optimizer"   no marks: the same rule over the whole recording, in which each step of the first optimizer ends one
-    "inference"   no marks and no optimizer, nor backward: the same rule, batch by batch
-    "backward"    no marks and no optimizer's range: each forward pass after a backward one begins a step
+    "profiler"    one step per ProfilerStep mark
+    "batches"     some marks contain several batches, which are cut by the rule of `traces.script.step_rule`
+    "optimizer"   no marks: the same rule for the whole recording; each step of the first optimizer ends a step
+    "inference"   no marks, optimizer or backward pass: the same rule, batch by batch
+    "backward"    no marks and no optimizer range: each forward pass after a backward pass begins a step
     "gpu marks"   no marks on the host, but ProfilerStep marks on the GPU (`repeats.py`)
-    "repeats"     none of these, but the same launches again and again (`repeats.py`)
-    "whole"       none of these: the whole recording is one step. Its work on the device may end later, see
-    `traces.figures.pace` "none"        nothing happened on the host
+    "repeats"     none of these, but the same launches repeat (`repeats.py`)
+    "whole"       none of these: the whole recording is one step; its device work may end later, see `traces.figures.pace`
+    "none"        nothing happened on the host
 
-    Ops right before a copy to the device that launched nothing are no events for the rule: they made the batch on the CPU. A
-    replay sees the GPU's ops alone, and both must cut alike.
-
-    Conversions that return their input (`x.cuda()` of a tensor that is on the GPU, as in GradScaler.update) call no other op.
-    They are no events either: a replay does not see them.
-
-    What the rule wants to know of modules is told by `nn.Module` rows where Python functions were recorded. Without them a
-    module counts as called at the first op after a batch came, from a DataLoader or by a copy to the device, and as the same
-    one as before if that op is: of the same name, at shapes that differ in the size of the batch alone. Whether with gradient,
-    autograd's number of the op tells, where any op has one; who never trains has just not turned gradients off. What a
-    recording that trains does without gradient is such a call only if it does it with gradient too.
+Note [What the rules see]
+    Ops just before a copy to the device that launch nothing are omitted: they made the batch on the CPU. A replay only sees GPU
+    ops, and both must be cut in the same way. Conversions that return their input (`x.cuda()` of a tensor on the GPU, as in
+    GradScaler.update) call no other op. They are omitted too, because a replay does not see them.
+    Module calls come from `nn.Module` rows if Python functions were recorded. Otherwise the first op after a new batch (from
+    a DataLoader or a copy to the device) counts as a module call. It is the same module if the op has the same name and the
+    same shapes up to the batch size. Gradients were on if the op has an autograd number. If the recording has no such
+    numbers or never trains, this is unknown. If the recording trains, ops without gradients only count if they also occur with
+    gradients.
 
 Note [Kinds of imported steps]
-    A step without backward and optimizer is an EVALUATION, that is inference. Where no step of the recording shows either, the
-    names of what it launched tell: kernels of backward passes and optimizers, and sums over ranks (all-reduce,
-    reduce-scatter), are those of training; a step with such work is not called an evaluation. The first training steps are
-    WARMUP as long as each takes twice the median of those after it, waits for data left out: they tuned, or made their plans.
-    The last is INCOMPLETE if the others train and this one did not get so far, or if it is empty: what is left when the
-    profiler stops.
+    A step without backward pass and optimizer is an EVALUATION (inference). If no step shows either, names of launched work
+    decide: kernels of backward passes and optimizers, all-reduce and reduce-scatter mean training. The first training steps are
+    WARMUP while each takes at least twice the median of the later ones, excluding waits for data. The last step is INCOMPLETE
+    if the others train and it ended before its backward pass or optimizer step, or if it is empty, as after the profiler stops.
 """
 
 from __future__ import annotations
@@ -82,8 +78,8 @@ _SEED_OPS = re.compile(r"aten::ones_like$")
 _CONVERSIONS = re.compile(r"aten::(?:to|type_as|contiguous|resolve_conj|resolve_neg)$")
 _MODULE = re.compile(r"nn\.Module: ")
 _BEFORE_ALL_NS = -(1 << 62)
-_SLOW_START = 2.0  # times the median of what follows
-_FEWEST_STEADY = 2  # training steps that are left when slow first ones are taken for warm-up
+_SLOW_START = 2.0  # compared with the median of the later steps
+_FEWEST_STEADY = 2  # training steps that must remain after warm-up steps
 _TRAINING_KERNEL = re.compile(
     r".*(?:backward|_bwd|dgrad|wgrad|multi_tensor_apply|fused_?adam|fused_?sgd|(?:nccl|rccl).*(?:all_?reduce|reduce_?scatter))",
     re.I,
@@ -94,20 +90,20 @@ _PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
 
 
 class _StepEvent(NamedTuple):
-    """What happens at the top level of a step: an op, or a named range ("engine": a piece of the engine's run)."""
+    """A top-level event of a step: an op, or a named range ("engine" is a piece of the engine's run)."""
 
     start_ns: int
     end_ns: int
     name: str  # "" for an op
-    kind: int  # the op's class, as traces.script.phase_rule has it
-    seeds: bool  # an op that makes the first gradient, if a backward follows at once
-    quiet: bool  # an op that autograd did not record: within the engine's run it is the engine's
-    leads: bool = False  # a step of the optimizer that stepped first
-    like: int = NONE  # of an op: equal for those of its name at the same shapes, their first sizes left out
+    kind: int  # class of the op, as in traces.script.phase_rule
+    seeds: bool  # an op that makes the first gradient, if a backward pass follows immediately
+    quiet: bool  # an op that autograd did not record; during the engine's run it belongs to the engine
+    leads: bool = False  # a step of the first optimizer
+    like: int = NONE  # same for ops with the same name and shapes, ignoring their first dimensions
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
-    """`marks_are_steps`: marks hold one batch each, see Note [Whose steps]."""
+    """Find steps, phases and the source of the steps. `marks_are_steps`: each mark is one batch, see Note [Whose steps]."""
     events = _top_events(tables, strings)
     steps, source = _find_steps(tables, events, strings, marks_are_steps)
     steps.kind = np.where(steps.kind == StepKind.INCOMPLETE, steps.kind, _kinds(steps, events, tables, strings))
@@ -149,14 +145,14 @@ def _steps(numbers: list[int], starts: list[int], ends: list[int]) -> Steps:
 
 
 class _BatchEnds:
-    """Where the batches of a recording end, by the rule of `traces.script.step_rule`."""
+    """Finds the ends of batches in a recording with the rule of `traces.script.step_rule`."""
 
     def __init__(self, host: HostSpans, events: list[_StepEvent], strings: Strings) -> None:
         self._events = events
         self._trains = any(event.name in ("engine", "optimizer") for event in events)
         self._with_gradient = self._trains and bool((host.sequence != NONE).any())
         self._trained = {event.like for event in events if not event.name and not event.quiet}
-        # Outermost calls of modules on the main thread: (start, name).
+        # Outermost module calls on the main thread: (start, name).
         rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.PYTHON))
         rows = rows[matching(host.name[rows], _MODULE, strings)]
         ends = np.maximum.accumulate(host.end_ns[rows])
@@ -164,11 +160,11 @@ class _BatchEnds:
         self._modules = list(zip(host.start_ns[rows].tolist(), host.name[rows].tolist(), strict=True))
 
     def _of_model(self, event: _StepEvent) -> bool:
-        """Not an op that makes ready a batch without gradient: the ops of what is trained are seen with gradient too."""
+        """Whether an op belongs to the model. Ops that only occur without gradients in a training recording prepare batches."""
         return not (self._trains and event.quiet) or event.like in self._trained
 
     def of_recording(self, first_ns: int, last_ns: int) -> tuple[list[int], str]:
-        """The ends of all steps of a recording without marks, and what they are by; see Note [Whose steps]."""
+        """Return the ends of all steps of a recording without marks, and their source; see Note [Whose steps]."""
         ends, begun = self._cut(first_ns, last_ns, begins_before=True)
         if any(event.leads for event in self._events):
             return ([*ends, last_ns] if begun else ends or [last_ns]), "optimizer"
@@ -177,23 +173,25 @@ class _BatchEnds:
         return ([*ends, last_ns] if begun else [*ends[:-1], last_ns]), "inference" if ends else "whole"
 
     def between(self, begin_ns: int, end_ns: int) -> list[int]:
-        """Where batches end within a mark, but for the last one, which ends with the mark."""
+        """Return the ends of batches within a mark, except the last, which ends with the mark."""
         ends, begun = self._cut(begin_ns, end_ns)
         return ends if begun else ends[:-1]
 
     def _cut(self, begin_ns: int, end_ns: int, begins_before: bool = False) -> tuple[list[int], bool]:
-        """Where steps end in that time, and whether an evaluated batch is under way at its end. `begins_before`: modules that
-        were called before that time count as well, for their calls are around the first op."""
+        """Return the step ends in this period, and whether an evaluated batch is in progress at its end.
+
+        `begins_before`: include earlier module calls, because they enclose the first op.
+        """
         inside = [event for event in self._events if begin_ns <= event.start_ns < end_ns]
         calls = [call for call in self._modules if (begins_before or begin_ns <= call[0]) and call[0] < end_ns]
         told = [(event.start_ns, event, NONE) for event in inside] + [(start_ns, None, name) for start_ns, name in calls]
         told.sort(key=lambda one: one[0])
         guesses = not self._modules
         optimizers = Optimizers()
-        optimizers.add(self)  # what trains without one is left to `_forward_after_backward`
+        optimizers.add(self)  # training without an optimizer is left to `_forward_after_backward`
         cut = StepCut(optimizers)
         ends: list[int] = []
-        batch_ns = NONE  # when the batch began to come that no op has taken
+        batch_ns = NONE  # start of a new batch that no op has used yet
         for start_ns, event, module in told:
             if event is None:
                 if cut.module_called(module, self._with_gradient):
@@ -229,7 +227,7 @@ class _BatchEnds:
 
 
 def _kinds(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: Strings) -> Column:
-    """See Note [Kinds of imported steps]."""
+    """Return the kind of each step; see Note [Kinds of imported steps]."""
     starts = [event.start_ns for event in events]
     bounds = np.searchsorted(starts, [steps.start_ns, steps.end_ns]).T.tolist()
     inside = [events[first:last] for first, last in bounds]
@@ -255,7 +253,7 @@ def _kinds(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: 
 
 
 def _launches_training(steps: Steps, tables: RankTables, strings: Strings) -> Column:
-    """Which steps launched work that only training does, by its names; see Note [Kinds of imported steps]."""
+    """Whether each step launched work that only training does, by name; see Note [Kinds of imported steps]."""
     host, device = tables.host, tables.device
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     work = work[matching(device.name[work], _TRAINING_KERNEL, strings)]
@@ -267,7 +265,10 @@ def _launches_training(steps: Steps, tables: RankTables, strings: Strings) -> Co
 
 
 def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: Strings, by_recorder: bool) -> Phases:
-    """`by_recorder`: our recorder set the marks. It gives the time before a step's first phase to that phase."""
+    """Return the phases of all steps.
+
+    `by_recorder`: our recorder set the marks. Time before a step's first phase then belongs to that phase.
+    """
     if not len(steps):
         return Phases.empty()
     starts = [event.start_ns for event in events]
@@ -297,16 +298,16 @@ def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, str
 
 
 def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:
-    """One step's segments, from its first event to its end.
+    """Return one step's segments, from its first event to its end.
 
     Note [The engine's run]
-        A backward pass is the time from the first to the last of the engine's spans with nothing of the main thread
-        between, but for the seed gradient (ones_like) made right before, and, where the engine runs on the main thread
-        itself, for what it does between two nodes (sums of gradients: ops that autograd does not record).
+        A backward pass lasts from the first to the last engine span, as long as the main thread does nothing in between. Two
+        kinds of ops may occur: the seed gradient (ones_like) just before, and, if the engine runs on the main thread, ops
+        between two nodes that autograd does not record (sums of gradients).
     """
     now = begin_ns
     run: list[_StepEvent] = []
-    held: list[_StepEvent] = []  # ops that are the engine's if its run goes on after them
+    held: list[_StepEvent] = []  # ops that belong to the engine if its run continues after them
 
     def clamped(time_ns: int) -> int:
         nonlocal now
@@ -333,7 +334,7 @@ def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) ->
     for event in events:
         if event.name == "engine":
             if not run:
-                flush()  # what was before the engine began is the script's
+                flush()  # earlier ops belong to the script
             run += [*held, event]
             held.clear()
         elif run and event.quiet and not event.seeds and run[-1].name:
@@ -346,7 +347,7 @@ def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) ->
 
 
 def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
-    """The main thread's outermost ops and known ranges and the engine's spans, by time."""
+    """Return the main thread's outermost ops and known ranges, and the engine's spans, ordered by time."""
     host = tables.host
     engine_threads = [row for row, thread in enumerate(tables.threads) if thread.role == "backward"]
     is_range = host.kind == HostKind.ANNOTATION
@@ -356,7 +357,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
-    # Outside any op, the launch of a CUDA graph is all that shows of the ops in it.
+    # Outside of ops, a CUDA graph launch is the only sign of the graph's ops.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & matching(host.name, _GRAPH_LAUNCH, strings)
     visible &= ~_returning_their_input(host, strings)
     tops = _outermost(np.flatnonzero(visible), host.parent, see_through)
@@ -399,10 +400,10 @@ def _but_the_batch(shapes: str) -> tuple[Shape, ...]:
 
 
 def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[dict[int, str], Intervals]:
-    """The rows that mean a phase, with its name, and when an annotation says that the main thread is in the forward pass.
+    """Return the rows that mark a phase, with the phase, and the annotated forward passes of the main thread.
 
-    Of an annotation and torch's own range of the same phase within it, torch's counts. Where forward passes are annotated, what
-    is outside of them is none, nor a part of the loss: copies for the next batch, metrics.
+    If an annotation contains torch's own range for the same phase, torch's is used. If forward passes are annotated, ops
+    outside of them are neither forward nor loss: copies for the next batch, metrics.
     """
     names: dict[int, str] = {}
     annotated: dict[int, str] = {}
@@ -424,7 +425,7 @@ def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[di
 
 
 def _outermost(rows: Column, parent: Column, see_through: Column) -> Column:
-    """Those rows that have only see-through spans above them."""
+    """Return the rows whose ancestors are all see-through."""
     above = parent[rows]
     found = [rows[above == NONE]]
     while len(rows):
@@ -436,7 +437,7 @@ def _outermost(rows: Column, parent: Column, see_through: Column) -> Column:
 
 
 def _above(rows: Column, host: HostSpans) -> Column:
-    """Per host span, whether it is one of `rows` or lies around one."""
+    """Whether each host span is one of `rows` or encloses one."""
     found = np.zeros(len(host), bool)
     rows = rows[rows != NONE]
     while len(rows):
@@ -447,7 +448,7 @@ def _above(rows: Column, host: HostSpans) -> Column:
 
 
 def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
-    """Per host span, whether it is a conversion that had nothing to do: no span below it but conversions like it."""
+    """Whether each host span is a conversion that returned its input: it contains no spans except such conversions."""
     converts = (host.kind == HostKind.OP) & matching(host.name, _CONVERSIONS, strings)
     around = host.parent[~converts]
     around = around[around != NONE]
@@ -455,7 +456,7 @@ def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
 
 
 def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: Column) -> set[int]:
-    """The ops of `tops` that launched nothing and have none but their like between them and a copy to the device."""
+    """Return the ops of `tops` that launched nothing and precede a copy to the device, with only such ops in between."""
     found: set[int] = set()
     before_copy = False
     for row in tops[np.argsort(host.start_ns[tops], kind="stable")][::-1].tolist():
@@ -466,7 +467,7 @@ def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: C
 
 
 def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int]:
-    """The rows of `tops` that are copying ops and launched a copy from host to device."""
+    """Return the copy ops of `tops` that launched a copy from host to device."""
     device = tables.device
     is_copy = (device.kind == DeviceKind.MEMCPY) & (device.launch != NONE)
     to_device = [name for name in np.unique(device.name[is_copy]).tolist() if copy_direction(strings[name]) == "h2d"]
@@ -481,8 +482,9 @@ def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int
 
 
 def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strings) -> set[int]:
-    """Note [The profiler's own ops]: until torch 1.12, entering a record_function range made a tensor (aten::zeros,
-    seen as such or as its parts) right before it. They are no part of the script."""
+    """Note [The profiler's own ops]: until torch 1.12, entering a record_function range created a tensor (aten::zeros, or the
+    ops that it consists of) just before it. These ops are not part of the script.
+    """
     rows = np.union1d(tops, ranges)
     cheap = matching(host.name[rows], _PROFILER_OPS, strings) & (host.kind[rows] == HostKind.OP)
     own: set[int] = set()
@@ -497,8 +499,10 @@ def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strin
 
 
 class Markers:
-    """What CUDA events would read on one device, the busiest if none is named: `at(t)` is when all work launched before
-    host time t had ended, or t itself if that was earlier."""
+    """The times that CUDA events would measure on one device (by default the busiest).
+
+    `at(t)` is when all work launched before host time t has ended, or t itself if that is later.
+    """
 
     def __init__(self, host: HostSpans, device: DeviceSpans, number: int = NONE) -> None:
         work = np.flatnonzero(device.is_work)
@@ -513,7 +517,7 @@ class Markers:
         work = work[which == busiest]
         launch = device.launch[work]
         # Backlog was launched before the recording, so every event waits for it. Other work without a call counts from its own
-        # start: it was launched no later.
+        # start, the latest possible launch time.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
