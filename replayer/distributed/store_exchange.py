@@ -32,7 +32,7 @@ from replayer.torch_types import TorchAny
 LIVENESS_CHECK_AFTER_S = 1.0  # after this wait, check whether missing ranks have ended
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.002  # between polls of the store
 _FULL_RATE_RANKS = 8  # with more ranks, each polls proportionally less often, to keep the machine free
-_LONGEST_VALUE = 4 << 20  # bytes; a TCPStore refuses messages over 8 MiB and closes the connection
+_LONGEST_VALUE = 4 << 20  # bytes; a TCPStore closes the connection on messages over 8 MiB
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # set by torchrun: number of times it has restarted its workers
 SHUTDOWN_GRACE_NS = 10_000_000_000  # longest time that rank 0 stays until the others have read its messages
 
@@ -46,7 +46,7 @@ class RankMessage:
     size_bytes: int
     dtype: str
     payload: bytes | None = None  # the values, if they are small and known
-    uniform: float | int | bool | None = None  # instead of a payload: one value for all elements
+    uniform: float | int | bool | None = None  # one value for all elements, instead of a payload
     splits: list[int] | None = None  # for an all-to-all: elements for each rank
     read_count: int = 0  # number of operations on this channel that the rank has read completely
 

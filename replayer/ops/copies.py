@@ -231,7 +231,7 @@ class Copies:
     # -- reads -----------------------------------------------------------------------------------------------------
 
     def scalar(self, source: TorchAny) -> TorchAny:
-        """`item()`."""
+        """Read one value: `item()`."""
         meta: TensorMeta = source.meta
         signature = self._read_signature("aten::_local_scalar_dense", meta)
         values = self._values(source, signature)

@@ -217,7 +217,7 @@ class DataDependentOps:
                 set_known_values(result, values)
         return results
 
-    # -- both ----------------------------------------------------------------------------------------------------------
+    # -- shared helpers ------------------------------------------------------------------------------------------------
 
     def _recorded_size(self, op: str, shape: Shape) -> int | None:
         """Return the size that this call had in the recorded program, or None. The host waits for its stream."""

@@ -58,9 +58,9 @@ REFUSED_C = {
 }
 
 IGNORED_C: dict[str, tuple[object, str]] = {
-    "_cuda_ipc_collect": (None, "no memory is shared with other processes, so there is nothing to collect"),
+    "_cuda_ipc_collect": (None, "shared memory is freed with its last tensor, so there is nothing to collect"),
     "_cuda_getCurrentBlasHandle": (0x5555_0000_1000, "scripts call it to load cuBLAS early, which costs nothing here"),
-    "_cuda_set_cudnn_benchmark_limit": (None, "the recording holds the algorithms that cuDNN chose"),
+    "_cuda_set_cudnn_benchmark_limit": (None, "the recording has the algorithms that cuDNN chose"),
     "_cuda_get_cudnn_benchmark_limit": (10, "torch's default"),
     "_cuda_get_conv_benchmark_empty_cache": (False, "nothing is benchmarked, so no cache needs emptying"),
     "_cuda_tunableop_is_enabled": (False, "off by default, and switching it on is refused"),

@@ -20,8 +20,8 @@ from traces.script.patching import patch, patch_around
 _NO_TOOL = -2  # NVTX_NO_PUSH_POP_TRACKING: returned by NVTX for a pop without a push, or if no tool is attached
 
 IGNORED: dict[str, tuple[object, str]] = {
-    "deviceRangeStart": (0, "called by the device, where nothing runs"),
-    "deviceRangeEnd": (None, "called by the device, where nothing runs"),
+    "deviceRangeStart": (0, "the device would call it, but runs nothing"),
+    "deviceRangeEnd": (None, "the device would call it, but runs nothing"),
 }
 
 _End = Callable[[str], None]

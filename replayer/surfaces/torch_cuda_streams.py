@@ -181,7 +181,7 @@ class Event(BaseEvent):  # type: ignore[misc]
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> Self:
         if interprocess:
-            refusal("torch.cuda.Event(interprocess=True)", "synchronise processes by torch.distributed")()
+            refusal("torch.cuda.Event(interprocess=True)", "synchronise processes with torch.distributed")()
         self: Self = BaseEvent.__new__(cls, device="cpu")
         self.virtual = VirtualEvent()
         self.enable_timing = enable_timing
@@ -235,8 +235,8 @@ class Event(BaseEvent):  # type: ignore[misc]
             raise invalid_resource_handle()
         return gpu().streams.elapsed_ms(self.virtual, end_event.virtual)
 
-    ipc_handle = refusal("torch.cuda.Event.ipc_handle", "synchronise processes by torch.distributed")
-    from_ipc_handle = staticmethod(refusal("torch.cuda.Event.from_ipc_handle", "synchronise by torch.distributed"))
+    ipc_handle = refusal("torch.cuda.Event.ipc_handle", "synchronise processes with torch.distributed")
+    from_ipc_handle = staticmethod(refusal("torch.cuda.Event.from_ipc_handle", "synchronise with torch.distributed"))
 
     def __repr__(self) -> str:
         return f"<torch.cuda.Event {self.cuda_event:#x}>" if self.cuda_event else "<torch.cuda.Event uninitialized>"

@@ -70,7 +70,7 @@ def _object_device(object_device: Callable[..., TorchAny], group: TorchAny = Non
 
 
 def _make_reducer(init: Callable[..., None], self: TorchAny, parameters: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> None:
-    """See Note [The map of used parameters] in replayer/distributed/process_group.py."""
+    """Build the Reducer so that it gets host memory for its map. See Note [The map of used parameters] in process_group.py."""
     with replaced(STATE, makes_reducer=any(isinstance(parameter, VirtualTensor) for parameter in parameters)):
         init(self, parameters, *args, **kwargs)
 

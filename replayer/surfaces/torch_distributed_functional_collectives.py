@@ -46,7 +46,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _wait_at_once(funcol: TorchAny) -> None:
-    """See Note [Waited for where it is begun]."""
+    """Make results wait when they are created. See Note [Waited for where it is begun]."""
     wrap, wrap_several = funcol._maybe_wrap_tensor, getattr(funcol, "_maybe_wrap_tensors", None)
 
     def _maybe_wrap_tensor(tensor: TorchAny) -> TorchAny:

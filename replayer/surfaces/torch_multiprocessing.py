@@ -104,7 +104,7 @@ class _Sharing:
         return self.rebuild, (whole, form, tensor.requires_grad, bool(getattr(tensor, "_is_param", False)))
 
     def _allocation(self, process: int, address: int, size_bytes: int, known: TorchAny) -> Allocation:
-        """See Note [Memory of another process]."""
+        """Return the allocation for another process's memory, one per address. See Note [Memory of another process]."""
         allocation = self._mapped.get((process, address)) if size_bytes else None
         if allocation is None:
             allocation = Allocation()

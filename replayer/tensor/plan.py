@@ -32,7 +32,7 @@ class View(NamedTuple):
 
 
 class Same(NamedTuple):
-    """An argument itself."""
+    """An argument itself is the result."""
 
     of: Where
 

@@ -60,7 +60,7 @@ def _as_plain(cls: TorchAny) -> TorchAny:
 
 
 def _on_plain(tensor_class: TorchAny) -> TorchAny:
-    """See Note [Ops on subclasses]."""
+    """Return a `__torch_dispatch__` that runs ops on plain virtual tensors. See Note [Ops on subclasses]."""
 
     def dispatch(func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
         given: list[tuple[TorchAny, TorchAny]] = []

@@ -69,7 +69,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
-    # -- where it is -----------------------------------------------------------------------------------------------
+    # -- device ----------------------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -155,7 +155,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             virtual: VirtualStream = stream.virtual if hasattr(stream, "virtual") else stream
             block.allocator.record_stream(block, virtual)
 
-    # -- its memory ------------------------------------------------------------------------------------------------
+    # -- memory ----------------------------------------------------------------------------------------------------
 
     def data_ptr(self) -> int:
         if not self.meta.numel:
@@ -232,7 +232,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def __dlpack__(self, **options: TorchAny) -> NoReturn:
         raise NotEmulated("Tensor.__dlpack__", "there is no memory to share; pass x.cpu()")
 
-    # -- copying and storing ---------------------------------------------------------------------------------------
+    # -- copying and saving ----------------------------------------------------------------------------------------
 
     @property
     def __cuda_array_interface__(self) -> NoReturn:

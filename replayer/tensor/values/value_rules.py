@@ -340,7 +340,7 @@ def _uniform(func: TorchAny, made: TorchAny, args: TorchAny, kwargs: TorchAny) -
 
 
 def _counting(otherwise: Rule) -> Rule:
-    """`steps.add_(1)`, as batch norm counts."""
+    """Return a rule for `steps.add_(1)`, with which batch norm counts."""
 
     def rule(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
         counter = args[0]
@@ -356,7 +356,7 @@ def _counting(otherwise: Rule) -> Rule:
 
 
 def _count_all(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
-    """`torch._foreach_add_(steps, 1)`, as fused optimizers count."""
+    """Update the known values after `torch._foreach_add_(steps, 1)`, with which fused optimizers count."""
     for tensor in args[0]:
         allocation = tensor.allocation
         known = allocation.known
