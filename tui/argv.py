@@ -1,19 +1,19 @@
-"""Which words of the command line are ours and which are the script's.
+"""Splits a command line into options of trace and the script with its arguments.
 
-    trace replay [our options] SCRIPT [anything: the script's]
-    trace replay [our options] -m MODULE [anything: the module's]
-    trace replay [our options] -- [what would follow `python`]
+    trace replay [our options] SCRIPT [arguments of the script]
+    trace replay [our options] -m MODULE [arguments of the module]
+    trace replay [our options] -- [words that follow `python`]
 
-Options before the script are ours, and the first word that is none is the script. What follows is the script's to the
-letter, also `-o` and `--help`, with one exception that people's habits ask for: if no `--trace` was given before the
-script, the first `--trace FILE` or `--trace=FILE` after it is ours. After a `--` nothing is. Names of options are
-never abbreviated.
+Options before the script belong to trace. The first word that is not an option is the script, and everything after it is
+passed to the script, including `-o` and `--help`. There is one exception for convenience: without a `--trace` before the
+script, the first `--trace FILE` or `--trace=FILE` after it belongs to trace, unless it follows a `--`. Option names cannot
+be abbreviated.
 
     split(["-o", "r.msgpack", "train.py", "--trace", "v100", "-o", "x"], {"-o": True, "--trace": True})
     # Split(ours=["-o", "r.msgpack", "--trace", "v100"], script=["train.py", "-o", "x"])
 
-Stock click settings get this wrong both ways: with interspersed arguments they take the script's `-t5` and `--help`,
-without them `--trace` after the script is lost and a `--` is left over.
+No setting of click does this. With interspersed arguments, click takes the script's `-t5` and `--help`; without them, it
+misses `--trace` after the script and leaves a `--` in the arguments.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from typer.core import TyperOption
 from tui.help import Command
 
 if TYPE_CHECKING:
-    from typer._click.core import Context  # the overridden method's own; typer exports only a subclass
+    from typer._click.core import Context  # type of the overridden method; typer exports only a subclass
 
-# The one option of ours that may follow the script.
+# The only option of trace that may follow the script.
 FOLLOWER = "--trace"
 
 
 class Split(NamedTuple):
     ours: list[str]  # options of ours with their values
-    script: list[str]  # what would follow `python`: a script or `-m` and a module, then the script's arguments
+    script: list[str]  # the words after `python`: a script, or `-m` and a module, then its arguments
 
 
 def split(words: list[str], options: Mapping[str, bool]) -> Split:
-    """Part the words; `options` says for each name of an option of ours whether a value follows it."""
+    """Splits the words. `options` says for each option name of trace whether a value follows it."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         word = words[at]
@@ -53,7 +53,7 @@ def split(words: list[str], options: Mapping[str, bool]) -> Split:
 
 
 def _after_script(ours: list[str], script: list[str], names: int) -> Split:
-    """`names` words of `script` name what to run; among the arguments after them the follower is looked for."""
+    """Moves FOLLOWER and its value from the script's arguments to ours. The first `names` words name what to run."""
     if any(word == FOLLOWER or word.startswith(FOLLOWER + "=") for word in ours):
         return Split(ours, script)
     for at in range(names, len(script)):
@@ -61,7 +61,7 @@ def _after_script(ours: list[str], script: list[str], names: int) -> Split:
             break
         if script[at] == FOLLOWER:
             if at + 1 == len(script):
-                raise typer.BadParameter("a FILE must follow it", param_hint=FOLLOWER)
+                raise typer.BadParameter("needs a FILE", param_hint=FOLLOWER)
             return Split(ours + script[at : at + 2], script[:at] + script[at + 2 :])
         if script[at].startswith(FOLLOWER + "="):
             return Split([*ours, script[at]], script[:at] + script[at + 1 :])
@@ -69,13 +69,13 @@ def _after_script(ours: list[str], script: list[str], names: int) -> Split:
 
 
 class ScriptCommand(Command):
-    """A command that runs a script: its last parameter takes the script and all that is the script's."""
+    """A command that runs a script. Its last parameter takes the script and its arguments."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         names = self.option_names(ctx)
         ours, script = split(args, names)
         if script == ["-m"]:
-            raise typer.BadParameter("a MODULE must follow it", param_hint="-m")
+            raise typer.BadParameter("needs a MODULE", param_hint="-m")
         if not script and FOLLOWER in names and not {FOLLOWER, "-h", "--help"} & {word.partition("=")[0] for word in ours}:
             raise UsageError(f"Missing SCRIPT and {FOLLOWER} T", ctx)
         return super().parse_args(ctx, [*ours, "--", *script] if script else ours)
@@ -84,6 +84,6 @@ class ScriptCommand(Command):
         return ["[OPTIONS]", "{SCRIPT | -m MODULE} [ARGUMENTS]..."]
 
     def option_names(self, ctx: Context) -> dict[str, bool]:
-        """Every name of an option of ours, and whether a value follows it."""
+        """Returns every option name of this command, and whether a value follows it."""
         options = [param for param in self.get_params(ctx) if isinstance(param, TyperOption)]
         return {name: not option.is_flag for option in options for name in option.opts}

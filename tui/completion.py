@@ -1,4 +1,4 @@
-"""What the shell offers for the name of a trace: entries of the library, trace files and folders here.
+"""Shell completion for the name of a trace: entries of the library, trace files and folders.
 
 trace_names("p1")    # ["p100-no-cudnn"]
 """
@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def trace_names(incomplete: str) -> list[str]:
-    """Names and paths that begin with what has been typed."""
-    from traces.library import SUFFIX, entries  # numpy: only when asked
+    """Returns names and paths that begin with `incomplete`."""
+    from traces.library import SUFFIX, entries  # imports numpy
 
     names = [entry.name for entry in entries() if entry.name.startswith(incomplete)]
     folder = Path(incomplete).parent if not incomplete.endswith("/") else Path(incomplete)

@@ -1,14 +1,14 @@
-"""Trouble in one line: what is told of an error that can happen to anyone.
+"""Turns expected errors into one line for the user.
 
 line_for(FileNotFoundError(2, "No such file or directory", "x.json"))  # "x.json: No such file or directory"
-line_for(ZeroDivisionError())  # None: a mistake of ours, show the traceback
+line_for(ZeroDivisionError())  # None: a bug, show the traceback
 """
 
 from __future__ import annotations
 
 
 def line_for(error: Exception) -> str | None:
-    """How the error is told, or None for what must be a mistake of ours."""
+    """Returns the line for an expected error, None for a bug."""
     from traces.model.trace import TraceError  # not at the top: it needs numpy, and `trace --help` does not
 
     if isinstance(error, OSError) and error.filename is not None:

@@ -1,11 +1,11 @@
-"""Figures and tables as text for people: human units, right-aligned columns, names cut to fit a narrow terminal.
+"""Formats numbers and tables as text: human units, right-aligned columns, names shortened to fit the terminal.
 
     time_text(176_100_000)                       # "176.1 ms"
     table(["kernel", "time"], [["sgemm", "81.0 µs"]], width=30)
     # ["kernel                  time",
     #  "sgemm                81.0 µs"]
 
-Nothing here writes to a terminal or asks what it can do: the caller says how wide it is and whether it takes colour.
+Nothing here writes to a terminal. The caller gives its width and whether it shows colour.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from traces.names.equivalent_ops import kernel_text as kernel_text
 ABSENT = "-"
 T = TypeVar("T", int, float)
 _FEW_DEVICES = 4
-_LEAST_APART = 12  # characters: names cut shorter than this all look alike
+_LEAST_APART = 12  # characters; shorter names are not kept distinct
 
 _TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 _SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -29,12 +29,12 @@ _HEIGHTS = "·▁▂▃▄▅▆▇█"
 _STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "blue": "\x1b[34m", "green": "\x1b[32m"}
 _RESET = "\x1b[0m"
 _OURS = {*_STYLES.values(), _RESET}
-# Escape sequences that choose a style, other control characters but tab and line end, and those that turn text around.
+# Escape sequences for styles, control characters except tab and newline, and characters that change the text direction.
 _OBEYED = re.compile("\x1b\\[\\d*m|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def time_text(time_ns: float | None, *, signed: bool = False) -> str:
-    """ "1.204 s", "176.1 ms", "12.3 µs", "417 ns": three to four digits that matter."""
+    """Returns "1.204 s", "176.1 ms", "12.3 µs" or "417 ns": up to four significant digits below 1000 of a unit."""
     if time_ns is None:
         return ABSENT
     sign = "-" if time_ns < 0 else "+" if signed and time_ns > 0 else ""
@@ -47,7 +47,7 @@ def time_text(time_ns: float | None, *, signed: bool = False) -> str:
 
 
 def size_text(size_bytes: float | None, *, signed: bool = False) -> str:
-    """ "31.7 GiB", "512 B"; a difference has a sign: "-1.2 MiB"."""
+    """Returns "31.7 GiB" or "512 B"; with `signed`, "-1.2 MiB"."""
     if size_bytes is None or (size_bytes < 0 and not signed):
         return ABSENT
     sign = ("-" if size_bytes < 0 else "+" if size_bytes > 0 else "") if signed else ""
@@ -59,22 +59,22 @@ def size_text(size_bytes: float | None, *, signed: bool = False) -> str:
 
 
 def count_text(count: float) -> str:
-    """ "8,772"; means per step that are not whole keep one decimal: "4.5"."""
+    """Returns "8,772", or "4.5" for a fraction below 100."""
     return f"{count:,.0f}" if float(count).is_integer() or count >= 100 else f"{count:.1f}"
 
 
 def counted(count: float, noun: str) -> str:
-    """ "1 step", "1,204 steps"."""
+    """Returns "1 step" or "1,204 steps"."""
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def share_text(share: float | None) -> str:
-    """ "97.2 %"."""
+    """Returns "97.2 %" for 0.972."""
     return ABSENT if share is None else f"{100 * share:.1f} %"
 
 
 def error_text(error: float | None) -> str:
-    """A relative difference with its sign: "+1.3 %"."""
+    """Returns a relative difference with its sign: "+1.3 %"."""
     if error is None:
         return ABSENT
     text = f"{100 * error:+.1f} %"
@@ -82,17 +82,17 @@ def error_text(error: float | None) -> str:
 
 
 def paint(text: str, style: str, *, colour: bool) -> str:
-    """`text` in a style ("bold", "dim", "red", "blue", "green"), or as it is where colour is not wanted."""
+    """Returns `text` in a style ("bold", "dim", "red", "blue", "green"), or unchanged without `colour`."""
     return f"{_STYLES[style]}{text}{_RESET}" if colour and style and text else text
 
 
 def printable(text: str, *, colour: bool) -> str:
-    """`text` without what a terminal would obey: names in a recording are somebody else's. Our own styles stay."""
+    """Returns `text` with control sequences replaced, because names in a recording are untrusted. Our own styles stay."""
     return _OBEYED.sub(lambda found: found[0] if colour and found[0] in _OURS else "\ufffd", text)
 
 
 def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
-    """The figure of each device; of more than four the least and the most: "61.8 % (cuda:0) to 99.0 % (cuda:4)"."""
+    """Returns the figure of each device; for more than four, the range: "61.8 % (cuda:0) to 99.0 % (cuda:4)"."""
     if len(values) <= _FEW_DEVICES:
         return [f"{device} {text(value)}" for device, value in values.items()]
     least, most = (end(values, key=lambda device: values[device]) for end in (min, max))
@@ -100,18 +100,20 @@ def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
 
 
 def fit(text: str, width: int) -> str:
-    """`text` in at most `width` characters; what is cut is marked. Spaces and breaks become one space, but for those at the
-    beginning, which say how deep within others a row is."""
+    """Returns `text` in at most `width` characters, with "…" where it was cut.
+
+    Runs of whitespace become one space, except at the beginning, where they show the depth of a row.
+    """
     indent = len(text) - len(text.lstrip(" "))
     text = " " * min(indent, max(width - 8, 0)) + " ".join(text.split())
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 
 def fit_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Each text as `fit` cuts it, except that different texts stay different.
+    """Returns each text as `fit` cuts it, but different texts stay different.
 
-    Where the beginnings are alike, the cut moves to the middle, so that the ends show; texts that differ in between alone get
-    numbers: "multi_tensor_apply…#2".
+    If the beginnings are equal, the cut moves to the middle to show the ends. If the ends are equal too, texts get numbers:
+    "multi_tensor_apply…#2".
     """
     short = [fit(text, width) for text in texts]
     alike = {cut for cut in short if len({text for text, one in zip(texts, short, strict=True) if one == cut}) > 1}
@@ -130,13 +132,13 @@ def fit_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def kernel_texts(names: Sequence[str]) -> list[str]:
-    """The text of each kernel; those that differ in the types of their parameters alone keep them."""
+    """Returns a short name for each kernel. Kernels that differ only in parameter types keep the full name."""
     counts = Counter(kernel_text(name) for name in set(names))
     return [kernel_text(name) if counts[kernel_text(name)] == 1 else name for name in names]
 
 
 def names_text(names: Sequence[str], most: int = 2) -> str:
-    """ "aten::mul + aten::add and 3 more"."""
+    """Returns "aten::mul + aten::add and 3 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return " + ".join(map(kernel_text, names[:most])) + more
 
@@ -144,10 +146,10 @@ def names_text(names: Sequence[str], most: int = 2) -> str:
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, indent: int = 0, stretch: bool = False
 ) -> list[str]:
-    """Lines of a table at most `width` wide, none of one without rows. The first column is cut to what the others leave; those
-    are right-aligned.
+    """Returns the lines of a table at most `width` wide; no lines if there are no rows.
 
-    `stretch` makes it exactly `width` wide, so that the columns of several tables stand under each other.
+    The first column is cut to the remaining width, the others are right-aligned. `stretch` makes the table exactly `width`
+    wide, which aligns the columns of several tables.
     """
     lines = [list(heads), *map(list, rows)] if rows else []
     columns = range(1, len(heads))
@@ -163,6 +165,6 @@ def table(
 
 
 def curve_text(values: Sequence[float]) -> str:
-    """One sign for each value, as high as it is beside the largest: " ▁▃█"."""
+    """Returns a character per value with its height relative to the largest: "·▁▃█"."""
     most = max(values, default=0.0)
     return "".join(_HEIGHTS[math.ceil(value / most * 8) if most > 0 else 0] for value in values)

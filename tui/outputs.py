@@ -1,6 +1,6 @@
-"""Where results go: JSON on stdout, or a file under its final name only when it is whole.
+"""Writes results: JSON on stdout, or files that get their final name only when complete.
 
-require_place_for(Path("out/report.json"))  # before the long work: OSError says what is wrong
+require_place_for(Path("out/report.json"))  # before the long work; raises OSError
 write_json(Path("out/report.json"), facts)
 """
 
@@ -19,21 +19,21 @@ from tui.terminal import look
 
 
 class TraceOutputError(OSError):
-    """A file that something else should be written to; its text is one line for a person."""
+    """The file name has the wrong ending for this output. The text is one line for the user."""
 
 
 def open_standard_streams() -> None:
-    """A stream that was closed when we began (`trace info T >&-`) leads nowhere; what its encoding lacks is written escaped."""
+    """Opens closed standard streams (`trace info T >&-`) on the null device; unencodable characters are written escaped."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for as long as we run
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # stays open until exit
         elif name == "stdout" and isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def show_text(text: str) -> None:
-    """Print a result in which names of a recording may be: nothing in it is a command to the terminal."""
+    """Prints a result without control sequences, because names in a recording are untrusted."""
     print(printable(text, colour=look(sys.stdout)["colour"]))
 
 
@@ -42,31 +42,31 @@ def to_json(facts: dict[str, Any]) -> str:
 
 
 def require_place_for(path: Path | None) -> None:
-    """Raise the OSError that writing `path` at the end would raise, as far as that can be known now."""
+    """Raises the OSError that writing `path` later would raise, as far as it can be known now."""
     if path is None:
         return
     if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a folder; name a file in it", str(path))
+        raise IsADirectoryError(errno.EISDIR, "is a folder; give a file name in it", str(path))
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "no such folder; make it first", str(folder))
+        raise FileNotFoundError(errno.ENOENT, "no such folder; create it first", str(folder))
     if not os.access(folder, os.W_OK):
-        raise PermissionError(errno.EACCES, "this folder cannot be written to", str(folder))
+        raise PermissionError(errno.EACCES, "this folder is not writable", str(folder))
 
 
 def require_suffix(path: Path, *suffixes: str) -> None:
-    """Refuse a name whose ending promises another format. Devices and pipes may be called anything."""
+    """Raises TraceOutputError if the file name has another ending. Devices and pipes may have any name."""
     if not path.name.lower().endswith(suffixes) and (path.is_file() or not path.exists()):
-        raise TraceOutputError(f"{path}: this writes {' or '.join(suffixes)}; end the file's name so")
+        raise TraceOutputError(f"{path}: the file name must end in {' or '.join(suffixes)}")
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
-    """Write `facts` to `path`, as `write_text` does."""
+    """Writes `facts` to `path` as JSON, as `write_text` does."""
     write_text(path, to_json(facts) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path`, atomically where it is a file. Raises OSError as the file system does."""
+    """Writes `text` to `path`; atomically if it is a regular file. Raises OSError."""
     if path.exists() and not path.is_file():  # /dev/stdout, a pipe: nothing to replace
         path.write_text(text, encoding="utf-8")
         return

@@ -1,4 +1,4 @@
-"""Sizes as people write them: `--gpu-memory 7.79GiB`, or one per device: `--gpu-memory 16GiB,8GiB`.
+"""Parses memory sizes on the command line: `--gpu-memory 7.79GiB`, or one per device: `--gpu-memory 16GiB,8GiB`.
 
     sizes("7.79GiB")         # [8364448808]
     sizes("16G, 8000MB")     # [17179869184, 8000000000]
@@ -15,11 +15,11 @@ from traces.model.trace import TraceError
 _SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE)
 
 
-_SMALLEST_BARE = 1024  # a smaller number without a unit was not meant as bytes
+_SMALLEST_BARE = 1024  # bytes; a smaller number without a unit is a mistake
 
 
 def sizes(text: str) -> list[int]:
-    """The sizes in bytes, separated by commas. Raises TraceError for what is none, and for 0."""
+    """Returns the comma-separated sizes in bytes. Raises TraceError for an invalid size and for 0."""
     return [_size(part) for part in text.split(",")]
 
 
@@ -32,5 +32,5 @@ def _size(text: str) -> int:
     if match is not None and not match[2] and not match[3] and 0 < size_bytes < _SMALLEST_BARE:
         raise TraceError(f"{text.strip()} has no unit; write {text.strip()}GiB or {text.strip()}GB")
     if size_bytes <= 0:
-        raise TraceError(f"{text.strip() or 'an empty word'!r} is no size of a GPU's memory; write 7.79GiB, 16GB or 8000MiB")
+        raise TraceError(f"{text.strip() or 'an empty word'!r} is not a memory size; write 7.79GiB, 16GB or 8000MiB")
     return size_bytes

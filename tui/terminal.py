@@ -1,9 +1,9 @@
-"""How text is to look: what the terminal that it goes to can show, and what was asked for by -q, -v and --color.
+"""Decides how output looks, from the terminal and the options -q, -v and --color.
 
     print(info_text(summary, "v100", **look(sys.stdout)))
     if not is_quiet(): print("trace: wrote v100.msgpack", file=sys.stderr)
 
-What was asked for is in the context of the running command (`tui.help` puts it there); outside of one, nothing was.
+`tui.help` stores these options in the context of the running command. Without a running command, the defaults apply.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typer._click.globals import get_current_context
 QUIET, VERBOSE, COLOUR = "trace.quiet", "trace.verbose", "trace.colour"
 
 
-When = Literal["auto", "always", "never"]  # what --color may say
+When = Literal["auto", "always", "never"]  # values of --color
 
 
 class Look(TypedDict):
@@ -27,7 +27,10 @@ class Look(TypedDict):
 
 
 def look(stream: TextIO) -> Look:
-    """How text on `stream` is to look. Piped text is 100 wide and plain; --color is obeyed, else NO_COLOR (no-color.org)."""
+    """Returns width and colour for text on `stream`. Piped text is 100 columns wide and plain.
+
+    --color takes precedence over NO_COLOR (no-color.org).
+    """
     terminal = stream.isatty()
     asked = _asked(COLOUR, "auto")
     plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
@@ -36,12 +39,12 @@ def look(stream: TextIO) -> Look:
 
 
 def is_quiet() -> bool:
-    """Only results and errors are wanted."""
+    """Whether to print only results and errors (--quiet)."""
     return bool(_asked(QUIET, False))
 
 
 def is_verbose() -> bool:
-    """All that there is to say is wanted."""
+    """Whether to print all details (--verbose)."""
     return bool(_asked(VERBOSE, False))
 
 

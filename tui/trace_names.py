@@ -1,4 +1,4 @@
-"""The trace that a person names on the command line: a file, or an entry of the library.
+"""Finds the trace for a name on the command line: a file, or an entry of the library.
 
 find_trace("train.msgpack"), load_trace("p100-no-cudnn")
 """
@@ -16,7 +16,7 @@ from tui.running.narration import say
 
 
 def find_trace(name: str) -> Path:
-    """The file. Says so where the name is one that the library had in earlier releases. Raises TraceLibraryError."""
+    """Returns the file. Prints a message if the name is from an earlier release. Raises TraceLibraryError."""
     path = find(name)
     new_name = FORMER_NAMES.get(name.removesuffix(SUFFIX))
     if new_name is not None and any(entry.path == path for entry in entries()):
@@ -25,14 +25,14 @@ def find_trace(name: str) -> Path:
 
 
 def load_trace(name: str) -> Trace:
-    """The trace in that file. Raises TraceLibraryError and TraceFormatError."""
+    """Returns the trace with this name. Raises TraceLibraryError and TraceFormatError."""
     return load_cell(name) if is_cell_name(name) else load(find_trace(name))
 
 
 def load_pace(name: str) -> tuple[Path, Trace]:
-    """The file and the trace in it, which has GPU work to be replayed. Raises TraceError."""
+    """Returns the file and its trace, which has GPU work to replay. Raises TraceError."""
     path = find_trace(name).resolve()
     trace = load(path)
     if not (len(work_rows(trace)) or (trace.phases.device_end_ns >= 0).any()):
-        raise TraceError(f"{path}: holds no GPU work, so there is no pace to replay; record with CUDA activities on")
+        raise TraceError(f"{path}: no GPU work to replay; record on a GPU, with CUDA activities enabled")
     return path, trace

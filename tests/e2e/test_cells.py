@@ -209,11 +209,11 @@ def test_where_the_card_was_full_a_script_may_halve_its_batch_though_no_peak_is_
     ("words", "said"),
     [
         (["--gpu", "v10"], "the library has no GPU v10 (did you mean v100"),
-        (["--gpu", "h100"], "the library has no times of h100, it has: a100, "),
+        (["--gpu", "h100"], "the library has no measurements of h100, only of a100, "),
         (["--trace", "v100/resnet5"], "the library has no v100/resnet5 (did you mean resnet50"),
-        (["--gpu", "v100", "--trace", "v100/resnet50"], "--gpu v100 finds the times in the library, --trace v100/res"),
+        (["--gpu", "v100", "--trace", "v100/resnet50"], "--gpu v100 and --trace v100/resnet50 both choose the times"),
         (["--gpu", "v100", "--strict"], "--strict asks for each op"),
-        (["--trace", "p100", "--estimate"], "--estimate goes with --gpu"),
+        (["--trace", "p100", "--estimate"], "--estimate needs --gpu"),
     ],
 )
 def test_what_cannot_be_is_told_before_anything_runs(

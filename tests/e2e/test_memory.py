@@ -123,7 +123,7 @@ def test_a_script_can_catch_the_error_and_go_on(trace: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("size", "said"),
     [
-        ("much", "trace: 'much' is no size of a GPU's memory; write 7.79GiB, 16GB or 8000MiB"),
+        ("much", "trace: 'much' is not a memory size; write 7.79GiB, 16GB or 8000MiB"),
         ("8GiB,8GiB", "trace: --gpu-memory gives 2 sizes for 1 devices; give one size for all"),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_disk_that_is_too_slow_is_named_with_the_rate_that_would_do(tmp_path: 
 def test_preparation_that_is_too_slow_is_named_with_the_workers_that_would_do(tmp_path: Path) -> None:
     done = stalls(tmp_path, "--cores", "1,4", "train.py", "0.005")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Preparing batches on the CPU sets the pace")
+    assert done.stdout.startswith("Preparing batches on the CPU is the bottleneck")
     assert "ESTIMATE" not in done.stdout
     assert "end the preparation stall" in done.stdout and "modelled, a worker per core" in done.stdout
 
@@ -85,10 +85,10 @@ def test_preparation_that_is_too_slow_is_named_with_the_workers_that_would_do(tm
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--disk", "fast", "train.py", "0"], "'fast' is no disk; write ssd, hdd, own, or a rate such as 530MB/s"),
+        (["--disk", "fast", "train.py", "0"], "'fast' is not a disk; write ssd, hdd, own, or a rate such as 530MB/s"),
         (["--disk", "ssd", "--cached", "120%", "train.py", "0"], "give a share from 0 to 100 %"),
-        (["--cached", "20%", "train.py", "0"], "name the disk too: --disk ssd"),
-        (["--cores", "0,x", "train.py", "0"], "--cores '0,x' is no list of numbers of cores"),
+        (["--cached", "20%", "train.py", "0"], "add for example --disk ssd"),
+        (["--cores", "0,x", "train.py", "0"], "--cores '0,x' is not a list of core counts"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(tmp_path: Path, words: list[str], says: str) -> None:
@@ -105,7 +105,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(stalls_command, "saved_in", full)
     monkeypatch.setattr(stalls_command, "card_of", lambda choice: (None, Trace()))
     monkeypatch.setattr(stalls_command, "save", full)
-    with pytest.raises(TraceError, match="is full, where the runs are kept; let TMPDIR name another folder"):
+    with pytest.raises(TraceError, match="is full, and the runs are stored there; set TMPDIR to another folder"):
         stalls_command.run(StallsOptions(["train.py"], gpu="v100"))
 
 
@@ -124,7 +124,8 @@ def test_a_disk_that_fills_up_during_a_run_is_named_and_nothing_is_compared(tmp_
     words = ["unshare", "-rm", "sh", "-c", f"{command} --trace t.msgpack --json train.py 0.0001"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1] == f"trace: {small} is full, where the runs are kept; let TMPDIR name another folder"
+    said = "is full, and the runs are stored there; set TMPDIR to another folder"
+    assert done.stderr.splitlines()[-1] == f"trace: {small} {said}"
 
 
 def test_a_script_without_a_loader_and_one_that_dies_end_in_a_line(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_no_permission_to_lock_memory_is_said_once_beside_the_figures(tmp_path: 
     (tmp_path / "pins.py").write_text(TRAIN.replace("num_workers=1", "num_workers=1, pin_memory=True"))
     done = stalls(tmp_path, "--steps", "10", "pins.py", "0.0001", limit=locks_limited_to(0))
     assert done.returncode == 0, done.stderr
-    assert "and is pinned in" in done.stdout
+    assert " to pin" in done.stdout
     [line] = [line for line in done.stderr.splitlines() if "page-locked" in line]
     assert "(RLIMIT_MEMLOCK) is 0 bytes" in line and "ulimit -l unlimited" in line
 
@@ -188,6 +189,6 @@ def test_a_network_that_the_library_lacks_is_estimated_where_asked(tmp_path: Pat
     done = stalls(tmp_path, "--estimate", *words)
     assert done.returncode == 0, done.stderr
     assert "data cached" in done.stdout
-    assert "the GPU's own pace, estimated)" in done.stdout and "ESTIMATE: " in done.stdout
+    assert "GPU speed, estimated)" in done.stdout and "ESTIMATE: " in done.stdout
     [line] = {line for line in done.stderr.splitlines() if "the library has nothing" in line}
     assert "estimated" in line

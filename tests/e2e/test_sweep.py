@@ -53,7 +53,7 @@ def test_what_a_sweep_adds_to_the_scripts_words(text: str, words: list[str]) -> 
     "text", ["", "--batch-size", "--batch-size=", "=1..4", "--b=4..1", "--b=0..4", "--b=x,1", "--b=1..9999999+1"]
 )
 def test_what_is_no_sweep_is_told(text: str) -> None:
-    with pytest.raises(TraceError, match="name an option of the script and its values"):
+    with pytest.raises(TraceError, match="give an option of the script and its values"):
         Sweep.of(text)
 
 
@@ -82,7 +82,7 @@ def test_a_sweep_makes_a_cell_that_replays(tmp_path: Path) -> None:
     assert checked.returncode == 1 and checked.stdout.count("error") == 1 and told in checked.stdout
 
     again = trace("record", "--on", "g.msgpack", "--sweep", "--batch-size=8", "train.py")
-    assert again.returncode == 2 and "train.cells is there already, and is kept" in again.stderr
+    assert again.returncode == 2 and "train.cells already exists" in again.stderr
 
     assert trace("library", "add", "train.cells").returncode == 0
     replay = trace("replay", "--clock", "recorded", "--gpu", "p100", "train.py", "4")

@@ -74,22 +74,22 @@ sys.exit(f"heavy: {{heavy}}" if heavy else code)
         ("diff t.msgpack nope", "nope"),
         ("diff t.msgpack t.msgpack --tolerance -1", "--tolerance"),
         ("diff t.msgpack t.msgpack --tolerance 5", "5 has no unit; write 5% or a share such as 0.05"),
-        ("export t.msgpack -o nowhere/x.json", "nowhere: no such folder; make it first"),
+        ("export t.msgpack -o nowhere/x.json", "nowhere: no such folder; create it first"),
         ("export t.msgpack", "Missing option"),
         ("import nope.json", "nope.json: cannot be read: No such file or directory"),
         ("import empty", "empty"),
         ("import t.msgpack -o t.msgpack", "would overwrite the recording itself"),
         ("replay script.py", "Missing option '--trace' T (the recording to replay) or '--gpu' NAME"),
-        ("replay script.py --trace", "a FILE must follow it"),
+        ("replay script.py --trace", "needs a FILE"),
         ("replay --trace t.msgpack", "Missing argument 'SCRIPT'"),
         ("replay", "Missing SCRIPT and --trace T; see trace replay --help"),
         ("-q info t.msgpack", "-q goes after the command's name, as in trace info -q"),
         ("replay --gpu-memory 16 --trace t.msgpack script.py", "16 has no unit; write 16GiB or 16GB"),
-        ("replay --trace t.msgpack -m", "a MODULE must follow it"),
+        ("replay --trace t.msgpack -m", "needs a MODULE"),
         ("replay --loader fast --trace t.msgpack script.py", "'fast' is not one of 'real', 'recorded'"),
         ("replay --trace nope script.py", "nope"),
-        ("replay --trace idle.msgpack script.py", "holds no GPU work"),
-        ("record --on idle.msgpack script.py", "holds no GPU work"),
+        ("replay --trace idle.msgpack script.py", "no GPU work to replay"),
+        ("record --on idle.msgpack script.py", "no GPU work to replay"),
         ("record --on empty script.py", "empty: not a readable trace at byte 0"),
         ("stalls --trace empty script.py", "empty: not a readable trace at byte 0"),
         ("replay --report nowhere/r.json --trace t.msgpack script.py", "nowhere: no such folder"),
@@ -329,7 +329,7 @@ def test_a_script_that_refuses_an_option_of_ours(
     child.update(code=2, timelines=[])
     assert run(["replay", *words.split()]) == 2
     err = capfd.readouterr().err
-    assert (f"trace: {told} stands after the script" in err) if told else ("stands after" not in err)
+    assert (f"trace: {told} was passed to the script" in err) if told else ("was passed to" not in err)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_an_option_of_ours_after_the_script_is_the_scripts_and_is_told(
 ) -> None:
     Path("train.py").write_text("parser.add_argument('--gpu_memory')\n", encoding="utf-8")
     assert run(["replay", "train.py", "--trace", "t.msgpack", *words.split()]) == 0
-    assert ("stands after the script, so the script got it" in capfd.readouterr().err) is is_told
+    assert ("was passed to the script; put" in capfd.readouterr().err) is is_told
     assert child["words"] == ["train.py", *words.split()]
 
 

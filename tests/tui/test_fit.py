@@ -119,10 +119,10 @@ def test_an_option_that_is_named_is_appended(script: Any, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("how", "note"),
     [
-        ({"drift": 4096}, "its last two steps did not request the same"),
+        ({"drift": 4096}, "its last two steps requested different sizes"),
         ({"steps": 2}, "the script ended after 2 training steps"),
         ({"steps": 0}, "the script took 9 evaluation steps and no training step"),
-        ({"most": 2}, "-b does not change the batch, it is 2 in both runs"),
+        ({"most": 2}, "-b does not change the batch size, which is 2 in both runs"),
     ],
 )
 def test_what_cannot_be_told_is_said(script: Any, capsys: pytest.CaptureFixture[str], how: dict[str, int], note: str) -> None:
@@ -204,7 +204,7 @@ def test_an_option_that_makes_other_batches_than_it_says_tells_of_no_further_one
 ) -> None:
     script(default=12, times=3)
     run(FitOptions(["train.py"], "v100", batch_option="-b", json=True))
-    assert "-b 18 makes batches of 54, and what makes those of 36 is not told" in " ".join(told(capsys)["notes"])
+    assert "-b 18 gives batches of 54, and the value for batches of 36 is unknown" in " ".join(told(capsys)["notes"])
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: Path, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:

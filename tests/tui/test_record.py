@@ -55,7 +55,7 @@ def test_a_second_ctrl_c_leaves_the_parts_and_says_so(
     assert os.listdir(place) == ["x.msgpack.4711.part"]
     assert capsys.readouterr().err.splitlines() == [
         "trace: interrupted before x.msgpack was written",
-        "trace: what was recorded is kept in x.msgpack.4711.part",
+        "trace: the recording is kept in x.msgpack.4711.part",
     ]
 
 

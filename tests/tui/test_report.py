@@ -86,7 +86,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
     assert re.fullmatch(r"trace: wrote r\.html \(\d+\.\d KiB\)\n", capfd.readouterr().err)
     assert Page(Path("r.html").read_text(encoding="utf-8")).words
     assert run("report t.msgpack -o r.pdf".split()) == 2
-    assert "this writes .html or .htm" in capfd.readouterr().err and not Path("r.pdf").exists()
+    assert "the file name must end in .html or .htm" in capfd.readouterr().err and not Path("r.pdf").exists()
 
 
 def test_a_real_recording_makes_a_small_page(shared_traces: Path) -> None:

@@ -29,5 +29,5 @@ def test_sizes(text: str, found: list[int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "much", "-4GiB", "4 GiB 5", "0GiB", "4iB", "1e9", "4GiB,", "4GiB;8GiB", "4XiB", "GiB"])
 def test_what_is_none_is_refused_by_name(text: str) -> None:
-    with pytest.raises(TraceError, match=r"is no size of a GPU's memory; write 7\.79GiB"):
+    with pytest.raises(TraceError, match=r"is not a memory size; write 7\.79GiB"):
         sizes(text)

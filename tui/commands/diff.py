@@ -1,4 +1,4 @@
-"""`trace diff`: how far apart two traces are. The exit code tells scripts whether they are alike within the tolerance."""
+"""Runs `trace diff`: compares two traces. The exit code says whether they are equal within the tolerance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tui.text.diff import diff_text
 from tui.text.gate import gate_line
 from tui.trace_names import load_trace
 
-# Exit codes; 2 is trouble, as for every command.
+# Exit codes; 2 is an error, as for every command.
 ALIKE, APART, CANNOT_BE_TOLD = 0, 1, 3
 
 

@@ -1,4 +1,4 @@
-"""`trace diff A B --by function`: where the GPU's time went by the Python function that launched the work."""
+"""Runs `trace diff A B --by function`: compares GPU time by the Python function that launched the work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 25  # functions; --json has all
 
 
 def by_function(first: str, second: str, json: bool) -> int:
-    """Always 0: what differs is told, not judged. Raises TraceError where a trace has no stacks."""
+    """Prints the table and returns 0, because nothing is judged. Raises TraceError if a trace has no stacks."""
     changes = function_changes(load_trace(first), load_trace(second))
     lacking = [
         name

@@ -1,4 +1,4 @@
-"""`trace explain A B`: in sentences, what makes the second of two traces slower or faster."""
+"""Runs `trace explain A B`: explains in sentences why the second trace is slower or faster."""
 
 from __future__ import annotations
 

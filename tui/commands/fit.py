@@ -1,11 +1,11 @@
-"""`trace fit`: which cards does a script fit on, with what batch? Runs its first steps on a virtual GPU without end of memory.
+"""Runs `trace fit`: finds the GPUs that a script fits on, and the largest batch for each, with a virtual GPU.
 
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-One run says what the script requests of memory; a second one, at another batch size, how each request grows with the batch. The
-allocator then runs these requests with the memory of each card (memory/rerun_requests.py), which takes a moment, so many cards
-cost no more runs than one. `--verify` runs the script once more at each limit that was found.
+The first run, on a virtual GPU with unlimited memory, shows which memory the script requests. A second run at another batch
+size shows how each request grows. The allocator then repeats these requests with the memory of each card
+(memory/rerun_requests.py), so more cards need no more runs. `--verify` runs the script again at each limit found.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ from tui.running.progress import working
 from tui.terminal import is_verbose, look
 from tui.text.fit import CardFit, Need, OtherMemory, fit_lines
 
-# How scripts call the option for their batch size, where nobody says.
+# Usual names of a script's option for the batch size.
 _BATCH_OPTIONS = (
     *("--batch-size", "--batch_size", "--batchsize", "--train-batch-size", "--train_batch_size"),
     *("--per_device_train_batch_size", "--batch", "--bs", "-b"),
 )
-_ROOM_BYTES = 1 << 50  # of the virtual card that the script runs on
-_TAIL_LINES = 5  # of what a failed script said
+_ROOM_BYTES = 1 << 50  # memory of the virtual GPU
+_TAIL_LINES = 5  # of the output of a failed script
 
 
 @dataclass(frozen=True)
 class _FitRun:
-    """What a run of the script requested: a log for each device of each process, by rank."""
+    """The memory requests of one run: a log for each device of each process, by rank."""
 
     logs: list[RequestLog]
     workload: WorkloadSignature
     steps: int  # training steps
-    ended: int  # steps of both kinds
-    timeline: Trace | None = None  # of the process that trains, or of the first rank
+    ended: int  # training and evaluation steps
+    timeline: Trace | None = None  # of the training process, or of the first rank
 
     @property
     def batch(self) -> int | None:
-        """The first dimension of what the script's model is given; None if it was not seen."""
+        """The first dimension of the model's first input; None if unknown."""
         inputs = self.workload.inputs
         return inputs[0].shape[0] if inputs and inputs[0].shape else None
 
@@ -80,7 +80,7 @@ def run(fit: FitOptions) -> int:
     batch = first.batch if fit.nproc else need.batch
     known = KnownTimes(need.workload, batch, first.timeline, trains=bool(first.steps))
     peaks = _Peaks(first, scaled, need)
-    with working("working out each card"):
+    with working("computing each card"):
         found = [_card_fit(card, first, scaled, need, known, peaks) for card in cards]
     if fit.verify and scaled:
         found = _verified(fit, found, option, need)
@@ -90,7 +90,7 @@ def run(fit: FitOptions) -> int:
 
 
 def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
-    """Run the script until it has taken its steps. Raises TraceError if it never used the GPU, or failed before."""
+    """Runs the script for its first steps. Raises TraceError if it did not use the GPU or failed before."""
     name = shlex.join(words)
     with tempfile.TemporaryDirectory(prefix="trace-fit-") as folder, tempfile.TemporaryFile() as said:
         out = Path(folder)
@@ -111,7 +111,7 @@ def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
             print("\n".join(tail), file=sys.stderr)
             raise TraceError(f"{name}: {ending_text(result.returncode)} after {counted(steps, 'training step')}")
         if not logs:
-            did = "used no memory of the GPU" if result.triggered else "did not import torch"
+            did = "used no GPU memory" if result.triggered else "did not import torch"
             raise TraceError(f"{name}: the script {did}")
         traces = timelines_in(out)
         workloads = [trace.workload for trace in traces.values() if trace.workload is not None]
@@ -120,17 +120,17 @@ def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
 
 
 def _timeline(traces: Mapping[int, Trace]) -> Trace | None:
-    """`traces` by process id: that of the only process, or of the first of several ranks."""
+    """Returns the timeline of the only process or of the first rank. `traces` is by process id."""
     by_rank = process_of_each_rank(traces, main=0) if traces else {}
     return traces[by_rank[min(by_rank)]] if by_rank and (len(by_rank) > 1 or len(traces) == 1) else None
 
 
 def _machine(card: Card, count: int) -> Trace:
-    """A recording of nothing but the cards: one empty step. All that runs is estimated, and only memory counts."""
+    """Returns a trace with the cards and one empty step. All GPU work is estimated, since only memory matters."""
     devices = [Device(rank=0, index=i, name=card.names[0], total_memory_bytes=_ROOM_BYTES) for i in range(count)]
     version = importlib.metadata.version("torch")
     built = re.search(r"\+cu(\d+)(\d)", version)
-    machine = Machine(torch=version, cuda=f"{built[1]}.{built[2]}" if built else "12.8")  # a CPU build stands for such a one
+    machine = Machine(torch=version, cuda=f"{built[1]}.{built[2]}" if built else "12.8")  # a CPU build counts as CUDA 12.8
     steps = Steps.of(number=[0], kind=[StepKind.STEADY], rank=[0], start_ns=[0], duration_ns=[1])
     return Trace(grain="kernel", devices=devices, steps=steps, machines={0: machine})
 
@@ -140,13 +140,13 @@ def _need(fit: FitOptions, first: _FitRun, option: str) -> Need:
     given = _given(fit.script, option) if option else None
     notes = []
     if not first.steps:
-        notes.append(f"the script took {counted(first.ended, 'evaluation step')} and no training step: training needs more")
+        notes.append(f"the script took {counted(first.ended, 'evaluation step')} and no training step; training needs more")
     elif first.steps < fit.steps:
-        notes.append(f"the script ended after {counted(first.steps, 'training step')}: what it needs later is not known")
+        notes.append(f"the script ended after {counted(first.steps, 'training step')}; later needs are unknown")
     elif any(map(_changes, first.logs)):
-        notes.append("its last two steps did not request the same: with changing shapes a later one may need more than this")
+        notes.append("its last two steps requested different sizes; with changing shapes a later step may need more")
     if len(first.logs) > 1:
-        notes.append(f"{len(first.logs)} GPUs are used: the one that needs most decides, and NCCL's buffers are not counted")
+        notes.append(f"{len(first.logs)} GPUs are used; the figures are for the one that needs most, without NCCL buffers")
     return Need(
         script=shlex.join(fit.script),
         batch=int(given) if given and given.isdigit() else first.batch,
@@ -167,7 +167,7 @@ def _changes(log: RequestLog) -> bool:
 
 
 def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card) -> tuple[list[ScaledRequests], Need]:
-    """A second run, at another batch size. Where it says nothing of further ones, none and a note why."""
+    """Runs the script at another batch size. Returns how requests scale; if that is unknown, an empty list and a note."""
     batch = need.batch
     assert batch is not None
     other = batch // 2 or 2
@@ -176,13 +176,13 @@ def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
     except TraceError:
         if fit.batch_option or _given(fit.script, option) is not None:
             raise
-        why = f"{option} is in the script's text, and with {option} {other} it failed"  # a word that is no option of its
-        return [], replace(need, batch_option=None, notes=[*need.notes, f"the largest batch cannot be told: {why}"])
+        why = f"{option} is in the script's text, and with {option} {other} it failed"  # not an option of the script
+        return [], replace(need, batch_option=None, notes=[*need.notes, f"the largest batch is unknown: {why}"])
     why = ""
     if first.batch is not None and second.batch == first.batch:
-        why = f"{option} does not change the batch, it is {first.batch} in both runs"
+        why = f"{option} does not change the batch size, which is {first.batch} in both runs"
     elif _given(fit.script, option) is None and second.batch not in (None, other):
-        why = f"{option} {other} makes batches of {second.batch}, and what makes those of {batch} is not told"
+        why = f"{option} {other} gives batches of {second.batch}, and the value for batches of {batch} is unknown"
     elif len(first.logs) != len(second.logs):
         why = "another batch size uses another number of GPUs"
     else:
@@ -191,12 +191,14 @@ def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
         if len(scaled) == len(pairs):
             return scaled, need
         why = f"at batch {other} the script requests memory in another order"
-    return [], replace(need, notes=[*need.notes, f"the largest batch cannot be told: {why}"])
+    return [], replace(need, notes=[*need.notes, f"the largest batch is unknown: {why}"])
 
 
 class _Peaks:
-    """The most that the script has allocated at a time, by batch, where its batches are those of a cell: on one GPU, and the
-    option says what the model gets."""
+    """Peak allocated bytes of the script by batch size.
+
+    Comparable with the library only on one GPU and if the script's option is the batch size of the model's input.
+    """
 
     def __init__(self, first: _FitRun, scaled: Sequence[ScaledRequests], need: Need) -> None:
         self._need = need
@@ -205,7 +207,7 @@ class _Peaks:
         self.batch = first.batch if need.batch == first.batch and len(first.logs) == 1 and first.steps else None
 
     def judge(self, limit: MeasuredLimit | None) -> tuple[MeasuredLimit | None, OtherMemory | None]:
-        """The limit, or why it is not this script's; neither where the script's batches are not those of cells."""
+        """Returns the limit, or why it does not apply to this script; neither if the batches are not comparable."""
         if limit is None or self.batch is None:
             return None, None
         at = limit.fitted if self._scaled else self.batch
@@ -237,7 +239,7 @@ def _card_fit(
 
 
 def _verified(fit: FitOptions, found: list[CardFit], option: str, need: Need) -> list[CardFit]:
-    """Run the script at each limit that was found, and let the allocator of that card judge what it really requests."""
+    """Runs the script at each limit found, and checks its actual requests against the allocator of that card."""
     runs: dict[int, list[RequestLog] | None] = {}
     told = []
     for one in found:
@@ -260,7 +262,7 @@ def _fit(logs: Sequence[RequestLog], capacity: Capacity, card: Card) -> bool:
 
 
 def _usual_option(words: Sequence[str]) -> str:
-    """The option for the batch size by a usual name, among the script's words, else in its text; "" if there is none."""
+    """Returns a usual option for the batch size, from the script's arguments or its source; "" if there is none."""
     if given := next((option for option in _BATCH_OPTIONS if _given(words, option) is not None), ""):
         return given
     script = Path(words[0])
@@ -269,14 +271,16 @@ def _usual_option(words: Sequence[str]) -> str:
 
 
 def _given(words: Sequence[str], option: str) -> str | None:
-    """The value that the script's own words give an option; None if they do not."""
+    """Returns the value of an option in the script's arguments; None if it is absent."""
     place = _place(words, option)
     return None if place is None else words[place[0]].removeprefix(place[1])
 
 
 def _place(words: Sequence[str], option: str) -> tuple[int, str] | None:
-    """Which of the script's words has an option's value, and what stands before the value in it; None if none has. An option
-    that is a number is the position of an argument, counted from 1."""
+    """Returns the index of the word with an option's value, and the text before the value in it; None if absent.
+
+    A number as option is the position of an argument, counted from 1.
+    """
     if option.isdigit():
         at = int(option) + (words[0] == "-m")
         return (at, "") if at < len(words) else None
@@ -289,7 +293,7 @@ def _place(words: Sequence[str], option: str) -> tuple[int, str] | None:
 
 
 def _with_batch(words: Sequence[str], option: str, batch: int) -> list[str]:
-    """The script's words with another batch size. What is no option by its name is set as `batch=8`."""
+    """Returns the script's words with another batch size. An option without "-" is added as `batch=8`."""
     if (place := _place(words, option)) is not None:
         at, before = place
         return [*words[:at], f"{before}{batch}", *words[at + 1 :]]

@@ -1,21 +1,22 @@
-"""What is known of a workload on each card, for `trace fit`: how long a step takes, from the library where it knows, else
-estimated and marked; and up to which batch the card was seen to have room.
+"""Step time and largest measured batch of a workload on each card, for `trace fit`.
+
+Step times are from the library if it has them, otherwise estimated and marked.
 
     known = KnownTimes(need.workload, 32, ran)      # `ran`: the timeline of the run on the first card
     known.step(card)                # StepTime(41_449_905, "v100/resnet18", is_estimate=False), or None
     known.limit(card)               # MeasuredLimit(fitted=176, full=177, ...), of v100/resnet152, or None
 
 Note [A step that nobody measured]
-    The run's own timeline tells which ops a step has, with their shapes; what each takes on another card is what
-    `trace predict` says (replayer/prediction/scaling.py): work by bytes and FLOPs, and how much of a data sheet's speed such
-    work reaches. Their sum is the GPU's time; a slow host makes the step longer. Where the library has this very workload on
-    other cards, the estimate is corrected by what it is off there, in the median.
+    The run's timeline has the ops of a step with their shapes. Their times on another card are estimated as in `trace predict`
+    (replayer/prediction/scaling.py): from bytes, FLOPs and the share of the data sheet's speed that such work reaches. The sum
+    is the GPU time; a slow host makes the step longer. If the library has the same workload on other cards, the estimate is
+    multiplied by the median ratio of measured to estimated times there.
 
 Note [A rank's step]
-    A rank computes what one GPU does, and its timeline tells what it sends: operation, bytes, ranks. What an operation takes
-    over the card's link is an estimate (replayer/cost_model/collectives.py). Reductions run beside the backward pass, one after
-    the other, as DistributedDataParallel's buckets do (replayer/prediction/parallel.py); what is left of them after it makes
-    the step longer. So do all other operations, in full: one that runs beside the forward pass, as FSDP's, is counted too high.
+    A rank computes what one GPU does. Its timeline has the collectives with bytes and ranks, and their time over the card's
+    link is estimated (replayer/cost_model/collectives.py). Reductions overlap with the backward pass, one after another, as in
+    DistributedDataParallel (replayer/prediction/parallel.py); only their remainder after it lengthens the step. All other
+    collectives count in full, so those that overlap with the forward pass (FSDP) are overestimated.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ from traces.model.trace import Column, StepKind, Trace, TraceError, TraceLibrary
 from traces.model.workload import WorkloadSignature
 from traces.names.cards import Card, find_card
 
-ESTIMATED = "estimated"  # what the source of a step begins with that no cell tells
+ESTIMATED = "estimated"  # prefix of the source of an estimated step time
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """`source`: the cell of the library, or what an estimate is made of."""
+    """The time of a step. `source`: the cell of the library, or the basis of the estimate."""
 
     step_ns: int
     source: str
     is_estimate: bool
-    communication_ns: int = 0  # of it: between ranks, not hidden behind the backward pass; always an estimate
+    communication_ns: int = 0  # part of step_ns: not hidden behind the backward pass; always an estimate
 
 
 class KnownTimes:
-    """Of one workload at one batch size. Without a timeline, what the library lacks is not estimated.
+    """Times of one workload at one batch size. Without a timeline, nothing is estimated.
 
-    What does not train (`trains`) takes the forward pass of the training that was measured, an estimate.
+    If the script does not train (`trains`), its step time is the measured forward pass of training, marked as an estimate.
     """
 
     def __init__(self, workload: WorkloadSignature, batch: int | None, ran: Trace | None, *, trains: bool = True) -> None:
@@ -61,11 +62,11 @@ class KnownTimes:
         self._by_card: dict[str, Column | None] = {}
 
     def limit(self, card: Card) -> MeasuredLimit | None:
-        """None where the library has nothing of this workload on this card."""
+        """Returns the measured limit; None if the library has no measurement of this workload on this card."""
         return next((MeasuredLimit.of(cell) for of, cell in self._cells if of is card), None)
 
     def step(self, card: Card) -> StepTime | None:
-        """None where nothing tells."""
+        """Returns the step time on a card; None if unknown."""
         alone = self._step_of_one_gpu(card)
         if alone is None or self._ran is None or not len(self._ran.collectives):
             return alone
@@ -87,7 +88,7 @@ class KnownTimes:
 
     @cached_property
     def _cells(self) -> list[tuple[Card, Cell]]:
-        """The cells of this very workload, by card."""
+        """The cells of the same workload, with their cards."""
         found = []
         for gpu in catalogue.gpus():
             try:
@@ -112,7 +113,7 @@ class KnownTimes:
 
     @cached_property
     def _off(self) -> list[tuple[str, float]]:
-        """How many times the estimate the measured step takes, on each card of the library."""
+        """Ratio of measured to estimated step time on each card of the library, with the cell's name."""
         estimates = [(measured, self._estimated_ns(card)) for card, measured in self._measured]
         return [(measured.source, measured.step_ns / ns) for measured, ns in estimates if ns]
 
@@ -121,12 +122,14 @@ class KnownTimes:
         return median(times for _, times in self._off) if self._off else 1.0
 
     def _estimated_ns(self, card: Card) -> float | None:
-        """The GPU's time of a training step, without the first one, which makes the optimizer's state; of an evaluation step
-        where none is trained. Of several GPUs that of the busiest. Without communication between ranks."""
+        """Returns the GPU time of a training step (or an evaluation step), without communication between ranks.
+
+        The first step is left out because it creates the optimizer's state. With several GPUs, the busiest one counts.
+        """
         durations_ns = self._durations_ns(card)
         if durations_ns is None or self._ran is None:
             return None
-        # By the GPU's clock: a host that never waits is through with its steps before the GPU begins the first.
+        # Use the GPU's clock: a host that never waits finishes its steps before the GPU starts the first one.
         trace, steady = self._ran, self._steady
         phases = trace.phases.take(steady[trace.phases.step] & (trace.phases.device_end_ns > 0))
         if not len(phases):
@@ -137,8 +140,10 @@ class KnownTimes:
         return float(by_device.max(initial=0.0)) / int(steady.sum()) or None
 
     def _added_by_communication_ns(self, card: Card, times: float) -> int:
-        """By how much operations between ranks make a step longer, if all else takes `times` as long as was estimated. See
-        Note [A rank's step]."""
+        """Returns by how much collectives lengthen a step, if other work takes `times` as long as estimated.
+
+        See Note [A rank's step].
+        """
         from replayer.cost_model.collectives import CollectiveCosts
         from replayer.prediction.parallel import left_after_backward_ns
 
@@ -150,7 +155,7 @@ class KnownTimes:
         for step in np.flatnonzero(self._steady).tolist():
             begin_ns, end_ns = trace.steps.start_ns[step], trace.steps.start_ns[step] + trace.steps.duration_ns[step]
             reduced: list[tuple[int, int]] = []
-            # A host that takes no time calls all operations of a step when it waits for the step's work, at the step's end.
+            # A host that takes no time makes all calls of a step at its end, when it waits for the step's work.
             for row in np.flatnonzero((rows.call_ns > begin_ns) & (rows.call_ns <= end_ns)).tolist():
                 name, size_bytes, ranks = strings[int(rows.name[row])], max(int(rows.bytes[row]), 0), int(rows.group_size[row])
                 took_ns = costs.next(name, size_bytes, ranks).duration_ns
@@ -174,12 +179,12 @@ class KnownTimes:
 
     @cached_property
     def _computes(self) -> Column:
-        """A mask over the timeline's device table: work that is no communication between ranks."""
+        """A mask over the timeline's device table: work except communication between ranks."""
         assert self._ran is not None
         return np.asarray(self._ran.device.is_work & ~communication_kernels(self._ran))
 
     def _durations_ns(self, card: Card) -> Column | None:
-        """What each row of the timeline's device table takes on a card; None where that cannot be told."""
+        """Returns the duration of each row of the timeline's device table on a card; None if unknown."""
         if card.names[0] not in self._by_card:
             self._by_card[card.names[0]] = self._scaled_ns(card)
         return self._by_card[card.names[0]]
@@ -187,7 +192,7 @@ class KnownTimes:
     def _scaled_ns(self, card: Card) -> Column | None:
         if self._timeline is None:
             return None
-        from replayer.prediction.conditions import Conditions  # with torch, which is not needed where the library tells
+        from replayer.prediction.conditions import Conditions  # imports torch, which library times do not need
         from replayer.prediction.scaling import Scaling
 
         trace, recording = self._timeline
@@ -197,7 +202,7 @@ class KnownTimes:
             return None
 
     @cached_property
-    def _timeline(self):  # type: ignore[no-untyped-def]  # its type is torch's side
+    def _timeline(self):  # type: ignore[no-untyped-def]  # its type needs torch
         from replayer.recording.recorded_run import RecordedRun
 
         if self._ran is None or not self._ran.device.is_work.any():

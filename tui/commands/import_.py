@@ -1,4 +1,4 @@
-"""`trace import`: a profiler's JSON becomes a trace file; what is wrong with it is reported, the most serious first.
+"""Runs `trace import`: converts a profiler's JSON into a trace file and reports its problems, most serious first.
 
 $ trace import worker0.pt.trace.json.gz -o v100.msgpack
 trace: 8772 kernels, 324 copies, 32124 host ops, 12838 memory events, 6 steps on Tesla V100-DGXS-32GB
@@ -21,14 +21,14 @@ from tui.outputs import require_place_for, to_json
 from tui.running.narration import say
 from tui.running.progress import working
 
-# Of archives and of the profiler's own file names: worker0.pt.trace.json.gz.
+# Endings of archives and of profiler files, such as worker0.pt.trace.json.gz.
 _ENDINGS = (".zip", ".tgz", ".gz", ".tar", ".json", ".trace", ".pt")
 
 
 def run(recording: Path, output: Path | None, json: bool) -> int:
     target = output or Path(default_name(recording))
     if target.exists() and recording.exists() and target.samefile(recording):
-        raise TraceError(f"{target}: would overwrite the recording itself; name another file with -o")
+        raise TraceError(f"{target}: would overwrite the recording itself; give another file with -o")
     require_place_for(target)
     with working(f"reading {recording}"):
         trace = read_kineto(recording)
@@ -52,7 +52,7 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
 
 
 def default_name(recording: Path) -> str:
-    """The recording's name without the profiler's endings, as a trace file in the current folder."""
+    """Returns the recording's name without the profiler's endings, as a trace file in the current folder."""
     name = recording.resolve().name
     for ending in _ENDINGS:
         name = name.removesuffix(ending)

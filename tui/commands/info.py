@@ -1,4 +1,4 @@
-"""`trace info`: what is in a trace, as text for people or as JSON for scripts."""
+"""Runs `trace info`: prints a summary of a trace, as text or as JSON."""
 
 from __future__ import annotations
 

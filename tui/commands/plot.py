@@ -1,4 +1,4 @@
-"""`trace plot`: one figure about a trace, or about two.
+"""Runs `trace plot`: draws one figure about one trace or two.
 
 $ trace plot v100.msgpack replay.msgpack --what memory -o memory.pdf
 trace: wrote memory.pdf
@@ -22,7 +22,7 @@ def run(first: str, second: str | None, what: str, output: Path) -> int:
     require_place_for(output)
     names = [first] if second is None else [first, second]
     sides = [NamedTrace(name, load_trace(name)) for name in names]
-    part = output.with_name(f"{output.stem}.{os.getpid()}.part{output.suffix}")  # matplotlib reads the format off the ending
+    part = output.with_name(f"{output.stem}.{os.getpid()}.part{output.suffix}")  # matplotlib chooses the format by the ending
     try:
         with working(f"drawing {output}"):
             draw(what, sides, part)

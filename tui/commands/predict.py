@@ -1,4 +1,4 @@
-"""`trace predict`: a recording under other conditions, as an estimate that says how far it can be believed.
+"""Runs `trace predict`: estimates a recording under other conditions, with the expected error.
 
 run(PredictOptions("v100.msgpack", on_gpu="T4"))
 """
@@ -48,7 +48,7 @@ def run(asked: PredictOptions) -> int:
 
 
 def _cost(prediction: Prediction, asked: PredictOptions) -> float | None:
-    """What a sample costs, in the money of the price."""
+    """Returns the cost per sample in the currency of the price; None if it is unknown."""
     if not asked.price or not prediction.samples_per_s:
         return None
     gpus = max(prediction.conditions.gpus, prediction.conditions.nproc, 1)
@@ -56,16 +56,16 @@ def _cost(prediction: Prediction, asked: PredictOptions) -> float | None:
 
 
 def _sweep(recorded: Trace, asked: PredictOptions, conditions: Conditions) -> list[Prediction]:
-    """Every combination of what is swept; raises TraceError where none can be told."""
+    """Returns a prediction for every combination of the swept values. Raises TraceError if none is possible."""
     axes = [axis.strip() for axis in asked.sweep.split(",") if axis.strip()]
     unknown = [axis for axis in axes if axis not in ("gpus", "batch", "nproc")]
     if unknown or not axes:
-        raise TraceError(f"--sweep knows gpus, nproc and batch, not {', '.join(unknown) or 'nothing'}")
+        raise TraceError(f"--sweep takes gpus, nproc and batch, not {', '.join(unknown) or 'nothing'}")
     with working("reading what each op does"):
         predictor = Predictor(recorded)
     batch = conditions.batch or conditions.recorded_batch or predictor.recorded_batch()
     if "batch" in axes and not batch:
-        raise TraceError("the recording does not tell its batch, so there is none to sweep from; --recorded-batch N says it")
+        raise TraceError("the batch size of the recording is unknown; give it with --recorded-batch N")
     batches = [max(round(batch * times), 1) for times in _BATCHES] if "batch" in axes else [conditions.batch]
     under = "nproc" if "nproc" in axes else "gpus"
     counts = _GPUS if under in axes else (getattr(conditions, under),)

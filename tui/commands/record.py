@@ -1,13 +1,13 @@
-"""`trace record`: the parent's side. Runs the script in a child with the recorder in it, then makes one file of what it left.
+"""Runs `trace record`: starts the script in a child process with the recorder, then merges its output into one file.
 
     $ trace record train.py --epochs 1
-    trace: wrote train.msgpack (212.4 KiB): 40 steps of train.py, of which 3 warm-up, 32 clean, 5 profiled
-    trace: a clean step takes 135.2 ms, a profiled one 139.8 ms; the recorder itself takes 0.03 % of a step
+    trace: wrote train.msgpack (212.4 KiB): 40 steps (3 warm-up, 32 clean, 5 profiled) of train.py
+    trace: a clean step takes 135.2 ms, a profiled one 139.8 ms
+    trace: recording overhead: 0.03 % of step time
     trace: next: trace info train.msgpack, or trace replay train.py --trace train.msgpack
 
-Every process that trains leaves a file `train.msgpack.<pid>.part` beside the one to come, and the profiler's recording beside
-that. They become one trace here, of several ranks where there were several. A part can be read as it is: where this process
-is killed as well, `trace info train.msgpack.<pid>.part` shows what there is.
+Every process that trains writes `train.msgpack.<pid>.part` and the profiler's recordings next to the output. These are merged
+into one trace with all ranks. A part is readable too: if this process is killed, use `trace info train.msgpack.<pid>.part`.
 """
 
 from __future__ import annotations
@@ -43,31 +43,34 @@ from tui.trace_names import load_pace
 
 @dataclass(frozen=True)
 class _ProcessFiles:
-    """What one process left."""
+    """The files of one process."""
 
     path: Path
     pid: int
-    profiles: tuple[Path, ...]  # in order of time
+    profiles: tuple[Path, ...]  # in chronological order
 
 
 def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = False) -> int:
-    """`stderr`: a descriptor for the script's. `is_brief`: one of several runs, whose maker says what came of them."""
+    """Records the script and returns its exit code. `stderr`: file descriptor for the script's stderr.
+
+    `is_brief`: prints no summary, because this is one of several runs.
+    """
     output = record.output or Path(default_name(record.script))
     require_place_for(output)
-    before = {part.path for part in _parts(output)}  # of a run that was killed: theirs to keep
+    before = {part.path for part in _parts(output)}  # parts of an earlier, killed run are kept
     config = RecordConfig(record.grain, record.warmup, record.clean_steps, record.profiled_steps, record.stacks)
     session = RecordSession(output.absolute(), config)
     with tempfile.TemporaryDirectory(prefix="trace-record-") as folder:
         result = run_child({**_virtual_gpu(record, Path(folder)), "tracer": session}, record.script, stderr=stderr)
     parts = [part for part in _parts(output) if part.path not in before]
-    # The exit code is the script's; only a run that went well must not hide that its result was lost.
+    # The exit code is the script's. If the script succeeded, the lost result still has to show in the exit code.
     try:
         _conclude(record, output, parts, result, is_brief)
     except (TraceError, OSError) as error:
         say(line_for(error) or str(error), is_error=True)
         _say_kept(parts)
         return result.returncode or 2
-    except KeyboardInterrupt:  # a second one: the first has ended the script
+    except KeyboardInterrupt:  # the second Ctrl-C; the first one ended the script
         is_written = bool(parts) and not any(part.path.exists() for part in parts)
         say(f"wrote {output}" if is_written else f"interrupted before {output} was written")
         _say_kept(parts)
@@ -79,11 +82,11 @@ def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = Fa
 def _say_kept(parts: list[_ProcessFiles]) -> None:
     kept = [part.path.name for part in parts if part.path.exists()]
     if kept:
-        say(f"what was recorded is kept in {', '.join(kept)}", is_error=True)
+        say(f"the recording is kept in {', '.join(kept)}", is_error=True)
 
 
 def default_name(script: list[str]) -> str:
-    """The script's or module's name as a trace file in the current folder."""
+    """Returns the script's or module's name as a trace file in the current folder."""
     if script[0].startswith("-m"):
         return (script[0][2:] or script[1]).rpartition(".")[2] + ".msgpack"
     return (Path(script[0]).stem or "trace") + ".msgpack"
@@ -92,8 +95,8 @@ def default_name(script: list[str]) -> str:
 def _virtual_gpu(record: RecordOptions, folder: Path) -> dict[str, object]:
     if record.on is None:
         return {}
-    config = ReplayConfig(clock="recorded", loader="recorded")  # what is recorded is the recording, not this machine
-    path, _ = load_pace(record.on)  # which says what is wrong with it before the script runs
+    config = ReplayConfig(clock="recorded", loader="recorded")  # record the times of the recording, not of this machine
+    path, _ = load_pace(record.on)  # fails before the script runs if the trace is unusable
     return {"replayer": ReplaySession(path, folder, os.getpid(), config=config)}
 
 
@@ -110,18 +113,18 @@ def _parts(output: Path) -> list[_ProcessFiles]:
 
 def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], result: ChildResult, is_brief: bool) -> None:
     if not parts:
-        explain_empty_run(result, "recorded", "trained nothing, loaded no batch and called no module")
+        explain_empty_run(result, "recorded", "did not train, load a batch or call a module")
         return
     with working(f"writing {output}"):
         recordings = {part.pid: _whole(part) for part in parts}
         by_rank = process_of_each_rank(recordings, result.pid)
         if len(by_rank) < len(recordings):
             ranks = f"{len(by_rank)} ranks" if len(by_rank) > 1 else "1 rank"
-            say(f"{len(recordings)} processes were recorded as {ranks}; of each rank the longest recording is kept")
+            say(f"{len(recordings)} processes were recorded as {ranks}; the longest recording of each rank is kept")
         trace = merge_ranks([recordings[pid] for pid in by_rank.values()])
-        if record.on is not None:  # the times are another recording's, which whoever gets this one must know
+        if record.on is not None:  # the times come from another recording, so the result must name it
             trace.runs = {rank: _on_virtual_gpu(run, Path(record.on).stem) for rank, run in trace.runs.items()}
-        with deferred_signals():  # either the parts are there or the whole
+        with deferred_signals():  # a signal must not leave both the parts and the merged file
             save(trace, output)
             for part in parts:
                 part.path.unlink()
@@ -130,7 +133,7 @@ def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], r
     if is_brief:
         return
     lines = record_lines(trace, output, record.script)
-    if result.returncode:  # the script's own error matters more than figures and what to type next
+    if result.returncode:  # after a failure, print only what was written and what is missing
         lines = [lines[0], *(lack_lines(trace) if trace.devices else ())]
     for line in lines:
         say(line)
@@ -141,14 +144,14 @@ def _on_virtual_gpu(run: Run, recording: str) -> Run:
 
 
 def _whole(part: _ProcessFiles) -> Trace:
-    """A process's recording together with the profile of some of its steps."""
-    # What came before the script joined its group is that rank's too.
+    """Returns a process's recording, merged with the profiles of its profiled steps."""
+    # Rows from before the script joined its process group belong to the same rank.
     recording = merge_ranks([in_order(load(part.path, is_ours=True))])
     profiles = list[Trace]()
     for path in part.profiles:
         try:
             profiles.append(without_folders(folded(read_kineto(path, marks_are_steps=True))))
-        except TraceError:  # cut by the end of the process or of the disk
+        except TraceError:  # cut off: the process ended or the disk was full
             recording.problems["unreadable-profile"] = recording.problems.get("unreadable-profile", 0) + 1
     if not profiles:
         return recording

@@ -1,4 +1,4 @@
-"""`trace record --sweep`: runs a script once per batch size and makes one cell of the library of it.
+"""Runs `trace record --sweep`: runs a script once per batch size and writes the results as one cell of the library.
 
     $ trace record --sweep "--batch-size=1..256" train.py
     trace: batch 1: 9 steps of 12.3 ms, forward 4.1 ms
@@ -7,8 +7,8 @@
     trace: batch 256: out of memory, which ends the sweep
     trace: wrote train.cells (1.2 KiB): v100-sxm2-16gb/train at 8 batch sizes, out of memory at 256
 
-The batch size of a run is that of the model's inputs. The file is written anew after each run, so a sweep that is killed leaves
-what it has measured. Only an out-of-memory error (it is looked for in what the script prints on stderr) ends a sweep well.
+The batch size of a run is that of the model's inputs. The file is rewritten after each run, so a killed sweep keeps its
+results. Only an out-of-memory error, found in the script's stderr, ends a sweep successfully before its last value.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from tui.running.narration import ending_text, say
 
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\+(\d+))?$")
 _OUT_OF_MEMORY = re.compile(rb"OutOfMemoryError|CUDA out of memory|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED")
-_KEPT_BYTES = 1 << 16  # of the end of what the script prints on stderr
+_KEPT_BYTES = 1 << 16  # of the end of the script's stderr
 _MOST_RUNS = 10_000
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is added to the script's words for each value."""
+    """An option of the script and the values to run it with."""
 
-    text: str  # as the person wrote it
-    before: str  # "--batch-size=": in one word with the value, or "--batch-size " as a word of its own
+    text: str  # as typed
+    before: str  # "--batch-size=" if the value is in the same word, "--batch-size " if it is the next word
     values: tuple[int, ...]
 
     @classmethod
     def of(cls, text: str) -> Sweep:
-        """Raises TraceError for what is no sweep."""
+        """Parses `text`. Raises TraceError if it is not a sweep."""
         at = max(text.rfind("="), text.rfind(" ")) + 1
         before, values = text[:at], _values(text[at:])
         if not before.strip(" =") or not values:
             told = 'as "--batch-size=1..256" (doubling), "--batch-size=8..64+8" or "--batch-size=16,24,32"'
-            raise TraceError(f"--sweep {text!r}: name an option of the script and its values, {told}")
+            raise TraceError(f"--sweep {text!r}: give an option of the script and its values, {told}")
         return cls(text, before, values)
 
     def words(self, value: int) -> list[str]:
@@ -63,14 +63,14 @@ class Sweep:
 
 
 def run_sweep(record: RecordOptions) -> int:
-    """Exit code 0 if something was measured and nothing but the memory ended it, else the script's."""
+    """Returns 0 if there are results and only lack of memory ended the sweep, otherwise the script's exit code."""
     sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
     if output.suffix != SUFFIX:
         raise TraceError(f"-o {output}: a sweep writes a file of cells; name it {output.with_suffix(SUFFIX).name}")
     require_place_for(output)
     if output.exists():
-        raise TraceError(f"{output} is there already, and is kept: name another file with -o, or move it away")
+        raise TraceError(f"{output} already exists; give another file with -o, or move it away")
     measured: list[Trace] = []
     with tempfile.TemporaryDirectory(prefix="trace-sweep-") as folder:
         for number, value in enumerate(sweep.values):
@@ -83,7 +83,7 @@ def run_sweep(record: RecordOptions) -> int:
                 say(f"{' '.join(sweep.words(value))}: out of memory, which ends the sweep")
                 return _write(measured, output, sweep, value) if measured else _nothing(code)
             if code:
-                say(f"{' '.join(sweep.words(value))}: {ending_text(code)}, and so does the sweep", is_error=True)
+                say(f"{' '.join(sweep.words(value))}: {ending_text(code)}, which ends the sweep", is_error=True)
                 if measured:
                     _write(measured, output, sweep, None)
                 return code
@@ -93,12 +93,12 @@ def run_sweep(record: RecordOptions) -> int:
             row = row_of(trace)
             _say_row(row, value)
             measured.append(trace)
-            _cells(measured, output, sweep, None)  # a sweep that is killed leaves this
+            _cells(measured, output, sweep, None)  # results for a sweep that is killed later
     return _write(measured, output, sweep, None)
 
 
 def _nothing(code: int) -> int:
-    say("the sweep has measured nothing, and nothing is written", is_error=True)
+    say("the sweep has no results, so no file was written", is_error=True)
     return code
 
 
@@ -118,7 +118,7 @@ def _write(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int
 
 
 def _cells(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int | None) -> tuple[str, int]:
-    """The name of the cell that is written, and how many batch sizes it has."""
+    """Writes the cell. Returns its name and its number of batch sizes."""
     gpu = gpu_of(measured[0], gpus())
     cell = cell_of(measured, gpu, output.name.removesuffix(SUFFIX), None, {"sweep": sweep.text})
     if out_of_memory is not None and out_of_memory > cell.last_batch:
@@ -128,7 +128,7 @@ def _cells(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int
 
 
 def _values(text: str) -> tuple[int, ...]:
-    """ "1..256" doubles from 1 to 256, "8..64+8" goes in steps of 8, "16,24,32" is itself."""
+    """Returns the values: "1..256" doubles from 1 to 256, "8..64+8" goes in steps of 8, "16,24,32" is a list."""
     if (found := _RANGE.fullmatch(text)) is not None:
         first, last, step = int(found[1]), int(found[2]), int(found[3] or 0)
         if not 0 < first <= last or (step and (last - first) // step > _MOST_RUNS):
@@ -146,7 +146,7 @@ def _values(text: str) -> tuple[int, ...]:
 
 
 class _Tee:
-    """Shows what the script prints on stderr and keeps its end."""
+    """Passes the script's stderr on and keeps the end of it."""
 
     def __init__(self) -> None:
         self._reader, self.descriptor = os.pipe()
@@ -163,4 +163,4 @@ class _Tee:
 
     def close(self) -> None:
         os.close(self.descriptor)
-        self._thread.join(timeout=10)  # a daemon of the script may hold the other end for ever
+        self._thread.join(timeout=10)  # a daemon of the script may keep the other end open forever

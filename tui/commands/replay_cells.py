@@ -1,12 +1,12 @@
-"""`trace replay` on cells of the library: which are meant, and what a replay on them is compared with.
+"""Supports `trace replay` with measurements of the library (cells): chooses them, and builds the trace to compare with.
 
-    choice = choice_of("", gpu="v100", estimate=False)          # by what the script trains
+    choice = choice_of("", gpu="v100", estimate=False)          # by the script's workload
     choice = choice_of("v100/resnet50", gpu="", estimate=False)
     recorded = driven_by(replayed, blank)
 
 Note [A card that the library lacks]
-    A card of the table of GPUs (traces/names/cards.py) of which the library has nothing, or nothing of what the script trains,
-    can be estimated op by op. There is nothing to compare such a replay with: its own figures are told, as an estimate.
+    For a GPU in traces/names/cards.py without measurements in the library, or without measurements of the script's workload,
+    each op can be estimated. There is no recording to compare such a replay with, so its figures are reported as an estimate.
 """
 
 from __future__ import annotations
@@ -28,47 +28,44 @@ from tui.figures import time_text
 from tui.text.diff import estimate_sentences
 from tui.text.memory import memory_sentences
 
-# How calls of a model were timed, where the cell is that of the script.
+# How calls of a model were timed if the cell matches the script.
 _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"})
 
 
 def choice_of(trace: str, gpu: str, estimate: bool) -> CellChoice | None:
-    """The cells that are meant by --gpu, or by a --trace that is none of a file; None for a recording.
-
-    Raises TraceLibraryError.
-    """
+    """Returns the cells for --gpu, or for a --trace that names a cell; None for a recording. Raises TraceLibraryError."""
     if gpu and trace:
-        raise TraceLibraryError(f"--gpu {gpu} finds the times in the library, --trace {trace} names them: give one of the two")
+        raise TraceLibraryError(f"--gpu {gpu} and --trace {trace} both choose the times; give only one of them")
     if gpu:
         if lacks(gpu):
             if not estimate:
-                known = f"the library has no times of {gpu}, it has: {', '.join(of.name for of in gpus())}"
-                raise TraceLibraryError(f"{known}; --estimate estimates each op, marked")
+                known = f"the library has no measurements of {gpu}, only of {', '.join(of.name for of in gpus())}"
+                raise TraceLibraryError(f"{known}; --estimate estimates each op instead")
             return None
         return CellChoice(tuple(file.path for file in files_of(gpu)), estimate=estimate)
     if is_cell_name(trace):
         name = trace.partition("@")[0]
         return CellChoice((cell_file(name).path,), name.partition("/")[2], estimate)
     if estimate:
-        raise TraceLibraryError("--estimate goes with --gpu, or with a --trace of the library as v100/resnet50")
+        raise TraceLibraryError("--estimate needs --gpu, or a --trace of the library such as v100/resnet50")
     return None
 
 
 def lacks(gpu: str) -> bool:
-    """Whether the library has nothing of a GPU that the table of GPUs has. Raises TraceLibraryError where neither has it."""
+    """Whether a GPU is in the table of GPUs but not in the library. Raises TraceLibraryError if it is in neither."""
     try:
         gpu_of(gpu)
     except TraceLibraryError:
         try:
             find_card(gpu)
         except TraceError:
-            return False  # the library says what is nearest
+            return False  # the library will suggest similar names
         return True
     return False
 
 
 def card_alone(gpu: str) -> Trace:
-    """A recording of nothing but that card. See Note [A card that the library lacks]."""
+    """Returns an empty trace with that card. See Note [A card that the library lacks]."""
     card = find_card(gpu)
     alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))
     alone.grain = "kernel"
@@ -89,13 +86,13 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
 
 
 def card_of(choice: CellChoice) -> tuple[Gpu, Trace]:
-    """The card of these cells, and a trace of it without steps of its own."""
+    """Returns the card of these cells, and a trace of it without steps."""
     file = read_cells(choice.files[0])
     return file.gpu, blank_trace(file.gpu, file.source, file.provenance)
 
 
 def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
-    """The recording that the cells amounted to: one step for each kind of step that the replay played."""
+    """Returns the recording that corresponds to the cells: one step for each kind of step in the replay."""
     played = _played(replayed)
     calls = [call for steps in played for call in steps.calls]
     known = bool(calls) and all(call.how in _OF_THE_CELL for call in calls)
@@ -104,7 +101,7 @@ def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
 
 
 def sentences(replayed: Trace) -> list[str]:
-    """How the replay's steps were timed: "v100/resnet50: 12 steps of batch 32 as measured, 1 of batch 17 interpolated"."""
+    """Returns how steps were timed, such as "v100/resnet50: 12 steps of batch 32 as measured"."""
     told: dict[str, Counter[tuple[int, str]]] = {}
     for played in _played(replayed):
         for cell, batch, how in {(call.cell, call.batch, call.how) for call in played.calls}:
@@ -123,24 +120,24 @@ def _listed(counts: Counter[tuple[int, str]]) -> str:
 
 
 def was_measured(replayed: Trace) -> bool:
-    """Whether a cell told any of its times."""
+    """Whether any of its times are from a cell."""
     return any(steps.calls for steps in _played(replayed))
 
 
 def _played(replayed: Trace) -> tuple[CellSteps, ...]:
-    """Of the first rank: ranks of one program go through the same batch sizes."""
+    """Returns the cells of the first rank. All ranks of a program use the same batch sizes."""
     notes = replayed.run_of(replayed.ranks[0]).replay
     return notes.cells if notes is not None else ()
 
 
 def require_phases_enough(strict: bool, gpus: int) -> None:
-    """Raise TraceLibraryError for what only a recording with kernels can drive."""
+    """Raises TraceLibraryError for options that need a recording with kernels."""
     if strict:
-        raise TraceLibraryError("--strict asks for each op, and cells of the library hold phases alone; drop it")
+        raise TraceLibraryError("--strict needs recorded ops, but the library's measurements have only phases; drop it")
     if gpus > 1:
-        raise TraceLibraryError(f"--gpus {gpus} needs a recording with kernels, and cells of the library hold phases alone")
+        raise TraceLibraryError(f"--gpus {gpus} needs a recording with kernels; the library's measurements have only phases")
 
 
 def saved_in(folder: Path, name: str) -> Path:
-    """Where the child finds the blank trace."""
+    """Returns the path of the blank trace for the child."""
     return folder / f"{name.replace('/', '-')}.msgpack"

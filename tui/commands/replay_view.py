@@ -1,8 +1,7 @@
-"""`trace replay --view`: the timeline app beside a running replay.
+"""Runs `trace replay --view`: shows the timeline app during a replay.
 
-The script runs as it would without the app. What it prints to the terminal is shown in the app (`o`) and printed for good when
-the app is closed; if the script still runs then, it goes on in the terminal as any replay does. The keyboard is the app's, so
-the script's stdin is empty.
+The script runs as without the app. Its output is shown in the app (`o`) and printed to the terminal when the app is closed. If
+the script is still running then, it continues in the terminal. The app reads the keyboard, so the script's stdin is empty.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from tui.view.output import ScriptOutput, no_input
 
 
 def can_view() -> bool:
-    """Whether there is a terminal for the app: it reads the keyboard from stdin and draws on stderr."""
+    """Whether stdin and stderr are a terminal. The app reads the keyboard from stdin and draws on stderr."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def run_with_view(
     rooms: Mapping[str, object], words: Sequence[str], ranks: int, recorded: Trace, name: str, folder: Path
 ) -> ChildResult:
-    """As `run_child`, with the app over it; `folder` is where the replay puts its timelines."""
+    """Calls `run_child` with the app open; `folder` has the replay's timelines. Returns its result."""
     live = Live((name, recorded), folder)
     failures: list[Exception] = []
     stdin = no_input()
@@ -45,7 +44,7 @@ def run_with_view(
                     failures.append(app.failure)
                 output.release()
                 if live.returncode is None:
-                    print("trace: the replay goes on without the view; Ctrl-C ends it", file=sys.stderr)
+                    print("trace: the replay continues without the view; Ctrl-C stops it", file=sys.stderr)
 
             result = run_child(
                 rooms, words, ranks=ranks, stdin=stdin, stdout=output.stdout, stderr=output.stderr, meanwhile=show
@@ -59,7 +58,7 @@ def run_with_view(
 
 
 def _tell_when_done(pid: int, live: Live, app: ViewApp) -> None:
-    """Wait for the script without reaping it, which is the launcher's. Whoever ends it by a signal wants no app left either."""
+    """Waits for the script without reaping it, which the launcher does. SIGTERM and SIGHUP also close the app."""
     done = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     if done is None:
         return

@@ -1,4 +1,4 @@
-"""`trace report`: a page about a trace, or about two side by side, to be mailed, attached or printed.
+"""Runs `trace report`: writes an HTML page about one trace, or about two side by side.
 
 $ trace report v100.msgpack replay.msgpack -o report.html
 trace: wrote report.html (84.1 KiB)

@@ -1,9 +1,9 @@
-"""`trace stalls`: how much of a step a script waits for data, whether storage, preparing or pinning is why, and what ends it.
+"""Runs `trace stalls`: measures how long a script waits for data, and finds the cause and a fix.
 
     run(StallsOptions(script=["train.py"], gpu="v100", disk="ssd", cached="35%"))
 
-The script runs three times on the virtual GPU, in real time, with its own loader: on one batch that is ready in memory, on data
-that is cached, and behind a disk that is modelled. `traces.stalls.data_stalls` compares the runs.
+The script runs three times on the virtual GPU, in real time: with one batch that is ready in memory, with its own loader on
+cached data, and with its own loader on a simulated disk. `traces.stalls.data_stalls` compares the runs.
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ from tui.running.progress import working
 from tui.terminal import is_verbose
 from tui.trace_names import load_pace
 
-# A SATA SSD at its interface's rate, and a hard disk of 7,200 turns a minute: 4.2 ms for half a turn, as much for the arm.
+# A SATA SSD at the rate of its interface. A hard disk of 7,200 rpm: 4.2 ms for half a turn and about as much for a seek.
 DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, latency in ns
-OWN_DISK = "own"  # this machine's, with each file dropped from its page cache before it is read
-_LEAST_FREE_BYTES = 16_384  # a timeline's last piece may take as much
-_NOTICEABLE_ESTIMATE = 0.01  # of the GPU's time
+OWN_DISK = "own"  # this machine's disk; each file is dropped from the page cache before it is read
+_LEAST_FREE_BYTES = 16_384  # the last block of a timeline may be this large
+_NOTICEABLE_ESTIMATE = 0.01  # share of GPU time
 _RATE = re.compile(
     r"(?P<rate>\d+\.?\d*)\s*(?P<unit>[kMG])?B/s(?:\s*,\s*(?P<latency>\d+\.?\d*)\s*(?P<time>us|ms))?", re.IGNORECASE
 )
 
 
 def disk_of(text: str) -> Disk:
-    """The disk that a person names. Raises TraceError."""
+    """Returns the disk for a name or a rate. Raises TraceError."""
     if text in DISKS:
         return Disk(*DISKS[text])
     match = _RATE.fullmatch(text.strip())
     if match is None or float(match["rate"]) <= 0:
-        raise TraceError(f"{text!r} is no disk; write ssd, hdd, own, or a rate such as 530MB/s or 160MB/s,8ms")
+        raise TraceError(f"{text!r} is not a disk; write ssd, hdd, own, or a rate such as 530MB/s or 160MB/s,8ms")
     rate = float(match["rate"]) * 1000 ** " kmg".index((match["unit"] or " ").lower())
     latency_ns = float(match["latency"] or 0) * (1_000_000 if (match["time"] or "").lower() == "ms" else 1_000)
     return Disk(rate, round(latency_ns))
 
 
 def counts_of(text: str) -> tuple[int, ...]:
-    """ "1,2,4" as numbers. Raises TraceError."""
+    """Returns (1, 2, 4) for "1,2,4". Raises TraceError."""
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() and 0 < int(part) <= MOST_WORKERS for part in parts):
-        raise TraceError(f"--cores {text!r} is no list of numbers of cores; write 1,2,4 (at most {MOST_WORKERS})")
+        raise TraceError(f"--cores {text!r} is not a list of core counts; write 1,2,4 (at most {MOST_WORKERS})")
     return tuple(map(int, parts))
 
 
 def run(asked: StallsOptions) -> int:
-    """The exit code: the script's where it failed."""
+    """Runs the comparison. Returns 0, or the script's exit code if it failed."""
     cached, cores = share(asked.cached, "--cached"), counts_of(asked.cores)
     if not asked.gpu and not asked.trace:
-        raise TraceError("which GPU? name one of the library, --gpu v100, or a recording, --trace T")
+        raise TraceError("no GPU given; use --gpu with a GPU of the library (--gpu v100) or --trace with a recording")
     choice = choice_of(asked.trace, asked.gpu, asked.estimate)
     path = None if choice is not None or asked.gpu else load_pace(asked.trace)[0]
     disk = disk_of(asked.disk) if asked.disk not in ("", OWN_DISK) else None
     if not 0 <= cached <= 1:
-        raise TraceError(f"a cache of {cached:.0%} of the data set; give a share from 0 to 100 %")
+        raise TraceError(f"--cached {cached:.0%} is out of range; give a share from 0 to 100 %")
     if cached and not asked.disk:
-        raise TraceError("--cached says what a cache in front of a disk holds; name the disk too: --disk ssd")
+        raise TraceError("--cached needs a disk; add for example --disk ssd")
     runs: list[tuple[str, str, Disk | None, CacheShare | None]] = [
         ("on a batch that is ready", "synthetic", None, None),
         ("with its data cached", "real", None, None),
@@ -98,7 +98,7 @@ def run(asked: StallsOptions) -> int:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         full = tempfile.gettempdir()
-        raise TraceError(f"{full} is full, where the runs are kept; let TMPDIR name another folder") from error
+        raise TraceError(f"{full} is full, and the runs are stored there; set TMPDIR to another folder") from error
     (ready, _), cached_run, *cold = done
     found = stalls_of(ready, *cached_run, _cores(), list(cores), *(cold[0] if cold else (None, None)))
     facts = as_json(found) | {"preparation_share": found.preparation_share, "fetch_share": found.fetch_share}
@@ -107,7 +107,7 @@ def run(asked: StallsOptions) -> int:
 
 
 def _why(folder: Path, returncode: int) -> str:
-    """How the script ended, with the error that ended it; its traceback is printed with --verbose."""
+    """Returns how the script failed, with its error. --verbose prints its traceback."""
     path = folder / "out" / FAILURE
     if not path.exists():
         return ending_text(returncode)
@@ -118,7 +118,7 @@ def _why(folder: Path, returncode: int) -> str:
 
 
 def _cores() -> int:
-    """That this process and those that it starts may use."""
+    """Returns the number of cores available to this process and its children."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -126,8 +126,10 @@ def _run(
     folder: Path, asked: StallsOptions, path: Path | None, choice: CellChoice | None, loader: str, disk: Disk | None,
     cache: CacheShare | None,
 ) -> tuple[Trace, list[Loading], int]:  # fmt: skip
-    """The timeline, what was loaded batch by batch, and the exit code. `path`: None where the library tells the pace. Runs
-    share `folder`, in which a process that says something notes that it is said."""
+    """Returns the timeline, what was loaded for each batch, and the exit code.
+
+    `path`: None if the times are from the library. Runs share `folder`, which prevents repeated messages.
+    """
     out, socket = folder / "out", folder / "storage"
     out.mkdir(exist_ok=True)
     if path is None:
@@ -140,51 +142,51 @@ def _run(
         result = run_child({"replayer": session}, asked.script, stdout=sys.stderr.fileno())
     socket.unlink()
     if shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # whatever the script made of it
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # even if the script handled the error itself
     if result.returncode:
         return Trace(), server.told, result.returncode
     timelines = timelines_in(out)
     if not timelines:
-        raise TraceError("the script did not use the GPU, so there is no pace that data could hold up")
+        raise TraceError("the script did not use the GPU, so there is nothing that could wait for data")
     for file in out.glob("replay-*.msgpack"):
         file.unlink()
     return one_replay(timelines, result.pid)[0], server.told, 0
 
 
 def text(found: Stalls, asked: StallsOptions, cached: float) -> list[str]:
-    """What people read."""
+    """Returns the lines of the report."""
     estimated = found.estimated_share > _NOTICEABLE_ESTIMATE
-    own_pace = f"data ready in memory (the GPU's own pace{', estimated' if estimated else ''})"
+    own_pace = f"data ready in memory (GPU speed{', estimated' if estimated else ''})"
     rows = [[own_pace, *_pace(found.gpu)], ["data cached", *_pace(found.prepared)]]
     if found.fetched is not None:
         held = f", {cached:.0%} cached ({asked.policy})" if cached else ", nothing cached"
         rows.append([f"behind {_disk_text(asked)}{held}", *_pace(found.fetched)])
-    head = ["here, on an estimated GPU" if estimated else "measured here", "step", "of it waiting", "samples/s"]
+    head = ["measured, with an estimated GPU" if estimated else "measured", "step", "waiting", "samples/s"]
     lines = [_verdict(found, bool(asked.disk)), "", *table(head, rows, width=88), ""]
     if estimated:
         share = share_text(found.estimated_share)
-        rest = "the rest by published tables and recordings"
-        lines.append(f"ESTIMATE: {share} of the GPU's time is scaled, or by curves and data sheets; {rest}")
-    worker = f"one batch of {found.batch_samples:.0f} samples costs a worker {time_text(found.batch_cpu_ns)} of a core"
+        rest = "the rest is from published tables and recordings"
+        lines.append(f"ESTIMATE: {share} of GPU time is estimated from other shapes, curves or data sheets; {rest}")
+    worker = f"one batch of {found.batch_samples:.0f} samples takes a worker {time_text(found.batch_cpu_ns)} of CPU time"
     if found.step_batches > 1:
-        lines.append(f"a step takes {found.step_batches} batches, of {found.workers} workers in all")
-    pinned = "" if found.batch_pin_ns is None else f", and is pinned in {time_text(found.batch_pin_ns)}"
+        lines.append(f"a step uses {found.step_batches} batches from {found.workers} workers in total")
+    pinned = "" if found.batch_pin_ns is None else f", and takes {time_text(found.batch_pin_ns)} to pin"
     lines.append(f"{worker}, reads {size_text(found.batch_bytes)}{pinned}")
     if found.disk_bytes_per_s is not None:
         lines.append(f"a disk of {found.disk_bytes_per_s / 1e6:.0f} MB/s would end the fetch stall")
     if found.enough is not None:
         count = found.enough.workers
-        workers = "1 worker on a core ends" if count == 1 else f"{count} workers, each on a core, end"
+        workers = "1 worker with its own core ends" if count == 1 else f"{count} workers, each with its own core, end"
         lines.append(f"modelled: {workers} the preparation stall")
     else:
         lines.append("modelled: no number of workers up to 128 ends the preparation stall")
     if found.check is not None:
         off = 100 * (found.check.samples_per_s / found.prepared.samples_per_s - 1)
-        here = f"{found.check.workers} workers, {found.check.cores} cores, of which other programs had {found.taken_cores:.2f}"
-        modelled = f"{found.check.samples_per_s:.1f} samples/s, {off:+.1f} % from what was measured"
+        here = f"{found.check.workers} workers, {found.check.cores} cores, {found.taken_cores:.2f} used by other programs"
+        modelled = f"{found.check.samples_per_s:.1f} samples/s, {off:+.1f} % from the measurement"
         lines.append(f"the model for this machine ({here}): {modelled}")
     if found.by_cores:
-        head = ["modelled, a worker per core", "samples/s", "of a step waiting"]
+        head = ["modelled, a worker per core", "samples/s", "waiting"]
         rows = [[count_text(of.cores), f"{of.samples_per_s:.1f}", share_text(of.wait_share)] for of in found.by_cores]
         lines += ["", *table(head, rows, width=88)]
     return [*lines, *found.notes]
@@ -200,14 +202,14 @@ def _pace(of: Pace) -> list[str]:
 
 def _verdict(found: Stalls, has_disk: bool) -> str:
     fetch = found.fetch_share
-    unknown = "no file was seen to be read" if has_disk else "no --disk given"
+    unknown = "no file reads were seen" if has_disk else "no --disk given"
     shares = f"preparation stall {share_text(found.preparation_share)} of a step" + (
         f", fetch stall {share_text(fetch)}" if fetch is not None else f", fetch stall {ABSENT} ({unknown})"
     )
     reasons = {
-        "gpu": "The GPU sets the pace: data does not hold it up",
-        "storage": "Storage sets the pace",
-        "preparation": "Preparing batches on the CPU sets the pace",
-        "pinning": "Pinning batches sets the pace",
+        "gpu": "The GPU is the bottleneck, not data loading",
+        "storage": "Storage is the bottleneck",
+        "preparation": "Preparing batches on the CPU is the bottleneck",
+        "pinning": "Pinning batches is the bottleneck",
     }
     return f"{reasons[found.bottleneck.value]}: {shares}."

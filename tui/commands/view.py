@@ -1,4 +1,4 @@
-"""`trace view`: the timeline app, a picture of it, or, where there is no terminal, the summary as text."""
+"""Runs `trace view`: the timeline app, a picture of it, or, without a terminal, the summary as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tui.trace_names import find_trace
 def run(first: str, second: str | None, screenshot: Path | None, size: tuple[int, int]) -> int:
     names = [first] if second is None else [first, second]
     for name in names:
-        find_trace(name)  # a name that is wrong is told before a screen opens
+        find_trace(name)  # report a wrong name before the app opens
     if screenshot is not None:
         from tui.view.picture import picture
 
@@ -43,7 +43,7 @@ def run(first: str, second: str | None, screenshot: Path | None, size: tuple[int
 
 
 def size_of(text: str) -> tuple[int, int]:
-    """ "130x40" as columns and lines."""
+    """Returns columns and lines for "130x40"."""
     columns, x, lines = text.partition("x")
     if not (x and columns.isdecimal() and lines.isdecimal() and 20 <= int(columns) <= 1000 and 10 <= int(lines) <= 1000):
         raise typer.BadParameter("must be COLUMNSxLINES, as in 130x40", param_hint="--size")
@@ -51,7 +51,7 @@ def size_of(text: str) -> tuple[int, int]:
 
 
 def _summary(names: list[str]) -> int:
-    """What `trace info` or `trace diff` would say."""
+    """Prints the text of `trace info` or `trace diff`."""
     first = load(names[0])
     if len(names) == 2:
         print(diff_text(compare(first, load(names[1])), *names, details=False, **look(sys.stdout)))

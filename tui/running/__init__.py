@@ -1,1 +1,1 @@
-"""What commands that run a script print on stderr beside the script's own output: progress, and how the run ended."""
+"""Messages on stderr from commands that run a script: progress, and how the run ended."""

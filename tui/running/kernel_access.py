@@ -1,10 +1,10 @@
-"""Why torch.profiler records no kernels on a machine, and what to do about it.
+"""Finds out why torch.profiler records no kernels on a machine, and what to do about it.
 
     why_no_kernels(["function ... failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"])
     # Obstacle("the process lacks the privilege to record kernels ...", "run as root ...")
 
-`trace record` says so at its end, `trace doctor` before anything is recorded. Both go by the warnings of Kineto, the library
-behind torch.profiler, in which CUPTI's error is named.
+`trace record` reports it at its end, `trace doctor` before a recording. Both look for the CUPTI error in the warnings of
+Kineto, the library behind torch.profiler.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Obstacle(NamedTuple):
     remedy: str
 
 
-# By CUPTI's errors (cupti_result.h).
+# Keys are CUPTI errors (cupti_result.h).
 _BY_ERROR = {
     "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES": Obstacle(
-        "the process lacks the privilege to record kernels, which the NVIDIA driver gives to administrators only",
+        "the process lacks the privilege to record kernels, which the NVIDIA driver gives only to administrators",
         "run as root or with CAP_SYS_ADMIN (docker run --cap-add=SYS_ADMIN), or load the driver with"
         " NVreg_RestrictProfilingToAdminUsers=0",
     ),
@@ -33,9 +33,9 @@ _BY_ERROR = {
     ),
     "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED": Obstacle(
         "another profiler is attached to the process",
-        "record without nsys, ncu or DCGM's profiling",
+        "record without nsys, ncu and DCGM profiling",
     ),
-    "CUPTI_ERROR_HARDWARE_BUSY": Obstacle("another profiler uses the GPU", "record when it has ended"),
+    "CUPTI_ERROR_HARDWARE_BUSY": Obstacle("another profiler uses the GPU", "record again when it has ended"),
     "CUPTI_ERROR_NOT_SUPPORTED": Obstacle(
         "CUPTI does not support this GPU or configuration", "record with --grain phase, which needs no CUPTI"
     ),
@@ -47,7 +47,8 @@ _UNKNOWN = Obstacle("torch.profiler reported no device work", "run trace doctor,
 
 
 def why_no_kernels(warnings: Iterable[str]) -> Obstacle:
-    """What stands in the way, by Kineto's warnings. Longer names first: one contains another."""
+    """Returns the obstacle that Kineto's warnings name."""
+    # Longer names first, because one contains another.
     text = "\n".join(warnings)
     for error in sorted(_BY_ERROR, key=len, reverse=True):
         if error in text:

@@ -1,9 +1,9 @@
-"""Lines that the commands which run a script print on stderr beside the script's own: why nothing came of a run, how it ended.
+"""Prints messages on stderr for commands that run a script: how a run ended, or why it has no result.
 
     say("3 processes used the GPU")                                     # trace: 3 processes used the GPU
     hint_misplaced_option(["train.py", "--strict"], refused=True)
 
-A script that failed has printed its error: what follows that is at most a line.
+A failed script has already printed its error, so at most one line follows it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 def say(text: str, *, is_error: bool = False) -> None:
-    """Tell it on stderr; with --quiet only what is an error."""
+    """Prints a line on stderr. With --quiet, only errors are printed."""
     if is_error or not is_quiet():
         print(f"trace: {printable(text, colour=False)}", file=sys.stderr)
 
 
 def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
-    """Why nothing was `done` ("replayed", "recorded"); `unused` is what the script did not do where all else went well.
+    """Says why nothing was `done` ("replayed", "recorded"). `unused` is the reason if the script ran without an error.
 
-    A script that failed needs no explanation: its own error says why.
+    A failed script needs no explanation, because it printed its own error.
     """
     if result.returncode:
         return
@@ -48,16 +48,19 @@ def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
 
 
 def ending_text(returncode: int) -> str:
-    """How a script ended that did not end well: "the script ended with exit code 3", "SIGTERM ended the script"."""
+    """Returns how a script failed: "the script ended with exit code 3", "SIGTERM ended the script"."""
     if 128 < returncode <= 128 + signal.NSIG:
-        with suppress(ValueError):  # no signal has this number: the script chose the code
+        with suppress(ValueError):  # not a signal number, so the script chose the exit code
             return f"{signal.Signals(returncode - 128).name} ended the script"
     return f"the script ended with exit code {returncode}"
 
 
 def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
-    """Where an option that was meant for the running command may stand among the script's: the script has refused its command
-    line, the option's value is a trace file, or the script's file does not hold the option's long name."""
+    """Prints a hint if an option of this command was given after the script.
+
+    It does so if the script `refused` its command line, the option's value is a trace file, or the script's file does not
+    contain the option's long name.
+    """
     context = get_current_context(silent=True)
     if context is None or not isinstance(context.command, ScriptCommand):
         return
@@ -69,12 +72,12 @@ def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
         value = value if equals else "".join(script[place + 1 : place + 2])
         if not refused and not value.endswith(SUFFIX) and (len(ours) == 2 or _mentions(script[0], ours)):
             continue
-        say(f"{ours} stands after the script, so the script got it; options of trace {command} go before the script")
+        say(f"{ours} was passed to the script; put options of trace {command} before the script")
         return
 
 
 def _mentions(script: str, option: str) -> bool:
-    """Whether the file may know the option; what is no file of its own (-m MODULE) may."""
+    """Whether the script's file contains the option. True if the file cannot be read (-m MODULE)."""
     try:
         text = Path(script).read_text(encoding="utf-8", errors="replace")
     except OSError:

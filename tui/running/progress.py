@@ -1,4 +1,4 @@
-"""A sign of life while something takes long: one line on stderr that counts seconds, and only where a person watches.
+"""Shows a line with the elapsed seconds on stderr during long work, if stderr is a terminal.
 
 with working("reading worker0.pt.trace.json.gz"):
     trace = read_kineto(path)
@@ -15,15 +15,17 @@ from contextlib import contextmanager
 from tui.running.narration import say
 from tui.terminal import is_quiet, is_verbose
 
-_FIRST_S = 0.5  # what is done before that needs no sign
+_FIRST_S = 0.5  # shorter work shows nothing
 _PERIOD_S = 0.2
 _ERASE = "\r\x1b[K"
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show `what` and the seconds since while the body runs, if stderr is a terminal; leave no trace of it. With --verbose say
-    how long it took, with --quiet nothing."""
+    """Shows `what` and the elapsed seconds while the body runs, then erases the line. Only if stderr is a terminal.
+
+    With --verbose, prints how long it took instead; with --quiet, nothing.
+    """
     if is_verbose():
         start_s = time.monotonic()
         yield

@@ -1,11 +1,11 @@
-"""How far a long replay is: a line on stderr now and then, only where a person watches.
+"""Prints the progress of a long replay on stderr, if stderr is a terminal.
 
     with telling_steps(folder, ["train.py", "--steps", "500"], recorded) as meanwhile:
         run_child(..., meanwhile=meanwhile)
     # trace: step 40 of 500, 2.1 steps/s, 3 min 39 s left
 
-The lines are whole ones, and rarer with time, for the script writes to the same terminal. How many steps there will be is told
-by the script's own option for it, or by a recording of the whole run of the same script with the same arguments.
+Progress is printed as whole lines at growing intervals, because the script writes to the same terminal. The total number of
+steps comes from the script's option for it, or from a recording of the same script with the same arguments.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from tui.figures import count_text, counted
 from tui.running.narration import say
 from tui.terminal import is_quiet
 
-_FIRST_STEP_S = 1  # between two looks for the first step: what comes before it is not counted
-_LOOK_S = (10, 20, 30, 60)  # between two lines; the last one repeats
+_FIRST_STEP_S = 1  # between two checks for the first step; time before that step is not counted
+_LOOK_S = (10, 20, 30, 60)  # between two lines; the last value repeats
 _STEPS_OPTION = re.compile(r"--(?:max[-_]|num[-_])?(?:steps|iters|iterations)(?:=(\d+))?$")
-_ERASE = "\r\x1b[K"  # a progress bar of the script's may stand in the line
+_ERASE = "\r\x1b[K"  # the line may hold a progress bar of the script
 
 
 @contextmanager
 def telling_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[int], None]]:
-    """A function to be called with the script's process id when it runs; the lines end with the body. `folder` is where the
-    replay puts its timelines, `words` are the script and its arguments."""
+    """Yields a function to call with the script's process id once it runs; it prints progress until the body ends.
+
+    `folder` has the replay's timelines, `words` are the script and its arguments.
+    """
     done = threading.Event()
     expected = expected_steps(words, recorded)
 
@@ -48,19 +50,19 @@ def telling_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterat
 
 
 def expected_steps(words: Sequence[str], recorded: Trace) -> int | None:
-    """How many steps a run will have, None where nothing tells."""
+    """Returns the number of steps that the run will have, None if unknown."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if found := _STEPS_OPTION.match(word):
             number = found[1] or following
             return int(number) if number.isdecimal() else None
-    run = recorded.run_of(recorded.ranks[0])  # `trace record` notes the script, and records whole runs
+    run = recorded.run_of(recorded.ranks[0])  # `trace record` stores the script and records whole runs
     if run.script is None or Path(words[0]).name != run.script.name or run.argv != tuple(words[1:]):
         return None
     return int((recorded.steps.rank == recorded.steps.rank.min(initial=0)).sum()) or None
 
 
 def progress_text(steps: int, expected: int | None, per_s: float) -> str:
-    """ "step 40 of 500, 2.1 steps/s, 3 min 39 s left"; without an end where there were more steps than expected."""
+    """Returns "step 40 of 500, 2.1 steps/s, 3 min 39 s left"; without the end if it is unknown or already passed."""
     rate = f"{per_s:.3g} steps/s" if per_s >= 1 else f"{1 / per_s:.3g} s per step"
     if expected is None or steps > expected:
         return f"{counted(steps, 'step')}, {rate}"
@@ -86,7 +88,7 @@ def _tell(folder: Path, pid: int, expected: int | None, done: threading.Event) -
                 count = StepCount(file)
             now = count.now() if count is not None else 0, time.monotonic()
         except (TraceFormatError, OSError):
-            return  # the folder has gone, or the end of the replay says what is wrong with its timeline
+            return  # the folder is gone, or the end of the replay reports what is wrong with the timeline
         if before[0] and now[0] > before[0]:
             text = progress_text(now[0], expected, (now[0] - before[0]) / (now[1] - before[1]))
             sys.stderr.write(_ERASE)

@@ -26,7 +26,7 @@ def recording(run: Run, untimed: tuple[Untimed, ...] = (), kernels: int = 0) -> 
         (
             Run(profiler=ProfilerUse((3, 4), warnings=("failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)",))),
             0,
-            "no kernels were recorded: the process lacks the privilege to record kernels, which the NVIDIA driver gives to",
+            "no kernels were recorded: the process lacks the privilege to record kernels, which the NVIDIA driver gives",
         ),
         (
             Run(profiler=ProfilerUse((3, 4))),

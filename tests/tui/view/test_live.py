@@ -189,7 +189,7 @@ def test_a_view_that_is_closed_early_leaves_the_replay_alone(folder: Path) -> No
     terminal = Terminal(["replay", "--view", "script.py", "--trace", "a.msgpack"], folder)
     terminal.until("waiting for the first step")
     terminal.press("q")
-    terminal.until("the replay goes on without the view")
+    terminal.until("the replay continues without the view")
     threading.Timer(0.1, (folder / "go").touch).start()
     assert terminal.end() == 0
     assert "begun" in terminal.drawn and "done" in terminal.drawn
