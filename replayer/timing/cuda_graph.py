@@ -1,16 +1,16 @@
-"""What a CUDA graph captured, to be played again at every replay.
+"""Captures the calls of a CUDA graph, which are played at each replay of the graph.
 
     capture = GraphCapture(stream, thread, everywhere=True, refuse=error)
-    capture.note(simulator.play_node, stream, signature, None)      # in place of playing it
+    capture.note(simulator.play_node, stream, signature, None)      # instead of playing it
     graph = capture.end()
     for call, args in graph.calls: ...
 
-Nothing that is captured takes time on the device. Phases that the script enters while it captures are noted too, and entered
-again at each replay: so the nodes are matched where the recorded program, without a graph, called the same ops.
+Captured work takes no device time during the capture. Phases that the script enters during the capture are stored too, and
+entered again at each replay. The nodes can then be matched with a recorded program that called the same ops without a graph.
 
 Note [A pool of its own]
-    While a stream captures, its memory comes from the graph's private pool. The allocator keeps its free blocks by stream, so a
-    capturing stream simply has another number: that of the pool.
+    A capturing stream allocates from the graph's private pool. The allocator keeps free blocks by stream number, so the
+    stream gets the pool's number during the capture.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from replayer.torch_types import TorchAny
 
 Call = tuple[Callable[..., TorchAny], tuple[TorchAny, ...]]
 
-_POOLS_FROM = 1 << 20  # private pools are numbered beyond what streams reach
+_POOLS_FROM = 1 << 20  # numbers of private pools, above all stream numbers
 _STREAMS_OF_A_POOL = 64
 
 
 @dataclass(frozen=True, eq=False)
 class CapturedGraph:
-    """`calls` are made in order at each replay, on `origin`'s place in whatever stream replays; `others` joined the capture.
-    `computing` is what the host computes at each replay, or forgets where tensors have no numbers."""
+    """`calls` are made in order at each replay, with the replaying stream in place of `origin`; `others` joined the capture.
+    `computing` are the host's computations at each replay; without payloads they discard known values instead."""
 
     origin: VirtualStream
     others: tuple[VirtualStream, ...]
@@ -43,9 +43,9 @@ class GraphCapture:
     """A capture under way.
 
     Args:
-        stream: on which it began.
-        everywhere: calls that would break it are refused in all threads ("global"), not in the capturing one only.
-        refuse: makes CUDA's error for such a call.
+        stream: the stream on which it began.
+        everywhere: calls that would break it fail in all threads ("global"), not only in the capturing one.
+        refuse: creates CUDA's error for such a call.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class GraphCapture:
         self.is_broken = False
         self._everywhere, self._refuse = everywhere, refuse
         self._pool = _POOLS_FROM + pool * _STREAMS_OF_A_POOL
-        self._numbers: dict[VirtualStream, int] = {}  # the streams that capture, and their numbers before
+        self._numbers: dict[VirtualStream, int] = {}  # the capturing streams and their previous numbers
         self._unjoined: set[VirtualStream] = set()
         self._events: set[VirtualEvent] = set()
         self._calls: list[Call] = []
         self._computing: list[Callable[[], None]] = []
-        self._as_before: dict[int, Callable[[], None]] = {}  # by what they put back
+        self._as_before: dict[int, Callable[[], None]] = {}  # by the memory that they restore
         self._add(stream)
 
     def __contains__(self, stream: VirtualStream) -> bool:
@@ -71,16 +71,16 @@ class GraphCapture:
         self._calls.append((call, args))
 
     def note_computing(self, call: Callable[[], None]) -> None:
-        """`call` computes the numbers of an op that was captured, or forgets what they were."""
+        """Store `call`, which computes the values of a captured op or discards them."""
         self._computing.append(call)
 
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:
-        """At the end the call that `undo` gives puts back what the memory `key` holds now; the first time counts."""
+        """Restore the current contents of memory `key` at the end, with the call from `undo`. Only the first call counts."""
         if key not in self._as_before:
             self._as_before[key] = undo()
 
     def record(self, event: VirtualEvent, stream: VirtualStream) -> bool:
-        """Whether `event`, recorded on `stream`, belongs to the capture."""
+        """Record `event` if `stream` belongs to the capture; returns whether it does."""
         if stream in self:
             self._events.add(event)
             event.device = stream.device
@@ -93,7 +93,7 @@ class GraphCapture:
         return event in self._events
 
     def join(self, stream: VirtualStream, other: VirtualStream | None = None) -> None:
-        """`stream` waits for work of the capture (that of `other`), and so is part of it from now on."""
+        """Add `stream` to the capture, because it waits for captured work (of `other`)."""
         if stream not in self:
             self._add(stream)
         if other is not None:
@@ -102,18 +102,18 @@ class GraphCapture:
             self._unjoined.add(stream)
 
     def refuse(self, thread: HostThread) -> None:
-        """A call that waits, or asks how far the device is: raises CUDA's error, and the capture has failed."""
+        """Fail the capture and raise CUDA's error, for a call that waits for or queries the device."""
         if self._everywhere or thread is self.thread:
             self.is_broken = True
             raise self._refuse()
 
     @property
     def is_joined(self) -> bool:
-        """Whether every stream that joined has been waited for by one that leads to the origin."""
+        """Whether the origin waits, directly or through other streams, for every stream that joined."""
         return not self._unjoined
 
     def end(self) -> CapturedGraph:
-        """Give the streams their numbers back, and memory the contents that it had."""
+        """Restore the streams' numbers and the contents of memory, and return the graph."""
         for undo in self._as_before.values():
             undo()
         for stream, number in self._numbers.items():
@@ -127,5 +127,5 @@ class GraphCapture:
 
 
 def pool_numbers(pool: int) -> range:
-    """The numbers that streams have while they capture into a private pool."""
+    """The number of each stream during capture into a private pool."""
     return range(_POOLS_FROM + pool * _STREAMS_OF_A_POOL, _POOLS_FROM + (pool + 1) * _STREAMS_OF_A_POOL)

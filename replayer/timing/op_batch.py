@@ -1,13 +1,13 @@
-"""Many ops at once: shortcuts for `Simulator.play` and `StreamScheduler.put`, with the same results.
+"""Plays many ops at once: faster versions of `Simulator.play` and `StreamScheduler.put` with the same results.
 
-A script that comes through a recorded step again calls the same ops in the same order (Note [The last time], matcher.py); all
-that differs is when. So what a segment's calls come to is laid out once, in columns, and a batch of calls takes some thirty
-numpy operations instead of a dozen function calls each. The rules are those of placement.py, over arrays.
+A script that repeats a recorded step calls the same ops in the same order (Note [The last time], matcher.py); only the times
+differ. So a segment's calls are stored in columns once, and a batch of calls takes some thirty numpy operations instead of a
+dozen function calls per op. The rules are those of placement.py, applied to arrays.
 
-    OpBatchSchedule     calls that were all given recorded kernels of one stream
-    PhaseGrainBatch     calls of a segment of which only the time is known
+    OpBatchSchedule     calls that all matched recorded kernels of one stream
+    PhaseGrainBatch     calls of a phase-grained segment
 
-`benchmarks/ablation.py` says what each buys; `tests/replayer/timing/test_op_batch.py` plays scripts with and without.
+`benchmarks/ablation.py` measures the gain of each; `tests/replayer/timing/test_op_batch.py` compares the results.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.timeline_writer import HOST_COLUMNS, DeferredRows, TimelineWriter
 from traces.model.trace import Column, Origin
 
-LEAST_CALLS = 8  # fewer are played faster one by one
+LEAST_CALLS = 8  # smaller batches are faster one by one
 
 _HOST = {name: i for i, name in enumerate(HOST_COLUMNS)}
 
@@ -38,33 +38,33 @@ Turns = tuple[bool, bool, bool]  # by class of op: whether such an op would begi
 
 @dataclass(slots=True, eq=False)
 class OpBatchSchedule:
-    """The calls of a segment as columns, and under them the kernels that they launch."""
+    """The calls of a segment as columns, with the kernels that they launch."""
 
     signatures: list[OpSignature]
     classes: bytes  # of phase, per call
-    stops: list[int]  # per call: the next one that must be played by itself
-    position_ns: list[int]  # per call, and once more: active host time up to which the script has come before it
+    stops: list[int]  # per call: the next call that must be played individually
+    position_ns: list[int]  # per call, plus one: active host time that the script has reached before it
     advance_ns: Column  # per call: host time before it
     own_ns: Column  # per call: host time within it
-    host_rows: Column  # of the timeline, but for thread and start
-    first: Column  # per call, and once more: its first kernel
+    host_rows: Column  # timeline rows without thread and start
+    first: Column  # per call, plus one: its first kernel
     call: Column  # per kernel
-    after_ns: Column  # per kernel: from its call's begin to its end, if nothing is before it on the stream
+    after_ns: Column  # per kernel: from its call's start to its end on an idle stream
     gap_ns: Column  # per kernel
     duration_ns: Column  # per kernel
-    work_rows: Column  # of the timeline, but for device, stream, start and launch
-    charged_ns: dict[Origin, Column]  # per kernel, and once more: durations so far
+    work_rows: Column  # timeline rows without device, stream, start and launch
+    charged_ns: dict[Origin, Column]  # per kernel, plus one: sum of the durations before it
     matched: Column  # per call: 1 if it has a recorded counterpart, else 0
-    other: bool = False  # the script is another program, and what the recorded host did between calls is not its own
+    other: bool = False  # a different program: the recorded host time between calls does not apply
 
     @classmethod
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, other: bool = False
     ) -> OpBatchSchedule:
-        """Lay out what calls of a step were given whose kernels all lie on one stream (`RecordedStep.one_stream`).
+        """Make the schedule of a step's matched calls; all kernels must be on one stream (`RecordedStep.one_stream`).
 
-        With `other`, no call takes more of the host than such calls usually do, and calls without a recorded counterpart are a
-        kernel of estimated duration each, launched when called.
+        With `other`, a call takes at most the usual host time of such calls, and a call without a recorded counterpart
+        launches one kernel of estimated duration.
         """
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
@@ -73,7 +73,7 @@ class OpBatchSchedule:
         chosen: list[int] = []  # kernels of the step
         scales: list[float] = []  # of each
         origins: list[int] = []  # of each
-        matched, too_long_ns = list[int](), list[int]()  # per call: the host time that it takes less than the recorded one
+        matched, too_long_ns = list[int](), list[int]()  # per call: host time saved compared with the recorded call
         columns, estimated = matcher.step.columns, list[Kernel]()
         for signature, match, _ in calls:
             reached_ns = position_ns[-1]
@@ -115,7 +115,7 @@ class OpBatchSchedule:
             launch_ns = np.maximum(launch_ns - np.array(too_long_ns, np.int64)[call], 0)
         scaled_ns = np.maximum((duration_ns * scale).astype(np.int64), scheduler.recording.speed.floor_ns)
         duration_ns = np.where(scale == 1.0, duration_ns, scaled_ns)
-        host_rows = scheduler.timeline.host_rows_of(signatures).copy(order="F")  # of which whole columns are written again
+        host_rows = scheduler.timeline.host_rows_of(signatures).copy(order="F")  # whole columns are overwritten
         host_rows[:, _HOST["duration_ns"]] = own_ns
         work_rows = work_rows_of(columns, at, duration_ns)
         work_rows[:, WORK["origin"]] = origin_of
@@ -142,9 +142,9 @@ class OpBatchSchedule:
         )
 
     def reach(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
-        """Up to which call, from `begin` on, `signatures` are its own and can be played at once; `begin` itself if none.
+        """The end of the run of calls from `begin` on that equal `signatures` and can be played together; `begin` if none.
 
-        `depth` is that of the launch queue, which must not fill up with the batch's own kernels.
+        `depth` is the launch queue's depth; the batch's own kernels must not fill the queue.
         """
         if begin >= len(self.signatures):
             return begin
@@ -156,9 +156,9 @@ class OpBatchSchedule:
     def play(
         self, begin: int, end: int, thread: HostThread, stream: VirtualStream, called_ns: Column, scheduler: StreamScheduler
     ) -> Column:
-        """Play the calls from `begin` to `end`, called at these times by the wall clock; returns when the host leaves each.
+        """Play the calls from `begin` to `end`, called at these wall-clock times; returns when the host leaves each.
 
-        As `Simulator.play` does one after another.
+        Same result as calling `Simulator.play` for each.
         """
         advance_ns, own_ns = self.advance_ns[begin:end], self.own_ns[begin:end]
         room_at_ns = self._room_at_ns(begin, end, stream)
@@ -180,8 +180,8 @@ class OpBatchSchedule:
         return ends_ns
 
     def _room_at_ns(self, begin: int, end: int, stream: VirtualStream) -> Column | None:
-        """When each call finds room in the launch queue, which holds only kernels from before: there are few enough here.
-        None if there is room all the time."""
+        """When the launch queue has room for each call; None if it always has. Only kernels from before the batch can fill the
+        queue, because the batch is small enough."""
         before = int(self.first[begin]) + stream.depth - len(stream.pending)
         if self.first[end - 1] < before:
             return None
@@ -212,24 +212,24 @@ class OpBatchSchedule:
 class PhaseGrainBatch:
     """A batch of ops inside a phase-grained segment: the phase's time is charged once, ops cost nothing.
 
-    The timeline only says when they were called. It goes up to the first op that would begin another segment.
+    The timeline only has the times of the calls. A batch ends before the first op that would begin another segment.
     """
 
     count: int
     signatures: list[OpSignature]  # the whole batch
     turns: Turns
-    _rows: Column  # of the timeline, but for thread and start
+    _rows: Column  # timeline rows without thread and start
 
     @classmethod
     def of(cls, signatures: list[OpSignature], turns: Turns, timeline: TimelineWriter) -> PhaseGrainBatch:
-        """Lay out `signatures`, which nobody changes any more."""
+        """Make the batch of `signatures`, which must not change any more."""
         classes = bytes([signature.phase_class for signature in signatures])
         ends = [classes.find(phase_class) for phase_class, turn in enumerate(turns) if turn]
         count = min((end for end in ends if end >= 0), default=len(signatures))
         return cls(count, signatures, turns, timeline.host_rows_of(signatures[:count]))
 
     def rows(self, thread: int, starts_ns: Column | int) -> DeferredRows:
-        """Their rows of the timeline's host table; `starts_ns` says when each was called, or all of them."""
+        """The ops' rows of the timeline's host table; `starts_ns` are the call times, or one time for all."""
         return DeferredRows.of(self._rows, {_HOST["thread"]: thread, _HOST["start_ns"]: starts_ns})
 
 

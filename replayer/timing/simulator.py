@@ -78,8 +78,8 @@ class Simulator:
         """Play one op; returns when its work ends on the stream.
 
         Args:
-now_ns: wall-clock time of the script's call.
-copy: for a copy that involves the host or two devices: its kind and estimated duration.
+            now_ns: wall-clock time of the script's call.
+            copy: for a copy that involves the host or two devices: its kind and estimated duration.
         """
         tracker = self.tracker
         segment = tracker.segment

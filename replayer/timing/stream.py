@@ -49,9 +49,9 @@ class VirtualStream:
         """Queue work; returns when it ends.
 
         Args:
-launched_ns: time of the host's launch.
+            launched_ns: time of the host's launch.
             latency_ns: from the launch to the start on an idle stream.
-gap_ns: from the end of the previous work to its start, if it was queued behind it.
+            gap_ns: from the end of the previous work to its start, if it was queued behind it.
         """
         end_ns = self.ready_ns = kernel_end(launched_ns, latency_ns, self.ready_ns, gap_ns, duration_ns)
         self.pending.append(end_ns)

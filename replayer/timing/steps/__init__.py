@@ -1,4 +1,4 @@
-"""Where the script is in the recording: its step, its phase, and its stage of nn.DataParallel.
+"""Tracks the script's position in the recording: step, phase, and stage of nn.DataParallel.
 
 `step_tracker.StepTracker` follows the script.
 """

@@ -4,8 +4,8 @@
     segment.recorded = phases.begin("backward")      # None if no cell says what the phase takes
     phases.end("backward", segment.recorded, device_ns)
 
-Where loss and zero_grad were measured together with backward, the time they take here is taken off backward, up to a tenth of
-that figure.
+If loss and zero_grad were measured together with backward, the time they take in the replay is subtracted from backward, up to
+a tenth of that figure.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class CellPhases:
 
     def __init__(self, cells: CellPace) -> None:
         self._cells = cells
-        self._segments: dict[str, RecordedSegment] = {}  # one object per phase: what is remembered of a segment is kept by it
-        self._before_backward_ns = 0  # in phases whose time backward's figure holds, since the forward pass
+        self._segments: dict[str, RecordedSegment] = {}  # one object per phase, because caches are kept per segment object
+        self._before_backward_ns = 0  # since the forward pass, in phases that backward's figure includes
 
     def begin(self, name: str) -> RecordedSegment | None:
-        """A phase begins: the segment that says how long the device is busy; None if no cell does."""
+        """Begin a phase; returns the segment with its device time, or None if no cell has it."""
         known = self._cells.phase(name)
         if known is None:
             return None
@@ -35,28 +35,28 @@ class CellPhases:
         return self._segment(name, device_ns, origin)
 
     def end(self, name: str, recorded: RecordedSegment | None, device_ns: int) -> None:
-        """A phase has ended, which kept the device busy for `device_ns`."""
+        """End a phase that kept the device busy for `device_ns`."""
         if recorded is not None and recorded.device_ns == COUNTED_ELSEWHERE_NS:
             self._before_backward_ns += device_ns
         elif name == "forward":
             self._before_backward_ns = 0
 
     def take_call(self) -> ModelCall | None:
-        """The cell's figures for the call of the model that begins; None if its ops are estimated one by one."""
+        """The cell's figures for the model call that begins; None if its ops are estimated one by one."""
         call = self._cells.take_call()
         if call is not None:
             self._cells.called(call)
         return call
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
-        """The phase's segment after a call of the model, before which the device was busy for `before_ns`."""
+        """The phase's segment including a model call; the device was busy for `before_ns` before the call."""
         return self._segment(name, before_ns + max(call.phases_ns["forward"], 1), call.origin)
 
     def set_up_ends(self) -> None:
         self._cells.set_up_ends()
 
     def step_ended(self, *, trained: bool) -> int:
-        """Returns the row of the step's figures, see `CellPace.step_ended`."""
+        """End the step; returns the row of its figures, see `CellPace.step_ended`."""
         return self._cells.step_ended(trained=trained)
 
     def _segment(self, name: str, device_ns: int, origin: Origin) -> RecordedSegment:

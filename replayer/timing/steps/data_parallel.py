@@ -1,8 +1,8 @@
 """Tracks nn.DataParallel's stages within a phase: scatter, replicas, gather, and their backward passes.
 
-Each stage of the script becomes a row of the replay's timeline. In a phase-grained recording with stages, the recorded time
-of each stage is charged when it ends, on its own device, and the time between two stages before the second one begins: so
-the replay's phase is split as the recorded one.
+Each stage of the script becomes a row of the replay's timeline. In a phase-grained recording with stages, a stage's recorded
+time is charged on its device when the stage ends. The time between two stages is charged before the second one begins. The
+replay's phase is then split like the recorded one.
 
     stages.enter(segment, begun_ns, begun_device_ns)     # a phase begins
     open_stage = stages.begin(thread, "scatter", device=0)
@@ -10,12 +10,12 @@ the replay's phase is split as the recorded one.
     stages.leave(index)                                  # the phase ends
 
 Note [The k-th stage]
-    Within a segment of a phase the k-th stage of a name and device takes the time of the k-th recorded one. All of them end
-    at their recorded offset in the phase: a stage that this machine's host makes longer shortens the next, as with phases.
+    Within a segment, the k-th stage of a name and device takes the time of the k-th recorded one. Stages end at their
+    recorded offset in the phase. If this machine's host makes a stage longer, the next one becomes shorter, as with phases.
 
 Note [Devices beside the first]
     A phase is timed on one device. The time between stages is charged to each device that the script has used in this phase,
-    for replicas do the same at the same time.
+    because replicas do the same work at the same time.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 class OpenStage(NamedTuple):
-    """A stage that the script is in; `recorded` is the recorded one that it matches, if any."""
+    """A stage that the script is in; `recorded` is the matching recorded stage, if any."""
 
     name: str
     device: int
     start_ns: int
     device_start_ns: int
     ordinal: int  # 0-based, among the segment's stages of this name and device
-    ops: int  # of the segment on this device before the stage began
+    ops: int  # charged in the segment on this device before the stage began
     recorded: RecordedStage | None
-    segment: SegmentMatcher | None  # in which it began
+    segment: SegmentMatcher | None  # the segment in which it began
 
 
 # A row of the timeline's table `parts`: the phase's index in its step, then the columns from `name` on.
@@ -57,20 +57,20 @@ class DataParallelStages:
         self._begun_ns = self._begun_device_ns = 0
         self._counts: dict[tuple[str, int], int] = {}  # stages begun in this segment, by name and device
         self._open: list[OpenStage] = []
-        self._began = self._ops = 0  # stages begun in this segment; its ops when the last one began or ended
-        self._ops_between: dict[tuple[str, int, int], int] = {}  # in the step before: by phase, its index, stages begun
-        self._ops_in: dict[tuple[str, int, int], int] = {}  # in the step before: by stage, its device and index
+        self._began = self._ops = 0  # stages begun in this segment; number of ops when the last stage began or ended
+        self._ops_between: dict[tuple[str, int, int], int] = {}  # in the previous step, by phase, phase index and stages begun
+        self._ops_in: dict[tuple[str, int, int], int] = {}  # in the previous step, by stage, device and index
         self._rows: list[Row] = []  # of the current segment
         self._done: list[Row] = []  # of the step's ended segments
 
     @property
     def recorded(self) -> list[RecordedStage]:
-        """The recorded stages that split the current segment's time; none where kernels are known."""
+        """The recorded stages that split the current segment's time; empty if kernels are known."""
         recorded = self._segment.recorded if self._segment is not None else None
         return recorded.stages if recorded is not None and recorded.phase_grained else []
 
     def enter(self, segment: SegmentMatcher, begun_ns: int, begun_device_ns: int) -> None:
-        """A segment begins."""
+        """Begin a segment."""
         self._segment, self._begun_ns, self._begun_device_ns = segment, begun_ns, begun_device_ns
         self._counts = {}
         self._open = []
@@ -78,17 +78,17 @@ class DataParallelStages:
         self._rows = []
 
     def switch_segment(self, segment: SegmentMatcher | None) -> None:
-        """The current segment turns out to belong to another recorded step."""
+        """Switch the current segment to another recorded step."""
         self._segment = segment
 
     def leave(self, index: int) -> None:
-        """The segment with this 0-based index in its step has ended."""
+        """End the segment with this 0-based index in its step."""
         self._note_ops()
         self._done += [(index, *row[1:]) for row in self._rows]
         self._rows, self._segment = [], None
 
     def begin(self, thread: HostThread, name: str, device: int) -> OpenStage:
-        """The script enters a stage of the current phase that is timed on this device."""
+        """Begin a stage of the current phase, timed on this device."""
         key = (name, device)
         count = self._counts.get(key, 0)
         self._counts[key] = count + 1
@@ -96,7 +96,7 @@ class DataParallelStages:
         recorded = alike[count] if count < len(alike) else None
         if recorded is not None:
             before = [stage for stage in self.recorded if stage.begin_ns < recorded.begin_ns]
-            if recorded.begin_ns > max((stage.end_ns for stage in before), default=0):  # there is time between it and those
+            if recorded.begin_ns > max((stage.end_ns for stage in before), default=0):  # time between the stages
                 self._note_ops()
                 filled_ns = max((stage.device_end_ns for stage in before), default=0)
                 for other in {device, *self._busy_devices()}:
@@ -109,7 +109,7 @@ class DataParallelStages:
         return stage
 
     def end(self, thread: HostThread, stage: OpenStage) -> None:
-        """The script leaves the stage; if the phase in which it began is over, its time has been charged there."""
+        """End the stage. If its phase has already ended, its time has been charged there."""
         recorded = stage.recorded
         origin = Origin.EXACT
         if stage.segment is self._segment is not None:
@@ -125,10 +125,10 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def charge_so_far(self) -> bool:
-        """Before the host waits for or queries a device: charge the share that the ops so far have in the open stages, or in
-        the time between two stages.
+        """Before the host waits for or queries a device, charge the open stages, or the time between two stages, in proportion
+        to the ops called so far.
 
-        Returns False where the recording has no stages in the current phase.
+        Returns False if the recording has no stages in the current phase.
         """
         stages = self.recorded
         if not stages:
@@ -153,11 +153,11 @@ class DataParallelStages:
         return True
 
     def clear(self) -> None:
-        """What came before was set-up, not part of a step."""
+        """Drop everything so far, which was set-up and not part of a step."""
         self._done.clear()
 
     def take(self) -> list[Row]:
-        """The rows of the step that has ended, by their start."""
+        """Remove and return the rows of the finished step, in order of start."""
         done, self._done = self._done, []
         return sorted(done, key=lambda row: row[3])
 
@@ -168,13 +168,13 @@ class DataParallelStages:
         return self._segment.ops_on.get(device, 0) if self._segment is not None else 0
 
     def _fill(self, device: int, since_ns: int, until_ns: int, name: str = "") -> None:
-        """Keep a device busy, by times from the phase's begin, with a kernel of this name or of the phase's."""
+        """Keep a device busy between two offsets in the phase, with a kernel named after the stage or the phase."""
         if self._segment is not None:
             begun_ns = self._begun_device_ns
             self._scheduler.fill(device, begun_ns + since_ns, begun_ns + until_ns, name or self._segment.name)
 
     def _note_ops(self, *, keep: bool = True) -> None:
-        """Count the ops since a stage last began or ended; `keep`: they lie between two stages."""
+        """Count the ops since a stage last began or ended; `keep`: they are between two stages."""
         segment = self._segment
         if segment is None:
             return

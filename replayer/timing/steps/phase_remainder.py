@@ -1,8 +1,8 @@
-"""The unmatched remainder of a phase: recorded kernels that no op of the script has taken.
+"""The unmatched remainder of a phase: recorded kernels that no op of the script has matched.
 
-They are charged when the phase ends, or earlier if the host waits for a device, provided that the script is the recorded
-program (Note [Another program] in matcher.py) and the phase justifies it (Note [What a remainder stands for]). Where a script
-has replicas, a phase runs on several devices at once: each device's share is a lane with a matcher of its own.
+They are charged when the phase ends, or earlier if the host waits for a device. This only happens if the script is the recorded
+program (Note [Another program] in matcher.py) and the phase justifies it (Note [What a remainder stands for]). With replicas, a
+phase runs on several devices at once; each device's share is a lane with its own matcher.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -17,7 +17,7 @@ Note [What a remainder stands for]
     * the remainder is at most a fifth of the phase's work: small differences between releases;
     * the script entered the phase by name but launched nothing in it (`zero_grad` once filled zeros).
 
-    Otherwise the script does less in this phase than was recorded (frozen layers, say), and nothing is charged.
+    Otherwise the script does less in this phase than was recorded (frozen layers, for example), and nothing is charged.
 
 Note [No more than the phase]
     In a recording with kernels that have no op (profilers of 2020), a call may be matched with an instance at another shape
@@ -38,27 +38,27 @@ from replayer.timing.stream import VirtualStream
 
 
 class PhaseRemainder:
-    """Charges remainders in launch order, on the devices that they were recorded on."""
+    """Charges remainders in launch order, on their recorded devices."""
 
     def __init__(self, scheduler: StreamScheduler, *, strict: bool) -> None:
         self._scheduler = scheduler
         self._strict = strict
-        self.likeness: ForwardLikeness | None = None  # of the script's last forward pass; None before the first one
+        self.likeness: ForwardLikeness | None = None  # likeness of the script's last forward pass; None before the first one
 
     @property
     def other(self) -> bool:
-        """Whether the script is known to be another program than the recorded one; see Note [Another program] in matcher.py."""
+        """Whether the script is known to be a different program; see Note [Another program] in matcher.py."""
         return self.likeness is ForwardLikeness.OTHER
 
     def forget(self) -> None:
-        """What was played so far was no step of a training: it tells nothing of the program."""
+        """Forget the verdict on the program, because the work so far was not a training step."""
         self.likeness = None
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """The matches and the host thread of an op on another device than the first.
+        """The matches and the host thread for an op on a device other than the first.
 
-        In backward that is a thread of its own: autograd has one per device, though under replay they run one after another.
+        In backward each device has its own thread, as in autograd, although in a replay these run one after another.
         """
         lane = segment.lane(self._scheduler.ordinal(device))
         if lane is segment or segment.name != "backward":
@@ -68,7 +68,7 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def charge(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """The phase ends: charge its remainder, or else estimate the ops without a counterpart one by one."""
+        """At the end of a phase, charge its remainder, or else estimate the unmatched ops one by one."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
@@ -88,11 +88,11 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def settle(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """In the midst of a phase: charge what the recorded host had launched by now, or else estimate what waits for that."""
+        """In the middle of a phase, charge the remainder launched so far, or else estimate the waiting unmatched ops."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.likeness is not ForwardLikeness.SAME:
                 if self.likeness is None and lane.is_same_so_far():
-                    continue  # the remainder may well stand for them, when the pass ends
+                    continue  # the remainder may still cover them when the pass ends
                 self._estimate_deferred(lane, thread, self._stream(ordinal))
                 continue
             if lane.mostly_unmatched or not lane.deferred:
@@ -100,7 +100,7 @@ class PhaseRemainder:
             unmatched = lane.unmatched_until(lane.position_ns)
             if unmatched:
                 self._play(lane, thread, unmatched, self._stream(ordinal))
-                lane.deferred = []  # what was charged stands for them
+                lane.deferred = []  # the charged remainder covers them
 
     def _estimate_deferred(self, lane: SegmentMatcher, thread: HostThread, stream: VirtualStream) -> None:
         for signature, row in lane.deferred:
@@ -122,7 +122,7 @@ class PhaseRemainder:
         return len(below_ops) <= KERNELS_PER_TENSOR * sum(max(len(op.shapes), 1) for op, _ in segment.deferred)
 
     def _beyond_ns(self, segment: SegmentMatcher) -> int:
-        """By how much more has been charged in a segment of one device than the recorded work that its ops have taken."""
+        """Time charged in a segment of one device beyond the recorded work that its ops have matched."""
         if segment.recorded is None or segment.lanes:
             return 0
         charged_ns = sum(self._scheduler.stats.charged_ns.values()) - segment.charged_before_ns
@@ -135,7 +135,7 @@ class PhaseRemainder:
 
 
 def _within(kernels: Sequence[Kernel], unmatched: list[int], beyond_ns: int) -> list[int]:
-    """Those kernels less what has been charged already; see Note [No more than the phase]."""
+    """The kernels without those that the surplus `beyond_ns` already pays for; see Note [No more than the phase]."""
     kept = []
     for k in unmatched:
         if kernels[k].duration_ns <= beyond_ns:

@@ -1,4 +1,4 @@
-"""Whether the script trains what was recorded, as far as their workload signatures show by now."""
+"""Compares the script's workload signature with the recorded one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from traces.script.workload_observer import WorkloadObserver
 
 
 class WorkloadCheck:
-    """Compares until the script's signature is complete, and remembers the answer."""
+    """Compares until the script's signature is complete, then keeps the answer."""
 
     def __init__(self, recorded: WorkloadSignature | None, script: WorkloadObserver) -> None:
         self._recorded = recorded
@@ -15,7 +15,7 @@ class WorkloadCheck:
         self._is_same = True
 
     def is_same(self) -> bool:
-        """True as long as nothing shows the contrary."""
+        """True until a difference is found."""
         if self._script.is_open and self._recorded is not None and (seen := self._script.so_far) is not None:
             likeness = compare_workloads(self._recorded, seen).likeness
             self._is_same = likeness in (Likeness.SAME, Likeness.CANNOT_BE_TOLD)

@@ -1,19 +1,18 @@
-"""What a script's own torch.profiler would have seen of the GPU: the timeline's rows between two moments, as Kineto tells them.
+"""Adds the virtual GPU's work to a profile that the script makes with torch.profiler, in Kineto's format.
 
     window, next_ops = timeline.watched()           # a Trace of the ops, kernels and memory events since timeline.watch()
     merged(kineto_json, window, shift_ns, ends, waits)  # the same file with the virtual GPU in it
 
-Kineto has noted what the host did, by this machine's clock; the virtual GPU when it did it, in recorded time. An op that both
-know (the k-th of its name in its thread) ties the two clocks together, and so do the ends of the profile and the script's waits
-for a batch, which last as long as the recording or this machine says: what Kineto noted between two such moments is moved to
-lie between them in recorded time. Of ops that both know the timeline's row is taken,
-which its kernels belong to.
+Kineto records host events by this machine's clock; the virtual GPU's timeline is in recorded time. The two clocks are matched
+at ops that both have (the k-th of its name in its thread), at the ends of the profile and at the script's waits for a batch.
+Kineto's events between two such points are moved between them in recorded time. For ops that both have, the timeline's row is
+used, because kernels refer to it.
 
 Note [Ops of one instant]
-    Where the clock stands still between ops (`--clock recorded` and `virtual`, in what the recording does not tell), they
-    take no time, and a reader that tells by times which op a launch lies in would put all of them into one. So each is given
-    a nanosecond per launch at least, and begins when the one before it has ended. Of Python functions that ran no op, those
-    that took no time then are left out: nothing would tell which lies in which.
+    Where the clock stands still between ops (`--clock recorded` and `virtual`, for times that were not recorded), ops take no
+    time. A reader that assigns launches to ops by time would then assign all of them to one op. So each op lasts at least a
+    nanosecond per launch and begins after the op before it has ended. Python functions that took no time and ran no op are
+    left out, because their nesting could not be seen.
 """
 
 from __future__ import annotations
@@ -41,27 +40,27 @@ _CALLS = {
     DeviceKind.MEMCPY: "cudaMemcpyAsync",
     DeviceKind.MEMSET: "cudaMemsetAsync",
 }
-# How Kineto sees our way of dispatching, which is no op of the script.
+# Names that Kineto gives our dispatching, which is not an op of the script.
 OUR_DISPATCH = ("PythonSubclass", "PythonDispatchMode", "prims::")
-_OF_AUTOGRAD = ("Sequence number", "Fwd thread id")  # which tell what was called with gradient
-_CALL, _ID, _CALLER = "python_function", "Python id", "Python parent id"  # Kineto's words for calls
-_NESTED = (_CALL, "user_annotation", "cpu_op", "cuda_runtime")  # from the outside in, where two have the same times
+_OF_AUTOGRAD = ("Sequence number", "Fwd thread id")  # present on calls with gradient
+_CALL, _ID, _CALLER = "python_function", "Python id", "Python parent id"  # Kineto's categories of calls
+_NESTED = (_CALL, "user_annotation", "cpu_op", "cuda_runtime")  # outer before inner, if two have the same times
 _ON_HOST = ("cpu_op", "cuda_runtime", "cpu_instant_event")
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
-_OF_LOADER = "enumerate(DataLoader)#"  # how torch names the range around a wait for a batch
-_BEYOND = 1 << 24  # where ids of ops begin that Kineto has not seen
+_OF_LOADER = "enumerate(DataLoader)#"  # torch's name of the range around a wait for a batch
+_BEYOND = 1 << 24  # first id of ops that Kineto has not seen
 
 
 def with_launches(trace: Trace) -> Trace:
-    """`trace`, whose kernels point at ops, with a runtime call under the op for each of them."""
+    """Returns `trace` with a runtime call under its op for each kernel; kernels of `trace` refer to ops directly."""
     takes_ns = _tell_apart(trace)
     host, device = trace.host, trace.device
     linked = np.flatnonzero(device.launch >= 0)
     ops = device.launch[linked].astype(np.int64)
     _, first, of, counts = np.unique(ops, return_index=True, return_inverse=True, return_counts=True)
-    turn = np.arange(len(ops)) - first[of]  # kernels of an op come one after another
+    turn = np.arange(len(ops)) - first[of]  # kernels of an op are consecutive
     share_ns = takes_ns[ops] // (counts[of] + 1)
-    # A call that copies from or to pageable memory waits for its copy as long as it lasts: the op's own time comes before it.
+    # A copy from or to pageable memory waits until the copy ends; the op's own time is before that.
     pageable = np.array(["Pageable" in trace.strings[name] for name in device.name[linked].tolist()], bool)
     call_ns = np.where(pageable, np.minimum(share_ns, 1), share_ns)
     names = {int(kind): trace.strings.add(name) for kind, name in _CALLS.items()}
@@ -81,10 +80,10 @@ def with_launches(trace: Trace) -> Trace:
 
 
 def _tell_apart(trace: Trace) -> Column:
-    """Lay the ops of each thread one after another; returns what each takes beside its waits, ns.
+    """Place the ops of each thread one after another; returns the time of each without its waits, ns.
 
-    See Note [Ops of one instant]. A wait that begins before its op has ended, or as it ends, belongs to it (a blocking copy):
-    it comes after the op's launches, and the op lasts as long.
+    See Note [Ops of one instant]. A wait that begins before or at the end of an op belongs to the op (a blocking copy). It is
+    placed after the op's launches, and the op lasts until it ends.
     """
     host = trace.host
     launches = np.bincount(trace.device.launch[trace.device.launch >= 0], minlength=len(host))
@@ -94,7 +93,7 @@ def _tell_apart(trace: Trace) -> Column:
         if not len(ops):
             continue
         starts_ns, lasts_ns = host.start_ns[ops], takes_ns[ops]
-        of = np.searchsorted(starts_ns, host.start_ns[waits], "right") - 1  # the op that began last before each
+        of = np.searchsorted(starts_ns, host.start_ns[waits], "right") - 1  # the latest op that began before each
         held = (of >= 0) & (host.start_ns[waits] <= (starts_ns + lasts_ns)[of])
         waits, of = waits[held], of[held]
         begin_ns = np.maximum(host.start_ns[waits], (starts_ns + lasts_ns)[of])
@@ -107,7 +106,7 @@ def _tell_apart(trace: Trace) -> Column:
 
 
 class _Clocks:
-    """This machine's clock and recorded time (us), at the ends of the profile and at the ops of one thread that both know."""
+    """Pairs of machine time and recorded time (us): at the ends of the profile and at one thread's ops that both have."""
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)
@@ -119,7 +118,7 @@ class _Clocks:
         self._recorded = np.maximum.accumulate(np.array(recorded_us)[order])
 
     def tie_between(self, others: list[tuple[list[float], list[float]]]) -> None:
-        """Ties of other threads, for where this one waits for them: `backward()` lasts while autograd's thread works."""
+        """Add pairs of other threads that this one waits for: `backward()` lasts while autograd's thread works."""
         own = np.array([time for times, _ in others for time in times])
         recorded = np.array([time for _, times in others for time in times])
         inside = (own > self._own[0]) & (own < self._own[-1])
@@ -128,7 +127,7 @@ class _Clocks:
         self.tie([*self._own, *own[inside]], [*self._recorded, *kept])
 
     def pass_over(self, ops_us: list[tuple[float, float]]) -> None:
-        """Ops (start, end) that the virtual GPU alone knows: nothing else begins or ends within them, in recorded time."""
+        """Exclude the times (start, end) of ops that only the virtual GPU has: no other event begins or ends inside them."""
         self._alone_us = np.array(sorted(ops_us))
 
     def recorded(self, own_us: float) -> float:
@@ -147,24 +146,24 @@ class _Clocks:
 def merged(
     kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
 ) -> dict[str, Any]:
-    """Kineto's file with the virtual GPU's part in it; `shift_ns` turns the window's times into Unix times.
+    """Kineto's file with the virtual GPU's events added; `shift_ns` converts the window's times into Unix times.
 
-    `ends` are two moments, when the profile began and ended: this machine's Unix time and recorded time, both in ns.
-    `waits` are those for batches meanwhile.
+    `ends` are the begin and the end of the profile, each as this machine's Unix time and recorded time, in ns.
+    `waits` are the waits for batches during the profile.
     """
     for table in (window.host, window.device, window.memory):
         start = "time_ns" if table is window.memory else "start_ns"
         setattr(table, start, getattr(table, start) + shift_ns)
     base_ns = int(kineto.get("baseTimeNanoseconds", 0))
     ours = RankEvents(with_launches(window), window.ranks[0])
-    later_us = (ours.base_ns - base_ns) / 1000  # of our stamps, to Kineto's
+    later_us = (ours.base_ns - base_ns) / 1000  # offset from our timestamps to Kineto's
     rows = [event for event in ours if _is_of_gpu(event)]
     rows_by_name = _by_name(rows)
     virtual, ours_alone = _virtual_and_ours(kineto["traceEvents"], {name for name, _ in rows_by_name})
     events, idle_calls = _scripts_calls([event for event in kineto["traceEvents"] if id(event) not in ours_alone])
     own = _by_name(events)
     taken: set[int] = set()
-    ids: dict[Any, Any] = {}  # Kineto's ids of the timeline's ops: given out on entry, they tell who encloses whom
+    ids: dict[Any, Any] = {}  # Kineto's ids of the timeline's ops; ids are assigned on entry, so they show the nesting
     pairs: dict[Any, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     alone: dict[Any, list[tuple[float, float]]] = defaultdict(list)
     threads: dict[Any, Any] = {}
@@ -195,7 +194,7 @@ def merged(
         clocks[tid].tie_between([times for other, times in pairs.items() if other != tid])
     host = os.getpid()
     on_host = [row for row in rows if row.get("cat") in _ON_HOST or row.get("ph") == "s"]
-    for tid in dict.fromkeys(row["tid"] for row in on_host):  # Kineto sees no thread that began meanwhile
+    for tid in dict.fromkeys(row["tid"] for row in on_host):  # Kineto does not see threads that began during the profile
         threads.setdefault(tid, max((host, *threads.values())) + 1 if threads else host)
     for row in on_host:
         row["pid"], row["tid"] = host, threads[row["tid"]]
@@ -215,10 +214,10 @@ def merged(
 
 
 def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
-    """As Kineto has them, the script's ranges (`record_function`, the profiler's steps) on each stream that was given work in
-    them: from the beginning of the first to the end of the last."""
+    """The script's ranges (`record_function`, the profiler's steps) on each stream with work launched in them, as in Kineto's
+    files: from the start of the first kernel to the end of the last."""
     work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
-    launches: dict[Any, list[tuple[float, Event]]] = defaultdict(list)  # by thread: when, and the work
+    launches: dict[Any, list[tuple[float, Event]]] = defaultdict(list)  # by thread: launch times and work
     for event in events:
         if event.get("cat") == "cuda_runtime" and (found := work.get(event.get("args", {}).get("correlation"))) is not None:
             launches[event["tid"]].append((event["ts"], found))
@@ -240,17 +239,17 @@ def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
 
 
 class WindowOp(NamedTuple):
-    """An op of the window. `name` is "" for what was launched outside of all ops."""
+    """An op of the window. `name` is "" for work launched outside of all ops."""
 
     thread: int  # row of `window.threads`, or NONE
     name: str
     start_ns: int
     kernels: list[tuple[str, int, int, int]]  # name, device, start and duration (ns)
-    allocated_bytes: int  # of device memory, less what was freed, in the op and what it calls
+    allocated_bytes: int  # device memory allocated minus freed, in the op and the ops that it calls
 
 
 def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
-    """The ops of the virtual GPU as they began, and last what belongs to none. `next_ops` as `watched` has it."""
+    """The virtual GPU's ops in order of start, then one entry for work outside of ops. For `next_ops` see `watched`."""
     strings, kernels = window.strings, defaultdict(list)
     device = window.device
     for launch, name, row, start_ns, took_ns in zip(
@@ -258,7 +257,7 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
     ):
         kernels[launch].append((strings[name], window.devices[row].index, start_ns, took_ns))
     host = window.host
-    ops = np.flatnonzero(host.kind == HostKind.OP).tolist()  # ranges Kineto has noted too
+    ops = np.flatnonzero(host.kind == HostKind.OP).tolist()  # Kineto has the ranges too
     allocated = _allocated_bytes(window, next_ops)
     for op in ops:
         name = strings[host.name[op]]
@@ -267,9 +266,9 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Of device memory, by op and all ops around it; NONE: outside of all ops.
+    """Net bytes of device memory by op, added to all ops around it; key NONE: outside of all ops.
 
-    What is allocated before an op is its own; what is freed there too, if it was allocated there, else it lies between two ops.
+    A memory event belongs to the op that begins next. A free of memory that another op allocated belongs to no op.
     """
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
@@ -291,7 +290,7 @@ def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
 
 
 def _is_of_gpu(event: Event) -> bool:
-    """Not the tracks that an export of ours has beside Kineto's, and no name of the host's process, which Kineto has named."""
+    """Whether the event is the GPU's: not one of our export's extra tracks, and not the host process's name."""
     if event["ph"] == "M":
         return bool(str(event.get("args", {}).get("name", "")).startswith(("GPU", "stream")))
     return event.get("cat") not in ("Trace", "user_annotation")
@@ -302,13 +301,13 @@ def _is_our_dispatch(event: Event) -> bool:
 
 
 def _spans(events: Iterable[Event], *categories: str) -> list[Event]:
-    """The events of these categories that have a duration."""
+    """The events of these categories with a duration."""
     return [event for event in events if event.get("ph") == "X" and event.get("cat") in categories]
 
 
 def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], set[int]]:
-    """Of Kineto's ops, by `id`: those that our dispatching ran in, which are the virtual GPU's, unless a shortcut took them;
-    and our dispatching with all ops within ops of these names: what a virtual op runs to know its result's shape and values.
+    """Two sets of Kineto's ops, by `id`. First, ops that contain our dispatching: these are the virtual GPU's (except ops taken
+    by a shortcut). Second, our dispatching and all ops inside it: they only compute a result's shape and values.
     """
     virtual, ours = set[int](), {id(event) for event in events if _is_our_dispatch(event)}
     ops, parent = _in_nesting_order(_spans(events, "cpu_op"))
@@ -325,8 +324,8 @@ def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], s
 
 
 def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
-    """Without the Python functions of the virtual GPU, which the profiler's stacks have among the script's; and which of the
-    calls that are left ran no op, by `id`."""
+    """The calls without the virtual GPU's own Python functions, which are among the script's in the profiler's stacks; and the
+    remaining calls that ran no op, by `id`."""
     spans, above = _in_nesting_order(_spans(events, *_NESTED))
     is_call, parent = np.array([event["cat"] == _CALL for event in spans], bool), np.array(above, np.int64)
     if not is_call.any():
@@ -342,7 +341,7 @@ def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
 
 
 def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
-    """Spans of `_NESTED` from the outside in, and of each the row of the one around it, or NONE."""
+    """Spans of `_NESTED`, outer before inner, and the row of the span around each, or NONE."""
     start_ns, took_ns = (np.array([round(event[time] * 1000) for event in spans], np.int64) for time in ("ts", "dur"))
     outer = np.array([_NESTED.index(event["cat"]) for event in spans], np.int64)
     entry = np.array([event.get("args", {}).get("Ev Idx", 0) for event in spans], np.int64)
@@ -351,9 +350,9 @@ def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
 
 
 def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column) -> tuple[Column, Column]:
-    """The order of events in which outer ones come first, and of each in that order the row of the one around it, or NONE.
+    """The order of events with outer before inner, and for each event in that order the row of the event around it, or NONE.
 
-    Each argument has an entry per event; threads by anything that tells them apart, the rest as `nesting_order` takes it.
+    Each argument has one entry per event. Threads can be any distinct values; for the rest see `nesting_order`.
     """
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
@@ -372,8 +371,8 @@ def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
 
 
 def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterator[tuple[Event, Event]]:
-    """Which events of a name are which, as far as that is known: where not all are in both, the k-th of the same operands; of
-    what is left (ops of the host have the same names) the k-th that came to the virtual GPU, by `id`."""
+    """Pairs of matching events of one name. If the numbers differ, the k-th events with the same operands match. Of the others
+    (host ops can have the same names), the k-th ones that reached the virtual GPU match, by `id`."""
     if len(there) == len(found):
         yield from zip(there, found, strict=True)
         return
@@ -393,7 +392,7 @@ def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterat
 
 
 def _waits_paired(events: list[Event], waits: Sequence[LoaderWait], base_ns: int) -> Iterator[tuple[Event, LoaderWait]]:
-    """torch's own range around each wait for a batch, and the wait in whose midst it lies."""
+    """Pairs of torch's range around a wait for a batch and the wait that contains its midpoint."""
     for event in events:
         if event.get("ph") == "X" and str(event["name"]).startswith(_OF_LOADER):
             middle_ns = base_ns + round((event["ts"] + event["dur"] / 2) * 1000)
@@ -403,17 +402,17 @@ def _waits_paired(events: list[Event], waits: Sequence[LoaderWait], base_ns: int
 
 
 def _operands(event: Event) -> str:
-    """Shapes and dtypes of the tensors, those without dimensions left out; empty where they were not recorded."""
+    """Shapes and dtypes of the tensors, except 0-dim ones; empty if they were not recorded."""
     args = event.get("args", {})
     shapes, dtypes = args.get("Input Dims", ()), args.get("Input type", ())
     return repr([pair for pair in zip(shapes, dtypes, strict=False) if pair[0]])
 
 
 def _moved(event: Event, clocks: _Clocks) -> Event:
-    """A host event of Kineto's in recorded time."""
+    """A host event of Kineto's, moved to recorded time."""
     if "ts" in event and event.get("ph") != "M":
         start_ns = round(clocks.recorded(event["ts"]) * 1000)
-        if "dur" in event:  # by ends, so that what ends or begins at one moment still does
+        if "dur" in event:  # both ends are moved, so events that touch still touch
             event["dur"] = max(round(clocks.recorded(event["ts"] + event["dur"]) * 1000) - start_ns, 0) / 1000
         event["ts"] = start_ns / 1000
     return event

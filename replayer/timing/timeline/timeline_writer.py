@@ -1,7 +1,7 @@
-"""The replay's own recording: what the script did on the virtual GPU, written as a trace while it runs.
+"""Writes the timeline of a replay as a trace while the script runs.
 
-Rows are gathered as plain integers and handed to the stream file some ten thousand at a time, or once a second, by a thread
-of their own, so that neither time nor memory per step grows with the length of the run.
+Rows are collected as plain integers. A separate thread writes them to the stream file, some ten thousand at a time or once a
+second, so time and memory per step do not grow with the length of the run.
 
     timeline = TimelineWriter(TraceStream(path), recorded)
     row = timeline.op(thread, timeline.strings_of[signature], start_ns, end_ns)
@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter_ns  # by name, for what the module holds may be patched: surfaces/time.py
+from time import perf_counter_ns  # imported by name, because the module may be patched (surfaces/time.py)
 from typing import NamedTuple
 
 import numpy as np
@@ -45,25 +45,25 @@ from traces.model.trace import (
     shapes_text,
 )
 
-# Rows are handed over when so many of a table have gathered, some fifty steps of a large model, or so long after the last ones.
-# Not sooner: while rows are put together, whatever lets go of the interpreter's lock (each op of torch does) has to wake the
-# thread that does it.
+# Rows are handed over when a table has this many (some fifty steps of a large model), or this long after the last time. More
+# often would be slow: while the writing thread works, everything that releases the interpreter's lock (each op of torch does)
+# has to wake that thread.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
-_MOST_ROWS = 4 * _FLUSH_ROWS  # of a module's call that goes on: its range ends there, as far as the timeline tells
+_MOST_ROWS = 4 * _FLUSH_ROWS  # inside a module's call, which cuts its range
 
 _OP = int(HostKind.OP)
 _RANGE = int(HostKind.ANNOTATION)
 _CALL = int(HostKind.RUNTIME)
 
-# Of a row of a host op, of device work, and of a part of a phase.
+# Of rows of host ops, device work, and parts of phases.
 HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes", "layout")
 WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
 PART_COLUMNS = ("phase", "name", "thread", "start_ns", "duration_ns", "device", "device_start_ns", "device_end_ns", "origin")
 
 _DEVICE, _TIME = 0, 1  # of a row of the memory table
 
-# The columns that each table's rows give, in order; the others take their defaults.
+# The columns given by each table's rows, in order; the other columns have default values.
 _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
     "host": (HostSpans, HOST_COLUMNS),
     "device": (DeviceSpans, WORK_COLUMNS),
@@ -77,14 +77,14 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 
 @dataclass(slots=True, frozen=True)
 class DeferredRows:
-    """So many rows of a table, made by the thread that writes them."""
+    """Rows of a table that the writing thread makes later; `count` is known now."""
 
     count: int
     make: Callable[[], Column]
 
     @classmethod
     def of(cls, template: Column, written: dict[int, Column | int]) -> DeferredRows:
-        """Rows as in `template`, which nobody changes any more, with other values in some columns."""
+        """Rows like `template`, which must not change any more, with other values in some columns."""
         return cls(len(template), partial(_written_over, template, written))
 
 
@@ -96,16 +96,15 @@ def _written_over(template: Column, written: dict[int, Column | int]) -> Column:
 
 
 def put_together(tables: Sequence[Column | DeferredRows]) -> Column:
-    """One table of all of them."""
+    """All rows as one table."""
     whole = np.concatenate([table.make() if isinstance(table, DeferredRows) else table for table in tables])
     return whole.astype(np.int64, copy=False)
 
 
 class BufferedRows:
-    """Rows of one table in the order in which they came: `loose` ones, flat, after whole `tables` of them.
+    """Rows of one table in the order in which they were added: whole `tables`, then `loose` rows as a flat array.
 
-    Tables are kept as they are given, and put together by the thread that writes them: copied to the end of one long array,
-    rows of a step would move in memory some ten times.
+    The writing thread joins the tables. Appending them to one long array instead would copy each row some ten times.
     """
 
     __slots__ = ("_in_tables", "_tables", "_width", "loose")
@@ -120,7 +119,7 @@ class BufferedRows:
         return self._in_tables + len(self.loose) // self._width
 
     def add(self, table: Column | DeferredRows) -> int:
-        """Add rows, which nobody changes any more; returns how many."""
+        """Add rows, which must not change any more; returns their number."""
         if self.loose:
             self._bind()
         self._tables.append(table)
@@ -134,7 +133,7 @@ class BufferedRows:
         del self.loose[:]
 
     def take(self) -> list[Column | DeferredRows]:
-        """All of them, as tables; none are left."""
+        """Remove and return all rows as tables."""
         if self.loose:
             self._bind()
         taken, self._tables, self._in_tables = self._tables, [], 0
@@ -142,13 +141,13 @@ class BufferedRows:
 
 
 def _time_memory(table: Column, ops: Column, start_ns: Column) -> None:
-    """Rows of the memory table come when the op begins that they come before, counted among those that begin at `start_ns`."""
+    """Set the times of rows of the memory table: each gets the start of the next op, found by index in `start_ns`."""
     there = (ops >= 0) & (ops < len(start_ns))
     table[there, _TIME] = start_ns[ops[there]]
 
 
 def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
-    """No row of the memory table is earlier than the one before it on its device."""
+    """Move rows of the memory table so that none is earlier than the one before it on its device."""
     for device in np.unique(table[:, _DEVICE]).tolist():
         rows = np.flatnonzero(table[:, _DEVICE] == device)
         times = np.maximum.accumulate(np.maximum(table[rows, _TIME], latest_ns.get(device, table[rows[0], _TIME])))
@@ -157,7 +156,7 @@ def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
 
 
 class LoaderWait(NamedTuple):
-    """The script's wait for a batch: when by this machine's clock, since 1970, and when in recorded time; ns."""
+    """The script's wait for a batch: begin and end as Unix time of this machine and as recorded time, ns."""
 
     own_start_ns: int
     own_end_ns: int
@@ -167,19 +166,19 @@ class LoaderWait(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class _HandedOver:
-    """What the writing thread gets."""
+    """The rows handed to the writing thread."""
 
     strings: list[str]
     tables: dict[str, list[Column | DeferredRows]]
-    first: int  # the number of the first host row
+    first: int  # index of the first host row
     ranges: TakenRanges
     nodes: array[int]  # as `TimelineWriter.nodes`
     memory_ops: list[PlacedOps]
 
     def matrices(self, memory_ns: dict[int, int]) -> dict[str, Column]:
-        """The rows of each table as they were gathered.
+        """The rows of each table in the order in which they were added.
 
-        `memory_ns` has the time of each device's latest memory event, which is kept up to date: totals go by their order.
+        `memory_ns` has the time of each device's latest memory event and is updated, because totals depend on their order.
         """
         tables = {name: put_together(tables) for name, tables in self.tables.items()}
         if "memory" in tables and "host" in tables:
@@ -190,11 +189,11 @@ class _HandedOver:
         return tables
 
     def next_ops(self) -> Column:
-        """Per row of the memory table the number of the host row that begins next."""
+        """For each row of the memory table, the index of the next host row."""
         return host_rows(self.memory_ops)
 
     def written(self, memory_ns: dict[int, int]) -> dict[str, Table]:
-        """The tables by name, those of host ops with their ranges and autograd's numbers. `memory_ns` as in `matrices`."""
+        """The tables by name; host ops include their ranges and autograd's numbers. For `memory_ns` see `matrices`."""
         tables = self.matrices(memory_ns)
         columns = {name: dict(zip(_GATHERED[name][1], matrix.T, strict=True)) for name, matrix in tables.items()}
         if len(self.ranges) or self.nodes:
@@ -215,36 +214,36 @@ class _HandedOver:
 
 
 class TimelineWriter:
-    """Gathers rows and streams them out. `strings` starts as the recording's, so recorded names keep their index.
+    """Collects rows and writes them to the stream. `strings` starts as the recording's, so recorded names keep their index.
 
-    Where somebody watches (`live`), each step's rows are in the file soon after its end.
+    With `live`, each step's rows are in the file soon after the step ends.
     """
 
     def __init__(self, stream: TraceStream, recorded: Trace, *, devices: Sequence[Device] = (), live: bool = False) -> None:
-        """`devices` are those of the replay, if it has others than the recording."""
+        """`devices` are the replay's, if they differ from the recording's."""
         self._stream = stream
         self._live = live
-        # Rows name devices and the first thread from the start; what else there is to say comes last, in `close`.
+        # Rows refer to devices and to the first thread from the start; `close` writes the rest of the header.
         stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
         self.strings = Strings(list(recorded.strings.texts))
         self.strings_of = KeptBySignature(self._strings_of)  # name, shapes, dtypes, layout
-        self._host_rows = KeptBySignature(self._host_row_of)  # but for thread and time
+        self._host_rows = KeptBySignature(self._host_row_of)  # all columns except thread and time
         self._written_strings = 0
         self._rows = {name: BufferedRows(len(columns)) for name, (_, columns) in _GATHERED.items()}
-        self.work = self._rows["device"].loose.extend  # the hot ones: extend a flat array by one row
+        self.work = self._rows["device"].loose.extend  # called most often: each extends a flat array by one row
         self._host = self._rows["host"].loose.extend
         self.host_rows = 0
         self.ranges = HostRanges()
-        self.nodes = array("q")  # of the backward pass: per op its host row, sequence number and forward thread
-        self._memory_ops: list[PlacedOps] = []  # per row of the memory table the host row that comes next
-        self._memory_ns: dict[int, int] = {}  # by device: the time of the latest row written
-        self._first_row = 0  # of the host rows that have not been handed over
-        self._watched: list[_HandedOver] | None = None  # what somebody wants too
+        self.nodes = array("q")  # of the backward pass, per op: host row, sequence number, forward thread
+        self._memory_ops: list[PlacedOps] = []  # per row of the memory table: the next host row
+        self._memory_ns: dict[int, int] = {}  # by device: time of the latest row written
+        self._first_row = 0  # index of the first host row that has not been handed over
+        self._watched: list[_HandedOver] | None = None  # rows kept for `watched`
         self.loader_waits: list[LoaderWait] = []  # since `watch`
         self._due_ns = perf_counter_ns() + _FLUSH_NS
         self.step_rows = 0
         self.phase_rows = 0
-        self.home = 0  # the device whose marks the phases have
+        self.home = 0  # the device that times the phases
         self._queue: queue.SimpleQueue[_HandedOver | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._writer = threading.Thread(target=self._write, name="trace-timeline", daemon=True)
@@ -261,19 +260,19 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Their rows of the host table, of ops that take no time, but for thread and start. To be read only."""
+        """Host-table rows of ops that take no time, without thread and start. Read-only."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def work_rows(self, table: Column | DeferredRows) -> None:
-        """Add rows of the device table, as `work` does one: int64, one column per column of it."""
+        """Add several rows of the device table (`work` adds one): int64, one column per table column."""
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: PlacedOps, now_ns: int) -> None:
-        """Add rows of the memory table, one column per column of it: device, time, bytes, address, total and reserved bytes.
+        """Add rows of the memory table: device, time, bytes, address, total and reserved bytes.
 
-        Nobody changes `untimed` any more. Each comes when the host row of its op begins, or at `now_ns` where that one is not
-        there yet.
+        `untimed` must not change any more. Each row gets the start time of its op's host row, or `now_ns` if that row does
+        not exist yet.
         """
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
@@ -286,30 +285,30 @@ class TimelineWriter:
         return row - 1
 
     def range(self, thread: int, name: str, start_ns: int, end_ns: int) -> None:
-        """Add a range that the script has named."""
+        """Add a range named by the script."""
         self._host((thread, _RANGE, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows += 1
 
     def wait(self, thread: int, start_ns: int, end_ns: int) -> None:
-        """Add a call in which the host waits for the device: who reads the timeline must not take that for the host's work."""
+        """Add a call in which the host waits for the device, so that readers do not count the wait as host work."""
         self._host((thread, _CALL, self.strings.add("cudaStreamSynchronize"), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows += 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
-        """Add host ops, as `op` does one: int64, one column per column of them; returns the first one's row."""
+        """Add several host ops (`op` adds one): int64, one column per table column; returns the first row."""
         row = self.host_rows
         self.host_rows += self._rows["host"].add(table)
         return row
 
     def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
-        """Add a phase of the step under way, which will be row `step_rows`."""
+        """Add a phase of the current step, which will be row `step_rows`."""
         self.phase_rows += 1
         row = (self.step_rows, self.strings.add(name), start_ns, end_ns - start_ns)
         self._rows["phases"].loose.extend((*row, self.home, device_start_ns, device_end_ns, origin))
 
     def stage(self, phase: int, name: str, thread: int, start_ns: int, end_ns: int, *on_device: int) -> None:
-        """Add a stage of nn.DataParallel in the step under way. `phase` counts the step's phases, which are added later;
-        `on_device` are the columns from `device` on."""
+        """Add a stage of nn.DataParallel in the current step. `phase` is the index among the step's phases, which are added
+        later; `on_device` are the columns from `device` on."""
         row = (self.phase_rows + phase, self.strings.add(name), thread, start_ns, end_ns - start_ns)
         self._rows["parts"].loose.extend((*row, *on_device))
 
@@ -332,25 +331,25 @@ class TimelineWriter:
 
     @property
     def is_due(self) -> bool:
-        """Whether rows are to be handed over now: not in the midst of a module's call, as long as they are not many."""
+        """Whether to hand rows over now. Inside a module's call this waits until there are many rows."""
         most = max(map(len, self._rows.values()))
         if self.ranges.under_way:
             return most >= _MOST_ROWS
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Keep the rows that come from now on, besides writing them, until `watched`."""
+        """Keep the rows added after this call, in addition to writing them, until `watched`."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 
     def loader_wait(self, wait: LoaderWait) -> None:
-        """The script has waited for a batch, which is of interest while somebody watches."""
+        """Store the script's wait for a batch, if rows are being watched."""
         if self._watched is not None:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """`header` with the ops, device work and memory events since `watch`, and per memory event the host row that begins
-        next, or NONE. No profiler tells calls of modules by itself."""
+        """`header` with the ops, device work and memory events since `watch`, and for each memory event the next host row, or
+        NONE. Module calls are left out, because profilers do not record them by default."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}
@@ -375,12 +374,12 @@ class TimelineWriter:
         return header, places[next_ops]
 
     def relieve(self) -> None:
-        """Hand the rows over if enough have gathered, or if it is time."""
+        """Hand the rows over if there are enough of them, or if it is time."""
         if self.is_due:
             self._hand_over()
 
     def close(self, header: Trace) -> None:
-        """Write what is left and the final header (a trace without tables), and end the file.
+        """Write the remaining rows and the final header (a trace without tables), and end the file.
 
         Raises OSError or TraceError if writing failed now or earlier.
         """
@@ -411,10 +410,10 @@ class TimelineWriter:
     def _write(self) -> None:
         while (item := self._queue.get()) is not None:
             if self._failure is not None:
-                continue  # a full disk must not stop the script; close() reports it
+                continue  # a full disk must not stop the script; close() reports the error
             try:
                 if item.strings:
                     self._stream.add_strings(item.strings)
                 self._stream.add_tables(item.written(self._memory_ns))
-            except Exception as failure:  # handed to close(), which raises it in the caller's thread
+            except Exception as failure:  # close() raises it in the caller's thread
                 self._failure = failure
