@@ -1,22 +1,22 @@
-"""Which recorded time belongs to which op of the running script.
+"""Matches ops of the running script with recorded op instances and their times.
 
 A `SegmentMatcher` follows one phase segment of the script through the same segment of the recorded step. Each op takes the
-next free recorded instance under its keys, through three nets of growing width: the same op, shapes and dtype (EXACT), an
-equivalent op of the same shapes (EQUIVALENT), the same op at other shapes (SCALED). What is left when the segment ends is the
-phase's unmatched remainder.
+next free recorded instance that matches. Three kinds of match are tried in order: the same op, shapes and dtype (EXACT), an
+equivalent op of the same shapes (EQUIVALENT), the same op at other shapes (SCALED). Recorded kernels that are unmatched when
+the segment ends are the phase's unmatched remainder.
 
     matcher = StepMatcher(recording.step(0), recording.keys, histories={})
     segment = matcher.segment("forward")
     origin, instance = segment.match(signature)      # Origin.EXACT, Instance(...); None if nothing is left
 
 Note [The last time]
-    A training script does the same in every step, so what each call of a segment was given when this recorded step was
-    played before is kept (`MatchHistory`). As long as the calls are the same ones, so are the answers, for matching depends on
-    nothing else; at the first other call the kernels matched so far are marked, and matching goes on call by call.
+    A training script does the same in every step, so a segment's matches are kept for the next time that this recorded step is
+    played (`MatchHistory`). As long as the calls are the same, the matches are the same, because matching depends on nothing
+    else. At the first different call the kernels matched so far are marked, and matching continues call by call.
 
 Note [Another program]
-    A recording drives other programs too, but unmatched kernels are charged to the recorded program alone. The forward pass
-    decides which of three the script is:
+    A recording can also drive a different program, but unmatched kernels are charged only to the recorded program. The forward
+    pass decides which of three cases the script is:
 
     * SAME: EXACT and EQUIVALENT matches took at least `SAME_SHARE` of the recorded time below ops, and at least that share
       of the script's calls are such matches. Another release of a program has a few other ops; another model, batch size,
@@ -25,11 +25,11 @@ Note [Another program]
       unmatched for more than `DIFFERENT_COUNT_SHARE` of the time, or that share of the calls finds no instance left.
     * OTHER_SHAPES: the rule of SAME holds if SCALED matches count too, as for another batch size. The host does between
       ops what the recorded host did.
-    * OTHER: anything else. Nothing is known of the host between ops: each op takes the median host time of the recorded ops
-      of its name. An op that was recorded without shapes is estimated, since its name does not say how much it does.
+    * OTHER: anything else. The host time between ops is unknown, so each op takes the median host time of the recorded ops
+      of its name. An op that was recorded without shapes is estimated, because its name does not show the amount of work.
 
-    Unless the program is the SAME, and until a forward pass has decided, each op is matched, scaled or estimated by itself
-    and nothing else is charged.
+    Unless the program is the SAME, and until a forward pass has decided, each op is matched, scaled or estimated
+    individually and nothing else is charged.
 
 Note [Kernels without an op]
     Profilers of 2020 and 2021 recorded some kernels without the op that launched them (sums of gradients in backward). In the
@@ -59,14 +59,14 @@ if TYPE_CHECKING:
 
 _FREE, _BORROWED, _MATCHED = 0, 1, 2
 
-# Calls of a segment that are remembered; a script that never ends a step stays in one segment for ever.
+# Maximum calls of a segment that are remembered; a script that never ends a step stays in one segment.
 _REMEMBERED = 100_000
 
-Match = tuple[Origin, Instance]  # what an op was given, as EXACT, EQUIVALENT or SCALED
+Match = tuple[Origin, Instance]  # an op's match (EXACT, EQUIVALENT or SCALED)
 
 
 class ForwardLikeness(IntEnum):
-    """How far the script's forward pass is the recorded one's; see Note [Another program]."""
+    """How similar the script's forward pass is to the recorded one; see Note [Another program]."""
 
     OTHER = 0
     OTHER_SHAPES = 1
@@ -74,7 +74,7 @@ class ForwardLikeness(IntEnum):
 
 
 class RememberedMatch(NamedTuple):
-    """What a call was given, and the recorded work in ns that was open after it."""
+    """A call's match, and the recorded work in ns that was unmatched after it."""
 
     signature: OpSignature
     match: Match | None
@@ -82,7 +82,7 @@ class RememberedMatch(NamedTuple):
 
 
 class MatchHistory(NamedTuple):
-    """What the calls of a recorded segment were given when it was played the last time."""
+    """The matches of a recorded segment's calls when it was last played."""
 
     calls: list[RememberedMatch]
     unmatched: list[int]  # kernels of the step
@@ -93,19 +93,19 @@ Histories = dict[RecordedSegment, MatchHistory]
 
 
 class StepMatcher:
-    """What of one recorded step has been played in the replayed step that it drives."""
+    """The state of matching one replayed step with the recorded step that drives it."""
 
     def __init__(self, step: RecordedStep, keys: Mapping[OpSignature, MatchKeys], histories: Histories) -> None:
         self.step = step
         self.keys = keys
         self.histories = histories
         self.state = bytearray(len(step.kernels))  # per kernel
-        self.of_same_program = False  # as far as the forward passes so far tell; see Note [Kernels without an op]
-        self.ended_ns = [0] * len(step.kernels)  # when a played kernel ends on the virtual timeline, for edges
+        self.of_same_program = False  # according to the forward passes so far; see Note [Kernels without an op]
+        self.ended_ns = [0] * len(step.kernels)  # when a played kernel ends on the virtual timeline; used for edges
         self.visited: dict[str, int] = {}  # phase -> segments entered so far
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
-        """The script enters its next segment of this phase. Of another workload phase times without kernels tell nothing."""
+        """Begin the next segment of this phase. For a different workload, phase times without kernels are not used."""
         count = self.visited.get(name, 0)
         self.visited[name] = count + 1
         recorded = self.step.segments.get((name, count))
@@ -114,7 +114,7 @@ class StepMatcher:
         return SegmentMatcher(self, name, count, recorded)
 
     def instead_of(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
-        """Another step was claimed on so far: the script is where it was in that one. Returns the segment under way."""
+        """Take over the script's position from `other`, which matched the step so far. Returns the current segment."""
         self.visited = dict(other.visited)
         if under_way is None:
             return None
@@ -124,7 +124,7 @@ class StepMatcher:
         return segment
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
-        """Recorded segments that the script did not enter, and whether it entered others of that phase."""
+        """Recorded segments that the script did not enter, each with whether it entered another segment of that phase."""
         return [
             (segment, name in self.visited)
             for (name, count), segment in self.step.segments.items()
@@ -133,49 +133,49 @@ class StepMatcher:
 
 
 class SegmentMatcher:
-    """One segment of the script against its recorded counterpart; `recorded` is None where the recording has none."""
+    """Matches one segment of the script with its recorded counterpart; `recorded` is None if there is none."""
 
     def __init__(self, step: StepMatcher, name: str, count: int, recorded: RecordedSegment | None) -> None:
         self.step = step
         self.name = name
         self.count = count  # 0-based index among the step's segments of that name
         self.recorded = recorded
-        self.position_ns = 0  # active host time of the recorded segment up to which the script has come
+        self.position_ns = 0  # active host time that the script has reached in the recorded segment
         self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
-        # Ops without a counterpart, each with its row of the timeline, if the phase's remainder may stand for them.
+        # Unmatched ops, each with its timeline row, if the phase's remainder may cover them.
         self.deferred: list[tuple[OpSignature, int]] = []
-        # More calls than that are not the phase's own kernels under other names: a loop that never ends a step, say.
+        # More calls than this cannot be the phase's own kernels under other names (a loop that never ends a step, for example).
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
-        self.ops_on: dict[int, int] = {}  # by device, where only the phase's time is known
+        self.ops_on: dict[int, int] = {}  # by device, if only the phase's time is known
         self.lanes: dict[int, SegmentMatcher] = {}  # on other devices, by ordinal
-        self.thread: HostThread | None = None  # of a lane: autograd's, which has a thread per device
-        self.likeness: ForwardLikeness | None = None  # of a forward pass that is over, if kernels were recorded of it
-        self.charged_before_ns = 0  # by the replay, when the segment began
+        self.thread: HostThread | None = None  # of a lane: autograd's thread of that device
+        self.likeness: ForwardLikeness | None = None  # of a finished forward pass with recorded kernels
+        self.charged_before_ns = 0  # charged by the replay before the segment began
         self._settled: list[int] = []  # unmatched kernels that were charged before the segment's end
         self._cursors: dict[str, int] = {}
-        self._reached_ns = 0  # active host time of the recorded segment up to the latest call that was matched
-        self._launches_ns: list[int] | None = None  # of the recorded kernels below ops, once needed
-        self.history = step.histories.get(recorded) if recorded else None  # None once the script went another way
-        self.followed = 0  # calls of the history that came again so far
-        self._call_log: list[RememberedMatch] = []  # calls so far, where there is no history
-        self._log_is_whole = True  # the trail holds all that this segment was asked
+        self._reached_ns = 0  # active host time of the latest matched call in the recorded segment
+        self._launches_ns: list[int] | None = None  # of the recorded kernels with ops; computed when first needed
+        self.history = step.histories.get(recorded) if recorded else None  # None after the first different call
+        self.followed = 0  # calls of the history that were repeated so far
+        self._call_log: list[RememberedMatch] = []  # calls so far, if there is no history
+        self._log_is_whole = True  # the trail has all calls of this segment
 
     @property
     def calls(self) -> int:
-        """How many ops the script has called in it."""
+        """Number of ops that the script has called in it."""
         return self.followed + len(self._call_log)
 
     @property
     def mostly_unmatched(self) -> bool:
-        """Whether the script has gone through less than half of what was predicted for it, as it does in no replica."""
+        """Whether the script has matched less than half of the predicted work, which does not happen in a replica."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Whether as much as what was called after the first `calls` is open still; None where that was not mostly matched.
+        """Whether the calls after the first `calls` could be matched again; None if they were not mostly matched.
 
-        By numbers of calls of each op, at any shape: of a generation each token takes other times.
+        Compares the number of calls of each op, at any shape, because shapes differ from token to token of a generation.
         """
         made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
@@ -188,13 +188,13 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= AGAIN_SHARE * used.total()
 
     def is_same_so_far(self) -> bool:
-        """Whether nearly all calls so far are the recorded ones, where no forward pass has told yet."""
+        """Whether nearly all calls so far match the recorded ones, before a forward pass has decided."""
         made = self._call_log if self.history is None else self.history.calls[: self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
         return alike >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """The matches of a device: the segment's own where nothing was recorded for that one alone."""
+        """The matcher of a device; the segment itself if nothing was recorded for that device alone."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None
@@ -205,9 +205,9 @@ class SegmentMatcher:
         return lane
 
     def match(self, signature: OpSignature) -> Match | None:
-        """Give the op the next instance under its keys, or None.
+        """Return the op's next matching instance, or None.
 
-        The kernels are marked, not yet played. See Note [The last time].
+        Its kernels are marked but not played. See Note [The last time].
         """
         if self.history is not None:
             calls = self.history.calls
@@ -227,21 +227,21 @@ class SegmentMatcher:
         return match
 
     def follow(self, end: int) -> None:
-        """The history's calls up to `end` came again."""
+        """The script has repeated the history's calls up to `end`."""
         assert self.history is not None
         self.ops += end - self.followed
         self.followed = end
         self.unmatched_ns = self.history.calls[end - 1].unmatched_ns
 
     def instead_of(self, other: SegmentMatcher) -> None:
-        """Match the same calls here; what they were played as stays."""
+        """Match the calls of another segment here; work that was already played is not changed."""
         calls = other._call_log if other.history is None else other.history.calls[: other.followed]
         for remembered in calls:
             self.match(remembered.signature)
         self.position_ns, self.deferred, self.ops, self.ops_on = other.position_ns, other.deferred, other.ops, other.ops_on
 
     def _forget(self) -> None:
-        """The script has left the way it took the last time: mark what it has taken so far."""
+        """The script differs from its last time: mark the kernels that it has matched so far."""
         recorded, history, self.history = self.recorded, self.history, None
         assert recorded is not None and history is not None
         self.unmatched_ns = recorded.work_ns
@@ -283,7 +283,7 @@ class SegmentMatcher:
         return None
 
     def _near_ns(self, recorded: RecordedSegment) -> float:
-        """Until when the recorded calls began that are near what the script has called."""
+        """The latest start of recorded calls that are near the script's position."""
         if self._launches_ns is None:
             kernels = self.step.step.kernels
             self._launches_ns = sorted(kernels[k].launch_ns for k in recorded.below_ops)
@@ -313,7 +313,7 @@ class SegmentMatcher:
         return None
 
     def unmatched(self) -> list[int]:
-        """Take the kernels that no op has matched, in launch order. The segment is over then."""
+        """End the segment: take the kernels that no op has matched, in launch order."""
         if self.recorded is None:
             return []
         if self.history is not None:
@@ -330,7 +330,7 @@ class SegmentMatcher:
         return unmatched
 
     def unmatched_until(self, launched_ns: int) -> list[int]:
-        """Take the kernels that no op has matched of those that the recorded host had launched by then."""
+        """Take the unmatched kernels that the recorded host had launched by then."""
         if self.recorded is None or not self.unmatched_ns:
             return []
         if self.history is not None:
@@ -346,7 +346,7 @@ class SegmentMatcher:
         below_ops = recorded.below_ops.difference(self._settled)
         least_ns = SAME_SHARE * work_ns(recorded.below_ops)
         calls = len(self._call_log)
-        least_calls = max(calls - max((1 - SAME_SHARE) * calls, 1), 1)  # one other call is none too many
+        least_calls = max(calls - max((1 - SAME_SHARE) * calls, 1), 1)  # a single different call is allowed
         matched = [call.match[0] for call in self._call_log if call.match is not None]
         if len(matched) < least_calls or work_ns(k for k in below_ops if state[k] != _FREE) < least_ns:
             return ForwardLikeness.OTHER
@@ -356,7 +356,7 @@ class SegmentMatcher:
         return ForwardLikeness.OTHER_SHAPES if self._has_other_counts(recorded) else ForwardLikeness.SAME
 
     def _has_other_counts(self, recorded: RecordedSegment) -> bool:
-        """Whether an op that both have comes more or less often than recorded; see Note [Another program]."""
+        """Whether an op that both have is called more or less often than recorded; see Note [Another program]."""
         state, work_ns = self.step.state, self.step.step.work_ns
         alike: set[str] = set()
         more = renamed = 0
@@ -367,7 +367,7 @@ class SegmentMatcher:
             elif key in recorded.equivalent:
                 more += 1
             else:
-                renamed += 1  # by another release: what is left over may be its
+                renamed += 1  # of another release; leftover instances may be its own
         left = {k for key in alike for one in recorded.equivalent.get(key, ()) for k in one.kernels if state[k] == _FREE}
         less = len(left) > renamed and work_ns(left) > DIFFERENT_COUNT_SHARE * work_ns(recorded.below_ops)
         return less or more > max(DIFFERENT_COUNT_SHARE * len(self._call_log), 1)

@@ -1,9 +1,9 @@
-"""The kernels of a phase that no op has taken, put on a stream together instead of one after another.
+"""Puts a phase's unmatched kernels on a stream all at once instead of one by one.
 
     schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if some of them wait for other streams
     rows = schedule.play(stream, began_ns)
 
-As `StreamScheduler.put` does kernel by kernel, with the same result.
+The result is the same as with `StreamScheduler.put`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.timeline_writer import WORK_COLUMNS, DeferredRows
 from traces.model.trace import NONE, Column, Origin
 
-WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}  # by name, the index of a column of the timeline's device table
+WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}  # index of each column of the timeline's device table, by name
 
 
 @dataclass(slots=True, eq=False)
 class RemainderSchedule:
     """Unmatched kernels of a segment in launch order, all on their step's main stream."""
 
-    alone_ns: Column  # the end that its own launch alone would give, from the segment's start on
+    alone_ns: Column  # end of each kernel on an idle stream, from the segment's start
     gap_ns: Column
     duration_ns: Column
-    work_rows: Column  # of the timeline, but for device, stream and start
+    work_rows: Column  # timeline rows without device, stream and start
     work_ns: int
 
     @classmethod
@@ -44,7 +44,7 @@ class RemainderSchedule:
         return cls(alone_ns, columns.gap_ns[at], duration_ns, work_rows, int(duration_ns.sum()))
 
     def play(self, stream: VirtualStream, began_ns: int) -> DeferredRows:
-        """Put them on `stream`; `began_ns` is the host time that stands for the segment's start. Returns their rows."""
+        """Put them on `stream`; `began_ns` is the host time of the segment's start. Returns their timeline rows."""
         ends_ns = queue_ends(began_ns + self.alone_ns, self.gap_ns + self.duration_ns, stream.ready_ns)
         stream.push_all(ends_ns.tolist())
         starts_ns = ends_ns - self.duration_ns
@@ -53,8 +53,8 @@ class RemainderSchedule:
 
 
 def work_rows_of(columns: KernelColumns, at: Column, duration_ns: Column) -> Column:
-    """Rows of the timeline's device table for some kernels; what is not known yet is NONE."""
-    rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")  # of which whole columns are written again
+    """Rows of the timeline's device table for some kernels; values not known yet are NONE."""
+    rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")  # whole columns are overwritten
     for name, values in {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}.items():
         rows[:, WORK[name]] = values[at]
     rows[:, WORK["duration_ns"]] = duration_ns

@@ -1,4 +1,4 @@
-"""The virtual timeline: streams, what is put on them, and the waiting for it.
+"""The virtual timeline: puts work on streams and waits for it.
 
 scheduler = StreamScheduler(recording, clock, timeline, stats)
 end_ns = scheduler.put(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
@@ -26,13 +26,13 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE, DeviceKind, Origin
 from traces.names.equivalent_ops import canonical_op
 
-_LEFTOVERS = 256  # remembered; they differ from step to step where a script does
-_SCALES = 50_000  # remembered; the plan cache makes new signatures beyond that, too
-_FIRST_SIDE_STREAM = 1_000  # recorded side streams are numbered beyond what a script's own reach
+_LEFTOVERS = 256  # cache size; a script's steps may differ
+_SCALES = 50_000  # cache size; signatures that the plan cache drops are made again
+_FIRST_SIDE_STREAM = 1_000  # recorded side streams get numbers above those of the script's streams
 
 
 class StreamScheduler:
-    """All streams of this process, by (device, CUDA's number), and how work comes to lie on them."""
+    """All streams of this process, by (device, CUDA's number), and the rules for putting work on them."""
 
     def __init__(self, recording: RecordedRun, clock: Clock, timeline: TimelineWriter, stats: ReplayStats) -> None:
         self.recording = recording
@@ -43,27 +43,27 @@ class StreamScheduler:
         self._side: dict[tuple[int, int], VirtualStream] = {}  # by device and the recorder's stream number
         # By the step's identity and kernels.
         self._leftovers: dict[tuple[int, ...], tuple[RecordedStep, RemainderSchedule | None]] = {}
-        # The estimated duration of an op: the nearest recorded shape scaled, or what it usually takes in a recording without
+        # The estimated duration of an op: the nearest recorded shape scaled, or its usual duration in a recording without
         # shapes of this program; else a roofline.
         self.costs = KeptBySignature(self._estimated)
         self.scale = lru_cache(_SCALES)(self._scale)
-        self.row_of: Callable[[str], int] = lambda _: 0  # the timeline's row of a thread of this name
+        self.row_of: Callable[[str], int] = lambda _: 0  # the timeline row of a thread of this name
         self._of_other_program = False
-        self.home = 0  # the device on which the script works where the recorded program worked on its first one
+        self.home = 0  # the script's device that corresponds to the recorded program's first one
 
     def stream(self, device: int, number: int, priority: int = 0) -> VirtualStream:
-        """The stream of this number, made at first use."""
+        """The stream of this number, created at first use."""
         stream = self.streams.get((device, number))
         if stream is None:
             stream = self.streams[device, number] = VirtualStream(device, number, priority, self.recording.launch_queue_depth)
         return stream
 
     def script_device(self, ordinal: int) -> int:
-        """The script's device that stands for a recorded one: a rank's own GPU is its first, whatever the script calls it."""
+        """The script's device for a recorded one. A rank's first recorded device is the rank's own GPU, whatever its number."""
         return (self.home + ordinal) % max(len(self.recording.devices), 1) if self.home else ordinal
 
     def ordinal(self, device: int) -> int:
-        """The recorded device for which one of the script stands."""
+        """The recorded device for one of the script's devices."""
         return (device - self.home) % max(len(self.recording.devices), 1) if self.home else device
 
     def _recorded_stream(self, device: int, number: int) -> VirtualStream:
@@ -83,14 +83,14 @@ class StreamScheduler:
         origin: Origin,
         least_launch_ns: int = 0,
     ) -> int:
-        """Put recorded kernels on their own side streams or else on `stream`; returns when the last one ends.
+        """Put recorded kernels on `stream`, or on their recorded side streams; returns when the last one ends.
 
         Args:
             chosen: their indices in the recorded step, in launch order.
-            began_ns: the host time that stands for the recorded segment's start.
-            scale: by which their recorded durations are multiplied.
-            row: of the op that launched them, or NONE.
-            least_launch_ns: before which none was launched.
+            began_ns: host time of the recorded segment's start in the replay.
+            scale: factor for the recorded durations.
+            row: timeline row of the op that launched them, or NONE.
+            least_launch_ns: the earliest launch time.
         """
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
@@ -118,7 +118,7 @@ class StreamScheduler:
         origin: Origin,
         copy: Copy,
     ) -> int:
-        """As `put`, for a copy: on the script's own stream, which the script orders against others by itself.
+        """Like `put`, for a copy: always on `stream`, because the script itself orders that stream with others.
 
         A recorded copy of another kind or size is replaced by the estimate: a pinned copy must not take a pageable one's time.
         """
@@ -129,7 +129,7 @@ class StreamScheduler:
             of = origin
             if kind == DeviceKind.MEMCPY and (origin is Origin.SCALED or name in copy.others):
                 name, size_bytes, duration_ns, of = strings.add(copy.label), copy.size_bytes, copy.duration_ns, copy.origin
-                latency_ns = min(latency_ns, self.recording.latency_ns)  # of a pageable one it holds the host's staging
+                latency_ns = min(latency_ns, self.recording.latency_ns)  # for a pageable copy this includes staging on the host
             elif scale != 1.0:
                 duration_ns = max(int(duration_ns * scale), floor_ns)
             end_ns = matches.ended_ns[k] = stream.push(began_ns + launch_ns, latency_ns, gap_ns, duration_ns)
@@ -137,7 +137,7 @@ class StreamScheduler:
         return end_ns
 
     def put_remainder(self, matches: StepMatcher, chosen: list[int], stream: VirtualStream, began_ns: int) -> None:
-        """As `put` with origin PHASE, for the hundreds of kernels that may be left of a phase: at once if that can be."""
+        """Like `put` with origin PHASE, for a remainder of possibly hundreds of kernels; all at once if possible."""
         key = id(matches.step), *chosen
         if key not in self._leftovers:
             if len(self._leftovers) >= _LEFTOVERS:
@@ -153,7 +153,7 @@ class StreamScheduler:
     def estimate(
         self, stream: VirtualStream, signature: OpSignature, launched_ns: int, row: int, copy: Copy | None = None
     ) -> int:
-        """Put an op on `stream` that the recording does not hold; returns when it ends."""
+        """Put an op that is not in the recording on `stream`; returns when it ends."""
         if copy is None:
             duration_ns, origin = self.costs[signature]
             kind, name, size_bytes = DeviceKind.KERNEL, self.timeline.strings_of[signature][0], NONE
@@ -165,7 +165,7 @@ class StreamScheduler:
         return end_ns
 
     def estimated(self, signature: OpSignature, launch_ns: int) -> tuple[Kernel, Origin]:
-        """The kernel of such an op, and where its duration comes from; `launch_ns` as in a recorded kernel's."""
+        """The kernel of an unrecorded op, and the origin of its duration; `launch_ns` is defined as for recorded kernels."""
         duration_ns, origin = self.costs[signature]
         name = self.timeline.strings_of[signature][0]
         latency_ns, kind = self.recording.latency_ns, int(DeviceKind.KERNEL)
@@ -174,48 +174,48 @@ class StreamScheduler:
     def log(
         self, stream: VirtualStream, kind: int, name: int, end_ns: int, duration_ns: int, row: int, size_bytes: int, origin: int
     ) -> None:
-        """Note work that has been put on a stream."""
+        """Log work that was put on a stream."""
         self.stats.charged_ns[origin] += duration_ns
         row_ns = end_ns - duration_ns
         self.timeline.work((stream.device, stream.number, kind, name, row_ns, duration_ns, row, size_bytes, origin))
 
     def set_other_program(self, other: bool) -> None:
-        """Whether the script is known to be another program than the recorded one; see Note [Another program] in matcher.py."""
+        """Set whether the script is known to be a different program; see Note [Another program] in matcher.py."""
         if other is not self._of_other_program:
             self._of_other_program = other
             self.costs.clear()
 
     def may_stand_for(self, signature: OpSignature, instance: Instance) -> bool:
-        """Whether a recorded instance tells what this op takes. One without shapes does in the recorded program alone."""
+        """Whether a recorded instance may give this op's time. One without shapes only may in the recorded program."""
         return not self._of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
-        """What such an op usually takes of the recorded host; else what any op does."""
+        """The usual recorded host time of such an op; of any op if there is no such op."""
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
-        # Without shapes there is nothing to scale by: in this program the op is likely the recorded one.
+        # Without shapes it cannot be scaled; in this program the op is probably the recorded one.
         if samples and not self._of_other_program and not any(recorded for recorded, _, _ in samples):
             return int(median(ns for _, _, ns in samples)), Origin.SCALED
         estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)
         return int(estimate.ns), estimate.origin
 
     def _scale(self, signature: OpSignature, shapes: tuple[Shape, ...], dtype: str) -> float:
-        """How many times the work of a recorded instance of these shapes this op is."""
+        """The work of this op divided by that of a recorded instance with these shapes."""
         if not shapes:
-            return 1.0  # where the recording does not tell shapes there is nothing to scale by
+            return 1.0  # without recorded shapes it cannot be scaled
         recorded, own = (shapes, self.recording.places.of(shapes)), (_seen(signature)[0], signature.outputs)
         return self.recording.costs.ratio(canonical_op(signature.op), dtype, recorded, own)
 
     def mark(self, host_ns: int, device: int = NONE) -> int:
-        """What a CUDA event recorded on a device (NONE: the script's first) now would read: the end of all work so far."""
+        """The time of a CUDA event recorded now on a device (NONE: the script's first): the end of all work so far."""
         device = self.home if device == NONE else device
         return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == device)])
 
     def fill(self, device: int, since_ns: int, until_ns: int, name: str, origin: Origin = Origin.PHASE) -> None:
-        """Keep a device busy with a phase or part of this name, as far as it is not busy in that time already."""
+        """Keep a device busy with a phase or part of this name, while it is not already busy in that time."""
         stream = self.stream(device, 0)
         start_ns = max(stream.ready_ns, since_ns)
         rest_ns = until_ns - start_ns
@@ -224,14 +224,14 @@ class StreamScheduler:
             self.log(stream, DeviceKind.KERNEL, self.timeline.strings.add(name), end_ns, rest_ns, NONE, NONE, origin)
 
     def wait(self, until_ns: int) -> None:
-        """Really wait."""
+        """Wait by the clock."""
         before_ns = self.clock.now_ns()
         if until_ns > before_ns:
             self.clock.wait_until(until_ns)
             self.stats.waited_ns += self.clock.now_ns() - before_ns
 
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """The host waits for the device until `until_ns`; of the way that it has come, `after_ns` comes after the wait."""
+        """The host waits for the device until `until_ns`; `after_ns` of its time so far is placed after the wait."""
         since_ns = thread.host_ns - after_ns
         if until_ns > since_ns:
             self.timeline.wait(thread.row, since_ns, until_ns)
@@ -240,6 +240,6 @@ class StreamScheduler:
 
 
 def _seen(signature: OpSignature) -> tuple[tuple[tuple[int, ...], ...], str]:
-    """A signature's shapes and dtype as a recording would show them."""
+    """A signature's shapes and dtype in the form of a recording."""
     dtype = next((dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape), "")
     return tuple(shape for shape in signature.shapes if shape), dtype

@@ -1,7 +1,7 @@
-"""Tracks which step and phase the script is in, and which recorded ones drive their times.
+"""Tracks the script's current step and phase, and the recorded ones that provide their times.
 
-When a segment of the script ends, the unmatched remainder of the recorded segment is charged: device time that no op has
-matched, in launch order, and the rest of the recorded host time.
+When a segment of the script ends, the unmatched remainder of the recorded segment is charged: its unmatched device time, in
+launch order, and the rest of its host time.
 
     tracker.enter(thread, "backward")
     tracker.leave(thread, "backward")
@@ -10,25 +10,26 @@ matched, in launch order, and the rest of the recorded host time.
 The script is cut into segments and steps by `traces/script/script_cut.py`, as in the recorder.
 
 Note [What drives an evaluation step]
-    Training steps are driven by recorded training steps, evaluation steps by recorded evaluation steps. Which kind the current
-    step is, is known only when a module is called, after its batch was loaded and copied; until then it is taken to be of the
-    same kind as the last one. If it is not, the rest of the step is driven by a step of the other kind, as if that had driven
-    it from the start; what was played so far stays as it was played. Without recorded evaluation
-    steps those phases of a training step that the script enters stand in, and nothing else of that step is charged.
+    Training steps are driven by recorded training steps, evaluation steps by recorded evaluation steps. The kind of the current
+    step is known only when a module is called, after its batch was loaded and copied. Until then it is assumed to be the
+    kind of the last step. If that was wrong, a recorded step of the other kind drives the rest, as if it had driven the step
+    from the start; work that was already played is not changed. Without recorded evaluation steps, a training step is used,
+    and only the phases that the script enters are charged.
 
 Note [Another call of the recorded step]
-    What a recording of inference calls a step may hold many calls of the model: all tokens of a generation. Of a script whose
-    calls are the recorded ones (four fifths of the last call's ops were matched at their own shapes), the recorded step holds
-    another one if the same ops, as often, are left of it; the script's step then goes on as well.
+    In a recording of inference, one step may contain many calls of the model: all tokens of a generation. Suppose the script
+    makes the recorded calls (four fifths of the last call's ops were matched at their own shapes). Then the recorded step
+    contains another call if at least as many of the same ops remain in it, and the script's step continues as well.
 
 Note [Waits between phases]
-    The recorder takes what a script does after it left a phase for a part of the next one: `torch.cuda.synchronize()` after
-    `backward()`, say. So where a recording tells phases alone, the next phase's time began when the last one was left.
+    The recorder counts what a script does between two phases as a part of the next one, for example
+    `torch.cuda.synchronize()` after `backward()`. So in a phase-grained recording, a phase's time began when the last phase
+    was left.
 
 Note [Cells]
-    Where the library's cells tell the times (`RecordedRun.cells`), there is no recorded step: what a phase takes on the device
-    is asked for when it begins, that of the forward pass when the script calls its model. Nothing is known of the host's pace,
-    so the host goes on at this machine's; it may be one step ahead of the device, about what CUDA's launch queue allows.
+    If times come from the library's cells (`RecordedRun.cells`), there is no recorded step. A phase's device time is looked up
+    when the phase begins, the forward pass's when the script calls its model. The cells have no host times, so the host runs
+    at this machine's pace. It may be one step ahead of the device, which is about what CUDA's launch queue allows.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from traces.script.step_rule import Optimizers
 
 
 class StepTracker:
-    """Where the script is: `step` matches ops with the recorded step that drives it, `segment` with its current phase."""
+    """The script's position. `step` matches ops with the recorded step, `segment` with its current phase."""
 
     def __init__(
         self, recording: RecordedRun, scheduler: StreamScheduler, optimizers: Optimizers, *, strict: bool, pad_loader: bool
@@ -68,41 +69,41 @@ class StepTracker:
         self.step = self._matcher(recording.step(0))
         self.segment: SegmentMatcher | None = None
         self.turns = (True, True, True)  # by class of op: whether such an op would begin another segment
-        self.trained = self._evaluated = 0  # training and evaluation steps that have ended
-        self._follows = True  # training and evaluation steps came in the recorded order so far
+        self.trained = self._evaluated = 0  # finished training and evaluation steps
+        self._follows = True  # training and evaluation steps have been in the recorded order so far
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload)
-        self._uses_gpu = False  # the script has called ops so far
-        self._owed_ns = 0  # recorded host time before the first phase of the step under way, not charged yet
+        self._uses_gpu = False  # whether the script has called any ops
+        self._owed_ns = 0  # recorded host time before the current step's first phase, not charged yet
         self._step_start_ns = NONE
         self._done: list[tuple[str, int, int, int, int, int]] = []  # the step's ended segments
         self._begun_ns = self._begun_device_ns = 0
         self._by_phases = recording.trace.grain == "phase" and recording.cells is None
-        self._left_ns = NONE  # when the host left the phase under way, or the step before; see Note [Waits between phases]
-        self._wall_ns = scheduler.clock.now_ns()  # when the step's own host work began
+        self._left_ns = NONE  # when the host left the current phase, or the previous step; see Note [Waits between phases]
+        self._wall_ns = scheduler.clock.now_ns()  # when the step's host work began
         self._loader_ns = 0
-        self._stands_in_loader = False  # the clock is paused, for the loader under way
-        self._asked_ns: dict[int, tuple[int, int]] = {}  # by thread, when it asked for a batch: as LoaderWait has it
-        # At the last call of the model in this step: the segment, and how many ops had been called in it.
+        self._stands_in_loader = False  # whether the clock is paused for the current loader call
+        self._asked_ns: dict[int, tuple[int, int]] = {}  # by thread, when it asked for a batch, in the times of LoaderWait
+        # The segment and its number of called ops at the last call of the model in this step.
         self._at_call: tuple[SegmentMatcher | None, int] = None, 0
-        self._ops_in: dict[tuple[bool, str, int], int] = {}  # ops per segment, from the step of that kind before
+        self._ops_in: dict[tuple[bool, str, int], int] = {}  # ops per segment in the previous step of that kind
         # See Note [Cells].
         self._cells = None if recording.cells is None else CellPhases(recording.cells)
-        self._step_done_ns = 0  # when the device was done with the step before, where cells tell the times
+        self._step_done_ns = 0  # when the device finished the previous step, if times come from cells
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
-        """An op is called where `turns` says that it begins another segment: that segment.
+        """The script calls an op, which may begin another segment; returns the op's segment.
 
-        `now_ns` is when it was called, by the wall clock; it may be played later.
+        `now_ns` is the wall-clock time of the call; the op may be played later.
         """
         self.script.op(thread, phase_class, now_ns)
         self.turns = self.script.turns
         segment = self.segment
-        if segment is None:  # the first op after a step that ended within a phase entered by name, or another thread's
+        if segment is None:  # the first op after a step that ended inside a phase entered by name, or an op of another thread
             segment = self._begin(thread, self.script.current or "other")
         return segment
 
     def loss_called(self, thread: HostThread) -> None:
-        """The script calls a loss, whatever ops that is made of."""
+        """The script calls a loss, recognised by its name and not by its ops."""
         if self.turns[LOSS]:
             self.op(thread, LOSS, self._scheduler.clock.now_ns())
 
@@ -111,12 +112,12 @@ class StepTracker:
 
     @property
     def number(self) -> int:
-        """How many steps have ended."""
+        """Number of finished steps."""
         return self.trained + self._evaluated
 
     @property
     def row_of_values(self) -> int:
-        """The recorded step whose values the host reads in the current step: the one at the same position of the recording."""
+        """The recorded step that provides the host's values: the one at the current step's position in the recording."""
         if self._follows and self.number < len(self._recording.steps):
             return self._recording.steps[self.number].row
         count = self._evaluated if self._evaluates else self.trained
@@ -137,8 +138,8 @@ class StepTracker:
             self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
 
     def leave(self, thread: HostThread, name: str) -> None:
-        """The script leaves a phase by name; without effect unless it is the one under way."""
-        if name == "loader" and self._stands_in_loader:  # in any case: a clock that never resumes would hang the script
+        """The script leaves a phase by name; has no effect unless it is the current phase."""
+        if name == "loader" and self._stands_in_loader:  # always: a clock that never resumes would hang the script
             self._stands_in_loader = False
             self._scheduler.clock.resume()
         self.script.leave(thread, name, self._scheduler.clock.now_ns())
@@ -152,7 +153,7 @@ class StepTracker:
         return max(self._scheduler.clock.now_ns(), thread.host_ns)
 
     def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
-        """An optimizer's step has returned; that of the first one ends a training step."""
+        """An optimizer's step has returned; the first optimizer's step ends a training step."""
         self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
         self.turns = self.script.turns
 
@@ -167,7 +168,7 @@ class StepTracker:
         self._begin(thread, name)
         if name == "loader" and self._pad_loader and not self._stands_in_loader:
             self._stands_in_loader = True
-            self._scheduler.clock.pause()  # by a clock that can, the recorded wait and nothing else
+            self._scheduler.clock.pause()  # if the clock can pause, only the recorded wait is charged
 
     def phase_left(self, thread: HostThread, name: str, now_ns: int) -> None:
         """The host's time in a loader is real."""
@@ -177,7 +178,7 @@ class StepTracker:
             self._left_ns = thread.host_ns
 
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
-        """What came before the first batch is not part of the first step."""
+        """Drop everything before the first batch, which is not part of the first step."""
         self._finish(thread, now_ns)
         if self._cells is not None:
             self._cells.set_up_ends()
@@ -197,7 +198,7 @@ class StepTracker:
         driven_by = self.step.step
         stands_in = is_evaluation and chosen.kind != StepKind.EVALUATION and driven_by.kind != StepKind.WARMUP
         if stands_in or chosen is driven_by:
-            return  # one training step is as good as the other
+            return  # any training step will do
         step = self._matcher(chosen)
         self.segment = step.instead_of(self.step, self.segment)
         self.stages.switch_segment(self.segment)
@@ -212,7 +213,7 @@ class StepTracker:
         return segment.has_as_much_left(calls if of is segment else 0)
 
     def step_ends(self, thread: HostThread, step: CutStep) -> None:
-        """Charge what is left of the recorded step, let the time pass, and write the step."""
+        """Charge the rest of the recorded step, let the time pass, and write the step."""
         scheduler, evaluation = self._scheduler, step.is_evaluation
         self.step_evaluates(evaluation)
         self._finish(thread, step.end_ns)
@@ -234,7 +235,7 @@ class StepTracker:
         driven_by = self.step.step
         if evaluation:
             kind = StepKind.EVALUATION
-        else:  # the first one fills the plan cache, as a GPU's first one tunes and loads kernels
+        else:  # the first step fills the plan cache, as a GPU's first step tunes and loads kernels
             kind = StepKind.WARMUP if not self.trained or driven_by.kind == StepKind.WARMUP else StepKind.STEADY
         start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
         scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, row)
@@ -251,9 +252,9 @@ class StepTracker:
             self.step = self._matcher(self._recording.step(self.trained))
 
     def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
-        """Waiting for data is real, so none of the recorded wait is charged; with `pad_loader` a shorter one is prolonged.
+        """Leave the loader. Data is really loaded, so the recorded wait is not charged; `pad_loader` pads a shorter wait.
 
-        A virtual clock stands still meanwhile, for the loader's workers do not have the time that it skips.
+        A virtual clock must not skip time here, because the loader's workers run in real time.
         """
         segment = self.segment
         self._loader_ns += ended_ns - self._begun_ns
@@ -266,7 +267,7 @@ class StepTracker:
         thread.host_ns = max(thread.host_ns, ended_ns)
 
     def _begin_on_host(self, thread: HostThread) -> None:
-        """The recorded step's time before its first phase. A script that has not used the GPU yet owes it until it does."""
+        """Charge the recorded step's host time before its first phase, or defer it until the script uses the GPU."""
         step = self.step.step
         if not step.begins_on_host:
             return
@@ -276,7 +277,7 @@ class StepTracker:
             self._owed_ns = step.segments["other", 0].host_ns
 
     def _begin(self, thread: HostThread, name: str) -> SegmentMatcher:
-        if name == "loader":  # from here on the script's own time is real
+        if name == "loader":  # from now on the script's own time is real
             self._scheduler.wait(thread.host_ns)
         self.step.of_same_program = self.remainder.likeness is ForwardLikeness.SAME
         self.segment = self.step.segment(name, same_workload=self._workload.is_same())
@@ -293,7 +294,7 @@ class StepTracker:
         return self.segment
 
     def _charge_call(self, thread: HostThread, cells: CellPhases) -> None:
-        """The script has called its model: the segment under way takes that much longer. See Note [Cells]."""
+        """Add the model call's time to the current segment. See Note [Cells]."""
         call = cells.take_call()
         if call is None:
             return
@@ -304,7 +305,7 @@ class StepTracker:
         segment.recorded = cells.prolonged(segment.name, max(before_ns, 0), call)
 
     def _finish(self, thread: HostThread, now_ns: int) -> None:
-        """The current segment ends: charge the remainder of the recorded one, on the device and on the host."""
+        """End the current segment: charge the remainder of the recorded one, on the device and on the host."""
         segment, self.segment = self.segment, None
         if segment is None:
             return
@@ -316,7 +317,7 @@ class StepTracker:
         if self._uses_gpu and not self.remainder.other:
             due_ns, self._owed_ns = due_ns + self._owed_ns, 0
         if recorded is not None and self._uses_gpu:  # a script without GPU work gets none of the recorded time
-            if recorded.phase_grained or (self._by_phases and segment.name != "loader"):  # its host time includes waiting
+            if recorded.phase_grained or (self._by_phases and segment.name != "loader"):  # its host time includes waits
                 self._top_up(segment, 1.0)
                 if self._left_ns != NONE:
                     left_ns = max(self._left_ns, self._begun_ns + recorded.host_ns)
@@ -326,7 +327,7 @@ class StepTracker:
                 if not self.remainder.other:
                     due_ns += max(recorded.host_ns - segment.position_ns, 0)
                     due_ns = max(due_ns, self._begun_ns + recorded.least_host_ns)
-        if segment.name == "loader":  # what the script has done since the batch was there is real, as the loading was
+        if segment.name == "loader":  # the script's work since the batch arrived is real, as the loading was
             self._loader_ns += max(now_ns - thread.host_ns, 0)
             if self._pad_loader and recorded is not None:
                 due_ns = max(due_ns, self._begun_ns + recorded.host_ns)
@@ -345,7 +346,7 @@ class StepTracker:
         self._done.append((segment.name, self._begun_ns, end_ns, self._begun_device_ns, mark_ns, int(origin)))
 
     def _drop_if_another(self, segment: SegmentMatcher) -> None:
-        """What the script trains may have become known since the phase began: at the call of its model."""
+        """Drop the recorded segment if the call of the model has shown that the workload is different."""
         if segment.recorded is not None and segment.recorded.phase_grained and not self._workload.is_same():
             segment.recorded = None
 
@@ -354,14 +355,14 @@ class StepTracker:
         recorded = segment.recorded
         if recorded is None:
             return
-        for device in {self._scheduler.home, *segment.ops_on}:  # it was timed on one; replicas do the same at the same time
+        for device in {self._scheduler.home, *segment.ops_on}:  # it was timed on one device; replicas do the same
             until_ns = self._begun_device_ns + int(recorded.device_ns * share)
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def settle(self, thread: HostThread) -> None:
-        """Before the host waits for or queries the device within a phase: charge what the recorded host had launched by now.
+        """Before the host waits for or queries the device within a phase, charge what the recorded host had launched by now.
 
-        In a phase-grained recording that is the share that the ops so far have among those of the step before.
+        In a phase-grained recording this is the share of the ops called so far among those of the previous step.
         """
         segment = self.segment
         if segment is not None:
@@ -377,18 +378,19 @@ class StepTracker:
         self._top_up(segment, min(segment.ops / expected, 1.0) if expected else 1.0)
 
     def begin_stage(self, thread: HostThread, name: str, device: int) -> OpenStage:
-        """The script enters a stage of nn.DataParallel on a device, which may begin a forward pass. `stages.end` ends it."""
+        """Begin a stage of nn.DataParallel on a device, which may begin a forward pass. `stages.end` ends it."""
         if self.turns[PLAIN]:
             self.op(thread, PLAIN, self._scheduler.clock.now_ns())
         return self.stages.begin(thread, name, device)
 
     def _charge_unvisited(self, thread: HostThread) -> None:
-        """Recorded segments that the script did not enter are charged if it has entered that phase before in this step.
+        """Charge recorded segments that the script did not enter, if it has entered that phase before in this step.
 
-        Where the recorder itself has cut a step in phases, one backward pass less is another program: it gets none of them.
+        If the recorder cut the steps into phases itself, a script with one backward pass less is a different program and is
+        not charged for it.
         """
         if self._evaluates and self.step.step.kind != StepKind.EVALUATION:
-            return  # a training step stands in
+            return  # a training step is used instead
         unvisited = self.step.unvisited()
         goes_back_less = any(recorded.phase_grained and recorded.name == "backward" for recorded, _ in unvisited)
         for recorded, name_visited in unvisited:
@@ -405,8 +407,8 @@ class StepTracker:
         self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
-        """The script ends: an unfinished training step is dropped, and the host waits for the device, as at exit."""
-        unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0  # no time to refuse anything
+        """End the script: drop an unfinished training step, and let the host wait for the device, as at exit."""
+        unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0  # no strict errors at exit
         if not unplayed:
             self.script.stop(thread, self._scheduler.clock.now_ns())
         if self.segment is not None or self.number:
