@@ -53,7 +53,7 @@ def test_each_format(folder: Path, name: str, begins: bytes) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("plot a.msgpack -o x.jpg", "this writes .svg or .png or .pdf"),
+        ("plot a.msgpack -o x.jpg", "the file name must end in .svg or .png or .pdf"),
         ("plot phases.msgpack --what kernels -o x.svg", "no data to draw kernels"),
         ("plot a.msgpack --what loss -o x.svg", "'loss' is not one of"),
     ],

@@ -87,7 +87,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
     assert json.loads(capfd.readouterr().out)["files"] == ["both.json.gz"]
     for words in ("export a.msgpack -o x.svg", "view a.msgpack --screenshot x.png"):
         assert run(words.split()) == 2
-        assert "this writes" in capfd.readouterr().err
+        assert "the file name must end in" in capfd.readouterr().err
 
 
 def test_an_import_refuses_it_by_name(tmp_path: Path) -> None:
