@@ -30,6 +30,7 @@ class Instance(NamedTuple):
     shapes: tuple[Shape, ...]
     dtype: str
     after_wait_ns: int = 0  # of a call that waits for the device: the host's time from that wait to the call's end
+    elsewhere: bool = False  # a call in another segment of the step, whose host times begin there
 
 
 class Kernel(NamedTuple):

@@ -36,6 +36,12 @@ Note [Kernels without an op]
     SAME program, a call without a recorded op takes the next such kernel nearby whose whole name is that of a kernel of the
     same op elsewhere in the recording. The match is EQUIVALENT.
 
+Note [Another segment]
+    The first step of a script can lack a phase that later steps begin with (a GAN's update of the generator), so its segments
+    are paired with others. A call that its segment has only at other shapes takes the time of the first call of its own shapes
+    in another segment of the phase. That match is EXACT. The other segment's calls are still free, and the call at other shapes
+    counts as borrowed.
+
 A SCALED match borrows its instance: a later call may still match it exactly, but it no longer counts as unmatched. An instance
 far ahead of the script's position is not taken, because the host would be moved past all ops in between.
 """
@@ -122,6 +128,13 @@ class StepMatcher:
         segment = self.segment(under_way.name)
         segment.instead_of(under_way)
         return segment
+
+    def elsewhere(self, here: RecordedSegment, exact: str) -> Instance | None:
+        """The first call under this key in another segment of the phase that `here` is one of. See Note [Another segment]."""
+        for segment in self.step.segments.values():
+            if segment is not here and segment.name == here.name and (found := segment.exact.get(exact)):
+                return found[0]._replace(elsewhere=True)
+        return None
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
         """Recorded segments that the script did not enter, each with whether it entered another segment of that phase."""
@@ -261,9 +274,10 @@ class SegmentMatcher:
         if instance is not None:
             return Origin.EQUIVALENT, instance
         instance = self._next(recorded.named.get(named), named, _BORROWED, near_ns)
-        if instance is not None:
-            return Origin.SCALED, instance
-        return None
+        same = self.step.elsewhere(recorded, exact)
+        if same is not None:
+            return Origin.EXACT, same
+        return None if instance is None else (Origin.SCALED, instance)
 
     def _without_op(self, recorded: RecordedSegment, alike: list[Instance], near_ns: float) -> Instance | None:
         """See Note [Kernels without an op]; `alike` are the recorded calls of the op at any shape."""

@@ -85,6 +85,8 @@ class OpBatchSchedule:
                 if other:
                     own = scheduler.usual_host_ns(signature)
                     excess = max(to_ns - begin_ns - own, 0)
+                elif instance.elsewhere:
+                    own = to_ns - begin_ns
                 else:
                     advance, own = host_times(reached_ns, begin_ns, to_ns)
                 chosen += instance.kernels
@@ -103,7 +105,8 @@ class OpBatchSchedule:
             advance_ns.append(advance)
             own_ns.append(own)
             too_long_ns.append(excess)
-            position_ns.append(max(reached_ns, to_ns))
+            is_here = match is None or not match[1].elsewhere
+            position_ns.append(max(reached_ns, to_ns) if is_here else reached_ns)
             first.append(len(chosen))
         at, call = np.array(chosen, np.int64), np.repeat(np.arange(len(calls)), np.diff(first))
         if estimated:

@@ -96,17 +96,19 @@ class Simulator:
         origin, instance = match
         if self._strict and origin is not Origin.EXACT:
             raise NotExact(signature.op, signature.shapes, origin.name.lower())
-        from_ns, to_ns, kernels, _, _, thread.after_wait_ns = instance
+        from_ns, to_ns, kernels, _, _, thread.after_wait_ns, elsewhere = instance
         too_long_ns = 0
         if tracker.remainder.other:
             advance_ns, own_ns = 0, self.scheduler.usual_host_ns(signature)
             too_long_ns = max(to_ns - from_ns - own_ns, 0)
+        elif elsewhere:
+            advance_ns, own_ns = 0, to_ns - from_ns
         else:
             advance_ns, own_ns = host_times(segment.position_ns, from_ns, to_ns)
         stats.lag_ns += max(now_ns - thread.host_ns - advance_ns, 0)
         start_ns = call_start(thread.host_ns, advance_ns, now_ns, stream.room_at_ns())
         end_ns = thread.host_ns = start_ns + own_ns
-        if to_ns > segment.position_ns:
+        if to_ns > segment.position_ns and not elsewhere:
             segment.position_ns = to_ns
         timeline = self.timeline
         row = timeline.op(thread.row, timeline.strings_of[signature], start_ns, end_ns)
@@ -141,7 +143,8 @@ class Simulator:
             origin, instance = match
             if self._strict and origin is not Origin.EXACT:
                 raise NotExact(signature.op, signature.shapes, origin.name.lower())
-            segment.position_ns = max(segment.position_ns, instance.end_ns)
+            if not instance.elsewhere:
+                segment.position_ns = max(segment.position_ns, instance.end_ns)
             scale = self.scheduler.scale(signature, instance.shapes, instance.dtype) if origin is Origin.SCALED else 1.0
             chosen, matches = instance.kernels, segment.step
             began_ns = launch_ns - matches.step.kernels[chosen[0]].launch_ns if chosen else launch_ns

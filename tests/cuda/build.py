@@ -88,7 +88,7 @@ def _wanted(site: Path) -> set[str]:
 
 def _call_names(include: Path) -> str:
     """C tables of CUPTI's callback names, by number."""
-    text = '#include <stddef.h>\n'
+    text = "#include <stddef.h>\n"
     for which in ("runtime", "driver"):
         header = (include / f"cupti_{which}_cbid.h").read_text()
         rows = re.findall(rf"CUPTI_{which.upper()}_TRACE_CBID_(\w+)\s*=\s*(\d+)", header)

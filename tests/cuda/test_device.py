@@ -336,9 +336,7 @@ def test_collectives_move_bytes(device: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert sorted(done.stdout.split("\n")[:2]) == ["rank 0 is right", "rank 1 is right"]
     assert set(Path("/dev/shm").glob("simgpu-*")) == before
-    first, second = (
-        [work for work in log.work if "AllReduce" in work.name] for log in read_logs(tmp_path / "log") if log.work
-    )
+    first, second = ([work for work in log.work if "AllReduce" in work.name] for log in read_logs(tmp_path / "log") if log.work)
     assert [work.end_ns for work in first] == [work.end_ns for work in second]
     shortest = min(first[4].end_ns - first[4].start_ns, second[4].end_ns - second[4].start_ns)
     moved_ns = 4 * 2**20 / 20  # 2 (n - 1) / n of 4 MiB at 20 bytes a nanosecond

@@ -29,14 +29,16 @@ PENDING: dict[tuple[str, str, str], str] = {
     ("replay", "profiles_itself", "kernel"): "67 % of the ops have the same names",
     ("replay", "two_streams", "kernel"): "the GPU is busy 1.3 % less: copies for the next step",
     ("replay", "graph_step", "kernel"): "12 % matched: a graph's kernels have no shapes",
-    ("replay", "ddp", "kernel"): "54 to 81 % matched: kernels of collectives wait for the other rank",
+    ("replay", "ddp", "kernel"): "54 to 81 % matched, GPU busy up to 11 % less: kernels of collectives wait for the other rank",
     ("replay", "fsdp2", "kernel"): "87 % of the ops have the same names",
-    ("replay", "evaluation", "kernel"): "3 % matched: evaluated batches were not profiled",
-    ("replay", "gan", "kernel"): "90 % matched",
-    ("replay", "out_of_memory", "kernel"): "91 % matched: the first batches were not profiled",
+    ("replay", "evaluation", "kernel"): "51 % matched: of evaluated batches only the phases are recorded",
+    ("replay", "out_of_memory", "kernel"): "91 % matched: batches of the first sizes were not profiled",
     ("replay", "compiled", "kernel"): "a replay runs compiled code eagerly",
     ("replay", "compiled_graphs", "kernel"): "a replay runs compiled code eagerly",
 }
+
+# Those of them that depend on how fast the ranks of this machine run: they may pass.
+LOAD_DEPENDENT = {("replay", "ddp", "kernel"), ("replay", "fsdp2", "kernel"), ("replay", "two_streams", "kernel")}
 
 
 def _cases(test: str, grains: tuple[str, ...], programs: list[str]) -> list[ParameterSet]:
@@ -45,7 +47,8 @@ def _cases(test: str, grains: tuple[str, ...], programs: list[str]) -> list[Para
         for grain in grains:
             marks = [pytest.mark.xdist_group(program)]
             if reason := PENDING.get((test, program, grain)):
-                marks.append(pytest.mark.xfail(strict=True, reason=reason))
+                is_strict = (test, program, grain) not in LOAD_DEPENDENT
+                marks.append(pytest.mark.xfail(strict=is_strict, reason=reason))
             cases.append(pytest.param(program, grain, marks=marks, id=f"{program}-{grain}"))
     return cases
 

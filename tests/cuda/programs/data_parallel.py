@@ -4,7 +4,9 @@ import torch
 from marks import timed
 from torch import nn
 
-model = nn.DataParallel(nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.ReLU())], nn.Linear(256, 8)).cuda())
+model = nn.DataParallel(
+    nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.ReLU())], nn.Linear(256, 8)).cuda()
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 criterion = nn.MSELoss()
 for _step in range(20):

@@ -12,7 +12,8 @@ torch.cuda.set_device(device)
 dist.init_process_group("nccl")
 model = nn.parallel.DistributedDataParallel(
     nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.ReLU())], nn.Linear(256, 8)).cuda(),
-    device_ids=[device], bucket_cap_mb=0.5,
+    device_ids=[device],
+    bucket_cap_mb=0.5,
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _step in range(20):

@@ -16,7 +16,9 @@ def show(profiler):
 
 
 activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-with profile(activities=activities, schedule=schedule(wait=int(sys.argv[1]), warmup=1, active=2, repeat=1), on_trace_ready=show) as profiler:
+with profile(
+    activities=activities, schedule=schedule(wait=int(sys.argv[1]), warmup=1, active=2, repeat=1), on_trace_ready=show
+) as profiler:
     for _step in range(30):
         inputs = torch.zeros(64, 256).cuda()
         optimizer.zero_grad()

@@ -71,6 +71,22 @@ def test_what_lies_far_ahead_is_not_borrowed() -> None:
     assert segment.match(other) is not None
 
 
+def test_a_call_of_its_own_shapes_in_another_segment_is_better_than_one_of_other_shapes() -> None:
+    """GIVEN two forward segments WHEN the first asks for the second's product THEN it gets that one, and so does the second."""
+    ops = [
+        Op("aten::mm", 0, 5, kernel=(2, 1), shapes=((1, 1), (1, 1))),
+        Op("aten::mm", 70, 5, kernel=(72, 9), shapes=((8, 8), (8, 8))),
+    ]
+    phases = [("forward", 0, 50), ("zero_grad", 50, 60), ("forward", 60, 100)]
+    recording = RecordedRun.of(make_recording(phases, ops))
+    matcher = StepMatcher(recording.step(0), recording.keys, {})
+    product = signature("aten::mm", (8, 8), (8, 8))
+    for elsewhere in (True, False):
+        match = matcher.segment("forward").match(product)
+        assert match is not None and match[0] is Origin.EXACT
+        assert (match[1].kernels, match[1].elsewhere) == ((1,), elsewhere)
+
+
 def test_another_dtype_is_no_match() -> None:
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
     segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
