@@ -43,7 +43,8 @@ def infer(
     reshaped = tuple(_reshaped(metas, arguments))
     writes = tuple(writes_of(func, args, kwargs))
     outputs = tuple(_new_shapes(outcome))
-    signature = arguments.signature(func._schema.name, outputs, launches(func, bool(writes or outputs)))
+    does_something = bool(writes or outputs) or _writes_unannounced(func)
+    signature = arguments.signature(func._schema.name, outputs, launches(func, does_something))
     plan = Plan(signature, device, outcome, writes, reshaped)
     plan.kept = kept
     return plan
@@ -248,6 +249,20 @@ IDLE = frozenset(
 def launches(func: torch._ops.OpOverload, does_something: bool) -> bool:
     """Return whether the op runs kernels. `does_something`: it writes to an argument or creates a tensor."""
     return does_something and func._schema.name.rpartition("::")[2] not in IDLE
+
+
+# Their ops are annotated (aten, prims) or played as collectives.
+_OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
+
+
+def _writes_unannounced(func: torch._ops.OpOverload) -> bool:
+    """Whether a package's op that makes nothing new must have written into what it returns.
+
+    Its schema says that it returns new tensors, but they are its arguments. `fsdp::all_gather_copy_in`, for example, copies
+    parameters into the buffer that it returns.
+    """
+    returns = func._schema.returns
+    return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)
 
 
 def _new_shapes(outcome: Outcome) -> list[tuple[int, ...]]:

@@ -394,3 +394,17 @@ def test_views_share_memory_and_addresses_add_up() -> None:
     assert x.clone().data_ptr() != x.data_ptr()
     assert x.untyped_storage().nbytes() == 96
     assert x.t().untyped_storage() == x.untyped_storage()
+
+
+def test_a_packages_op_that_returns_its_argument_has_written_into_it() -> None:
+    """GIVEN two ops that return their argument THEN the one whose schema says so does not launch, and the other one does."""
+    gpu = use()
+    library = torch.library.Library("unannounced", "DEF")
+    library.define("fill_up(Tensor[] parts, Tensor whole) -> Tensor")
+    library.define("look(Tensor(a) whole) -> Tensor(a)")
+    library.impl("fill_up", lambda parts, whole: whole, "Meta")
+    library.impl("look", lambda whole: whole.view(-1), "Meta")
+    part, whole = torch.empty(4, device="cuda"), torch.empty(8, device="cuda")
+    torch.ops.unannounced.look(whole)
+    torch.ops.unannounced.fill_up([part, part], whole)
+    assert gpu.launched == ["unannounced::fill_up"]
