@@ -66,7 +66,7 @@ def test_torchrun_s_ranks_become_one_timeline(trace: Path, tmp_path: Path) -> No
 def test_a_rank_that_dies_ends_the_run_with_its_exit_code(trace: Path, how: str, code: int, told: str) -> None:
     done = replay("--trace", trace, "--nproc", "2", SCRIPT, "--fail", how, "--unused", seconds=60.0)
     assert done.returncode == code, done.stderr
-    assert f"trace: rank 1 of 2 ended with {told}; the others are ended" in done.stderr
+    assert f"trace: rank 1 of 2 ended with {told}; stopping the others" in done.stderr
     assert how != "exception" or "ValueError: rank one is tired" in done.stderr
     assert "rank 0 of 2" not in done.stdout
 

@@ -73,4 +73,4 @@ def test_a_rank_that_fails_after_sharded_training_on_a_device_by_number_has_its_
     assert sorted(done.stdout.split("\n")) == ["", "trained 0", "trained 1"], done.stderr
     *_, error, said = done.stderr.strip().splitlines()
     assert error.endswith("ValueError: this rank's data is bad") and "leaked" not in done.stderr
-    assert (done.returncode, said) == (1, "trace: rank 1 of 2 ended with exit code 1; the others are ended")
+    assert (done.returncode, said) == (1, "trace: rank 1 of 2 ended with exit code 1; stopping the others")

@@ -173,7 +173,7 @@ def test_the_first_failure_ends_the_others_and_is_the_run_s(place: Place, fails:
     run = place.ranks(3, "script.py")
     assert run.code == code and time.monotonic() - began < 30
     how = "exit code 7" if code == 7 else "signal SIGKILL"
-    assert run.err == (f"trace: rank 1 of 3 ended with {how}; the others are ended\n" if code else "")
+    assert run.err == (f"trace: rank 1 of 3 ended with {how}; stopping the others\n" if code else "")
 
 
 def test_tracebacks_and_what_runs_at_exit_are_each_rank_s_own(place: Place) -> None:

@@ -76,12 +76,12 @@ def test_the_refusal_says_what_lifts_the_limit(tmp_path: Path, monkeypatch: pyte
 
     assert str(error.value) == (
         f"{path}: not a readable trace at byte 17: rows and texts of 268 MB or more, from a file of 10 kB;"
-        " at most 68.3 MB are unpacked. If you trust it: TRACE_UNPACK_LIMIT_MB=1074"
+        " the limit is 68.3 MB. If you trust the file, set TRACE_UNPACK_LIMIT_MB=1074"
     )
     monkeypatch.setenv("TRACE_UNPACK_LIMIT_MB", "2000")
     assert len(load(path).steps) == 4 * rows
     monkeypatch.setenv("TRACE_UNPACK_LIMIT_MB", "1")
-    with pytest.raises(TraceFormatError, match=r"frames of 2.1 MB, from a file of 10 kB; at most 1.0 MB are unpacked"):
+    with pytest.raises(TraceFormatError, match=r"frames of 2.1 MB, from a file of 10 kB; the limit is 1.0 MB"):
         load(path)
     monkeypatch.setenv("TRACE_UNPACK_LIMIT_MB", "2GB")
     with pytest.raises(TraceFormatError, match="TRACE_UNPACK_LIMIT_MB is '2GB'; give a whole number of megabytes"):

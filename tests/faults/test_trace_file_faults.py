@@ -41,7 +41,7 @@ def streamed(path: Path) -> None:
 
 def assert_flagged_prefix(found: Trace, whole: Trace) -> None:
     assert found.problems == whole.problems | {"truncated-file": 1}
-    assert found.lacks[:-1] == whole.lacks and found.lacks[-1].startswith("the end of the recording: the file is cut at")
+    assert found.lacks[:-1] == whole.lacks and found.lacks[-1].startswith("the end of the recording: the file is truncated at")
     assert found.strings.texts == whole.strings.texts[: len(found.strings)]
     assert (found.devices, found.threads, found.provenance) == (whole.devices, whole.threads, whole.provenance)
     assert fault(found) is None
@@ -81,7 +81,7 @@ def test_a_cut_file_tells_what_it_lost(tmp_path: Path) -> None:
 
     assert load(path).lacks == [
         "memory addresses",
-        f"the end of the recording: the file is cut at byte {cut}, 2 of 2 steps rows are missing,"
+        f"the end of the recording: the file is truncated at byte {cut}, 2 of 2 steps rows are missing,"
         " 2 of 2 phases rows are missing, 4 of 4 host rows are missing, 2 of 2 device rows are missing,"
         " 2 of 2 memory rows are missing, 1 of 1 values rows are missing, 2 of 2 parts rows are missing,"
         " 2 of 2 batches rows are missing, 1 of 1 collectives rows are missing",

@@ -150,7 +150,7 @@ def test_a_script_that_fails_is_one_line(
 
 def test_no_run_is_made_for_a_card_that_nobody_knows(script: Any) -> None:
     ran = script()
-    with pytest.raises(TraceError, match=r"no GPU is known by the name v1000; did you mean Tesla V100"):
+    with pytest.raises(TraceError, match=r"unknown GPU: v1000; did you mean Tesla V100"):
         run(FitOptions(["train.py"], "v100,v1000"))
     assert not ran.batches
 

@@ -106,7 +106,7 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
         rank, code = _next_end(running)
         if code:
             how = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
-            os.write(2, f"trace: rank {rank} of {count} ended with {how}; the others are ended\n".encode())
+            os.write(2, f"trace: rank {rank} of {count} ended with {how}; stopping the others\n".encode())
             _end(running)
             os._exit(128 - code if code < 0 else code)
     os._exit(0)

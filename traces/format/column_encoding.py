@@ -96,7 +96,7 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
         columns[name] = unpack_column(value, rows, np.dtype(dtype), name)
     if nested is not None:
         if kind is not HostSpans or not rows or not _is_list_of(nested, int, list, list):
-            raise Damaged("a nest that is none")
+            raise Damaged("invalid nest")
         depth = unpack_column(nested[1], rows, _I8, "depth")
         gaps_ns = unpack_column(nested[2], 2 * rows, _I8, "gaps")
         nest = nesting.Nest(depth, _in_range(nested[0], _I8, "start_ns"), gaps_ns)
@@ -167,7 +167,7 @@ def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Col
         return wide
     column: Column = bits.view(_I8).astype(dtype)
     if (column != bits.view(_I8)).any():
-        raise Damaged(f"column {name!r} has values that are none of {dtype}")
+        raise Damaged(f"column {name!r} has values outside {dtype}")
     return column
 
 
@@ -185,5 +185,5 @@ def _is_list_of(value: Any, *kinds: type[Any]) -> bool:
 def _entry(packed: Any, key: str, kind: type[Any]) -> Any:
     value = packed.get(key) if isinstance(packed, dict) else None
     if type(value) is not kind:
-        raise Damaged(f"a table without its {key!r}")
+        raise Damaged(f"table without {key!r}")
     return value

@@ -137,14 +137,14 @@ def scan(data: bytes, before: Scan | None = None) -> Scan:
     if before is None:
         whole = scan(data[HEADER.size :], header_scan(data))
         if whole.end is None and not whole.frames:
-            raise Damaged("cut before the end of its first frame; nothing to recover", HEADER.size)
+            raise Damaged("truncated before the end of its first frame; nothing to recover", HEADER.size)
         return whole
     begin, at, chain = before.whole_bytes, 0, before.chain
     frames: list[Frame] = []
     while len(data) - at >= FRAME.size:
         marker, length, kind, codec, content_bytes, payload_crc, head_crc = FRAME.unpack_from(data, at)
         if marker != FRAME_MARKER or zlib.crc32(data[at : at + _HEAD_CRC], chain) != head_crc:
-            raise Damaged("wrong checksum of a frame's head", begin + at)
+            raise Damaged("wrong checksum in a frame's head", begin + at)
         if kind not in (DATA, END) or codec not in (STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES):
             raise Damaged(f"unknown frame kind {kind} or codec {codec}", begin + at)
         if content_bytes > MAX_CONTENT_BYTES or length < FRAME.size - _COUNTED_FROM:
@@ -154,7 +154,7 @@ def scan(data: bytes, before: Scan | None = None) -> Scan:
             break
         frame = Frame(begin + at, kind, codec, content_bytes, data[at + FRAME.size : behind])
         if zlib.crc32(frame.payload) != payload_crc:
-            raise Damaged("wrong checksum of a frame's content", begin + at)
+            raise Damaged("wrong checksum in a frame's content", begin + at)
         at, chain = behind, head_crc
         if kind == END:
             if at != len(data):
@@ -177,7 +177,7 @@ def check_header(data: bytes) -> None:
     if not data.startswith(MAGIC[: len(data)]):
         raise Damaged(_what_it_is_instead(data))
     if len(data) < HEADER.size:
-        raise Damaged("cut inside the file's header; nothing to recover", len(data))
+        raise Damaged("truncated inside the file header; nothing to recover", len(data))
     version = HEADER.unpack_from(data)[1]
     if version > FORMAT_VERSION:
         raise Damaged(f"written by a newer trace-replay (format {version}); upgrade", len(MAGIC))
@@ -188,5 +188,5 @@ def check_header(data: bytes) -> None:
 def _what_it_is_instead(data: bytes) -> str:
     start = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     is_json = start in (b"{", b"[")
-    what = "it looks like JSON" if is_json else "it is gzip" if data[:2] == b"\x1f\x8b" else "it is no trace"
-    return f"{what}; a profiler's recording is imported first: trace import FILE -o NEW.msgpack"
+    what = "it looks like JSON" if is_json else "it is gzip" if data[:2] == b"\x1f\x8b" else "it is not a trace"
+    return f"{what}; import profiler files first: trace import FILE -o NEW.msgpack"

@@ -156,7 +156,7 @@ class Assembly:
             self._parts[kind].append(part)
             self._rows[kind] += len(part)
         else:
-            raise Damaged(f"unknown item {kind!r}; perhaps of a newer trace-replay: upgrade")
+            raise Damaged(f"unknown item {kind!r}; perhaps from a newer trace-replay: upgrade")
 
     def _grow(self, more_bytes: int) -> None:
         self._unpacked_bytes += more_bytes
@@ -164,7 +164,7 @@ class Assembly:
 
     def trace(self) -> Trace:
         if self._header is None:
-            raise Damaged("no header among its frames")
+            raise Damaged("no header found")
         header = {name: self._header[name] for name in _HEADER_TYPES if name != "rows"}
         tables: dict[str, Any] = {name: kind.concatenated(self._parts[name]) for name, kind in TABLES.items()}
         header["devices"] = [_make_device(device) for device in header["devices"]]
@@ -191,7 +191,7 @@ class Assembly:
         except Damaged as error:
             raise Damaged(error.reason, offset_bytes) from error
         if counts != [("end", [len(self._texts), {name: rows for name, rows in self._rows.items() if rows}])]:
-            raise Damaged("the end frame does not count what precedes it", offset_bytes)
+            raise Damaged("the counts in the end frame are wrong", offset_bytes)
 
     def missing(self) -> str:
         """Describe lost rows of a truncated file (", 12 of 30 device rows are missing"), if its header has row counts."""
@@ -261,7 +261,7 @@ def _parse_header(text: Any) -> dict[str, Any]:
         if not isinstance(header, dict) or not isinstance(header.get(name), kind):
             raise Damaged(f"header without {name!r}")
     if not all(type(count) is int for count in [*header["problems"].values(), *header["rows"].values()]):
-        raise Damaged("header with a count that is no number")
+        raise Damaged("header with a count that is not a number")
     if not all(isinstance(lack, str) for lack in header["lacks"]):
         raise Damaged("header with a lack that is not text")
     try:
@@ -284,7 +284,7 @@ def _device_values(device: Device) -> dict[str, Any]:
 def _make_device(values: Any) -> Device:
     properties = values.get("properties") if isinstance(values, dict) else None
     if not isinstance(properties, dict):
-        raise Damaged("header with a device that is none")
+        raise Damaged("header with an invalid device")
     return replace(_made(Device, values | {"properties": {}}), properties=from_kineto(properties))
 
 
@@ -304,12 +304,12 @@ def _make_by_rank(kind: type[T], values: Any) -> dict[int, T]:
     """The inverse of `_machine_values` and `_run_values`."""
     what = kind.__name__.lower()
     if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
-        raise Damaged(f"header with {what}s that are none")
+        raise Damaged(f"header with invalid {what}s")
     made: dict[int, T] = {}
     for one in values:
         ranks = one.get("ranks")
         if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
-            raise Damaged(f"header with a {what} of no ranks")
+            raise Damaged(f"header with a {what} without ranks")
         made |= dict.fromkeys(ranks, _made(kind, one))
     return dict(sorted(made.items()))
 
@@ -318,7 +318,7 @@ def _made(kind: type[T], values: Any) -> T:
     try:
         return from_json(kind, values)
     except ValueError as error:
-        raise Damaged(f"header with a {kind.__name__.lower()} that is none: {error}") from error
+        raise Damaged(f"header with an invalid {kind.__name__.lower()}: {error}") from error
 
 
 def _json_value(value: Any, depth: int = 0) -> Any:
@@ -335,7 +335,7 @@ def _json_value(value: Any, depth: int = 0) -> Any:
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
-    raise ValueError(f"provenance or properties hold a {type(value).__name__}, which is no JSON value")
+    raise ValueError(f"provenance or properties hold a {type(value).__name__}, which is not a JSON value")
 
 
 def _finite(text: str) -> float | None:

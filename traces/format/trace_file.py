@@ -57,7 +57,7 @@ _WORKERS = 4  # lzma and zlib release the GIL
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write `trace` to `path`, as compactly as possible. Raises TraceWriteError, and then leaves `path` unchanged."""
     if reason := checks.fault(trace):
-        raise TraceWriteError(path, f"the trace is not sound: {reason}")
+        raise TraceWriteError(path, f"the trace is invalid: {reason}")
     parts: list[bytes] = []
     writer = FrameWriter(parts.append)
     try:
@@ -184,7 +184,7 @@ def _assemble(found: Scan, limit: UnpackLimit) -> Trace:
     else:
         checks.clear_dangling_references(trace)
         trace.problems["truncated-file"] = 1
-        trace.lacks.append(f"the end of the recording: the file is cut at byte {limit.file_bytes}{assembly.missing()}")
+        trace.lacks.append(f"the end of the recording: the file is truncated at byte {limit.file_bytes}{assembly.missing()}")
     if reason := checks.fault(trace):
         raise Damaged(reason, HEADER.size)
     return trace

@@ -47,8 +47,8 @@ class UnpackLimit:
             return
         enough_mb = math.ceil(4 * unpacked_bytes / 10**6)  # more may follow
         raise TooLarge(
-            f"{what}, from a file of {size_text(self.file_bytes)}; at most {size_text(self.limit_bytes)} are unpacked."
-            f" If you trust it: {VARIABLE}={enough_mb}"
+            f"{what}, from a file of {size_text(self.file_bytes)}; the limit is {size_text(self.limit_bytes)}."
+            f" If you trust the file, set {VARIABLE}={enough_mb}"
         )
 
 

@@ -69,7 +69,7 @@ def assemble(
     """
     recordings: list[_Recording] = []
     skipped: dict[str, str] = {}
-    failure = TraceImportError("no recording in it")
+    failure = TraceImportError("contains no recording")
     for source in sources:
         found: Counter[str] = Counter()
         try:
@@ -166,7 +166,7 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
     if len(sizes) > 1:
         (one, first), (other, second) = list(sizes.items())[:2]
         raise TraceImportError(
-            f"{first} is of {one} ranks and {second} of {other}: not one run; put the recordings of each run into a folder"
+            f"{first} has {one} ranks and {second} has {other}: not the same run; put each run's recordings into its own folder"
         )
     if len(recordings) == 1:
         return [numbers[0] or 0]
@@ -175,13 +175,13 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
     for file, number in zip(files, numbers, strict=True):
         if number is None:
             raise TraceImportError(
-                f"{file} does not say which rank it is, and is not alone; call the files rank0.json, rank1.json..."
+                f"{file} does not contain its rank, and there are other files; name the files rank0.json, rank1.json..."
             )
         first = files[numbers.index(number)]
         if numbers.count(number) > 1:
             second = files[numbers.index(number, numbers.index(number) + 1)]
             raise TraceImportError(
-                f"{first} and {second} are both of rank {number}; give each time window's recordings a folder of their own"
+                f"{first} and {second} are both from rank {number}; put each time window's recordings into its own folder"
             )
     return [number for number in numbers if number is not None]
 
@@ -226,7 +226,7 @@ def _refuse_pair(source: Source, document: Document) -> None:
         names = document.header[PAIR_KEY]
         which = f", {' and '.join(map(str, names))}" if isinstance(names, list) else ""
         raise TraceImportError(
-            f"{source.label}: two traces side by side{which}, as trace export A B writes for viewers; import each by itself"
+            f"{source.label}: two traces side by side{which}, from trace export A B for viewers; import each one separately"
         )
 
 
@@ -244,7 +244,7 @@ def _read_rank(
     if groups.is_foreign(bare) and not (_KINETO_KEYS & header.keys()):
         others = ", ".join(sorted(groups.categories)[:3])[:80] or "none"
         raise TraceImportError(
-            f"{source.label}: no event is torch.profiler's (categories: {others}); give a trace that torch.profiler exported"
+            f"{source.label}: no events from torch.profiler (categories: {others}); give a trace that torch.profiler exported"
         )
     notes = _notes_of(header, strings, problems)
     clock = TsUnit.of(header, groups.stamps, document.exact_ns)

@@ -46,9 +46,9 @@ def fault(trace: Trace) -> str | None:
     if reason := _fault_of_sums(trace) or _fault_of_header(trace):
         return reason
     if len(set(trace.strings.texts)) != len(trace.strings.texts):
-        return "a text is twice in the string table"
+        return "a text occurs twice in the string table"
     if _has_cycle(trace.host.parent):
-        return "host.parent holds a cycle"
+        return "host.parent contains a cycle"
     return None
 
 

@@ -543,4 +543,4 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
     try:
         return tuple(tuple(map(int, part.split(","))) for part in text.split(";") if part != UNTOLD_LIST) if text else ()
     except ValueError:
-        raise TraceError(f"shapes that are no numbers: {text[:40]!r}") from None
+        raise TraceError(f"shapes that are not numbers: {text[:40]!r}") from None

@@ -77,11 +77,11 @@ def _value(hint: Any, value: Any) -> Any:
         return None if value is None else _value(next(one for one in get_args(hint) if one is not type(None)), value)
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
-            raise ValueError(f"{value!r} is no list")
+            raise ValueError(f"{value!r} is not a list")
         return tuple(_value(get_args(hint)[0], one) for one in value)
     if get_origin(hint) is Mapping:
         if not isinstance(value, Mapping) or not all(type(key) is str for key in value):
-            raise ValueError(f"{value!r} is no object")
+            raise ValueError(f"{value!r} is not an object")
         return {key: _value(get_args(hint)[1], of) for key, of in value.items()}
     if is_dataclass(hint) and isinstance(hint, type):  # a list of field values is accepted too
         return from_json(hint, dict(zip(_hints(hint), value, strict=False)) if isinstance(value, list) else value)
@@ -90,5 +90,5 @@ def _value(hint: Any, value: Any) -> Any:
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint:
-        raise ValueError(f"{value!r} is no {hint.__name__}")
+        raise ValueError(f"{value!r} is not of type {hint.__name__}")
     return value

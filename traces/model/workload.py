@@ -71,7 +71,7 @@ class WorkloadSignature:
         try:
             made = from_json(cls, stored)
         except ValueError as error:
-            raise ValueError(f"no workload signature: {error}") from None
+            raise ValueError(f"invalid workload signature: {error}") from None
         sizes = [size for tensor in made.inputs or () for size in tensor.shape]
         if min([*(getattr(made, name) or 0 for name in _COUNTS), *(made.modules or {}).values(), *sizes], default=0) < 0:
             raise ValueError("the workload signature has a count below 0")

@@ -346,7 +346,7 @@ def find_card(text: str) -> Card:
     short = {re.sub("^(nvidia|amd|tesla|geforce|quadro|instinct)+", "", squeezed): name for squeezed, name in known.items()}
     near = difflib.get_close_matches(_squeezed(text), list(short), n=3, cutoff=0.5)
     hint = f"; did you mean {', '.join(short[one] for one in near)}?" if near else ""
-    raise TraceError(f"no GPU is known by the name {text.strip() or 'of nothing'}{hint}")
+    raise TraceError(f"unknown GPU: {text.strip() or '(empty name)'}{hint}")
 
 
 def _parts(name: str) -> frozenset[str]:

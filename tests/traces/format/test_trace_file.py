@@ -185,7 +185,7 @@ def test_numbers_of_numpy_in_the_header_come_back_as_numbers(tmp_path: Path) -> 
         ("steps", "rank", -1, "steps.rank holds -1, outside 0..2147483647"),
         ("values", "read", 2**62, "values.read holds"),
         ("host", "parent", 4, "host.parent holds 4, outside -1..3"),
-        ("host", "parent", 1, "host.parent holds a cycle"),
+        ("host", "parent", 1, "host.parent contains a cycle"),
         ("device", "launch", -2, "device.launch holds -2, outside -1..3"),
         ("device", "device", 1, "device.device holds 1, outside 0..0"),
         ("phases", "step", 2, "phases.step holds 2, outside 0..1"),
@@ -199,7 +199,7 @@ def test_a_trace_that_is_not_sound_is_not_written(tmp_path: Path, table: str, co
     values = getattr(getattr(trace, table), column)
     values[min(1, len(values) - 1)] = value
 
-    with pytest.raises(TraceWriteError, match=f"not written: the trace is not sound: {says}"):
+    with pytest.raises(TraceWriteError, match=f"not written: the trace is invalid: {says}"):
         save(trace, tmp_path / "t.msgpack")
 
     assert os.listdir(tmp_path) == []
@@ -212,7 +212,7 @@ def test_a_cycle_of_parents_behind_their_children_is_found() -> None:
 
     trace.host.parent[3] = 0
 
-    assert fault(trace) == "host.parent holds a cycle"
+    assert fault(trace) == "host.parent contains a cycle"
 
 
 def test_columns_of_the_wrong_length_or_type_and_doubled_texts_are_faults() -> None:
@@ -223,10 +223,10 @@ def test_columns_of_the_wrong_length_or_type_and_doubled_texts_are_faults() -> N
 
     assert fault(short) == "host.shapes is int32(3,), not int32(4,)"
     assert fault(narrow) == "host.start_ns is int32(4,), not int64(4,)"
-    assert fault(doubled) == "a text is twice in the string table"
+    assert fault(doubled) == "a text occurs twice in the string table"
 
 
-NO_TRACE = "; a profiler's recording is imported first: trace import FILE -o NEW.msgpack"
+NO_TRACE = "; import profiler files first: trace import FILE -o NEW.msgpack"
 
 
 @pytest.mark.parametrize(
@@ -236,8 +236,8 @@ NO_TRACE = "; a profiler's recording is imported first: trace import FILE -o NEW
         (b'{"traceEvents": []}', f"at byte 0: it looks like JSON{NO_TRACE}"),
         (b"\xef\xbb\xbf \n[{", f"at byte 0: it looks like JSON{NO_TRACE}"),
         (b"\x1f\x8b\x08\x00", f"at byte 0: it is gzip{NO_TRACE}"),
-        (b"import torch\n", f"at byte 0: it is no trace{NO_TRACE}"),
-        (b"\x92\xa3", f"at byte 0: it is no trace{NO_TRACE}"),
+        (b"import torch\n", f"at byte 0: it is not a trace{NO_TRACE}"),
+        (b"\x92\xa3", f"at byte 0: it is not a trace{NO_TRACE}"),
     ],
 )
 def test_what_is_no_trace_is_refused_with_what_to_do(tmp_path: Path, content: bytes, says: str) -> None:
@@ -289,7 +289,7 @@ def test_saving_to_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_provenance_that_json_cannot_say_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceWriteError, match="a PosixPath, which is no JSON value"):
+    with pytest.raises(TraceWriteError, match="a PosixPath, which is not a JSON value"):
         save(Trace(provenance={"script": Path("train.py")}), tmp_path / "t.msgpack")
 
 

@@ -174,10 +174,10 @@ def test_ranks_are_told_by_the_files_names(tmp_path: Path, names: tuple[str, ...
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (("a.json", "b.json", "c.json"), "a.json does not say which rank it is"),
-        (("resnet18.json", "resnet50.json"), "resnet18.json does not say which rank it is"),  # numbers may be anything
-        (("rank0.json", "bert.json"), "bert.json does not say which rank it is"),
-        (("rank4.one.json", "rank4.two.json", "rank5.json"), "rank4.one.json and rank4.two.json are both of rank 4"),
+        (("a.json", "b.json", "c.json"), "a.json does not contain its rank"),
+        (("resnet18.json", "resnet50.json"), "resnet18.json does not contain its rank"),  # numbers may be anything
+        (("rank0.json", "bert.json"), "bert.json does not contain its rank"),
+        (("rank4.one.json", "rank4.two.json", "rank5.json"), "rank4.one.json and rank4.two.json are both from rank 4"),
     ],
 )
 def test_files_that_are_not_told_apart_are_refused_by_name(tmp_path: Path, names: tuple[str, ...], says: str) -> None:
@@ -207,14 +207,14 @@ def test_cycles_of_a_process_are_read_one_after_another(tmp_path: Path) -> None:
     # WHEN they overlap THEN they are of two processes, and it is not known which one is rank 1
     file = max(tmp_path.iterdir())
     file.write_bytes(file.read_bytes().replace(str(T0 + 1_000_000).encode()[:-3], str(T0).encode()[:-3]))
-    with pytest.raises(TraceImportError, match="both of rank 1"):
+    with pytest.raises(TraceImportError, match="both from rank 1"):
         read_kineto(tmp_path)
 
 
 def test_files_of_runs_of_different_sizes_are_refused(tmp_path: Path) -> None:
     folder_of(tmp_path, ("a.json",), distributedInfo={"rank": 0, "world_size": 2})
     folder_of(tmp_path, ("b.json",), distributedInfo={"rank": 1, "world_size": 8})
-    with pytest.raises(TraceImportError, match=r"a\.json is of 2 ranks and b\.json of 8: not one run"):
+    with pytest.raises(TraceImportError, match=r"a\.json has 2 ranks and b\.json has 8: not the same run"):
         read_kineto(tmp_path)
 
 

@@ -48,8 +48,8 @@ def test_properties_complete_one_another() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"cudnn": "9"}, "Machine.cudnn: '9' is no int"),
-        ({"settings": {"tf32_matmul": 1}}, "Machine.settings: TorchSettings.tf32_matmul: 1 is no bool"),
+        ({"cudnn": "9"}, "Machine.cudnn: '9' is not of type int"),
+        ({"settings": {"tf32_matmul": 1}}, "Machine.settings: TorchSettings.tf32_matmul: 1 is not of type bool"),
         ([], "Machine is list, not an object"),
     ],
 )

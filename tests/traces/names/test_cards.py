@@ -139,9 +139,9 @@ def test_every_card_is_found_by_each_of_its_names() -> None:
 
 
 def test_an_unknown_card_is_told_with_what_is_nearest() -> None:
-    with pytest.raises(TraceError, match=r"no GPU is known by the name gtx1080; did you mean NVIDIA GeForce GTX 1080 Ti, "):
+    with pytest.raises(TraceError, match=r"unknown GPU: gtx1080; did you mean NVIDIA GeForce GTX 1080 Ti, "):
         find_card("gtx1080")
-    with pytest.raises(TraceError, match=r"no GPU is known by the name of nothing$"):
+    with pytest.raises(TraceError, match=r"unknown GPU: \(empty name\)$"):
         find_card(" ")
 
 

@@ -55,7 +55,7 @@ def recordings_in(path: Path, problems: Counter[str]) -> Iterator[Source]:
         except TooLarge as error:
             raise TraceImportError(f"{path}: {error}") from error
         except _DAMAGES as error:
-            raise TraceImportError(f"{path}: a damaged archive ({error}); unpack what can be had, give the folder") from error
+            raise TraceImportError(f"{path}: a damaged archive ({error}); unpack the readable part, give the folder") from error
     else:
         count += 1
         yield Source(path.name, str(path), read_bytes(path, problems))

@@ -223,7 +223,7 @@ def _scan(text: str, exact_ns: bool, problems: Counter[str], name: str) -> Docum
                 rest += "}"
             header |= _scan_header("{" + rest, problems)
     if not events and not header:
-        raise TraceImportError(f"{name}: not one event in it can be read; record again or give another file")
+        raise TraceImportError(f"{name}: no readable events; record again or give another file")
     return Document(events, header, exact_ns=exact_ns, bare=bare)
 
 
