@@ -181,7 +181,7 @@ def test_a_card_that_the_library_lacks_can_be_estimated_and_that_is_said_first(l
 def test_beyond_the_last_batch_that_fitted_the_allocator_is_full(library: Path) -> None:
     done = replay(library, "train.py", "SGD", "16", "4", "1000000", "--trace", "g9/net")
     assert done.returncode == 1 and done.stdout.splitlines() == ["4 20 70"]
-    assert "trace: g9/net: Test GPU G9 ran out of memory at batch 1000000, and here it is 1000000\n" in done.stderr
+    assert "trace: g9/net: Test GPU G9 ran out of memory at batch 1000000; this run needs batch 1000000\n" in done.stderr
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate" in done.stderr
 
     done = replay(library, "--gpu", "g9", "train.py", "SGD", "16", "1")
@@ -201,7 +201,7 @@ def test_where_the_card_was_full_a_script_may_halve_its_batch_though_no_peak_is_
     assert done.returncode == 0, done.stderr
     # The first step lacks the momentum: what it takes fits yet.
     assert done.stdout.splitlines() == ["out of memory at 524288 after 1", "trained with 262144"]
-    assert "trace: g8/net: Test GPU G9 ran out of memory at batch 524288, and here it is 524288\n" in done.stderr
+    assert "trace: g8/net: Test GPU G9 ran out of memory at batch 524288; this run needs batch 524288\n" in done.stderr
     assert "5 steps of batch 262144 as measured" in done.stderr
 
 

@@ -82,7 +82,7 @@ def test_an_entry_is_shown_whole(own: Path, capfd: pytest.CaptureFixture[str]) -
     assert "did you mean resnet50" in told(capfd, "show", "v100/resnet5")[2]
     assert "did you mean vgg11" in told(capfd, "show", "v100/VGG11")[2]
     assert run(["info", "v100/resnet50@32"]) == 0 and "115.5 ms" in capfd.readouterr().out
-    assert run(["info", "v100/resnet50"]) == 2 and "name one, as v100/resnet50@1" in capfd.readouterr().err
+    assert run(["info", "v100/resnet50"]) == 2 and "choose one, like v100/resnet50@1" in capfd.readouterr().err
 
 
 def test_an_entry_without_signature_is_shown_and_that_is_said(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -107,15 +107,15 @@ def test_an_entry_that_was_added_may_be_checked_again_but_not_another_of_its_nam
     write_cells("one.cells", GPU, [a_cell()], SPREAD)
     assert told(capfd, "add", "one.cells")[0] == 0
     code, out, _ = told(capfd, "check", "one.cells")
-    assert code == 0 and "warning: g9/net: your own part of the library has this very entry: " in out
+    assert code == 0 and "warning: g9/net: your own library already has this entry: " in out
     write_cells("one.cells", GPU, [a_cell(out_of_memory_batch=9)], SPREAD)
     code, out, _ = told(capfd, "check", "one.cells")
-    assert code == 1 and "error: g9/net: the library has an entry of this name: " in out
+    assert code == 1 and "error: g9/net: the library already has an entry with this name: " in out
 
 
 def test_what_keeps_an_added_entry_from_being_sent_is_said(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_cells("virtual.cells", GPU, [a_cell(source=CellSource(source="x", virtual_gpu="p100"))], {})
-    said = "it was recorded on a virtual GPU, the times are those of p100: nobody measured that"
+    said = "it was recorded on a virtual GPU, the times are those of p100, so it was not measured"
     code, _, err = told(capfd, "add", "virtual.cells")
     assert code == 0 and err.startswith(f"trace: not fit to be sent: {said}\n")
     assert facts(capfd, "add", "virtual.cells", "--name", "g9/more")["against_sending_it"] == [said]
@@ -182,7 +182,7 @@ def test_what_is_sent_is_judged(own: Path, capfd: pytest.CaptureFixture[str]) ->
     for text in (
         "error: g9/line: the last batches' forward lie on one line: extrapolated, not measured",
         "warning: g9/noisy: forward at batch 1 varies by more than 10%",
-        "error: g9/personal: script holds a path into somebody's home: /home/ada/train.py",
+        "error: g9/personal: script holds a path in a home folder: /home/ada/train.py",
         "error: g9/personal: hostname names a person or a machine",
         "error: g9/large: at batch 8 more memory was used than Test GPU G9 has",
         "error: g9/unsigned: its workload signature lacks modules, optimizer",
@@ -193,7 +193,7 @@ def test_what_is_sent_is_judged(own: Path, capfd: pytest.CaptureFixture[str]) ->
     again = [finding.text for finding in check(Path("again.cells"))]
     assert again == [
         "the library has the same network on this card as v100/vgg16",
-        f"the library has an entry of this name: {v100.path}",
+        f"the library already has an entry with this name: {v100.path}",
     ]
 
     Path("broken.cells").write_bytes(b"no")
@@ -213,7 +213,7 @@ def test_a_recording_that_is_sent_is_judged(own: Path) -> None:
     fine.provenance = {"note": "ask ada@example.org"}
     save(fine, "poor.msgpack")
     texts = "; ".join(finding.text for finding in check(Path("poor.msgpack")))
-    assert "no workload signature" in texts and "no GPU in it" in texts and "e-mail: ada@example.org" in texts
+    assert "no workload signature" in texts and "it has no GPU" in texts and "e-mail address: ada@example.org" in texts
 
 
 def test_every_bundled_file_is_fit_for_the_library() -> None:

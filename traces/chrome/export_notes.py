@@ -87,7 +87,7 @@ class ExportNotes:
         try:
             told = json.loads(text)
             if told["format"] != FORMAT:
-                raise ValueError("a format of another version")
+                raise ValueError("written in another format version")
             ids = np.array([*map(_text, told["texts"]), ""], object)
             indices = np.array([*(strings.add(text) for text in ids[:-1]), NONE])
             tables = {
@@ -118,7 +118,7 @@ class ExportNotes:
                 raise ValueError("threads without a track")
             return notes
         except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError) as error:
-            raise ValueError(f"no notes of an export ({error})") from error
+            raise ValueError(f"not the notes of an export ({error})") from error
 
     def same_whole(self, other: ExportNotes) -> bool:
         """Return whether both describe the same trace."""
@@ -164,11 +164,11 @@ def _table(name: str, kind: type[Table], columns: Mapping[str, Any], indices: Co
 def _checked(values: Any) -> dict[str, Any]:
     """Return the fields of an EventNotes; raise TypeError if one has the wrong type."""
     if any(type(value) is not _EVENTS[name] for name, value in values.items()):
-        raise TypeError(f"{values!r} says nothing about events")
+        raise TypeError(f"{values!r} is not about events")
     return dict(values)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a text")
     return value

@@ -61,7 +61,7 @@ def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[s
     if len(by_rank) == 1 and worked > 1:
         notes.append(f"{worked} processes used the GPU; the figures are those of process {next(iter(by_rank.values()))}")
     elif len(by_rank) < worked:
-        notes.append(f"{worked} processes used the GPU as {len(by_rank)} ranks; of each rank the longest one counts")
+        notes.append(f"{worked} processes used the GPU as {len(by_rank)} ranks; only one process per rank counts")
     kept = [timelines[pid] for pid in by_rank.values()]
     if list(by_rank) == [0]:
         return kept[0], notes

@@ -35,12 +35,12 @@ _PARTS = {
     "broadcast_backward": ("backward", "gradients of all replicas are summed on the first GPU"),
 }
 _REASONS = {
-    "data": "for data that the host was waiting for",
-    "collective": "for other ranks",
-    "synchronization": "while the host came back from waiting for the device",
-    "host": "for the host, which was busy with Python and the framework (host-bound)",
-    "stream": "for work on another stream",
-    "launch": "from the call of a launch until its kernel began",
+    "data": "while the host waited for data",
+    "collective": "while waiting for other ranks",
+    "synchronization": "after the host waited for the device",
+    "host": "while the host was busy with Python and the framework (host-bound)",
+    "stream": "while waiting for work on another stream",
+    "launch": "between a launch call and the start of its kernel",
     "unknown": "before work whose launch was not recorded",
 }
 
@@ -137,7 +137,7 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
             whole = comparison.phases.get("forward")
             of_one = None if whole is None else whole.device_recorded_median_ns or whole.recorded_median_ns
             replica_ns = part.device_replayed_median_ns or after_ns
-            yield _reason(name, of_one, replica_ns, phase, f"{name}, beside forward on one GPU,", meaning)
+            yield _reason(name, of_one, replica_ns, phase, f"{name}, compared with forward on one GPU,", meaning)
             continue
         yield _reason(name, before_ns, after_ns, phase, name, meaning)
 
@@ -167,7 +167,7 @@ def _communication(comparison: Comparison) -> Iterator[Reason]:
     if both is None:
         return
     before_ns, after_ns = (None if of is None else of.exposed_ns // max(of.steps, 1) for of in (both.recorded, both.replayed))
-    yield _reason("communication", before_ns, after_ns, "", "communication between ranks that no computing hid", "")
+    yield _reason("communication", before_ns, after_ns, "", "communication between ranks that did not overlap with compute", "")
 
 
 def _work(comparison: Comparison) -> Iterator[Reason]:

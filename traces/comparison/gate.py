@@ -73,7 +73,7 @@ def read_budgets(path: Path) -> dict[str, float]:
         raise GateError(f"{path}: not TOML: {error}") from None
     table = told.get("budget")
     if not isinstance(table, dict) or not table or told.keys() - {"budget"}:
-        raise GateError(f"{path}: wants one table [budget] with some of {', '.join(KEYS)}")
+        raise GateError(f"{path}: must contain one table [budget] with some of the keys {', '.join(KEYS)}")
     return {key: _budget(path, key, value) for key, value in table.items()}
 
 
@@ -112,7 +112,7 @@ def _budget(path: Path, key: str, value: object) -> float:
     if key not in KEYS:
         like = get_close_matches(key, KEYS, 1)
         hint = f"; did you mean {like[0]}?" if like else f": {', '.join(KEYS)}"
-        raise GateError(f"{path}: no budget is called {key!r}{hint}")
+        raise GateError(f"{path}: unknown budget {key!r}{hint}")
     if key == "same_program" and isinstance(value, bool):
         return float(value)
     if key == "missing_ops" and type(value) is int and value >= 0:
@@ -125,5 +125,5 @@ def _budget(path: Path, key: str, value: object) -> float:
         wanted = next((text for own, text in examples if own is units), "a whole number")
         if match is not None and match[2] in _SHARES and f"{key}_change" in _CHANGES:
             key, wanted = f"{key}_change", f'"{value}"'
-        raise GateError(f"{path}: {told} = {value!r} is no budget; write {key} = {'true' if key == 'same_program' else wanted}")
+        raise GateError(f"{path}: {told} = {value!r} is invalid; write {key} = {'true' if key == 'same_program' else wanted}")
     return float(match[1]) * units[match[2].lower()]

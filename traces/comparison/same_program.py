@@ -141,7 +141,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         which, bare = ("second", other) if ours else ("first", recorded)
         reason = f"the {which} trace has no op with GPU work, the other has {len(ours or theirs)}"
         if len(work_rows(bare)):
-            told = f"the {which} trace has GPU work, but not the ops that launched it, as of CUDA graphs or kernels alone"
+            told = f"the {which} trace has GPU work but not the ops that launched it (CUDA graphs, or only kernels)"
             return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, told)
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a cycled step may repeat
@@ -193,7 +193,7 @@ def _otherwise_made(
     """Return why two traces with the same op names differ: op counts, order or optimizer; "" if they agree."""
     (a, ours), (b, theirs) = recorded, other
     if number := _other_numbers(ours, theirs, steps):
-        return f"the same ops, but not as often: {number}"
+        return f"the same ops, called a different number of times: {number}"
     return _reordered(ours, theirs) or _other_update(a, b)
 
 
@@ -218,7 +218,7 @@ def _by_names_alone(
     copied = _copied_bytes(a, rows[0]), _copied_bytes(b, rows[1])
     if all(copied) and _likeness(*copied, steps) < SAME_SHAPES:
         largest = [f"{max(sizes):,}" for sizes in copied]
-        told = f"the same ops, but copies to the device of other sizes: up to {largest[0]} bytes recorded, {largest[1]} here"
+        told = f"the same ops, but different sizes of device copies: up to {largest[0]} bytes recorded, {largest[1]} here"
         return Verdict(Sameness.OTHER_SHAPES, Evidence.OP_NAMES, told)
     here, there = _half_share(a, ours, rows[0]), _half_share(b, theirs, rows[1])
     if here is not None and there is not None and abs(here - there) > OTHER_HALF_SHARE:
@@ -379,7 +379,7 @@ def _reordered(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
     if not count:
         return ""
     first = f", e.g. {_called(at[0])} where {_called(at[1])} is here" if at else ""
-    return f"the same ops, but in another order: {count} of {len(a[0])} in another place{first}"
+    return f"the same ops in another order: {count} of {len(a[0])} are out of place{first}"
 
 
 _Key = tuple[str, tuple[Shape, ...]]

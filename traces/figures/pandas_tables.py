@@ -28,11 +28,11 @@ def to_pandas(trace: Trace, table: str) -> pandas.DataFrame:
     """
     kind = TABLES.get(table)
     if kind is None:
-        raise TraceError(f"{table}: no table of a trace, which has: {', '.join(TABLES)}")
+        raise TraceError(f"{table}: not a table of a trace; choose one of: {', '.join(TABLES)}")
     try:
         import pandas
     except ModuleNotFoundError as error:
-        raise TraceError(f"{table}: a frame needs pandas, which is not installed; pip install pandas") from error
+        raise TraceError(f"{table}: pandas is not installed; run: pip install pandas") from error
 
     def categories(column: np.ndarray, texts: Sequence[str]) -> pandas.Categorical:
         used, codes = np.unique(column, return_inverse=True)

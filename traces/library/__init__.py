@@ -56,7 +56,7 @@ def load(name_or_path: str | os.PathLike[str]) -> Trace:
         cell = find_cell(cell_name)
         if not batch.isdecimal():
             raise TraceLibraryError(
-                f"{cell.name} holds batch {cell.batches[0]} to {cell.last_batch}: name one, as {cell.name}@{cell.batches[0]};"
+                f"{cell.name} has batch {cell.batches[0]} to {cell.last_batch}: choose one, like {cell.name}@{cell.batches[0]};"
                 f" trace library show {cell.name} lists them"
             )
         return trace_of(cell, int(batch))
@@ -91,8 +91,8 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
     names = ", ".join(sorted(known))
     if is_cell_name(name):
         cell = find_cell(name.partition("@")[0])
-        raise TraceLibraryError(f"{cell.name} is a cell of the library, no file: trace library show {cell.name} prints it")
-    raise TraceLibraryError(f"{name}: no such file, nor a trace of the library, which has: {names}")
+        raise TraceLibraryError(f"{cell.name} is a library cell, not a file; print it with: trace library show {cell.name}")
+    raise TraceLibraryError(f"{name}: no such file, and no such recording in the library, which has: {names}")
 
 
 def _own(name: str) -> Path | None:

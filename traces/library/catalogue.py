@@ -142,7 +142,7 @@ def _suggested(name: str, known: list[str]) -> str:
 def twice_text(name: str, first: Path, second: Path, others: int = 0) -> str:
     """Return the message about an entry that two files have, and how many other entries they share."""
     them = f"{name} and {others} more are" if others else f"{name} is"
-    return f"{them} in two files, {first} and {second}: remove one of them, or take its entry out (trace library remove)"
+    return f"{them} in two files, {first} and {second}: remove one of them, or remove its entry (trace library remove)"
 
 
 def _unlisted() -> list[str]:

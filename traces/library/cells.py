@@ -103,7 +103,7 @@ class NotMeasured(TraceLibraryError):
         told = f"{cell.name}: batch {batch} was not measured"
         if self.out_of_memory:
             at = cell.out_of_memory_batch
-            told = f"{cell.name}: {cell.gpu.device} ran out of memory at batch {at}, and here it is {batch}"
+            told = f"{cell.name}: {cell.gpu.device} ran out of memory at batch {at}; this run needs batch {batch}"
         elif len(cell.batches):
             told += f"; the library has {cell.batches[0]} to {cell.last_batch}"
         super().__init__(told)
@@ -256,7 +256,7 @@ class CellFile:
         peak, persistent = (columns.get(name, np.zeros(0, np.int64)) for name in _MEMORY)
         oom = stored.get("out_of_memory_batch")
         if oom is not None and not (type(oom) is int and oom > 0):
-            raise ValueError("out_of_memory_batch is no batch size")
+            raise ValueError("out_of_memory_batch is not a batch size")
         own = stored.get("provenance", {})
         if not isinstance(own, dict):
             raise ValueError("provenance is no object")
@@ -275,7 +275,7 @@ def fault(cell: Cell) -> str | None:
         return "no times of the forward pass"
     for batches in (cell.batches, cell.memory_batches):
         if len(batches) and (batches[0] < 1 or (np.diff(batches) <= 0).any()):
-            return "batch sizes do not rise from 1 on"
+            return "batch sizes do not increase from 1"
     for name, column in (*cell.phases_ns.items(), *((_SPREAD + name, of) for name, of in cell.spread_ns.items())):
         if len(column) != len(cell.batches):
             return f"{name} has {len(column)} values for {len(cell.batches)} batch sizes"
@@ -286,7 +286,7 @@ def fault(cell: Cell) -> str | None:
         if len(column) not in (0, len(cell.memory_batches)) or (column < 0).any():
             return f"{name} does not fit its {len(cell.memory_batches)} batch sizes"
     if cell.out_of_memory_batch is not None and cell.out_of_memory_batch <= cell.last_batch:
-        return f"out of memory at batch {cell.out_of_memory_batch}, and yet batch {cell.last_batch} was measured"
+        return f"out of memory at batch {cell.out_of_memory_batch}, but batch {cell.last_batch} was measured"
     return None
 
 
@@ -294,7 +294,7 @@ def read_cells(path: str | os.PathLike[str]) -> CellFile:
     """Read a cell file. Raises TraceFormatError (damaged, another format, or from a newer release) and OSError."""
     path = Path(path)
     if path.stat().st_size > _MOST_FILE_BYTES:
-        raise TraceFormatError(path, 0, f"larger than {_MOST_FILE_BYTES >> 20} MiB: no file of cells")
+        raise TraceFormatError(path, 0, f"larger than {_MOST_FILE_BYTES >> 20} MiB, so not a file of library cells")
     data = path.read_bytes()
     if not data.startswith(MAGIC):
         raise TraceFormatError(path, 0, "not a file of library cells")
@@ -361,8 +361,8 @@ def _pack_column(column: Column) -> list[Any]:
 def _unpack_column(name: str, packed: Any) -> Column:
     rows, *head, compressed = packed
     if not (type(rows) is int and 0 < rows <= _MOST_BATCHES):
-        raise ValueError(f"{name}: no column")
+        raise ValueError(f"{name}: not a valid column")
     column = unpack_column([*head, zlib.decompressobj().decompress(compressed, 8 * rows + 1)], rows, np.dtype("i8"), name)
     if not -_MOST_VALUE < column.min() <= column.max() < _MOST_VALUE:
-        raise ValueError(f"{name}: holds numbers that nothing measured has")
+        raise ValueError(f"{name}: contains impossible numbers")
     return column

@@ -32,8 +32,8 @@ from traces.model.workload import WorkloadSignature
 ERROR, WARNING = "error", "warning"
 
 _PERSONAL = (
-    (re.compile(r"(?:/(?:home|Users|root)/|[A-Za-z]:\\Users\\)[^\s\"']+"), "a path into somebody's home"),
-    (re.compile(r"[\w.+-]+@[\w-]+\.[a-z]{2,}", re.IGNORECASE), "an address of e-mail"),
+    (re.compile(r"(?:/(?:home|Users|root)/|[A-Za-z]:\\Users\\)[^\s\"']+"), "a path in a home folder"),
+    (re.compile(r"[\w.+-]+@[\w-]+\.[a-z]{2,}", re.IGNORECASE), "an e-mail address"),
     (re.compile(r"\b[\w-]+\.(?:local|internal|lan|corp)\b", re.IGNORECASE), "the name of a machine"),
 )
 _PERSONAL_KEYS = frozenset({"user", "username", "host", "hostname", "node", "machine_name", "ip", "email"})
@@ -67,10 +67,10 @@ def _of_cell(cell: Cell, path: Path) -> Iterator[Fault]:
     yield from _of_signature(cell.workload, cell.source, name)
     yield from _of_source(cell.source, cell.whole_provenance, name)
     if cell.gpu.memory_bytes <= 0:
-        yield Fault(ERROR, name, "the card's memory is not told")
+        yield Fault(ERROR, name, "the card's memory is missing")
     elif len(cell.peak_bytes) and cell.peak_bytes.max() > cell.gpu.memory_bytes:
         at = cell.memory_batches[int(cell.peak_bytes.argmax())]
-        yield Fault(ERROR, name, f"at batch {at} more memory was used than {cell.gpu.device} has: nobody measured that")
+        yield Fault(ERROR, name, f"at batch {at} more memory was used than {cell.gpu.device} has, so this was not measured")
     for phase, times in cell.phases_ns.items():
         noise = cell.spread_ns.get(phase)
         if noise is not None:
@@ -84,16 +84,16 @@ def _of_cell(cell: Cell, path: Path) -> Iterator[Fault]:
         if _ends_on_a_line(cell.batches, times):
             yield Fault(ERROR, name, f"the last batches' {phase} lie on one line: extrapolated, not measured")
     if not cell.spread_ns and not cell.source.spread:
-        yield Fault(WARNING, name, "how much its times vary is not told")
+        yield Fault(WARNING, name, "the variation of its times is missing")
     for file in cell_files():
         if file.path.resolve() == path.resolve() or file.gpu.device != cell.gpu.device:
             continue
         for model in file.models:
             if model == cell.model and file.gpu.name == cell.gpu.name:
                 if file.path.parent != BUNDLED and file.cell(model).is_equal_to(cell):  # added by whoever sends it
-                    yield Fault(WARNING, name, f"your own part of the library has this very entry: {file.path}", True)
+                    yield Fault(WARNING, name, f"your own library already has this entry: {file.path}", True)
                 else:
-                    yield Fault(ERROR, name, f"the library has an entry of this name: {file.path}", True)
+                    yield Fault(ERROR, name, f"the library already has an entry with this name: {file.path}", True)
             elif compared(file.cell(model), cell.workload).is_same:
                 yield Fault(WARNING, name, f"the library has the same network on this card as {file.gpu.name}/{model}")
 
@@ -103,15 +103,15 @@ def _of_recording(trace: Trace, name: str) -> Iterator[Fault]:
     facts = to_json(run) | trace.provenance
     source = fitting(CellSource, facts | {"virtual_gpu": run.virtual_gpu})
     if trace.workload is None:
-        yield Fault(ERROR, name, "it does not tell what was trained (no workload signature): --gpu cannot find it")
+        yield Fault(ERROR, name, "it has no workload signature (what was trained), so --gpu cannot find it")
     else:
         yield from _of_signature(trace.workload, source, name)
     yield from _of_source(source, facts, name)
     if not trace.devices:
-        yield Fault(ERROR, name, "there is no GPU in it")
+        yield Fault(ERROR, name, "it has no GPU")
     steps = steady_steps(trace)
     if not len(steps):
-        yield Fault(ERROR, name, "there is no whole step in it")
+        yield Fault(ERROR, name, "it has no complete step")
     elif len(steps) > 3:
         times = trace.steps.duration_ns[steps]
         quarter = float(np.percentile(times, 75) - np.percentile(times, 25)) / 2
@@ -131,10 +131,10 @@ def _of_signature(workload: WorkloadSignature, source: CellSource, name: str) ->
 
 def _of_source(source: CellSource, facts: dict[str, Any], name: str) -> Iterator[Fault]:
     if not (source.is_told or facts.get("script")):
-        yield Fault(ERROR, name, "it does not tell where its figures come from")
+        yield Fault(ERROR, name, "it does not name the source of its figures")
     if source.virtual_gpu:
         whose = f"the times are those of {source.virtual_gpu}"
-        yield Fault(ERROR, name, f"it was recorded on a virtual GPU, {whose}: nobody measured that")
+        yield Fault(ERROR, name, f"it was recorded on a virtual GPU, {whose}, so it was not measured")
     for key, text in _texts(facts, ""):
         for pattern, what in _PERSONAL:
             if (found := pattern.search(text)) is not None:

@@ -59,10 +59,10 @@ def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
 def row_of(trace: Trace) -> RunOfCell:
     """Return the row of a recording. Raises TraceLibraryError if the recording lacks something that a cell needs."""
     if trace.workload is None or trace.workload.parameters is None:
-        raise TraceLibraryError("the recording does not tell what was trained (no workload signature): record it anew")
+        raise TraceLibraryError("the recording has no workload signature (what was trained): record it again")
     batch = batch_of(trace.workload)
     if batch is None:
-        raise TraceLibraryError("the inputs of the recorded model have no batch size in common")
+        raise TraceLibraryError("the inputs of the recorded model do not share a batch size")
     steps = steady_steps(trace)
     phases = {name: of.device_ns for name, of in phase_times(trace).items() if name in PHASES}
     times = {name: of[steps] for name, of in phases.items() if of is not None and of[steps].any()}

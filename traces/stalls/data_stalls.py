@@ -107,7 +107,7 @@ def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
     unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)
     if steps < enough:
-        raise TraceError(f"{steps} steps show no pace with {workers} workers; let the script train {enough} or more")
+        raise TraceError(f"{steps} steps show no steady pace with {workers} workers; train at least {enough} steps")
     return unsteady + (steps - unsteady) % max(workers, 1)
 
 
@@ -179,20 +179,20 @@ def stalls_of(
     pin_ns = cached.pin_ns // cached.pinned if cached.pinned else None
     notes = []
     if paces[0].step_ns > paces[1].step_ns * (1 + _BUSY):
-        notes.append("A batch that is ready in memory took longer than data that is loaded: this machine was busy. Run again.")
+        notes.append("Steps with a ready batch took longer than steps with loading: this machine was busy. Run again.")
     if late is not None and paces[1].step_ns > late.step_ns * (1 + _BUSY):
-        notes.append("Cached data took longer than data behind the disk: this machine was busy. Run again.")
+        notes.append("Loading cached data took longer than loading from the modeled disk: this machine was busy. Run again.")
     if not cached.read_bytes:
-        notes.append("No file was read through Python's open while loading: storage that C or C++ reads is not seen.")
+        notes.append("No file was read through Python's open while loading: reads by C or C++ code are not counted.")
     elif cached.stored_bytes > 0.05 * cached.read_bytes:
         share = min(cached.stored_bytes / cached.read_bytes, 1)
         notes.append(f"This machine's own storage delivered {share:.0%} of what was read: not all data was cached. Run again.")
     if cold is not None and cold.dropped and cold.kept:
         share = cold.kept / cold.dropped
-        notes.append(f"{share:.0%} of the files stayed cached: their file system does not obey posix_fadvise.")
+        notes.append(f"{share:.0%} of the files stayed cached: their file system ignores posix_fadvise.")
     if cold is not None and cold.dropped and cold.untold:
         share = cold.untold / cold.dropped
-        notes.append(f"Whether {share:.0%} of the files left the cache cannot be told on their file system.")
+        notes.append(f"For {share:.0%} of the files, the file system cannot show whether they left the cache.")
     return Stalls(
         gpu=paces[0],
         estimated_share=_estimated_share(gpu),

@@ -197,7 +197,7 @@ class StorageClient:
         assert self._answers is not None
         answer = self._answers.readline()
         if not answer.endswith(b"\n"):
-            raise ConnectionError("the modelled storage has ended before the script")
+            raise ConnectionError("the modeled storage ended before the script")
         return answer
 
 

@@ -52,14 +52,14 @@ def test_a_replay_against_one_budget(tmp_path: Path, line: str, passed: bool) ->
 def test_what_is_not_known_fails(tmp_path: Path) -> None:
     budgets = read_budgets(written(tmp_path, 'memory_peak = "1 GiB"', 'matched = "90 %"', "same_program = true"))
     result = check(budgets, compare(phase_grained(), phase_grained()))
-    assert gate_line(result) == "gate FAILED: memory_peak is not known, matched is not known; passed: same_program yes"
+    assert gate_line(result) == "gate FAILED: memory_peak is unknown, matched is unknown; passed: same_program yes"
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("[budget", "not TOML"),
-        ("", "wants one table"),
+        ("", "must contain one table"),
         ("[budget]\nstep_tme = '1 ms'", "did you mean step_time?"),
         ("[budget]\nstep_time = 180", 'write step_time = "180 ms"'),
         ("[budget]\nmemory_peak = '14'", 'write memory_peak = "14 GiB"'),

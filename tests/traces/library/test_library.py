@@ -41,7 +41,7 @@ def test_a_name_finds_an_entry_and_a_path_a_file(tmp_path: Path, monkeypatch: py
     assert find("p100-no-cudnn.msgpack") == Path("p100-no-cudnn.msgpack")
 
     for name in ("k80", "runs/p100", "../p100", ""):
-        told = r"no such file, nor a trace of the library, which has: p100-no-cudnn, p100x2-no-cudnn$"
+        told = r"no such file, and no such recording in the library, which has: p100-no-cudnn, p100x2-no-cudnn$"
         with pytest.raises(TraceLibraryError, match=told):
             find(name)
 

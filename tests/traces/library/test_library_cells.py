@@ -117,7 +117,7 @@ def test_between_measured_batches_it_is_interpolated_and_said() -> None:
     for beyond in (5, 0):
         with pytest.raises(NotMeasured, match="was not measured; the library has 1 to 4"):
             cell.at(beyond)
-    with pytest.raises(NotMeasured, match="Test GPU G9 ran out of memory at batch 5, and here it is 6"):
+    with pytest.raises(NotMeasured, match="Test GPU G9 ran out of memory at batch 5; this run needs batch 6"):
         a_cell(out_of_memory_batch=5).at(6)
     assert cell.estimated_at(8).phases_ns["forward"] == 8000
     assert a_cell(batches=(4,)).estimated_at(8).phases_ns["forward"] == 8000
@@ -164,7 +164,7 @@ def test_damaged_foreign_and_newer_files_are_told_in_a_line(tmp_path: Path) -> N
     path.write_bytes(newer)
     with pytest.raises(TraceFormatError, match="written by a newer release"):
         read_cells(path)
-    with pytest.raises(TraceWriteError, match="batch sizes do not rise"):
+    with pytest.raises(TraceWriteError, match="batch sizes do not increase"):
         write_cells(path, GPU, [a_cell(batches=(2, 1))], {})
     assert path.read_bytes() == newer and [file.name for file in tmp_path.iterdir()] == ["g9.cells"]
 

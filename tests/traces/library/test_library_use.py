@@ -97,10 +97,10 @@ def test_a_frame_of_no_rows_has_its_columns() -> None:
 
 
 def test_a_frame_that_cannot_be_had_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(traces.TraceError, match=r"^kernels: no table of a trace, which has: steps, phases, host, "):
+    with pytest.raises(traces.TraceError, match=r"^kernels: not a table of a trace; choose one of: steps, phases, host, "):
         traces.to_pandas(traces.Trace(), "kernels")
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(traces.TraceError, match=r"^host: a frame needs pandas, which is not installed; pip install pandas$"):
+    with pytest.raises(traces.TraceError, match=r"^host: pandas is not installed; run: pip install pandas$"):
         traces.to_pandas(traces.Trace(), "host")
 
 

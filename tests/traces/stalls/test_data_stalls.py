@@ -105,12 +105,12 @@ def test_evaluation_does_not_count_and_neither_does_what_a_script_computes_at_fi
 
 
 def test_more_is_in_hand_where_the_loader_prefetches_more() -> None:
-    with pytest.raises(TraceError, match="let the script train 21 or more"):
+    with pytest.raises(TraceError, match="train at least 21 steps"):
         pace(run_of(1, steps=20), 64, workers=2, prefetch=8)
 
 
 def test_too_few_steps_and_no_loader_are_refused() -> None:
-    with pytest.raises(TraceError, match="let the script train 9 or more"):
+    with pytest.raises(TraceError, match="train at least 9 steps"):
         pace(run_of(1, steps=8), 64, 2)
     with pytest.raises(TraceError, match="no DataLoader fetched a batch: the script has none, or its data set is empty"):
         stalls_of(run_of(1), run_of(1), [], 1, [])
@@ -120,7 +120,7 @@ def test_files_that_were_not_seen_are_said() -> None:
     unseen = loading(10)
     unseen.read_bytes = 0
     [note] = stalls_of(run_of(20), run_of(20), [unseen], 2, []).notes
-    assert "not seen" in note
+    assert "not counted" in note
 
 
 def test_a_machine_that_was_busy_in_the_first_run_is_said() -> None:
@@ -130,10 +130,10 @@ def test_a_machine_that_was_busy_in_the_first_run_is_said() -> None:
 def test_a_machine_that_was_busy_in_the_second_run_is_said_and_its_stall_is_not_denied() -> None:
     """GIVEN cached data that took longer than the same behind a disk, and than the GPU WHEN compared THEN both are told."""
     found = stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(20), [loading(10)])
-    assert any(note.startswith("Cached data took longer than data behind the disk") for note in found.notes)
+    assert any(note.startswith("Loading cached data took longer than loading from the modeled disk") for note in found.notes)
     assert found.bottleneck is Bottleneck.PREPARATION and found.preparation_share > 0
     assert not any(
-        "behind the disk" in note for note in stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(30), []).notes
+        "modeled disk" in note for note in stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(30), []).notes
     )
     assert not stalls_of(run_of(20), run_of(20), [loading(10)], 2, []).notes
 
