@@ -1,16 +1,15 @@
-"""What each shortcut for speed buys: a training step while replaying, with all of them and with each switched off.
+"""Measures what each speed shortcut saves: a replayed training step with all shortcuts, and with each one off.
 
-Each shortcut stands beside a plain rule that gives the same results (tests compare the two). One that buys less than 3 %
-of a step of all three models goes. Steps are those of host_overhead.py: ResNet-50,
-GPT-2 small, ViT-B, forward, cross entropy, backward and optimizer, while replaying on a clock that does not wait.
+Each shortcut has a plain rule with the same results (tests compare the two). A shortcut that saves less than 3 % of a step on
+all three models is removed. The steps are those of host_overhead.py: ResNet-50, GPT-2 small, ViT-B; forward, cross entropy,
+backward and optimizer, replayed on a clock that does not wait.
 
     python benchmarks/ablation.py [--trace RECORDING ...] [--steps 3] [--only NAME ...] [--model NAME ...] [--json FILE]
 
-Each figure is how much longer the step is without the shortcut. Where valgrind is installed, in instructions of the script's
-thread, as callgrind counts them: one interpreter with and one without are enough, for a count hardly depends on what else the
-machine does. Elsewhere, and with --times, in CPU time of that thread: the median over `--repeats` rounds of ratios of two
-interpreters that follow on one another. Recordings: the bundled P100 (phases only) and, where one is named, a recording with
-kernels; what only serves one of the two buys nothing on the other.
+Each figure is how much longer the step is without the shortcut. With valgrind it is counted in instructions of the script's
+thread (callgrind); these hardly depend on other load, so one run each is enough. Otherwise, and with --times, it is CPU time
+of that thread: the median ratio over `--repeats` rounds of two consecutive interpreters. Recordings: the bundled P100 (phases
+only) and optionally one with kernels. Some shortcuts help only one of them.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _WORTH = 0.03
 
 
 def _set(place: str, value: Any) -> Callable[[], None]:
-    """Give the module or class attribute that `place` names ("replayer.gpu.launches:_BATCH") another value."""
+    """Set the module or class attribute `place` ("replayer.gpu.launches:_BATCH") to another value."""
     module, _, path = place.partition(":")
     *owners, name = path.split(".")
 
@@ -53,11 +52,11 @@ def _set(place: str, value: Any) -> Callable[[], None]:
 
 
 def _no_schedule(*_arguments: object) -> None:
-    """In the place of RemainderSchedule.of: kernels are put one by one."""
+    """Replaces RemainderSchedule.of: kernels are placed one by one."""
 
 
 def _none_at_once(*_arguments: object) -> int:
-    """In the place of Simulator._play_phase_grained: ops are played one by one."""
+    """Replaces Simulator._play_phase_grained: ops are played one by one."""
     return 0
 
 
@@ -89,7 +88,7 @@ TORCHS = {name: f"around torch: {name} (torch_shortcuts.py)" for name in torch_s
 
 
 def measure(model: str, without: str, trace: Path, steps: int, count: bool) -> float:
-    """Milliseconds of CPU time per step in an interpreter of its own, or millions of instructions."""
+    """CPU milliseconds per step in a separate interpreter, or millions of instructions."""
     command = [sys.executable, __file__, "--measure", model, "--without", without, "--trace", str(trace), "--steps", str(steps)]
     environment = {**os.environ, torch_shortcuts.VARIABLE: without if without in TORCHS else "", "PYTHONHASHSEED": "0"}
     if not count:
@@ -103,7 +102,7 @@ def measure(model: str, without: str, trace: Path, steps: int, count: bool) -> f
 
 
 def _counted(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[str, float]:
-    """In the place of `host_overhead.timed`: only these steps are counted."""
+    """Replaces `host_overhead.timed`: counts only these steps."""
     for _ in range(warm_up):
         step()
     gc.collect()

@@ -1,12 +1,12 @@
-"""The virtual allocator against a real one: every block in its place, every figure of torch.cuda.memory_stats.
+"""Compares the virtual allocator with a real one: the place of every block, and all of torch.cuda.memory_stats.
 
     python benchmarks/allocator_check.py run events.json --model resnet50 --batch-size 32    # on a machine with a GPU
     python benchmarks/allocator_check.py compare events.json [--json result.json]
 
-`run` trains a few steps, empties the cache, uses a side stream and trains again, while PyTorch keeps the history of its
-allocator from the very first byte. `compare` gives the same requests to replayer/device/caching_allocator.py and compares,
-after each, the segment and the offset of the block; which segments were taken; and at the end all statistics. The settings
-of PYTORCH_ALLOC_CONF under which it ran are kept too: run it once more with expandable_segments:True.
+`run` trains a few steps, empties the cache, uses a side stream and trains again, with PyTorch's allocator history on from the
+start. `compare` makes the same requests to replayer/memory/device/caching_allocator.py. After each request it compares the
+block's segment and offset and the segments taken, and at the end all statistics. PYTORCH_ALLOC_CONF is stored too; also run it
+with expandable_segments:True.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Place = tuple[int, int]  # (the number of the segment in order of taking, offset
 
 
 class Theirs:
-    """Where the recorded allocator put blocks. An expandable segment counts by what was mapped of it for one request."""
+    """Blocks of the recorded allocator. In expandable segments, memory mapped for one request counts as one."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self.sizes: list[int] = []  # of all segments so far
@@ -68,7 +68,7 @@ class Theirs:
 
 
 class Ours:
-    """Where the virtual allocator puts them."""
+    """Blocks of the virtual allocator."""
 
     def __init__(self, capacity_bytes: int, settings: str) -> None:
         self.memory = DeviceMemory(0, capacity_bytes, settings=parse_settings(settings))
@@ -110,7 +110,7 @@ def _length(head: Block) -> int:
 
 
 def compare(recorded: dict[str, Any]) -> dict[str, Any]:
-    """How many blocks lie where they lay, and what differs: `recorded` is what `run` wrote."""
+    """Compare block places and statistics. `recorded`: output of `run`."""
     theirs, ours = Theirs(recorded["capacity_bytes"]), Ours(recorded["capacity_bytes"], recorded.get("settings", ""))
     blocks: dict[int, Block | None] = {}
     streams = {0: 0}
@@ -176,7 +176,7 @@ def _differences(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]
 
 
 def run(args: argparse.Namespace) -> None:
-    """Train under the allocator's history and write it."""
+    """Train with the allocator history on, and write it."""
     import torch
     from torch.nn import functional as F
 

@@ -1,13 +1,12 @@
-"""What recording costs, where the machine is too noisy to compare one process with another: steps of one, recorded and not.
+"""Measures recording overhead on a noisy machine: recorded and unrecorded steps alternate in one process.
 
     python benchmarks/alternating_steps.py --device cpu --model resnet18 --batch-size 2 --image-size 64 --seconds 60 [--profile]
 
-Four steps are recorded and four are not, in turn: all that the recorder patched is put on and taken off again. The first of
-four is left out, for in it the interpreter learns anew what was patched; of the others the fastest counts, for other work on
-the machine only adds. Each recorded turn is compared with the mean of the bare ones before and after it, so that a machine
-that becomes slower or faster meanwhile makes no difference. Printed is the median of all such ratios, between which bounds it
-lies with a probability of 95 %, and their quartiles. With --profile both run under one torch.profiler, as the kernel grain's
-profiled steps do; it starts anew now and then, so that what it has gathered does not weigh on the later steps.
+Four steps are recorded, then four are not, by installing and removing the recorder's patches. The first step of each four is
+dropped because the interpreter adapts to the patches; the fastest of the others counts. Each recorded turn is compared with the
+mean of the unrecorded turns before and after it, which cancels drift. The output is the median ratio with its 95 % confidence
+interval, and the quartiles. With --profile, both run under one torch.profiler, as profiled steps do; it is restarted now and
+then so that its memory does not slow later steps.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ _LEAST_TURNS = 20
 
 
 class Switch:
-    """Puts the recorder's patches on and off."""
+    """Installs and removes the recorder's patches."""
 
     def __init__(self) -> None:
         self._is_on = True
         self._patches: list[tuple[Any, str, Any, Any]] = []  # (owner, name, before, after)
 
     def patch(self, owner: Any, **names: Any) -> None:
-        """In place of `traces.script.patching.patch`."""
+        """Replaces `traces.script.patching.patch`."""
         for name, value in names.items():
             self._patches.append((owner, name, vars(owner).get(name, _ABSENT), value))
             setattr(owner, name, value)
@@ -71,7 +70,7 @@ class Switch:
 
 
 def install(session: RecordSession) -> Switch:
-    """Start the recorder in this process with patches that can be taken off. An optimizer class's `step` is one of them."""
+    """Start the recorder in this process with removable patches, including each optimizer class's `step`."""
     sgd: Any = torch.optim.SGD
     weight = torch.nn.Parameter(torch.zeros(1))
     plain = sgd.step
@@ -89,7 +88,7 @@ def install(session: RecordSession) -> Switch:
 
 
 def ratios(args: argparse.Namespace, switch: Switch) -> dict[str, list[float]]:
-    """Per turn: recorded over bare, by the clock and by the processors' time."""
+    """Per turn: recorded over bare, in wall time and in processor time."""
     device = torch.device(args.device)
     model = {"resnet18": resnet18, "resnet50": resnet50}[args.model](classes=1000).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -133,9 +132,9 @@ def ratios(args: argparse.Namespace, switch: Switch) -> dict[str, list[float]]:
 
 
 def median_bounds(values: list[float]) -> tuple[float, float]:
-    """Between which two of some values their distribution's median lies with a probability of 95 %, whatever it is.
+    """Return the 95 % confidence interval of the median, for any distribution.
 
-    How many values lie below a median is binomial; 1.96 of its standard deviations, which are sqrt(n) / 2, to either side.
+    The number of values below the median is binomial, with standard deviation sqrt(n) / 2; the bounds are 1.96 of these away.
     """
     ranked, count = sorted(values), len(values)
     below = math.floor((count - 1.96 * math.sqrt(count)) / 2)

@@ -1,12 +1,12 @@
-"""How well the replay's clock keeps deadlines: the figures behind "every kernel takes its recorded time".
+"""Measures how well the replay's clock meets deadlines.
 
-Waits for 10 000 deadlines, one step apart, as a replay of short steps does, and prints how late each wake-up was, whether
-lateness adds up from the first steps to the last, and how much of one core the waiting took.
+Waits for 10 000 deadlines, one step apart, as a replay of short steps does. Prints how late each wake-up was, whether lateness
+adds up, and how much of one core the waiting took.
 
     python benchmarks/clock.py [--steps 10000] [--step-ms 3] [--speed 1] [--json clock.json]
-    chrt -f 10 python benchmarks/clock.py            # the floor: nothing else gets this core first
+    chrt -f 10 python benchmarks/clock.py            # lower bound: this process has priority on its core
 
-Takes half a minute. Wake-ups are late when other programs want the core, so read the figures beside the load average.
+Takes half a minute. Wake-ups are late when other programs use the core, so compare with the load average.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENDS = 1_000  # steps at the beginning and at the end whose lateness is compared
 
 
 def lateness(clock: Clock, steps: int, step_ns: int) -> tuple[list[int], float]:
-    """How late each of `steps` deadlines was met, in nanoseconds of the clock, and the share of a core that waiting took."""
+    """Lateness of each of `steps` deadlines (ns), and the share of a core used for waiting."""
     began_ns, began_cpu_ns, began_wall_ns = clock.now_ns(), time.thread_time_ns(), time.perf_counter_ns()
     late_ns = []
     for step in range(1, steps + 1):
@@ -41,7 +41,7 @@ def lateness(clock: Clock, steps: int, step_ns: int) -> tuple[list[int], float]:
 
 
 def figures(late_ns: list[int], core_share: float) -> dict[str, Any]:
-    """What the benchmark prints, under the names of its JSON."""
+    """The printed figures, under their JSON names."""
     ordered = sorted(late_ns)
     return {
         "steps": len(ordered),

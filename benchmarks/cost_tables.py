@@ -1,22 +1,21 @@
-"""Makes the measured tables and curves of replayer/cost_model from published measurements; prints what they miss by.
+"""Builds the measured tables and curves of replayer/cost_model from published measurements, and prints their errors.
 
     python benchmarks/cost_tables.py all_reduce ../shared/published     # writes replayer/cost_model/all_reduce.json
     python benchmarks/cost_tables.py efficiency ../shared/published     # writes replayer/cost_model/efficiency.npz
 
-`all_reduce`: NCCL's all-reduce by GPU, ranks and size (github.com/VIA-Research/vTrain at f8dda847, nccl-tests' rows: V100 and
-A100, 2 to 8 GPUs of one machine, 1 MiB to 1 GiB). Kept are the sizes between which a line (of time over bytes, both as
-logarithms) misses no measured one by more than `ALL_REDUCE_MISS`; out-of-place and in-place runs are averaged.
+`all_reduce`: NCCL's all-reduce by GPU, ranks and size (github.com/VIA-Research/vTrain at f8dda847, nccl-tests: V100 and A100,
+2 to 8 GPUs of one machine, 1 MiB to 1 GiB). It keeps as many sizes as needed for linear interpolation (log time over log bytes)
+to have no error above `ALL_REDUCE_MISS`. Out-of-place and in-place runs are averaged.
 
-`efficiency`: operators on five GPUs (github.com/sitar-lab/NeuSight at 6945927d; fp32, PyTorch 2.1, CUDA 12.1), learned by
-small networks per kind of work, see replayer/cost_model/efficiency.py. A tenth of the rows is held out; what the networks miss
-these by is printed and kept as their error. `--without "Tesla T4"` hides a GPU, `--out FILE` writes elsewhere. Of boards that a
-slot feeds only what goes by the memory is learned, see Note [Sustained clocks] there.
+`efficiency`: operators on five GPUs (github.com/sitar-lab/NeuSight at 6945927d; fp32, PyTorch 2.1, CUDA 12.1), learned by small
+networks per kind of work, see replayer/cost_model/efficiency.py. A tenth of the rows is held out; the error on them is printed
+and stored. `--without "Tesla T4"` hides a GPU, `--out FILE` writes elsewhere. From slot-powered GPUs only memory-bound work is
+learned, see Note [Sustained clocks] there.
 
-A measured time holds launches beside the kernel: over the bytes of elementwise operators between 30 and 200 MB a straight line
-begins at 0.51 to 0.60 of the shortest time, on each of the five GPUs. So that share of the shortest of its kind is taken off
-every time. Where a time is not much longer than the shortest it only says what the kernel takes at most. In the rows of
-"linear", N is the inner size and K the number of outputs: only so does a language model's head take on a P100 what was measured
-of whole models.
+Measured times include launches. For elementwise operators of 30 to 200 MB, a straight line over bytes starts at 0.51 to 0.60 of
+the shortest time, on each of the five GPUs. So that share of the shortest time of a kind is subtracted from every time. Times
+close to the shortest are only upper bounds. In the rows of "linear", N is the inner size and K the number of outputs; otherwise
+a language model's head would not take the measured time on a P100.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _CARDS = {"v100": "Tesla V100-SXM2-32GB", "a100": "NVIDIA A100-SXM4-40GB"}
 
 
 def all_reduce_rows(folder: Path) -> dict[str, dict[int, tuple[Floats, Floats]]]:
-    """By card and ranks: bytes, and the time of each in ns."""
+    """By GPU and ranks: bytes, and the time of each (ns)."""
     found: dict[str, dict[int, tuple[Floats, Floats]]] = {}
     for path in sorted((folder / "vtrain_allreduce").glob("*.csv")):
         named = re.match(r"(\w+)_AR_GPU(\d+)_", path.name)
@@ -67,7 +66,7 @@ def all_reduce_rows(folder: Path) -> dict[str, dict[int, tuple[Floats, Floats]]]
 
 
 def knots_of(sizes: Floats, times_ns: Floats, miss: float = ALL_REDUCE_MISS) -> list[int]:
-    """Indices of the rows to keep: greedily those that a line between kept ones misses most."""
+    """Indices of rows to keep, chosen greedily by the largest interpolation error."""
     x, y = np.log(sizes), np.log(times_ns)
     smooth = np.convolve(np.pad(y, 1, mode="edge"), (0.25, 0.5, 0.25), "valid")
     smooth[[0, -1]] = y[[0, -1]]
@@ -81,7 +80,7 @@ def knots_of(sizes: Floats, times_ns: Floats, miss: float = ALL_REDUCE_MISS) -> 
 
 
 def write_all_reduce(measured: dict[str, dict[int, tuple[Floats, Floats]]], path: Path) -> None:
-    """Write the table of all-reduce curves of such measurements."""
+    """Write the table of all-reduce curves."""
     curves: dict[str, dict[str, list[list[int]]]] = {}
     for card, by_ranks in measured.items():
         for ranks, (sizes, times_ns) in by_ranks.items():
@@ -110,7 +109,7 @@ _STEPS, _BATCH = {"matmul": 4500, "conv3": 2500, "rows": 2500}, 1024
 
 @dataclass
 class Operators:
-    """Measured operators of one network; a row each."""
+    """Measured operators of one network, one row each."""
 
     gpus: list[str]
     gpu: Floats  # index in `gpus`
@@ -188,13 +187,13 @@ def _numbers(name: str, row: dict[str, str]) -> tuple[float, float, float, float
 
 
 def fastest(rows: Operators) -> Floats:
-    """By GPU the logarithm of what the fastest hundredth takes over the roofline."""
+    """By GPU: the logarithm of time over roofline for the fastest hundredth."""
     gpus = [rows.gpu == i for i in range(len(rows.gpus))]
     return np.array([np.percentile(rows.log_slower[of & rows.tells], 1) for of in gpus])
 
 
 def learned(rows: Operators, seed: int = 0) -> tuple[dict[str, Floats], float]:
-    """The weights of one network, and what it misses held-out rows by in the mean."""
+    """The weights of one network, and its mean error on held-out rows."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     random = np.random.default_rng(seed)
@@ -245,7 +244,7 @@ def learned(rows: Operators, seed: int = 0) -> tuple[dict[str, Floats], float]:
 
 
 def efficiency(folder: Path, out: Path | None = None, without: str = "") -> None:
-    """Write the networks: several of each kind, of which the mean counts."""
+    """Write the networks: several per kind, whose mean is used."""
     arrays: dict[str, Floats] = {}
     errors, gpus = {}, {}
     for net in ("matmul", "conv3", "rows"):

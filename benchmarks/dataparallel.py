@@ -1,11 +1,11 @@
-"""One GPU against two under nn.DataParallel: the published table, and the same script replayed on both recordings.
+"""Compares one GPU with two under nn.DataParallel: published figures and replays.
 
-Replays examples/train_dataparallel.py on the bundled recordings p100-no-cudnn and p100x2-no-cudnn and prints, per phase and
-part, the published median, and the median of the replay of one GPU and of two.
+Replays examples/train_dataparallel.py on the bundled recordings p100-no-cudnn and p100x2-no-cudnn. Prints the published median
+and the replays' medians for one and two GPUs, per phase and stage.
 
     python benchmarks/dataparallel.py [--steps 12] [--clock wall] [--json dataparallel.json]
 
-Images are small, since a phase-grained recording does not ask for their size, and the virtual clock skips waiting: about 20 s.
+Images are small, because a phase-grained recording does not depend on their size. The virtual clock skips waits: about 20 s.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COMPUTE, STEP, THROUGHPUT = (752.4, 775.7), (758.9, 776.1), (168.7, 329.9)
 
 
 def replay(name: str, options: argparse.Namespace, folder: Path) -> Path:
-    """Run the example as a user would; the replay's own timeline."""
+    """Replay the example as a user would; returns the replay's timeline."""
     out = folder / f"{name}.msgpack"
     script = ["examples/train_dataparallel.py", "--trace", name, "--batch-size", str(BATCH[name])]
     command = [sys.executable, "-m", "tui.cli", "replay", "--clock", options.clock, "-o", str(out), *script]
@@ -51,7 +51,7 @@ def replay(name: str, options: argparse.Namespace, folder: Path) -> Path:
 
 
 def figures(facts: dict[str, Any]) -> dict[str, dict[str, list[float | None]]]:
-    """Per row of the table (one GPU, two): published and replayed, in ms. Of replicas the device's time, else the host's."""
+    """Published and replayed times (ms) per row, for one and two GPUs. Replicas: device time; otherwise host time."""
 
     def ms(of: dict[str, Any], device: bool = False) -> list[float | None]:
         found = (of[f"{'device_' if device else ''}{which}_median_ns"] for which in ("recorded", "replayed"))

@@ -1,30 +1,26 @@
-"""How near replays come to recordings of real GPUs: plain programs (benchmarks/programs), each on the recording of itself.
+"""Measures how close replays are to recordings of real GPUs: each program in benchmarks/programs on its own recording.
 
-Imports each recording, replays its program on it by `trace replay --clock recorded`, which leaves this machine's own time out,
-and compares step by step with the recorded step that drove it. Prints a row per recording.
+Imports each recording, replays its program with `trace replay --clock recorded` (excludes this machine's own time), and
+compares each step with the recorded step that drove it. Prints one row per recording.
 
     python benchmarks/fidelity.py --traces ../shared/traces [--only v100] [--runs 3] [--json f.json] [--markdown page.md]
 
-With `--only` the figures of other recordings that lie in the JSON stay in it and on the page, so that rows can be made one by
-one; `runs` says of how many runs each is.
+`--only` keeps the other recordings' figures in the JSON and on the page. `runs` is the number of runs of each row.
 
-Columns, each the median over runs of the median over steps, replay against recording. The first two replayed steps of a
-training are left out: recordings begin when gradients, momentum and DistributedDataParallel's buckets are there. Kernels of
-collectives are left out: how long they wait for other ranks lies with those, and these were not recorded. Time in which the
-recorded host waited for work from before the recording is taken out of the recorded step, and the table says how much.
+Columns are medians over runs of medians over steps, replay against recording. The first two training steps are left out because
+recordings begin with existing gradients, momentum and DDP buckets. Kernels of collectives are left out because they wait for
+other ranks, which were not recorded. Host waits for work from before the recording are subtracted from the recorded step, and
+the table shows how much.
 
-    step, busy, idle   of the step on the host; of the time in which the GPU works; of the time between a step's first and last
-                       kernel in which it does not
-    phase              the phase that is furthest off, as a share of the step
-    order              kernels, copies and memsets that come in the recorded order, by name, on each stream
-    first              by how much later than recorded the first kernel starts that both have, from the step's begin on the
-                       host: a GPU that is behind its host when the recording begins has work that is not in it
-    start, p99         error of the kernels' starts relative to that first kernel of their step, in the median and at the
-                       99th percentile
-    memory             peak of what the allocator has given out; where the recording lacks totals, its rise within a step
-    coverage           GPU time by where it comes from: exact, equivalent, scaled, phase, roofline
-    host               by how much this machine comes too late in a step, in the median and in the worst one, on
-                       `--clock virtual`; in other columns it is left out
+    step, busy, idle   the step on the host; GPU busy time; GPU idle time between the step's first and last kernel
+    phase              the phase with the largest error, as a share of the step
+    order              kernels, copies and memsets in the recorded order, by name, on each stream
+    first              how much later than recorded the first common kernel starts, from the step's begin on the host: a GPU
+                       that is behind its host when the recording begins has work that is not in it
+    start, p99         error of kernel starts relative to that first kernel, median and 99th percentile
+    memory             peak allocated memory; if the recording lacks totals, its rise within a step
+    coverage           GPU time by origin: exact, equivalent, scaled, phase, roofline
+    host               how late this machine is in a step, median and worst, with `--clock virtual`; excluded elsewhere
 """
 
 from __future__ import annotations
@@ -60,7 +56,7 @@ SETTLES = 2
 
 @dataclass(frozen=True)
 class Case:
-    """A recording, the program that it is of, and why some figure cannot reach the goal, if so."""
+    """A recording, its program, and the reason if a figure cannot reach the goal."""
 
     recording: str
     program: str
@@ -116,7 +112,7 @@ CASES = [
 
 @dataclass
 class Figures:
-    """Of one run, or medians of several. Errors are shares of the recorded figure, times in nanoseconds."""
+    """Figures of one run, or medians of several. Errors are shares of the recorded figure; times in ns."""
 
     step_ns: float | None = None  # recorded
     step: float | None = None
@@ -139,7 +135,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Window:
-    """A step of a trace: its extent on the host, and its work on the GPU. Times in ns relative to its start."""
+    """One step of a trace: host extent and GPU work. Times in ns from its start."""
 
     duration_ns: int
     waited_ns: int  # for work from before the recording, which is in none of the other times
@@ -149,7 +145,7 @@ class Window:
     all_ends: Column
 
     def busy_idle_ns(self) -> tuple[int, int]:
-        """How long the GPU works for this step, and how long for none between the step's first kernel and its last."""
+        """GPU busy time of this step, and idle time between its first and last kernel (ns)."""
         starts = [starts for _, starts, _ in self.streams]
         ends = [ends for _, _, ends in self.streams]
         if not starts:
@@ -162,7 +158,7 @@ class Window:
 
 
 def _covered(starts: Column, ends: Column) -> tuple[int, int]:
-    """What the intervals cover together, and what lies uncovered between them (ns)."""
+    """Total time covered by the intervals, and the gaps between them (ns)."""
     order = np.argsort(starts, kind="stable")
     starts, reach = starts[order], np.maximum.accumulate(ends[order])
     uncovered_ns = int(np.maximum(starts[1:] - reach[:-1], 0).sum())
@@ -170,7 +166,7 @@ def _covered(starts: Column, ends: Column) -> tuple[int, int]:
 
 
 def windows(trace: Trace) -> dict[int, Window]:
-    """The steps of a trace's first rank by row; of a trace without steps the whole, from the first kernel on, as row NONE."""
+    """The first rank's steps by row. Without steps: everything from the first kernel on, as row NONE."""
     device, host, rank = trace.device, trace.host, min(trace.ranks)
     own = [row for row, of in enumerate(trace.devices) if of.rank == rank]
     rows = np.flatnonzero(~communication_kernels(trace) & np.isin(device.device, own))
@@ -205,7 +201,7 @@ def windows(trace: Trace) -> dict[int, Window]:
 
 
 def waits_for_earlier_work(trace: Trace, rank: int) -> tuple[Column, Column]:
-    """When the host waited for work that was launched before the recording began: begins and ends, none overlapping (ns)."""
+    """Host waits for work launched before the recording: begins and ends, without overlaps (ns)."""
     device, host = trace.device, trace.host
     rows = work_rows(trace)
     earlier = rows[device.launch[rows] == NONE]
@@ -225,7 +221,7 @@ def waits_for_earlier_work(trace: Trace, rank: int) -> tuple[Column, Column]:
 
 
 def without_waits(begins: Column, ends: Column) -> Callable[[Column], Column]:
-    """What turns times into times without these waits."""
+    """Returns a function that removes these waits from times."""
     before = np.append(0, np.cumsum(ends - begins))
 
     def shown(times_ns: Column) -> Column:
@@ -240,7 +236,7 @@ def without_waits(begins: Column, ends: Column) -> Callable[[Column], Column]:
 
 
 def _streams(trace: Trace, rows: Column, starts_ns: Column) -> list[tuple[Column, Column, Column]]:
-    """Per stream of `rows`, which start at `starts_ns`: names, starts and ends in order of time."""
+    """Per stream of `rows` (starting at `starts_ns`): names, starts and ends in order."""
     device = trace.device
     lanes = sorted({(int(d), int(s)) for d, s in zip(device.device[rows], device.stream[rows], strict=True)})
     found = []
@@ -252,7 +248,7 @@ def _streams(trace: Trace, rows: Column, starts_ns: Column) -> list[tuple[Column
 
 
 def same_order(recorded: list[str], replayed: list[str]) -> Iterator[tuple[int, int]]:
-    """Pairs of positions of the names that come in the same order in both."""
+    """Position pairs of names that occur in the same order in both."""
     same = 0
     while same < min(len(recorded), len(replayed)) and recorded[same] == replayed[same]:
         yield same, same
@@ -262,7 +258,7 @@ def same_order(recorded: list[str], replayed: list[str]) -> Iterator[tuple[int, 
 
 
 def figures(recorded: Trace, replayed: Trace, report: dict[str, Any], settles: int) -> Figures:
-    """What `Figures` says, of one run without its first `settles` steps."""
+    """The `Figures` of one run, without its first `settles` steps."""
     truth, played = windows(recorded), windows(replayed)
     if len(played) > settles:
         played = dict(list(played.items())[settles:])
@@ -317,9 +313,9 @@ def figures(recorded: Trace, replayed: Trace, report: dict[str, Any], settles: i
 
 
 def memory_error(report: dict[str, Any]) -> float | None:
-    """Of the peak of allocated memory, of several devices of the one furthest off; None where the recording tells none.
+    """Error of peak allocated memory, for the device with the largest error; None if not recorded.
 
-    Where it lacks totals (PyTorch 1.9), what was held from before is not known: then of the rise within a step.
+    If totals are missing (PyTorch 1.9), compares the rise within a step, because earlier memory is unknown.
     """
     errors = []
     for device in report["memory"].values():
@@ -343,7 +339,7 @@ def replay(case: Case, trace: Path, steps: int, folder: Path, clock: str = "reco
 
 
 def medians(runs: list[Figures]) -> Figures:
-    """Of each figure over the runs."""
+    """Medians of each figure over the runs."""
     result = Figures(phase_name=runs[-1].phase_name, coverage=runs[-1].coverage)
     for column in fields(Figures):
         values = [getattr(run, column.name) for run in runs]
@@ -367,7 +363,7 @@ HEADER = tuple("recording step error phase busy idle order first start p99 memor
 
 
 def row(case: Case, found: Figures) -> list[str]:
-    """One line of the table, as text."""
+    """One line of the table."""
     coverage = ", ".join(f"{name} {100 * share:.1f}" for name, share in found.coverage.items() if share >= 0.0005)
     idle = "-" if found.idle is None else f"{percent(found.idle)} ({time(found.idle_ns)})"
     waited = f"a wait of {time(found.waited_ns)} for earlier work is taken out of the recorded step" if found.waited_ns else ""

@@ -1,13 +1,13 @@
-"""How far a replay's step is off for programs whose host is the limit: steps of 1 to 6 ms, recorded under the profiler in part.
+"""Measures step time errors for host-bound programs with steps of 1 to 6 ms.
 
     python benchmarks/host_bound.py [--recordings 7] [--replay-with PYTHON] [--json FILE]       # on a GPU, simulated or real
 
 Each program is recorded at kernel grain and replayed with `--clock recorded`, seven times. The replay's median step is compared
-with that of the recording's clean steps, by the median over the recordings. Bound: 3 %, or half of the recording's noise where
-that is larger. The noise is half the distance between the quartiles of the clean steps, over their median: other work on the
-machine, and Python's garbage collector.
+with that of the recording's clean steps; the median over the recordings counts. Bound: 3 %, or half of the recording's noise if
+that is larger. The noise is half the interquartile range of the clean steps over their median. It comes from other work on the
+machine and Python's garbage collector.
 
-`--replay-with` is the Python of another environment, say one with torch's CPU build.
+`--replay-with` is the Python of another environment, for example one with torch's CPU build.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def trace_command(python: str, *words: str) -> None:
 
 
 def median_step(path: Path) -> tuple[float, float]:
-    """The median of the clean steps in ns, and their noise as a share of it."""
+    """Median of the clean steps (ns), and their noise as a share of it."""
     steps = load(path).steps
     times = steps.duration_ns[steps.kind == StepKind.STEADY]
     low, middle, high = np.percentile(times, (25, 50, 75)).tolist()
@@ -95,7 +95,7 @@ def median_step(path: Path) -> tuple[float, float]:
 
 
 def error_of(script: Path, folder: Path, replay_with: str) -> tuple[float, float, float]:
-    """Of one recording: the replay's step over the clean steps minus 1, the noise, and the step in ns."""
+    """For one recording: the replay's step over the clean steps minus 1, the noise, and the step (ns)."""
     recording, replay = folder / "run.msgpack", folder / "replay.msgpack"
     shape = "--warmup 5 --clean-steps 25 --profiled-steps 7".split()
     trace_command(sys.executable, "record", "-o", str(recording), *shape, str(script))

@@ -1,23 +1,23 @@
 # mypy: allow-untyped-calls
-"""What a training step costs the host on the virtual device, beside the same step under FakeTensorMode.
+"""Measures host time of a training step on the virtual device, compared with FakeTensorMode.
 
-One step is forward, cross entropy, backward and the optimizer, without payload and without waiting. Three tables:
+One step is forward, cross entropy, backward and the optimizer, without data and without waiting. Three tables:
 
     ResNet-50 (SGD), GPT-2 small and ViT-B (AdamW), each:
-        torch alone         virtual tensors whose dispatch only makes the tensors that it made a step before: the least possible
+        torch alone         virtual tensors whose dispatch only repeats recorded results: the lower bound
         idle GPU            with plans and memory, on a GPU that does nothing
-        replaying           with matching, streams and timeline too, on a clock that jumps instead of waiting
+        replaying           also with matching, streams and timeline, on a clock that jumps instead of waiting
         FakeTensorMode
     single ops              forward only, and forward with backward
     2 000 steps of an MLP   time per step and resident memory while replaying, after 200 and after 2 000 steps
 
     python benchmarks/host_overhead.py [--trace RECORDING] [--steps 30] [--repeats 5] [--json FILE]
 
-The kinds of a model take turns, each in an interpreter of its own, and medians over the rounds are printed. CPU time of the
-thread is printed beside wall time: on a shared machine only the former compares, and best within a round, as `cheaper` does.
-Ops are the calls that reach a tensor's dispatch, and `us/op` is all of a step's CPU time over them: torch's own share, its
-Python and its autograd engine, is in it. What is required of a row is printed beside it, and does not change the exit code.
-`least` is the least of the rounds: how far the machine's other work may have raised the median.
+The variants of a model run in turn, each in its own interpreter; medians over rounds are printed. CPU time of the thread is
+printed beside wall time: on a shared machine only CPU time is comparable, best within a round (see `cheaper`). Ops are calls
+that reach a tensor's dispatch. `us/op` is the step's CPU time per op, including torch's own share. Requirements are printed
+beside
+the rows and do not change the exit code. `least` is the minimum over rounds and shows how much other load raised the median.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ MOST_US_PER_OP, LEAST_TIMES_CHEAPER = 15.0, 8.0  # required while idle and while
 
 
 class IdleGpu(FakeGpu):
-    """Does nothing: what is left is the tensors' own cost, their memory included."""
+    """Does nothing, so only the cost of tensors and their memory remains."""
 
     def launch_by(self, caller: Any, signature: Any) -> None:
         pass
@@ -81,7 +81,7 @@ class IdleGpu(FakeGpu):
 
 
 def timed(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[str, float]:
-    """Medians over `steps` steps, in milliseconds: wall time, and CPU time of this thread."""
+    """Median wall time and thread CPU time of `steps` steps, in ms."""
     for _ in range(warm_up):
         step()
     gc.collect()
@@ -98,7 +98,7 @@ def timed(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[str,
 def training_step(
     device: str | None, model: torch.nn.Module, x: torch.Tensor, target: torch.Tensor, optimizer: type[torch.optim.Optimizer]
 ) -> Callable[[], None]:
-    """A step of `model` on `device`; None: on whatever device tensors are made at the moment."""
+    """A step of `model` on `device`; None: on the current default device."""
     if device:
         model, x, target = model.to(device), x.to(device), target.to(device)
     momentum: dict[str, Any] = {"momentum": 0.9} if optimizer is torch.optim.SGD else {}
@@ -167,14 +167,14 @@ def per_op(row: dict[str, float], ops: int) -> dict[str, float]:
 
 
 def prepared(step: Callable[[], object]) -> tuple[Any, int]:
-    """A dispatch that gives what each call of `step` came to, in order, again and again; and how many calls there are."""
+    """A dispatch that repeats the results of the calls of `step` in order; and the number of calls."""
     wrap = torch.Tensor._make_wrapper_subclass
     dispatch = VirtualTensor.__torch_dispatch__
     came_to: list[Callable[[Any], Any]] = []
     inside = False
 
     def again_as(result: Any, given: list[Any]) -> Callable[[Any], Any]:
-        """What gives the like of `result`, if told what is given: an argument, a new tensor, several of them, or a number."""
+        """A function that makes something like `result`: an argument, a new tensor, several of them, or a number."""
         if isinstance(result, (list, tuple)):
             parts = [again_as(part, given) for part in result]
             return lambda given: [part(given) for part in parts]
@@ -212,7 +212,7 @@ def prepared(step: Callable[[], object]) -> tuple[Any, int]:
 
 
 def dispatched(step: Callable[[], object]) -> int:
-    """How many calls of a step reach the dispatch of virtual tensors."""
+    """Number of calls of a step that reach the dispatch of virtual tensors."""
     count = 0
     dispatch = VirtualTensor.__torch_dispatch__
 
@@ -228,7 +228,7 @@ def dispatched(step: Callable[[], object]) -> int:
 
 
 def start_replaying(recording: Path, folder: Path) -> int:
-    """The GPU of a replay, its timeline included, on a clock that does not wait; returns how many steps were recorded."""
+    """Start a replay with a clock that does not wait; returns the number of recorded steps."""
     trace = load(recording) if recording.suffix == ".msgpack" else read_kineto(recording)
     if trace.grain == "phase":
         trace.workload = None  # its phases are charged whatever is trained: that is the path to be measured
@@ -267,7 +267,7 @@ def single_ops() -> dict[str, float]:
 
 
 def growth(recording: Path) -> list[dict[str, float]]:
-    """Milliseconds per step over the last tenth of the steps so far, and resident memory, at each of GROWTH_STEPS."""
+    """Milliseconds per step over the last tenth of the steps, and resident memory, at each of GROWTH_STEPS."""
     folder = tempfile.TemporaryDirectory()
     start_replaying(recording, Path(folder.name))
     layers = [layer for _ in range(4) for layer in (torch.nn.Linear(64, 64), torch.nn.ReLU())]
@@ -304,14 +304,14 @@ MEASURES: dict[str, Callable[[argparse.Namespace], Any]] = {
 
 
 def measure(name: str, options: argparse.Namespace) -> Any:
-    """One measure in an interpreter of its own, so that none warms, patches or fills another's."""
+    """One measurement in a separate interpreter, so that none affects another."""
     command = [sys.executable, __file__, "--measure", name, "--steps", str(options.steps)]
     command += ["--trace", str(options.trace)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def of_model(model: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """The rows of one model: medians over rounds, in each of which every kind has its turn."""
+    """The rows of one model: medians over rounds in which every variant runs once."""
     rounds = [{kind: measure(f"{model}: {kind}", options) for kind in KINDS} for _ in range(options.repeats)]
     for rows in rounds:
         for row in rows.values():
@@ -324,7 +324,7 @@ def of_model(model: str, options: argparse.Namespace) -> dict[str, dict[str, flo
 
 
 def verdict(kind: str, row: dict[str, float]) -> str:
-    """What is required of the row, and whether it is so."""
+    """The requirement of the row, and whether it is met."""
     if kind not in (IDLE, REPLAYING):
         return ""
     met = row["us_per_op"] <= MOST_US_PER_OP and row["times_cheaper"] >= LEAST_TIMES_CHEAPER

@@ -1,9 +1,9 @@
-"""Compares a cell of the library with a recording of the same network at the same batch size, and says why they differ.
+"""Compares a cell of the library with a recording of the same network at the same batch size, and explains differences.
 
     python benchmarks/library_against_recording.py v100/resnet50 V100_RESNET50.pt.trace.json.gz --batch 32
 
-The recording may be a trace file or a profiler's. Of it the GPU's busy time in each phase counts, of the cell what was measured
-between two synchronised points. Boards of one chip differ in clock, memory and cooling: what their data sheets say is printed.
+The recording may be a trace file or a profiler's file. Compared are the recording's GPU busy time per phase and the cell's
+times between synchronized points. GPUs with one chip differ in clock, memory and cooling, so their data sheets are printed.
 """
 
 from __future__ import annotations

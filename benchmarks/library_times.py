@@ -1,13 +1,13 @@
-"""Replays the library's cells and prints how far each phase is from what was measured: replaying cell X must give X.
+"""Replays the library's cells and prints the error of each phase: replaying a cell must give its own times.
 
     python benchmarks/library_times.py                    # 216 cells, two batch sizes of each, within 10 minutes on two cores
     python benchmarks/library_times.py --gpus v100 --batches 8 --json times.json
 
-Trains torchvision's own networks (benchmarks/programs/torchvision_training.py, one process per GPU) under `trace replay
---gpu` with the host synchronised around the phases, as they were measured. The batch sizes are 1, the last that was measured,
-and with `--batches` others drawn between them (`--seed`). A phase is as it should be within 1 % or 0.5 ms; what is beyond is
-listed, and makes the exit code 1. On the virtual clock this machine's own time counts: a busy machine is slower than the
-smallest batches' GPUs; `--clock recorded` leaves it out. Without torchvision nothing can be trained, and that is said.
+Trains torchvision's networks (benchmarks/programs/torchvision_training.py, one process per GPU) under `trace replay --gpu`,
+with the host synchronized around phases as in the measurements. Batch sizes are 1, the last measured one, and with
+`--batches` random ones between them (`--seed`). A phase passes within 1 % or 0.5 ms. Failures are listed, and the exit code
+is 1. The virtual clock includes this machine's own time, so a busy machine is slower than the smallest batches; `--clock
+recorded` excludes it. Needs torchvision.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def batches_of(gpu: str, model: str, count: int, chance: random.Random) -> list[
 
 
 def replayed(gpu: str, plan: dict[str, list[int]], clock: str, steps: int) -> list[dict[str, Any]]:
-    """What the program printed."""
+    """Return what the program printed."""
     # Whether the largest batch fits to the last byte is what benchmarks/library_memory.py asks.
     command = [sys.executable, "-m", "trace_replay", "replay", "--clock", clock, "--gpu", gpu, "--gpu-memory", "1024GiB"]
     done = subprocess.run(
@@ -55,7 +55,7 @@ def replayed(gpu: str, plan: dict[str, list[int]], clock: str, steps: int) -> li
 
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with what was measured and the errors, in ms; h2d, forward and rest."""
+    """The row with measured times and errors (ms): h2d, forward and rest."""
     of = cell(row["gpu"], row["model"])
     times = of.at(row["batch"]).phases_ns
     phases = {}

@@ -1,10 +1,10 @@
-"""What it costs that pages are not locked: epochs over a ring of batch buffers under a memory limit, locked and not, by turns.
+"""Measures the cost of unlocked pages: epochs over a ring of batch buffers under a memory limit, locked and unlocked in turn.
 
-A published emulation of AlexNet took 21 % longer per epoch where its buffers were not really page-locked, under a memory limit.
-Here a process fills a ring of buffers from a file and reads others of the ring, as a loader and a copy to the GPU do, in a
-memory cgroup whose limit is a little more than the ring, with a swap file of its own. Locked buffers stay; others are written
-to swap for the page cache's sake and read back. Prints the seconds of each epoch, and the ratio of the medians. Needs root, and
-a system that allows both; else it says what is not allowed. The cgroup and the swap file are taken away again.
+In a published emulation, AlexNet took 21 % longer per epoch when its buffers were not page-locked under a memory limit. Here
+a process fills a ring of buffers from a file and reads other buffers of the ring, like a loader and a copy to the GPU. It
+runs in a memory cgroup with a limit slightly above the ring, and its own swap file. Locked buffers stay in memory; unlocked
+ones are swapped out to make room for the page cache and read back. Prints the seconds of each epoch and the ratio of medians.
+Needs root. The cgroup and the swap file are removed at the end.
 
     sudo python benchmarks/locked_pages.py [--buffers 60] [--room 1.08] [--rounds 3]
 """
@@ -32,11 +32,11 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 class NotAllowedError(Exception):
-    """This system does not let us; the text says what."""
+    """This system does not permit the measurement; the text gives the reason."""
 
 
 def epochs(data: Path, buffers: int, locked: bool) -> Iterator[float]:
-    """Seconds of each epoch over the file, in this process. Raises NotAllowedError where pages cannot be locked."""
+    """Seconds of each epoch over the file. Raises NotAllowedError if pages cannot be locked."""
     libc = ctypes.CDLL(None, use_errno=True)
     ring = [mmap.mmap(-1, BUFFER_BYTES) for _ in range(buffers)]
     for buffer in ring:
@@ -58,7 +58,7 @@ def epochs(data: Path, buffers: int, locked: bool) -> Iterator[float]:
 
 @contextmanager
 def memory_limit(cgroups: Path, limit_bytes: int) -> Iterator[Path]:
-    """The file that takes the id of a process that is to have at most so much memory. Raises NotAllowedError."""
+    """The cgroup file for the id of the process to limit. Raises NotAllowedError."""
     is_first_version = (cgroups / "memory").is_dir()
     folder = (cgroups / "memory" if is_first_version else cgroups) / f"locked-pages-{os.getpid()}"
     try:
@@ -76,7 +76,7 @@ def memory_limit(cgroups: Path, limit_bytes: int) -> Iterator[Path]:
 
 @contextmanager
 def swap_file(folder: Path, size_bytes: int) -> Iterator[None]:
-    """Swap of so much, for as long as this lasts. Raises NotAllowedError."""
+    """A context with a swap file of this size. Raises NotAllowedError."""
     path = folder / "swap"
     with path.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, size_bytes)
@@ -91,7 +91,7 @@ def swap_file(folder: Path, size_bytes: int) -> Iterator[None]:
 
 
 def measure(folder: Path, cgroups: Path, buffers: int, room: float, rounds: int) -> dict[bool, list[float]]:
-    """Seconds of epochs by whether pages were locked."""
+    """Seconds per epoch, by whether pages were locked."""
     data = folder / "data"
     with data.open("wb") as file:
         for _ in range(round(FILE_OF_RING * buffers)):

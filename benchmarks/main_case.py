@@ -1,11 +1,11 @@
-"""The main case: real Tesla V100 recordings of ResNet-50, batch 32, replayed by examples/train_resnet.py.
+"""Replays real Tesla V100 recordings of ResNet-50, batch 32, with examples/train_resnet.py.
 
-Prints, per recording, the compute side of a step (the step without its data-loading wait), the phases, the coverage and the
-host lag of the replay, beside the real-against-real difference of the same case recorded twice (the noise floor).
+Prints, per recording, the step without its data-loading wait, the phases, the coverage and the host overhead of the replay, and
+the difference between two recordings of the same case (the noise floor).
 
     python benchmarks/main_case.py --traces ../shared/traces [--steps 25] [--json main_case.json]
 
-Takes about 10 s per recording, in real time; on a shared machine compare figures of one run only.
+Takes about 10 s per recording. On a shared machine, compare only figures of one run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def percent(value: float | None) -> str:
 
 
 def lane(phases: dict[str, Any], which: str, columns: int, width_ns: float) -> str:
-    """The phases of a median step on the host, one after another, each as wide as it is long."""
+    """The phases of a median step on the host, in order, with widths proportional to their times."""
     text, at_ns = "", 0.0
     for name in SHOWN_PHASES:
         at_ns += phases[name][f"{which}_median_ns"] if name in phases else 0
@@ -64,7 +64,7 @@ def lane(phases: dict[str, Any], which: str, columns: int, width_ns: float) -> s
 
 
 def print_picture(facts: dict[str, Any], columns: int = 92) -> None:
-    """What the README shows: the compute side of a median step, recorded and replayed."""
+    """Print the compute part of a median step, recorded and replayed."""
     phases = {name: figures for name, figures in facts["phases"].items() if name in SHOWN_PHASES}
     width_ns = max(sum(f[f"{which}_median_ns"] for f in phases.values()) for which in ("recorded", "replayed"))
     for which in ("recorded", "replayed"):

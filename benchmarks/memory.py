@@ -1,15 +1,13 @@
-"""Device memory, recorded and replayed: ResNet-50, batch 32, on a Tesla V100 (three recordings, PyTorch 1.9).
+"""Compares recorded and replayed device memory: ResNet-50, batch 32, Tesla V100 (three recordings, PyTorch 1.9).
 
-First the allocator alone: what batches of growing sequence lengths reserve in plain and in expandable segments, and what an
-allocation and its free cost.
-
-Replays the script that was recorded, as near as today's PyTorch can run it, and prints what a steady step allocates: block
-sizes in order against the recorded ones, the peak, and the workspaces that were taken from the recording.
+First the allocator alone: memory reserved for growing sequence lengths in plain and expandable segments, and the cost of an
+allocation and its free. Then replays the recorded script and prints what a steady step allocates: block sizes in order, the
+peak, and the workspaces taken from the recording.
 
     python benchmarks/memory.py --traces ../shared/traces [--json memory.json]
 
-Takes about half a minute. The recorded script differs from examples/train_resnet.py in two things: it has no weight decay,
-and PyTorch 1.9 keeps gradients over `zero_grad`.
+Takes about half a minute. The recorded script differs from examples/train_resnet.py: it has no weight decay, and PyTorch 1.9
+keeps gradients over `zero_grad`.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ SETTINGS = {"plain": "expandable_segments:False", "expandable": "expandable_segm
 
 
 def growing_lengths(settings: str) -> dict[str, int]:
-    """Batches of three tensors as long as a sequence that grows from 100 to 195, each freed before the next."""
+    """Batches of three tensors with sequence lengths from 100 to 195, each freed before the next."""
     memory = DeviceMemory(0, 80 << 30, settings=parse_settings(settings))
     for length in range(100, 200, 5):
         batch = [memory.malloc(length * size, 0) for size in (512 << 10, 128 << 10, 300 << 10)]
@@ -102,7 +100,7 @@ def growing_lengths(settings: str) -> dict[str, int]:
 
 
 def cost_ns(settings: str, rounds: int = 200) -> float:
-    """CPU time of an allocation and its free, sizes mixed and frees in another order: the median of many rounds of 300."""
+    """CPU time of an allocation and its free with mixed sizes: median of many rounds of 300."""
     chance = random.Random(1)
     sizes = [chance.choice([512, 4096, 100_000, 900_000, 3 << 20, 12 << 20, 30 << 20]) for _ in range(300)]
     order = chance.sample(range(300), 300)

@@ -1,12 +1,11 @@
-"""Everything that can only be done on a machine with a GPU, in one go and within a time limit: run by on_gpu.sh.
+"""Runs everything that needs a GPU, within a time limit. Started by on_gpu.sh.
 
     python benchmarks/on_gpu.py --out results                   # records on cuda:0
     python benchmarks/on_gpu.py --out results --dry-run         # the same on the virtual GPU of a recording, with small sizes
 
-Stages: each training script of `SCRIPTS` is recorded in both grains; "overhead" is record_overhead.py; "allocator" is
-allocator_check.py. Each is a process of its own: what fails or hangs costs only itself. Stages for which no time is left are
-skipped. `summary.json` tells of each what it found, and the recordings lie beside it in tar files, by limits on number and size
-that a narrow way back from such a machine may have.
+Stages: each training script of `SCRIPTS` is recorded at both grains; "overhead" is record_overhead.py; "allocator" is
+allocator_check.py. Each stage is a separate process, so a failure or hang affects only that stage. Stages are skipped when time
+runs out. `summary.json` has the results. The recordings are packed into tar files with limits on number and size.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ sys.exit(run(RecordOptions(asked.pop("script"), Path(asked.pop("output")), **ask
 
 @dataclass(frozen=True)
 class Script:
-    """A training script and its arguments on a GPU and in a dry run."""
+    """A training script with its arguments for a GPU and for a dry run."""
 
     file: str
     words: str
@@ -82,7 +81,7 @@ _ON_GPU = {"kernel": "--steps 40 --print-every 5", "phase": "--steps 80 --print-
 
 @dataclass(frozen=True)
 class Run:
-    """What was asked for, and the folder in which stages leave what they make."""
+    """The options, and the folder for results."""
 
     work: Path
     dry: bool
@@ -98,11 +97,11 @@ Stage = Callable[[Run], dict[str, Any]]
 
 
 class StageFailed(Exception):
-    """Its text says why, in a line."""
+    """A stage failed; the text gives the reason in one line."""
 
 
 def stages() -> dict[str, Stage]:
-    """In the order in which they are worth most, should time run out."""
+    """Stages, most important first."""
     found: dict[str, Stage] = {f"{name}-kernel": recording(name, "kernel") for name in SCRIPTS}
     found |= {"allocator": allocator, "overhead": overhead}
     return found | {f"{name}-phase": recording(name, "phase") for name in reversed(SCRIPTS)}
@@ -134,7 +133,7 @@ def recording(name: str, grain: str) -> Stage:
 
 
 def allocator(run: Run) -> dict[str, Any]:
-    """Keep the allocator's history over some steps, and compare it with our allocator's."""
+    """Record the allocator's history over some steps, and compare it with our allocator."""
     events = run.work / "allocator_events.json"
     size = "--model resnet18 --batch-size 4 --image-size 32" if run.dry else "--model resnet50 --batch-size 32"
     words = [str(HERE / "allocator_check.py"), "run", str(events), *size.split()]
@@ -151,7 +150,7 @@ def allocator(run: Run) -> dict[str, Any]:
 
 
 def overhead(run: Run) -> dict[str, Any]:
-    """What recording costs a step."""
+    """Measure recording overhead per step."""
     facts = run.work / "overhead.json"
     size = "--model resnet50 --batch-size 32 --rounds 2 --seconds 15"
     if run.dry:
@@ -174,7 +173,7 @@ def replay(run: Run, words: list[str]) -> None:
 
 
 def call(run: Run, command: list[str]) -> None:
-    """Run a process and all that it starts, for as long as there is time; its output goes to our stderr."""
+    """Run a process within the time limit; its output goes to stderr."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     try:
         said, _ = process.communicate(timeout=max(run.seconds_left, 1.0))
@@ -188,7 +187,7 @@ def call(run: Run, command: list[str]) -> None:
 
 
 def facts_of(output: Path) -> dict[str, Any]:
-    """Of a recording, what tells at a glance whether it is a good one."""
+    """Key facts of a recording, to judge its quality."""
     from traces.figures.summary import summarize
     from traces.format.trace_file import load
 
@@ -212,7 +211,7 @@ def facts_of(output: Path) -> dict[str, Any]:
 
 
 def pack(files: list[Path], out: Path) -> dict[str, list[str]]:
-    """Put the files into tar files, as many as are allowed. Returns what is in which, and as "left_out" what found no place."""
+    """Pack the files into tar files within the limits. Returns the contents, and "left_out"."""
     packed: dict[str, list[str]] = {"left_out": []}
     room: dict[Path, int] = {}
     whole = MAX_FILE_BYTES // tarfile.RECORDSIZE * tarfile.RECORDSIZE - 2 * tarfile.BLOCKSIZE  # without what ends a tar file
@@ -243,7 +242,7 @@ def machine() -> dict[str, Any]:
 
 
 def missing(dry: bool) -> str:
-    """Why this cannot begin, or ""."""
+    """Why this cannot start, or ""."""
     absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if "torch" in absent:
         return "this Python has no torch; name one that has: PYTHON=... benchmarks/on_gpu.sh"
@@ -262,7 +261,7 @@ def missing(dry: bool) -> str:
 
 
 def perform(run: Run, chosen: dict[str, Stage]) -> list[dict[str, Any]]:
-    """Run the stages one after another; one entry of the summary for each."""
+    """Run the stages; returns one summary entry each."""
     entries = []
     for name, stage in chosen.items():
         entry: dict[str, Any] = {"stage": name, "status": "ok"}
@@ -281,7 +280,7 @@ def perform(run: Run, chosen: dict[str, Stage]) -> list[dict[str, Any]]:
 
 
 def line_of(entry: dict[str, Any]) -> str:
-    """One line for a person."""
+    """One line of text for a stage."""
     line = f"{entry['stage']:22} {entry['status']:8} {entry['seconds']:6.1f} s"
     if "file" in entry:
         line += f"  {entry['bytes'] / 1e3:7.1f} KB  a step {(entry['step_median_ns'] or 0) / 1e6:8.2f} ms"

@@ -1,15 +1,15 @@
-"""Our figures beside those of other tools, for every recording in a folder. Every difference above 0.5 % is explained.
+"""Compares our figures with those of other tools for every recording in a folder, and explains differences above 0.5 %.
 
-Two peers: HolisticTraceAnalysis, which reads the recordings here, and the reports of TraceLens that lie beside a recording
-(`gpu_timeline`, `ops_summary`, `unified_perf_summary`, as CSV files or as sheets of an .xlsx file).
+Two tools: HolisticTraceAnalysis, which reads the recordings here, and reports of TraceLens stored beside a recording
+(`gpu_timeline`, `ops_summary`, `unified_perf_summary`, as CSV files or sheets of an .xlsx file).
 
-An explanation is a difference of definition, and it is checked: it appears only if our figure, taken by the peer's definition,
-agrees within 0.5 %. A difference that no known definition accounts for is marked UNEXPLAINED, and the exit code is 1.
+An explanation is a different definition. It is checked: it is used only if our figure, computed by the other tool's definition,
+agrees within 0.5 %. Other differences are marked UNEXPLAINED, and the exit code is 1.
 
     python benchmarks/peers.py FOLDER [FOLDER ...] [--no-hta] [--only WORD] [--json peers.json]
     python benchmarks/peers.py FOLDER --ahead     # recordings whose host runs ahead: our pace and the oracle's
 
-The output is Markdown, as docs/peers.md has it.
+The output is Markdown, as in docs/peers.md.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Sheet = list[dict[str, str]]
 
 @dataclass(frozen=True)
 class Row:
-    """One figure of one recording. `why` says why the two differ; "" where they do not."""
+    """One figure of one recording. `why`: the explanation of a difference, or ""."""
 
     recording: str
     peer: str
@@ -78,7 +78,7 @@ class Row:
 
     @property
     def agrees(self) -> bool:
-        """Within 0.5 %; times, within a microsecond as well."""
+        """Whether they agree within 0.5 % or, for times, one microsecond."""
         return abs(self.difference) <= LIMIT or (self.unit == "ms" and abs(self.ours - self.theirs) <= 0.001)
 
 
@@ -87,7 +87,7 @@ Variant = tuple[str, Callable[[], float]]  # a difference of definition, and our
 
 
 def compared(recording: str, peer: str, figure: str, unit: str, ours: float, theirs: float, variants: list[Variant]) -> Row:
-    """`ours` and `theirs` with the first of the differences of definition that makes them agree."""
+    """`ours` and `theirs` with the first definition that makes them agree."""
     found = Row(recording, peer, figure, ours, theirs, unit, "")
     if found.agrees:
         return found
@@ -101,12 +101,12 @@ def compared(recording: str, peer: str, figure: str, unit: str, ours: float, the
 
 
 def union_ns(trace: Trace, mask: Column) -> int:
-    """How long each device is busy with the work of the mask, summed over devices."""
+    """Busy time of the masked work, summed over devices."""
     return sum(_intervals(trace, mask & (trace.device.device == device)).total_ns for device in _devices(trace, mask))
 
 
 def gaps_ns(trace: Trace, mask: Column) -> int:
-    """The time between the first and the last work of the mask that none of it covers, summed over devices."""
+    """Time between the first and last masked work that is not covered by it, summed over devices."""
     total = 0
     for device in _devices(trace, mask):
         busy = _intervals(trace, mask & (trace.device.device == device))
@@ -115,7 +115,7 @@ def gaps_ns(trace: Trace, mask: Column) -> int:
 
 
 def exposed_ns(trace: Trace, mask: Column, hidden_by: Column) -> int:
-    """Communication of the mask during which the device runs nothing of `hidden_by`."""
+    """Time of masked communication during which the device runs nothing of `hidden_by`."""
     sends = communication_kernels(trace) & mask
     total = 0
     for device in _devices(trace, sends):
@@ -134,7 +134,7 @@ def _devices(trace: Trace, mask: Column) -> list[int]:
 
 
 def op_times(trace: Trace, mask: Column) -> dict[str, float]:
-    """Nanoseconds of the work that each op launched itself, by the op's name."""
+    """Nanoseconds of work that each op launched directly, by op name."""
     rows = work_rows(trace)
     rows = rows[mask[rows]]
     op = op_of(trace)[rows]
@@ -147,7 +147,7 @@ def op_times(trace: Trace, mask: Column) -> dict[str, float]:
 
 
 def reports(path: Path) -> dict[str, Sheet]:
-    """The sheets beside a recording, by name; empty where there are none."""
+    """The sheets beside a recording, by name; empty if there are none."""
     stem = path.name.partition(".json")[0]
     folders = [folder for folder in sorted(path.parent.glob("*perf_report_csvs")) if folder.name.startswith(stem)]
     for folder in [*folders, path.parent / "perf_csvs"]:
@@ -248,12 +248,12 @@ def _in_ms(variants: list[Variant]) -> list[Variant]:
 
 
 def launched(trace: Trace) -> Column:
-    """A mask of the work whose launching call was recorded."""
+    """A mask of work with a recorded launch call."""
     return np.asarray(trace.device.is_work & (trace.device.launch != NONE))
 
 
 def _ops(sheets: dict[str, Sheet], name: str, trace: Trace, has_captures: bool) -> Iterator[Row]:
-    """Time by op, of those with at least 1 % of the GPU time."""
+    """Time by op, for ops with at least 1 % of the GPU time."""
     theirs: dict[str, float] = {}
     for line in sheets.get("ops_summary", []):
         theirs[line["name"]] = theirs.get(line["name"], 0.0) + 1e3 * float(line["total_direct_kernel_time_sum"])
@@ -350,7 +350,7 @@ class _ReportedCall:
         return [(shape, prod(shape) * size) for shape, size in zip(self.shapes, self.sizes, strict=False) if shape and size]
 
     def flops_there(self) -> dict[str, float]:
-        """What their definitions give for one call, by what is different about them."""
+        """FLOPs of one call by their definitions, with the difference in words."""
         wide = [shape for shape, _ in self.tensors if len(shape) > 1]
         if self.op == "addmm" and len(wide) >= 2:
             product = 2 * prod(wide[-2]) * wide[-1][-1]
@@ -358,7 +358,7 @@ class _ReportedCall:
         return {}
 
     def bytes_there(self) -> dict[str, float]:
-        """As `flops_there`."""
+        """Bytes of one call by their definitions, with the difference in words."""
         tensors = self.tensors
         if not tensors:
             return {}
@@ -412,7 +412,7 @@ class _ReportedCall:
 
 
 def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
-    """Its breakdown of the GPU's time, and how much computation overlaps communication."""
+    """Its breakdown of GPU time, and the overlap of computation with communication."""
     from hta.trace_analysis import TraceAnalysis
 
     logging.disable(logging.CRITICAL)
@@ -476,7 +476,7 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
 
 
 def _within_rounding(theirs: float, ours: float, most: float) -> float:
-    """`theirs`, if `ours` differs from it by no more than rounding can make."""
+    """`theirs` if the difference can be rounding."""
     return theirs if abs(ours - theirs) <= most else ours
 
 
@@ -495,7 +495,7 @@ def figure_text(value: float) -> str:
 
 
 def print_rows(rows: list[Row], all_rows: bool) -> None:
-    """How many figures agree, by peer and kind; then each that differs, with the number of its reason; then the reasons."""
+    """Print how many figures agree, the differences with reason numbers, and the reasons."""
     kinds: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         kinds.setdefault((row.peer, row.figure.partition(" of ")[0]), []).append(row)
@@ -517,7 +517,7 @@ def print_rows(rows: list[Row], all_rows: bool) -> None:
 
 
 def ahead(name: str, path: Path, trace: Trace) -> dict[str, Any] | None:
-    """Pace and GPU time of a recording whose host runs ahead, ours and the oracle's; None for any other."""
+    """Our and the oracle's pace and GPU time if the host runs ahead; else None."""
     of = pace(trace)
     if of is None or of.device_ns is None:
         return None

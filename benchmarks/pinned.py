@@ -1,12 +1,11 @@
-"""What pinning a batch of images costs here, and what copying it to the virtual device takes.
+"""Measures pinning a batch of images on this machine, and copies to the virtual device.
 
     python benchmarks/pinned.py
 
-First table: `Tensor.pin_memory` of float32 images, for the first time (memory is got from the system and locked) and from
-the cache, in one thread as in a loader's pin-memory thread; the memory locked is read from the system. Beside it what the
-emulator study measured for that thread's copies (Summer of Reproducibility 2023); they depend on the machine's memory.
-Second table: host-to-device copies on the virtual timeline against the study's lines, from a recording without copies and
-from any that `--trace` names.
+First table: `Tensor.pin_memory` of float32 images, the first time (memory is allocated and locked) and from the cache, in one
+thread as in a loader's pin-memory thread. Locked memory is read from the system. The reference is the emulator study (Summer
+of Reproducibility 2023), whose figures depend on its machine. Second table: host-to-device copies on the virtual timeline
+against the study's figures, from a recording without copies and from any that `--trace` names.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ REPEATS = 7
 
 
 def locked_bytes() -> int | None:
-    """VmLck of this process; None where the system does not tell."""
+    """VmLck of this process; None if the system does not report it."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -45,7 +44,7 @@ def locked_bytes() -> int | None:
 
 
 def pinning(images: int) -> dict[str, Any]:
-    """ms to pin a batch, first and from the cache, and to copy it within unpinned memory."""
+    """ms to pin a batch (first, from the cache), and to copy it in unpinned memory."""
     batch = torch.ones(images, *IMAGE)
     host_memory().empty_cache()
     before = locked_bytes()
@@ -73,7 +72,7 @@ def pinning(images: int) -> dict[str, Any]:
 
 
 def copying(transfers: CopyCosts, images: int) -> dict[str, Any]:
-    """ms of the batch's copy to the device, pinned and pageable, and where the figures come from."""
+    """ms of the batch's copy to the device, pinned and pageable, and the origin of the figures."""
     size_bytes = images * 3 * 224 * 224 * 4
     facts: dict[str, Any] = {"images": images}
     for name, pinned in (("pinned", True), ("pageable", False)):

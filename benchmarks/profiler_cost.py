@@ -1,10 +1,10 @@
-"""What torch.profiler takes of the host per event: where `_PRIOR` in traces/combining/profiler_cost.py comes from.
+"""Measures torch.profiler's host time per event, the origin of `_PRIOR` in traces/combining/profiler_cost.py.
 
     python benchmarks/profiler_cost.py [--rounds 8]         # on a GPU, simulated or real; on a CPU without launches
 
-Loops of one tiny call are timed with and without the profiler, with the options of `trace record`. The difference per call is
-printed: the fastest of each round, and of these the median. For a module it includes the recorder's own wrapper, which is there
-in profiled steps alone.
+Loops of one tiny call are timed with and without the profiler, with the options of `trace record`. Printed is the difference
+per call: the median over rounds of each round's fastest loop. For a module it includes the recorder's wrapper in profiled
+steps.
 """
 
 from __future__ import annotations

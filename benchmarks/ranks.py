@@ -1,11 +1,11 @@
-"""What many ranks on one machine cost: the seconds until all train, and the memory of all of them together.
+"""Measures start-up time and total memory of many ranks on one machine.
 
     python benchmarks/ranks.py --ranks 8 64 [--json results.json] [-- examples/train_ddp.py --steps 4 ...]
 
-Runs `trace replay --nproc N --clock virtual` on the bundled P100 and looks at its processes (/proc, so on Linux only) four
-times a second or, where that takes long, for a fifth of the time. A page that n processes share counts as 1/n for each of
-them in PSS, so the sum is what the machine must hold; of RSS every process counts all. Shown is the moment of the highest
-PSS, with the least and the most memory that one process had for itself alone.
+Runs `trace replay --nproc N --clock virtual` on the bundled P100 and samples its processes in /proc (Linux only), four times a
+second or for at most a fifth of the time. PSS counts a page shared by n processes as 1/n in each, so the sum is the memory that
+the machine needs. RSS counts shared pages fully. Shown is the moment of the highest PSS, with the smallest and largest private
+memory of a process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MIB = 1 << 20
 
 @dataclass
 class Memory:
-    """Of some processes at one moment, in bytes."""
+    """Memory of some processes at one moment, in bytes."""
 
     pss: int = 0
     rss: int = 0
@@ -54,7 +54,7 @@ class Result:
 
 
 def descendants(root: int) -> list[int]:
-    """The processes that `root` has started, and those that they have."""
+    """All descendants of the process `root`."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -71,7 +71,7 @@ def descendants(root: int) -> list[int]:
 
 
 def memory_of(processes: list[int]) -> Memory:
-    """Their memory by the kernel's own count (smaps_rollup)."""
+    """Their memory from the kernel's smaps_rollup."""
     memory = Memory()
     for process in processes:
         try:
@@ -88,7 +88,7 @@ def memory_of(processes: list[int]) -> Memory:
 
 
 def measure(ranks: int, script: list[str]) -> Result:
-    """Run it. Raises RuntimeError with what it said if it fails."""
+    """Run it. Raises RuntimeError with its output if it fails."""
     options = ["--trace", "p100-no-cudnn", "--nproc", str(ranks), "--clock", "virtual"]
     command = [sys.executable, "-m", "tui.cli", "replay", *options]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,16 +1,15 @@
-"""What recording costs: the time of a training step bare, recorded in the phase grain and in the kernel grain, and under
-a bare torch.profiler with the recorder's options.
+"""Measures recording overhead: a training step bare, at phase grain, at kernel grain, and under a bare torch.profiler.
 
     python benchmarks/record_overhead.py --device cpu --model resnet18 --batch-size 2 --image-size 64 [--json overhead.json]
     python benchmarks/record_overhead.py --on p100-no-cudnn --model resnet18 --batch-size 128
 
-The four run in turn, once a round, each in a process of its own (timed_training.py). A ratio is taken within a round, and its
-median over the rounds is printed: by the clock, and by the time that the process kept processors busy. Also printed: what the
-recorder counted as its own, and the size of a kernel-grained file for 10 steps. Where other work makes processes hard to
-compare, the lines of `steps in turn` are the finer measure: steps of one process, recorded and not (alternating_steps.py).
+The four variants run in turn, each in its own process (timed_training.py). Printed are medians of ratios within a round, in
+wall time and in processor time, the overhead that the recorder counted, and the size of a kernel-grain file for 10 steps. If
+other load disturbs the comparison, `steps in turn` is more exact: steps of one process, recorded and not
+(alternating_steps.py).
 
-Bounds: phase grain at most 1 % of a step; kernel grain at most 5 % over a bare torch.profiler; 10 steps of ResNet-50 at
-most 400 KB.
+Bounds: phase grain at most 1 % of a step; kernel grain at most 5 % over a bare torch.profiler; 10 steps of ResNet-50 at most
+400 KB.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ Times = dict[str, list[int]]
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: which steps of which run, over which steps of which other run."""
+    """A table line: steps of one run divided by steps of another."""
 
     what: str
     mode: str
@@ -68,7 +67,7 @@ ROWS = (
 
 
 class Bench:
-    """Runs the workload in each of the four ways; keeps the last recordings in `folder`."""
+    """Runs the workload in all four variants; keeps the last recordings in `folder`."""
 
     def __init__(self, folder: Path, words: list[str], on: str | None) -> None:
         self.folder = folder
@@ -105,12 +104,12 @@ class Bench:
 
 
 def ratios(rounds: list[dict[str, Times]], row: Row, clock: str) -> list[float]:
-    """One per round: median step over median step."""
+    """One ratio of median steps per round."""
     return [median(times[row.mode][clock][row.steps]) / median(times[row.base][clock][row.base_steps]) for times in rounds]
 
 
 def counted_share(trace: Trace) -> float:
-    """What the recorder itself says that it took of a step."""
+    """Share of a step that the recorder reports as its overhead."""
     cost = trace.run_of(trace.ranks[0]).recorder
     return cost.overhead_share if cost is not None else 0.0
 
@@ -143,7 +142,7 @@ def measure(bench: Bench, count: int) -> dict[str, Any]:
 
 
 def alternating(words: list[str], seconds: float, folder: Path) -> list[dict[str, Any]]:
-    """Recorded over bare within one process, without and with torch.profiler around both."""
+    """Recorded over bare in one process, with and without torch.profiler."""
     out = folder / "alternating.json"
     found = []
     for more in ([], ["--profile"]):
@@ -155,7 +154,7 @@ def alternating(words: list[str], seconds: float, folder: Path) -> list[dict[str
 
 
 def imported_size(traces: Path) -> dict[str, int] | None:
-    """What a real V100's ResNet-50 takes for 10 steps, by its share; None if the recordings are not there."""
+    """File size of a real V100 ResNet-50 for 10 steps; None if the recordings are missing."""
     source = traces / "v100_resnet50_workers0.json.gz"
     if not source.exists():
         return None

@@ -1,18 +1,18 @@
-"""How good recordings are: programs on the simulated CUDA device of tests/cuda, against what the device says that it did.
+"""Compares recordings with the log of the simulated CUDA device of tests/cuda.
 
     make build/simulated_device/with_device
     .venv-cuda/bin/python -m benchmarks.recorder build/simulated_device/with_device
 
-Each program is recorded at both grains, and each recording is replayed by its own clock. Columns:
+Each program is recorded at both grains, and each recording is replayed with `--clock recorded`. Columns:
 
-    log, trace, correct   device work launched in profiled steps: in the device's log, in the recording, and recorded right in
-                          every column (times to 2 us, name, device, stream, graph, op, step, phase)
-    phases                kernel grain: work that is in the phase that the program noted; phase grain: the largest error of a
-                          phase's median time between its events, against the log
+    log, trace, correct   device work of profiled steps: in the device's log, in the recording, and recorded correctly in every
+                          column (times to 2 us, name, device, stream, graph, op, step, phase)
+    phases                kernel grain: work in the phase that the program noted; phase grain: the largest error of a phase's
+                          median time between its events, against the log
     step, busy            the replay against the recording: median step, GPU busy time of a step
     matched               GPU time of the replay that was matched op by op
-    cost                  processor time of the program's thread for a clean step of the recorded run, less that of a run
-                          without recorder (medians); it depends little on what else the machine does
+    cost                  processor time of the program's thread per clean step, minus that of a run without recorder (medians);
+                          hardly depends on other load
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""What recording at phase grain costs a step: by the clock, by the processor's time, and as the recorder itself reports it.
+"""Measures recording overhead per step at phase grain: wall time, processor time, and the recorder's own report.
 
     python benchmarks/recording_cost.py [--rounds 5] [--json FILE]      # on a GPU, simulated or real; else on the CPU
 
-Each program runs bare and recorded in turn, each time in a process of its own. In one process, with the recorder's patches
-put on and taken off, the cost seems half as large: the interpreter does not optimize calls of functions that keep changing.
-A round's cost is the difference between the two runs in the median step; the median of the rounds is printed, with their
-quartiles. The time that a step spends on other work of the host ("5 ms") is measured in the step and not compared.
+Each program runs bare and recorded in turn, each time in its own process. In one process with removable patches the overhead
+would look half as large, because the interpreter does not optimize calls of functions that keep changing. Printed is the
+difference of the median steps: median over rounds, and quartiles. Other host work in a step ("5 ms") is measured and excluded.
 
-Bounds, in microseconds per step: 50, and 0.5 for each call of a module. What the recorder reports must be within a third of
-what the clock shows, or within 0.2 % of the step. On a machine that does other work as well, look at the processor's time: it
-is that of the script's thread.
+Bounds, in microseconds per step: 50, and 0.5 for each module call. The recorder's report must be within a third of wall time,
+or within 0.2 % of the step. On a busy machine, use processor time: it is that of the script's thread.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ FILLED_MS = (1, 5, 30, 100)
 
 @dataclass(frozen=True)
 class Program:
-    """A training loop: so many modules in a row, and so much other work of the host in each step."""
+    """A training loop: a number of modules, and a time of other host work per step."""
 
     name: str
     modules: int
@@ -61,7 +59,7 @@ PROGRAMS = (
 
 @dataclass(frozen=True)
 class Cost:
-    """A program's figures. All costs are in microseconds per step."""
+    """A program's figures, in microseconds per step."""
 
     name: str
     module_calls: int
@@ -78,13 +76,13 @@ class Cost:
 
     @property
     def is_honest(self) -> bool:
-        """Whether the report is as near to the clock as it must be."""
+        """Whether the recorder's report is close enough to wall time."""
         apart_us = abs(self.reported_us - self.clock_us)
         return apart_us <= max(CLOSE_SHARE * self.clock_us, CLOSE_OF_STEP * self.step_us)
 
 
 def step_of(program: Program) -> Callable[[], int]:
-    """The program's training step; it returns how long the other work took, in ns."""
+    """The program's training step; returns the time of the other work (ns)."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     layers: list[nn.Module] = [nn.Linear(16, 16) if i % 2 == 0 else nn.Identity() for i in range(max(program.modules - 1, 1))]
     model = (nn.Sequential(*layers) if program.modules > 1 else layers[0]).to(device)
@@ -123,7 +121,7 @@ def train(program: Program, out: Path) -> None:
 
 
 def measured(number: int, rounds: int, folder: Path) -> Cost:
-    """The program's cost. Raises RuntimeError if it fails."""
+    """The program's overhead. Raises RuntimeError if it fails."""
     program, out, recording = PROGRAMS[number], folder / "times.json", folder / "run.msgpack"
     words = [__file__, "--train", str(number), "--out", str(out)]
     clock, processor, reported, steps = [], [], [], []

@@ -1,4 +1,4 @@
-"""What `trace report` costs: a made-up recording of a million events and its twin become a page.
+"""Measures `trace report` on a generated recording of a million events and a copy of it.
 
 python benchmarks/report.py [--events 1000000] [--json report.json]
 """

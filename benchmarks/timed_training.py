@@ -1,9 +1,9 @@
-"""Trains a ResNet on one batch and writes how long each step took: the workload of record_overhead.py, and a script like any.
+"""Trains a ResNet on one batch and writes the time of each step. Workload of record_overhead.py.
 
 python timed_training.py times.json --model resnet50 --steps 20 --profile-from 14 --profile-steps 5
 
-Each step ends with reading the loss, so that the host's time is the whole step's. With --profile-from the script profiles
-itself, with the options that `trace record` uses.
+Each step ends with reading the loss, so host time covers the whole step. With --profile-from the script profiles itself with
+the options of `trace record`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""The timeline app on large traces: how long until there is a picture, and how long a frame takes.
+"""Measures the timeline app on large traces: time to the first picture, and time per frame.
 
-The traces are made up: 24 streams with kernels and copies and 8 rows of host calls, as a busy machine with 8 GPUs has. Prints,
-for one trace and for two laid over each other: the time from starting a process (Python, numpy and textual included) on a
-saved trace file to the first picture, and the median and slowest time of a frame (32 lanes, 200 columns, kernels compared with
-their counterparts) over many zooms and places, arithmetic and styled lines included. Each frame is drawn three times from
-nothing: "slowest" is the slowest of all these, "at rest" the slowest of the frames' middle times, in which a neighbour that
-disturbs one drawing does not count, and "GC" what of the slowest was Python's garbage collection. Times are CPU times, but for
-the first picture, so that neighbours on the machine count less: of that the CPU time is told beside it, which is what an idle
-machine would take at most.
+The traces are generated: 24 streams with kernels and copies and 8 rows of host calls, like a machine with 8 GPUs. For one
+trace and for two aligned traces it prints the time from process start (Python, numpy and textual included) to the first
+picture, and the median and slowest time of a frame (32 lanes, 200 columns, with comparison) over many zooms and places. Each
+frame is drawn three times from scratch. "slowest" is the slowest of all, "at rest" the slowest of the frames' middle times,
+"GC" the garbage collection in the slowest. Frame times are CPU times. The first picture is wall time, with its CPU time
+beside it.
 
     python benchmarks/timeline.py [--events 1000000 10000000] [--first-picture-events 1000000] [--json timeline.json]
 """
@@ -46,7 +44,7 @@ STEP_NS = 150_000_000
 
 
 def made_up(events: int, seed: int) -> Trace:
-    """A trace of so many spans: three quarters of them on the streams, each busy for four fifths of the time."""
+    """A trace with this many spans: three quarters on the streams, each busy for four fifths of the time."""
     random = np.random.default_rng(seed)
     trace = Trace(devices=[Device(0, index, "made up") for index in range(DEVICES)])
     names = [trace.strings.add(name) for name in KERNELS]
@@ -105,7 +103,7 @@ def frames(scene: Scene) -> tuple[list[list[float]], dict[float, float]]:
 
 
 def frame_s(window: Window) -> float:
-    """One frame of all lanes from nothing: no part of an earlier one is used."""
+    """Draw one frame of all lanes from scratch."""
     from tui.view.timeline.palette import palette_of
     from tui.view.timeline.timeline import (
         strip_of,  # not at the top: the first picture is timed with textual still to be imported
@@ -119,7 +117,7 @@ def frame_s(window: Window) -> float:
 
 
 def first_picture(paths: list[str]) -> tuple[float, float]:
-    """Seconds until the app, started for this, has drawn lanes, and of these its CPU time. The child prints both."""
+    """Seconds until a new app process has drawn lanes, and its CPU seconds."""
     start = time.time()
     done = subprocess.run([sys.executable, __file__, "--child", *paths], capture_output=True, text=True, check=True)
     end, cpu_s = done.stdout.splitlines()[0].split()

@@ -1,9 +1,9 @@
-"""Writes what the library's networks are, as workload signatures: parameters, modules and inputs of 36 torchvision models.
+"""Writes the workload signatures of the library's 36 torchvision networks: parameters, modules and inputs.
 
     python benchmarks/torchvision_networks.py > traces/library/torchvision_networks.json
 
-Needs torch and torchvision; models are made on the meta device. The optimizer is that of the measurements in the library (SGD),
-and batch 1 is one image of 3x224x224 floats with one int64 target.
+Needs torch and torchvision; models are made on the meta device. The optimizer is that of the library's measurements (SGD).
+Batch 1 is one image of 3x224x224 floats with one int64 target.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Import and file figures, per real recording: sizes, and times beside what they are judged by.
+"""Measures import time and file size for real recordings.
 
-Prints, for each recording: the size of its .json.gz over that of its trace file; the time to import (decompressed JSON to
-Trace) over that of `orjson.loads` on the same bytes, the garbage collector off in both, alternating in one run; the time to
-load the trace file; and, with --hta, how long Holistic Trace Analysis takes to parse the same recording.
+Prints, per recording: the size of its .json.gz over that of its trace file; import time (decompressed JSON to Trace) over the
+time of `orjson.loads` on the same bytes, both without garbage collection and alternating in one run; the time to load the
+trace file; and with --hta the time that Holistic Trace Analysis takes to parse the recording.
 
-With --stacks instead, for each recording that has call stacks: how large its trace file is without them, with them as
-`trace record --stacks` folds them, and with every call.
+With --stacks instead, for recordings with call stacks: file size without stacks, with stacks folded as by
+`trace record --stacks`, and with every call.
 
     python benchmarks/trace_file.py --traces ../shared/traces [--all] [--runs 5] [--hta] [--json trace_file.json]
     python benchmarks/trace_file.py --traces ../shared/traces --all --stacks
@@ -45,7 +45,7 @@ TRAINING = (
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long `work` takes with the collector off; what it returned is dropped outside the measurement."""
+    """Time of `work` without garbage collection; dropping its result is not measured."""
     gc.collect()
     gc.disable()
     try:
@@ -92,7 +92,7 @@ def measure(path: Path, runs: int, folder: Path, hta: bool) -> dict[str, Any]:
 
 
 def with_stacks(path: Path, folder: Path) -> dict[str, Any] | None:
-    """Calls and bytes without stacks, folded and in full; None where the recording has none."""
+    """Calls and bytes without stacks, folded and in full; None if there are no stacks."""
     content = orjson.loads(gzip.decompress(path.read_bytes()))
     events = content if isinstance(content, list) else content["traceEvents"]
     whole = read_kineto_bytes(orjson.dumps(content), path.name)

@@ -1,4 +1,4 @@
-"""GPT-2 small and ViT-B/16 in plain torch.nn, as benchmarks train them: the published sizes, random weights.
+"""GPT-2 small and ViT-B/16 in plain torch.nn, in the published sizes with random weights.
 
 model = GPT2()                          # 124 million parameters
 model(torch.zeros(4, 1024, dtype=torch.int64)).shape        # (4, 1024, 50257)

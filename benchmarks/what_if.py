@@ -1,12 +1,12 @@
-"""How wrong predictions are: the table of docs/what_if.md, whose protocol was written before.
+"""Measures the errors of predictions: the table of docs/what_if.md.
 
     python benchmarks/what_if.py ../shared/published ../shared/traces [--rows gpu,links,...] [--json what_if.json]
 
 Rows: `gpu` (other GPUs), `unseen` (their tables hidden), `network` (other networks on the V100), `batch`, `networks_batch`,
-`folds` (the same, with what was fitted to networks chosen by others), `other_boards` (the same elsewhere), `forward` (a public
-model's forward pass at other batches), `links` (all-reduce), `dataparallel`. Everything is asked of the product's own commands;
-truths are read from the folder of published measurements. `network`, `networks_batch` and `dataparallel` run torchvision's
-models and need it installed (`--python` names an interpreter that has it), some seconds for each network and batch.
+`folds` (the same, with constants chosen by other networks), `other_boards` (the same on other GPUs), `forward` (a public
+model's forward pass at other batches), `links` (all-reduce), `dataparallel`. Predictions use the product's commands;
+measurements are read from the folder of published ones. `network`, `networks_batch` and `dataparallel` need torchvision
+(`--python` names an interpreter that has it) and take some seconds per network and batch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _LAUNCHED_MS = 0.02  # shorter rows of the labels are calls that launch nothing:
 
 @dataclass
 class Case:
-    """One prediction beside its truth, in any unit."""
+    """One prediction and its measurement, in any unit."""
 
     name: str
     predicted: float
@@ -93,7 +93,7 @@ class Row:
 
 
 def command(*words: str) -> dict[str, Any]:
-    """Run `trace WORDS --json` and return what it prints."""
+    """Run `trace WORDS --json` and return its output."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         code = run_command([*words, "--json"])
@@ -120,7 +120,7 @@ def models(published: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
 
 
 def whole_ms(published: Path) -> dict[tuple[str, str], tuple[float, int]]:
-    """What each (run, GPU) took as a whole, and how many layers it has."""
+    """Total time of each (run, GPU), and its number of layers."""
     found = {}
     for row in rows_of(published / "neusight_labels_e2e.csv.gz"):
         facts = json.loads(row["json"])

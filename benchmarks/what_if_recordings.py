@@ -1,11 +1,11 @@
-"""Recordings as they would be of programs of which only whole times were published: the ops of a replay, with those times.
+"""Builds recordings of programs of which only total times were published: the ops of a replay with those times.
 
     ops = ops_of(load("resnet18.msgpack"))                                  # one step of a replay of that network
     trace = training_recording(ops, "Tesla V100-PCIE-32GB", workload, (9.1e6, 28.1e6), (4.2e6, 8.5e6))
 
-The ops, their shapes and how the time divides among them are those of the replay; how long each part of a step took is what
-was measured. In a part that waits for the GPU, kernels are as long as to fill it; in one that the host bounds they keep their
-times. The host launches at an even pace, which is given, as a recording would hold it.
+Ops, shapes and the division of time among them are those of the replay. The length of each phase is the measured one. If a
+phase waits for the GPU, kernels are scaled to fill it; if the host limits it, they keep their times. The host launches at the
+given, even pace.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HOST_BOUND = 1.2  # a part that takes at most so many times as long as the host
 
 @dataclass(frozen=True)
 class RecordedOp:
-    """One op with GPU work: what all its kernels took."""
+    """One op and the total time of its kernels."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
@@ -37,7 +37,7 @@ class RecordedOp:
 
 
 def ops_of(trace: Trace) -> list[RecordedOp]:
-    """The ops of a trace's last whole step, in the order of their launches; those without shapes are left out."""
+    """The ops of a trace's last whole step, in launch order, without those that lack shapes."""
     calls, steps = calls_of(trace), launch_steps(trace)
     device = trace.device
     rows = np.flatnonzero(device.is_work & (steps == steady_steps(trace)[-1]))
