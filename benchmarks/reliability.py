@@ -1,7 +1,7 @@
-"""What happens when things go wrong: damaged and hostile files, signals, full disks, few descriptors, odd scripts.
+"""Tests failures: damaged and hostile files, signals, full disks, few descriptors, odd scripts.
 
 Runs seeded campaigns against the library (in processes with a memory limit and a time limit per file) and against the
-commands, and prints a table of what was tried and what came of it; docs/reliability.md is that table.
+commands, and prints a table of the results, which is docs/reliability.md.
 
     python benchmarks/reliability.py [--quick] [--seed 1] [--only NAME] [--write docs/reliability.md]
 
@@ -208,7 +208,7 @@ def _written(folder: Path, name: str, data: bytes) -> Path:
 
 
 def raw_mutations(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """Bytes changed, cut out, doubled or swapped anywhere in a file"""
+    """Bytes changed, removed, doubled or swapped anywhere in a file"""
     save(training(steps=3), folder / "sound")
     whole = (folder / "sound").read_bytes()
     files = []
@@ -230,7 +230,7 @@ def raw_mutations(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def sealed_mutations(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """Content changed under right checksums"""
+    """Content changed, with matching checksums"""
     trace = training(steps=3)
     contents = [*text_items(trace), *number_items(trace)]
     files = []
@@ -248,7 +248,7 @@ _ODD_NUMBERS = (1 - 2**62, -(2**31), -2, -1, 0, 1, 2**15, 2**31 - 1, 2**53 + 1, 
 
 
 def extreme_numbers(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """Numbers of any size in any column and in the header, written as far as the checks let them"""
+    """Numbers of any size in any column and in the header, if the checks allow writing them"""
     row, files = Row(""), []
     for number in range(40 if quick else 200):
         trace = training(steps=3)
@@ -289,7 +289,7 @@ def small_and_costly(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def hostile_recordings(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """A profiler's JSON with events all at one time, as many threads, names, steps; nested, cut, unquoted"""
+    """Profiler JSON with simultaneous events, many threads, names or steps; nested, truncated, unquoted"""
     row = Row("")
     for number, (name, data) in enumerate(recordings(events=2_000 if quick else 5_000)):
         if quick and number % 5:
@@ -304,7 +304,7 @@ def hostile_recordings(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def strange_names(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """Escape sequences, markup and control characters in every text of a trace, through every output"""
+    """Escape sequences, markup and control characters in every text of a trace, for every output"""
     trace = training(steps=2)
     shapes = set(trace.host.shapes.tolist())
     trace.strings.texts[:] = [
@@ -344,7 +344,7 @@ def strange_names(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def closed_pipes(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """stdout a pipe that nobody reads, a full device, or closed; stderr closed; stdin closed"""
+    """stdout is an unread pipe, a full device, or closed; stderr closed; stdin closed"""
     save(training(steps=3), folder / "a.msgpack")
     row = Row("")
     for words in (["info", "a.msgpack"], ["diff", "a.msgpack", "a.msgpack", "--json"], ["view", "a.msgpack"], ["--help"]):
@@ -366,7 +366,7 @@ def closed_pipes(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def full_disks(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """Files that may grow to k bytes only, for many k; a full device and folders that are not there as outputs"""
+    """Files limited to k bytes, for many k; a full device or missing folders as outputs"""
     save(training(steps=3), folder / "a.msgpack")
     (folder / "r.json").write_bytes(next(data for name, data in recordings(200) if name == "names"))
     row = Row("")
@@ -417,7 +417,7 @@ def few_descriptors(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def several_writers(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """Several imports, and several exports, that write one file at once"""
+    """Several imports or exports that write the same file at once"""
     save(training(steps=3), folder / "a.msgpack")
     (folder / "r.json").write_bytes(next(data for name, data in recordings(2000) if name == "names"))
     row = Row("")
@@ -493,7 +493,7 @@ def _ended(words: list[str], folder: Path, number: signal.Signals, after_s: floa
 
 
 def odd_endings(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """Scripts under replay and record that end by os._exit, execv, abort, kill -9, closed descriptors, daemons, forks"""
+    """Replayed and recorded scripts that end by os._exit, execv, abort, kill -9, closed descriptors, daemons, forks"""
     row = Row("")
     for name, ending in list(ENDINGS.items())[: 1 if quick else None]:
         (folder / "s.py").write_text(SCRIPT.replace('print("done")', ending))
@@ -511,7 +511,7 @@ def odd_endings(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def names_like_ours(folder: Path, chance: random.Random, quick: bool) -> Row:
-    """Scripts and modules beside them that are called like our packages and what they import"""
+    """Scripts, and modules next to them, named like our packages or their imports"""
     row = Row("")
     names = ("traces", "tui", "tracer", "replayer", "trace", "msgpack", "typer")
     for name in names[:1] if quick else names:
@@ -559,37 +559,37 @@ def revealed() -> list[str]:
     facts = json.dumps(told)
     secret = [what for what, text in (("home folder", str(Path.home())), ("folder", name), ("host name", os.uname().nodename))
               if text and len(text) > 3 and text in facts]  # fmt: skip
-    lines = [f"A recording tells of its run: {', '.join(f'`{key}`' for key in sorted(told))}."]
+    lines = [f"A recording stores about its run: {', '.join(f'`{key}`' for key in sorted(told))}."]
     lines.append(f"Threads are named {', '.join(sorted({f'`{thread.name}`' for thread in trace.threads}))}.")
-    lines.append(f"Found in it of this machine: {', '.join(secret) or 'neither home folder, nor folder, nor host name'}.")
+    lines.append(f"Searched for this machine's name and folders; found: {', '.join(secret) or 'nothing'}.")
     return lines
 
 
 def document(rows: Sequence[Row], told: Sequence[str], seed: int) -> str:
     """docs/reliability.md."""
-    lines = ["# What was tried, and what came of it", ""]
+    lines = ["# Reliability tests and their results", ""]
     lines += [f"Written by `python benchmarks/reliability.py --seed {seed} --write docs/reliability.md`. A fault is a"]
-    lines += ["traceback, an exit code other than 2 for trouble, something half-written under a final name, or more memory or"]
-    lines += ["time than stated below.", ""]
+    lines += ["traceback, an exit code other than 2 after an error, a partly written file under its final name, or more memory"]
+    lines += ["or time than stated below.", ""]
     lines += ["| tried | times | what happened | faults |", "|---|---|---|---|"]
     for row in rows:
         happened = "; ".join(f"{count} x {outcome}" for outcome, count in row.outcomes.most_common())
         lines.append(f"| {row.what} | {sum(row.outcomes.values())} | {happened} | {len(row.faults)} |")
     faults = [f"* {row.what}: {fault}" for row in rows for fault in sorted(set(row.faults))[:12]]
-    lines += ["", "## Faults that are left", "", *(faults or ["None."])]
+    lines += ["", "## Remaining faults", "", *(faults or ["None."])]
     if told:
-        lines += ["", "## What a recording reveals of its user", "", *told]
+        lines += ["", "## Data about the user in a recording", "", *told]
     lines += ["", "## Bounds", "", *_BOUNDS]
     return "\n".join(lines) + "\n"
 
 
 _BOUNDS = """\
 * A trace file unpacks to at most 64 MiB + 128 times its size (`traces/format/FORMAT.md`, Limits). At that limit, `trace info`,
-  `trace diff` and `trace view` of files of some hundred kB took up to 35 s on two busy cores, and 0.4 GB.
-* Import of JSON takes at most 2 s of computing and 64 MB per MB of JSON, whatever its shape (measured: 1.6 s where each name
-  has a quotation mark in it, 32 MB for empty lists; recordings as profilers write them take 0.03 s and 5 to 10 MB). Compressed
+  `trace diff` and `trace view` of files of some hundred kB took up to 35 s and 0.4 GB on two busy cores.
+* Import of JSON takes at most 2 s of computing and 64 MB per MB of JSON, whatever its structure (measured: 1.6 s if each name
+  has a quotation mark, 32 MB for empty lists; files written by profilers take 0.03 s and 5 to 10 MB). Compressed
   JSON may have 32 MiB + 64 times the file.
-* `TRACE_UNPACK_LIMIT_MB` lifts both limits of size.""".splitlines()
+* `TRACE_UNPACK_LIMIT_MB` raises both size limits.""".splitlines()
 
 
 def main() -> int:

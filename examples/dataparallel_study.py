@@ -88,7 +88,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class Cell:
-    """One network at one batch size on some GPUs."""
+    """One network at one batch size on a number of GPUs."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -98,7 +98,7 @@ class Cell:
         self.start()
 
     def start(self) -> None:
-        """A new network, the same for the same seed."""
+        """Create a network; the same seed gives the same weights."""
         torch.manual_seed(0)
         net = MODELS[self.args.model](classes=CLASSES, channels=1)
         freeze(net, self.args.trainable)
@@ -108,7 +108,7 @@ class Cell:
         self.optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], lr=self.args.lr)
 
     def batches(self, count: int, epoch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """So many images in the host's memory, each epoch in another order; a last batch that is not full is left out."""
+        """Images in host memory, shuffled each epoch. An incomplete last batch is dropped."""
         images, labels = digits(count, seed=0)
         order, size = torch.randperm(count, generator=torch.Generator().manual_seed(epoch)), self.args.batch_size
         for first in range(0, count - size + 1, size):
@@ -127,7 +127,7 @@ class Cell:
         return loss
 
     def measure(self) -> dict[str, Any]:
-        """Times in milliseconds: medians of steps that run freely, and of as many whose parts are told apart."""
+        """Times in milliseconds: medians of steps that run freely, and of as many with each stage timed."""
         args, meter = self.args, self.meter
         ready = itertools.cycle(list(self.batches(2 * args.batch_size)))
         for _ in range(args.warmup):
@@ -175,7 +175,7 @@ class Cell:
 
 
 def facts(args: argparse.Namespace) -> dict[str, Any]:
-    """What a cell is, told without making its network."""
+    """Describe a cell without creating its network."""
     with torch.device("meta"):
         net = MODELS[args.model](classes=CLASSES, channels=1)
     parameters = list(net.parameters())
@@ -192,7 +192,7 @@ def facts(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def freeze(net: nn.Module, share: float) -> int:
-    """Let only the last tensors learn that hold about `share` of all parameters; returns how many parameters these are."""
+    """Train only the last tensors with about `share` of all parameters; returns their number of parameters."""
     parameters = list(net.parameters())
     wanted, trained = share * sum(p.numel() for p in parameters), 0
     for parameter in reversed(parameters):

@@ -1,10 +1,9 @@
-"""A synthetic image data set whose items cost what real ones cost: each is decoded, cropped, flipped and normalised.
+"""A synthetic image data set that costs as much as a real one: images are decoded, cropped, flipped and normalized.
 
     images = SyntheticImages(length=50_000, classes=10, size=224)
     image, label = images[7]  # (3, 224, 224) float32, and always the same for index 7
 
-Images are stored compressed, as files on a disk would be, and every access decompresses one: DataLoader workers do
-real work.
+Images are stored compressed, and every access decompresses one, so DataLoader workers do real work.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 
 
 class SyntheticImages(Dataset[tuple[Tensor, int]]):
-    """Colour gradients with noise; classes differ by the gradient. `distinct` images are kept and used in turn."""
+    """Color gradients with noise; the gradient depends on the class. `distinct` images are stored and reused."""
 
     def __init__(self, length: int, classes: int = 10, size: int = 224, distinct: int = 64) -> None:
         self.length = length

@@ -1,9 +1,9 @@
-"""Image networks for 224 x 224 pixels and 1000 classes, from a light one that waits for data to a heavy one that never does.
+"""Image networks for 224 x 224 pixels and 1000 classes, from light (waits for data) to heavy (never waits).
 
     NETWORKS["mobilenet_v2"]()(torch.randn(2, 3, 224, 224))   # (2, 1000)
 
-ShuffleNet V2 (Ma et al. 2018) and MobileNet V2 (Sandler et al. 2018) are here, VGG-11 (Simonyan and Zisserman 2014, A) too; the
-others are those of study_models.py and resnet.py. Layers are torchvision's in kind, number and order.
+This file has ShuffleNet V2 (Ma et al. 2018), MobileNet V2 (Sandler et al. 2018) and VGG-11 (Simonyan and Zisserman 2014, A).
+The others are in study_models.py and resnet.py. Layers have torchvision's types, sizes and order.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def vgg11() -> nn.Module:
 def normalised(
     inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1, relu: nn.Module | None = None
 ) -> nn.Sequential:
-    """A convolution without bias, batch normalisation, and a rectifier if one is given."""
+    """A convolution without bias, batch normalization, and an activation if given."""
     convolved = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
     return nn.Sequential(convolved, nn.BatchNorm2d(outputs), *([relu] if relu is not None else []))
 
 
 class InvertedResidual(nn.Module):
-    """MobileNet V2's block: widened by 1x1, filtered per channel, narrowed by 1x1; added to its input where that fits."""
+    """MobileNet V2's block: 1x1 expansion, depthwise filter, 1x1 projection; residual if shapes match."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class MobileNetV2(nn.Module):
 
 
 class ShuffleUnit(nn.Module):
-    """ShuffleNet V2's block: one half of the channels passes, the other is filtered, and both are interleaved."""
+    """ShuffleNet V2's block: half of the channels pass unchanged, the others are filtered, then both are interleaved."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

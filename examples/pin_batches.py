@@ -1,4 +1,4 @@
-"""Copies batches of images into page-locked memory, as a loader with pin_memory=True does, and prints the time by batch size.
+"""Copies batches of images into page-locked memory, like a loader with pin_memory=True, and prints the time by batch size.
 
 python pin_batches.py --batches 64,128,256,512,1024
 """
@@ -13,7 +13,7 @@ import torch
 
 
 def pin_ms(batch: int, size: int, times: int) -> float:
-    """Median milliseconds of a core; the first one allocates and locks the pages that the others use again."""
+    """Median milliseconds on one core. The first copy allocates and locks the pages that the others reuse."""
     images = torch.zeros(batch, 3, size, size)
     found = []
     for _ in range(times + 1):

@@ -3,7 +3,7 @@
     model = resnet50(classes=1000)
     scores = model(torch.randn(2, 3, 224, 224))  # (2, 1000)
 
-Layers have torchvision's names and order, so that its checkpoints fit.
+Layers have torchvision's names and order, so its checkpoints can be loaded.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ResNet(nn.Module):
 
 
 def stage(block: Block, inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
-    """Blocks of one width; the first one takes the stride, and its shortcut is fitted where the shape changes."""
+    """Blocks of one width. The first one has the stride and, if the shape changes, a projection shortcut."""
     outputs = width * block.expansion
     downsample = None
     if stride != 1 or inputs != outputs:

@@ -1,9 +1,9 @@
-"""Images of digits in the shape of MNIST, 1x28x28, drawn rather than downloaded: seven segments, moved, slanted and noisy.
+"""Generated images of digits in the shape of MNIST, 1x28x28: seven segments, moved, slanted and noisy.
 
     images, labels = digits(count=1000, seed=0)      # (1000, 1, 28, 28) from 0 to 1, and (1000,) from 0 to 9
     images = resized(images, 64)                     # (1000, 1, 64, 64): for networks that halve an image five times
 
-They are easier than MNIST, but a network has to learn them.
+They are easier than MNIST, but a network still has to learn them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PLACES = ((4, 7, 8, 20), (4, 15, 8, 11), (4, 15, 17, 20), (13, 16, 8, 20), (13,
 
 
 def digits(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The same for the same seed on every machine."""
+    """Images and labels; the same seed gives the same images on every machine."""
     random = torch.Generator().manual_seed(seed)
     glyphs = torch.zeros(10, 1, 28, 28)
     for glyph, lit in zip(glyphs, _LIT, strict=True):
@@ -35,7 +35,7 @@ def digits(count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def resized(images: Tensor, size: int) -> Tensor:
-    """Square images of another size, interpolated."""
+    """Square images interpolated to another size."""
     if images.shape[-1] == size:
         return images
     return interpolate(images, size=(size, size), mode="bilinear", align_corners=False)

@@ -25,12 +25,12 @@ import resnet
 
 
 def convolution(inputs: int, outputs: int, size: int, stride: int = 1, padding: int = 0) -> list[nn.Module]:
-    """With a bias and a rectifier, as networks had them before batch normalisation."""
+    """A convolution with bias and ReLU, as before batch normalization."""
     return [nn.Conv2d(inputs, outputs, size, stride, padding), nn.ReLU(inplace=True)]
 
 
 class Classifier(nn.Module):
-    """Three linear layers of 4096 on an average of the features, `side` x `side`: the end of AlexNet and VGG."""
+    """Three linear layers of 4096 on averaged features (`side` x `side`): the end of AlexNet and VGG."""
 
     def __init__(self, features: nn.Sequential, channels: int, side: int, classes: int) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def resnet18(classes: int = 1000, channels: int = 3) -> nn.Module:
 
 
 class Fire(nn.Module):
-    """Squeezes the channels, then expands them by 1x1 and by 3x3 convolutions side by side."""
+    """Squeezes the channels, then expands them by parallel 1x1 and 3x3 convolutions."""
 
     def __init__(self, inputs: int, squeezed: int, expanded: int) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ def squeezenet1_0(classes: int = 1000, channels: int = 3) -> nn.Module:
 
 
 class DenseLayer(nn.Module):
-    """Adds 32 channels, made of all those before by a 1x1 and a 3x3 convolution."""
+    """Adds 32 channels, computed from all previous ones by a 1x1 and a 3x3 convolution."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()

@@ -1,24 +1,22 @@
-"""Two data-parallel models that tell what each of their parts takes: one written out of PyTorch's four primitives, and
-`nn.DataParallel` itself.
+"""Two data-parallel models that measure their stages: one written with PyTorch's four primitives, and `nn.DataParallel`.
 
     meter = Meter(gpus=[0, 1])
-    model = PlainDataParallel(net.cuda(), [0, 1], meter)     # or MeteredDataParallel: the same parts
+    model = PlainDataParallel(net.cuda(), [0, 1], meter)     # or MeteredDataParallel: the same stages
     with meter.counting(), meter.timing():
         criterion(model(images), labels).backward()
     meter.parts["replicate"]        # Part(ns=5_912_345, host_bytes=0, peer_bytes=46_756_648)
 
-Six parts move data: `scatter` (the batch), `replicate` (weights and buffers) and `gather` (the outputs) in forward; in
-backward, where autograd turns them round, `gather_backward` scatters the gradient of the outputs and `broadcast_backward`
-adds up the gradients of the weights; and `labels`, which the script copies by itself.
+Six stages move data. In forward: `scatter` (the batch), `replicate` (weights and buffers) and `gather` (the outputs). In
+backward: `gather_backward` scatters the gradient of the outputs, and `broadcast_backward` adds the gradients of the weights.
+`labels` is the script's own copy.
 
 Note [What is counted]
-    Autograd and the primitives both end in the four functions of torch.nn.parallel.comm. There every tensor that comes to lie
-    on another device than before is counted, forward and backward alike, so that the bytes are those that were moved and not
-    those that a formula expects. It shows, say, that freezing layers saves nothing here: autograd hands zeros to
-    `broadcast_backward` for what has no gradient, and they are added up like the rest.
+    Autograd and the primitives use the four functions of torch.nn.parallel.comm. Every tensor that these move to another device
+    is counted, in forward and backward. So the bytes are measured, not calculated. For example, freezing layers saves nothing
+    here: autograd passes zeros to `broadcast_backward` for missing gradients, and these are added like the others.
 
 Note [What is timed]
-    Around each part all GPUs are synchronised. What is left of a step is computation: layers, loss and optimizer.
+    All GPUs are synchronized around each stage. The rest of a step is computation: layers, loss and optimizer.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ _IN_BACKWARD = {"scatter": "gather_backward", "reduce_add_coalesced": "broadcast
 
 @dataclass
 class Part:
-    """What a part took since the meter was reset; bytes that left the host, and bytes from one GPU to another."""
+    """Time and bytes of a stage since the last reset: bytes from the host, and bytes between GPUs."""
 
     ns: int = 0
     host_bytes: int = 0
@@ -50,7 +48,7 @@ class Part:
 
 
 class Meter:
-    """Times and bytes of the parts, added up until `reset`."""
+    """Times and bytes of the stages, summed until `reset`."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
         self.gpus = list(gpus)
@@ -62,14 +60,14 @@ class Meter:
         self.parts = {}
 
     def now_ns(self) -> int:
-        """The time at which all GPUs have done what they were given."""
+        """The time when all GPUs have finished their work."""
         for index in self.gpus:
             torch.cuda.synchronize(index)
         return time.perf_counter_ns()
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """What happens within belongs to this part."""
+        """A context: everything inside belongs to this stage."""
         begun_ns = self.now_ns() if self._timed else 0
         self._open = name
         try:
@@ -81,7 +79,7 @@ class Meter:
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Synchronise around every part; without it the GPUs run freely."""
+        """Synchronize around every stage; otherwise the GPUs run freely."""
         self._timed = True
         try:
             yield
@@ -90,7 +88,7 @@ class Meter:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count what the functions of `comm` move; see Note [What is counted]."""
+        """Count the bytes that the functions of `comm` move; see Note [What is counted]."""
         moves: dict[str, Callable[..., Iterator[tuple[Tensor, torch.device]]]] = {
             "broadcast_coalesced": _broadcast, "scatter": _scattered, "gather": _gathered, "reduce_add_coalesced": _reduced
         }  # fmt: skip
@@ -104,7 +102,7 @@ class Meter:
                 setattr(comm, name, call)
 
     def moved(self, tensor: Tensor, source: torch.device) -> None:
-        """This tensor came from there."""
+        """Count a tensor that was moved from there."""
         if tensor.device == source:
             return
         part = self._at(self._open)
@@ -134,7 +132,7 @@ class Meter:
 
 
 def _broadcast(copies: Any, tensors: Sequence[Tensor], *_: Any) -> Iterator[tuple[Tensor, torch.device]]:
-    """Every GPU's tensors, with where they came from."""
+    """Every GPU's tensors, with their sources."""
     for on_one in copies:
         yield from zip(on_one, (tensor.device for tensor in tensors), strict=True)
 
@@ -144,7 +142,7 @@ def _scattered(chunks: Any, tensor: Tensor, *_: Any) -> Iterator[tuple[Tensor, t
 
 
 def _gathered(whole: Tensor, tensors: Sequence[Tensor], dim: int, *_: Any) -> Iterator[tuple[Tensor, torch.device]]:
-    """Each GPU's share of what lies together now."""
+    """Each GPU's share of the gathered tensor."""
     first = 0
     for tensor in tensors:
         yield whole.narrow(dim, first, tensor.size(dim)), tensor.device
@@ -152,13 +150,13 @@ def _gathered(whole: Tensor, tensors: Sequence[Tensor], dim: int, *_: Any) -> It
 
 
 def _reduced(sums: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], *_: Any) -> Iterator[tuple[Tensor, torch.device]]:
-    """A summand of every GPU has come to where the sums are."""
+    """The summands of every GPU, moved to the target."""
     for of_one in inputs:
         yield from zip(sums, (tensor.device for tensor in of_one), strict=True)
 
 
 class PlainDataParallel(nn.Module):
-    """Data parallelism in four calls, with nothing around them."""
+    """Data parallelism in four calls."""
 
     def __init__(self, module: nn.Module, gpus: Sequence[int], meter: Meter) -> None:
         super().__init__()
@@ -182,7 +180,7 @@ class PlainDataParallel(nn.Module):
 
 
 class MeteredDataParallel(nn.DataParallel[nn.Module]):
-    """nn.DataParallel, whose steps are methods: each is called as it is, within its part."""
+    """nn.DataParallel with each stage measured."""
 
     def __init__(self, module: nn.Module, gpus: Sequence[int], meter: Meter) -> None:
         super().__init__(module, device_ids=list(gpus))

@@ -1,10 +1,10 @@
-"""The results of dataparallel_study.py as one table and one picture.
+"""The results of dataparallel_study.py as a table and a picture.
 
     rows = rows_of(Path("study.jsonl"))
     print(table(rows))                  # Markdown
     draw(rows, Path("study.svg"))       # matplotlib draws it
 
-A row is what one cell measured; of a cell that was measured twice the last one counts.
+Each row is one measured cell. If a cell was measured twice, the last measurement counts.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _LINES = ("#2171b5", "#d94801", "#41ab5d", "#6a51a3", "#737373")
 
 
 def key_of(row: Row) -> tuple[Any, ...]:
-    """What tells this cell from others."""
+    """The values that identify this cell."""
     return tuple(row[name] for name in KEY)
 
 
 def rows_of(path: Path) -> list[Row]:
-    """The cells of a file of results, sorted. Raises SystemExit, with one line that says why, where there are none."""
+    """The cells of a result file, sorted. Raises SystemExit with a one-line reason if there are none."""
     rows: dict[tuple[Any, ...], Row] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -51,7 +51,7 @@ def rows_of(path: Path) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown, a line per cell. What no cell was asked for has no column."""
+    """A Markdown table with one line per cell. Columns that no cell uses are left out."""
     rates = {key_of(row): row["images_per_s"] for row in rows if "step_ms" in row}
     columns: dict[str, list[str]] = {
         "network": [row["model"] for row in rows],
@@ -84,7 +84,7 @@ def _shown(row: Row, name: str, form: str, unit: float = 1.0) -> str:
 
 
 def _differing(rows: Sequence[Row], name: str) -> list[str]:
-    """A column only if the cells differ in it."""
+    """A column, if the cells differ in it."""
     return [str(row[name]) if len({row[name] for row in rows}) > 1 else "" for row in rows]
 
 
@@ -156,7 +156,7 @@ def _kind(row: Row) -> tuple[Any, ...]:
 
 
 def _draw_times(axes: Any, rows: Sequence[Row]) -> None:
-    """A bar per batch size and number of GPUs, of computation and the parts of communication."""
+    """A bar per batch size and number of GPUs: computation and the stages of communication."""
     under = [0.0] * len(rows)
     for name, colour, hatch in zip(("computation", *PARTS), _COLOURS, _HATCHES, strict=True):
         took_ms = [row["computation_ms"] if name == "computation" else row["parts_ms"].get(name, 0.0) for row in rows]
@@ -182,7 +182,7 @@ def _draw_times(axes: Any, rows: Sequence[Row]) -> None:
 
 
 def _draw_speed(axes: Any, rows: Sequence[Row]) -> None:
-    """A line per batch size, and what N GPUs would be at best."""
+    """A line per batch size, and the ideal speedup of N GPUs."""
     rates = {(row["batch_size"], row["gpus"]): row["images_per_s"] for row in rows}
     counts = sorted({gpus for _, gpus in rates})
     axes.plot(counts, counts, color="#aaaaaa", linestyle=":", label="at best")

@@ -1,7 +1,7 @@
-"""Trains a ResNet under DistributedDataParallel, one process per GPU (or per CPU share, with gloo).
+"""Trains a ResNet under DistributedDataParallel, one process per GPU (or on the CPU, with gloo).
 
 torchrun --nproc-per-node=2 train_ddp.py --model resnet50
-python train_ddp.py                     # the same alone, as a world of one
+python train_ddp.py                     # a single process, world size 1
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def join(device_type: str) -> torch.device:
-    """Join the processes that torchrun started, or be alone; returns this process's device."""
+    """Join the process group of torchrun, or start one of size 1; returns this process's device."""
     backend = "nccl" if device_type == "cuda" else "gloo"
     if "RANK" in os.environ:
         dist.init_process_group(backend)

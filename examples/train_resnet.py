@@ -1,4 +1,4 @@
-"""Trains a ResNet on synthetic images: the plain loop that everybody writes.
+"""Trains a ResNet on synthetic images with a plain training loop.
 
 python train_resnet.py --model resnet50 --batch-size 32 --workers 4 --steps 100
 """

@@ -53,7 +53,7 @@ class Tiny(nn.Module):
 
 
 class Halves(nn.Module):
-    """The first half of the layers on one GPU, the others on the next."""
+    """The first half of the layers on one GPU, the second half on the next."""
 
     def __init__(self, layers: nn.Sequential) -> None:
         super().__init__()
