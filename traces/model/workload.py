@@ -138,7 +138,7 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
         model += _differing_modules(recorded.modules, other.modules)
     elif None not in (recorded.module_order, other.module_order) and recorded.module_order != other.module_order:
-        model.append("the same modules, but in another order or with parameters of other shapes")
+        model.append("same modules, but their order or parameter shapes differ")
     model += _differing(recorded, other, "training_modules")
     if recorded.inputs is not None and other.inputs is not None and recorded.inputs != other.inputs:
         said = f"inputs {_listed(recorded.inputs)} recorded, {_listed(other.inputs)} here"
@@ -153,7 +153,7 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
     names = [field.name for field in fields(recorded)]
     alike = [name for name in names if getattr(recorded, name) is not None and getattr(other, name) is not None]
     if not {"parameters", "modules"} & set(alike) or not {"inputs", "batch_bytes"} & set(alike):
-        return WorkloadMatch(Likeness.CANNOT_BE_TOLD, ("not both tell their model and the size of a batch",))
+        return WorkloadMatch(Likeness.CANNOT_BE_TOLD, ("model or batch size is missing from one trace",))
     lacking = tuple(said for name, said in _OF_LATER_RELEASES.items() if name not in alike)
     if any(len(tensor.shape) in IMAGES for tensor in recorded.inputs or ()):
         lacking += ("memory layouts",)

@@ -74,11 +74,11 @@ def test_comparing_is_symmetric_and_a_known_signature_is_itself(one: WorkloadSig
         (
             {"module_order": "b"},
             Likeness.OTHER_MODEL,
-            "the same modules, but in another order or with parameters of other shapes",
+            "same modules, but their order or parameter shapes differ",
         ),
         ({"training_modules": 0}, Likeness.OTHER_MODEL, "training modules 161 recorded, 0 here"),
         ({"optimizer": "Adam"}, Likeness.OTHER_MODEL, "optimizer SGD recorded, Adam here"),
-        ({"inputs": None, "batch_bytes": None}, Likeness.CANNOT_BE_TOLD, "not both tell their model and the size of a batch"),
+        ({"inputs": None, "batch_bytes": None}, Likeness.CANNOT_BE_TOLD, "model or batch size is missing from one trace"),
     ],
 )
 def test_what_two_signatures_say(changed: dict[str, Any], likeness: Likeness, reason: str) -> None:
