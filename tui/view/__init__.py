@@ -1,13 +1,13 @@
-"""The timeline app, `trace view A [B]`: one recording, or a recording and its replay laid over each other.
+"""The timeline app, `trace view A [B]`: shows one recording, or a recording and its replay aligned.
 
     lanes, axis           arithmetic on numpy columns: how busy a row is in each column, and which trace time a column shows
-    tracks, alignment     what rows a trace has, and how two traces are laid over each other
-    scene, window         what can be shown (immutable), and what of it is shown
-    cells, compared       columns become glyphs and paint numbers, still without a terminal: this is what goldens hold
-    differences, related  where two traces differ most; what belongs to a span
+    tracks, alignment     the rows of a trace, and the alignment of two traces
+    scene, window         everything that can be shown (immutable), and the part in view
+    cells, compared       columns become glyphs and paint numbers, without a terminal: goldens contain these
+    differences, related  where two traces differ most; what is related to a span
     table_rows and others values of tables, and sums over a stretch
     loading, live         threads that read traces and post scenes
     app and the rest      textual: keys, tables, screens
 
-What it says about a trace, or two, is worked out in `traces`; what is its own are sums over what is in sight.
+Figures about traces come from `traces`. The app computes only sums over the time range in view.
 """

@@ -1,8 +1,8 @@
-"""The timeline app: its widgets, what it loads, and what it says. What its keys do is in actions/.
+"""The timeline app: widgets, loading, and messages. The actions of its keys are in actions/.
 
     ViewApp(stages(["v100.msgpack", "replay.msgpack"])).run()
 
-The app never reads a trace. A thread goes through the stages and posts each scene (loading.py, live.py).
+The app never reads a trace. A thread runs the loading stages and posts each scene (loading.py, live.py).
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from tui.view.timeline.status import legend, range_text, status
 from tui.view.timeline.timeline import TimelineView
 from tui.view.timeline.window import Window
 
-WIDE_ENOUGH = 120  # columns from which on tables stand beside the lanes, not below
-HIGH_ENOUGH = 30  # lines from which on there is a legend, unless it is turned off
+WIDE_ENOUGH = 120  # from this many columns, tables are beside the lanes instead of below
+HIGH_ENOUGH = 30  # from this many lines, the legend is shown by default
 _OUTPUT_LINES = 8
 _OUTPUT_S = 0.25
 _FOLLOWED_STEPS = 4
-_DRAWN_S = 0.5  # at most, until what has come is drawn
+_DRAWN_S = 0.5  # maximum wait until a new scene is drawn
 _KEYS = {key.keys: key for key in KEYS}
 
 
 def _press(key: Key) -> str:
-    """The textual action of a key."""
+    """Returns the textual action for a key."""
     return f"press({key.keys!r})"
 
 
@@ -77,7 +77,7 @@ THEMES = {
 
 
 class Keys(Footer):
-    """What keys do, first the way to all of them and the way out, so that both are seen in the narrowest terminal."""
+    """The footer with keys. Help and quit come first, so they are visible in narrow terminals."""
 
     def compose(self) -> ComposeResult:
         first = [_press(key) for key in KEYS if key.action in ("help", "quit")]
@@ -85,7 +85,7 @@ class Keys(Footer):
 
 
 class ViewApp(App[int]):
-    """`stages` is gone through in a thread of its own. `failure` is what it raised, once the app has returned."""
+    """The app. A thread runs `stages`. `failure` is the exception it raised, for the caller of `run`."""
 
     TITLE = "trace view"
     CSS = f"""
@@ -116,7 +116,7 @@ class ViewApp(App[int]):
         self.failure: Exception | None = None
         self.loaded = False
         self.scene: Scene | None = None
-        self._legend: bool | None = None  # None: as the terminal's height asks for
+        self._legend: bool | None = None  # None: by the terminal's height
         self._note = ""
         self._shut = False
         self._seen = threading.Event()
@@ -134,7 +134,7 @@ class ViewApp(App[int]):
             self.theme = THEMES[not _light_terminal()].name
 
     def export_screenshot(self, *, title: str | None = None, simplify: bool = False) -> str:
-        """The screen as an SVG. Names of a recording may have characters that no XML allows."""
+        """Returns the screen as SVG, without characters that XML forbids; names in a recording may have them."""
         return printable(super().export_screenshot(title=title, simplify=simplify), colour=False)
 
     def compose(self) -> ComposeResult:
@@ -158,7 +158,7 @@ class ViewApp(App[int]):
             self.set_interval(_OUTPUT_S, self._say_output)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The command palette: every key that does something now, and themes."""
+        """Returns the entries of the command palette: every key that works now, and themes."""
         for key in KEYS:
             if self.check_action("press", (key.keys,)):
                 yield SystemCommand(key.help, f"key {key.shown}", partial(self.action_press, key.keys))
@@ -179,7 +179,7 @@ class ViewApp(App[int]):
     # --- keys ---
 
     def _actions(self) -> dict[str, Callable[..., Any]]:
-        """What each action of `KEYS` does."""
+        """Returns the function for each action of `KEYS`."""
         movement = Movement(self.context, self.selection)
         events = RelatedEvents(self.context, self.selection)
         rows = RowLayout(self.context, self.selection)
@@ -199,14 +199,16 @@ class ViewApp(App[int]):
         }  # fmt: skip
 
     def action_press(self, keys: str) -> None:
-        """Do what this key does."""
+        """Runs the action of this key."""
         key = _KEYS[keys]
         act = self.actions[key.action]
         act() if key.argument is None else act(key.argument)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Whether a key does something now. Before the first scene only quitting and help do; of one trace there are no
-        differences; the cursor's keys belong to whatever has the focus."""
+        """Returns whether a key works now.
+
+        Before the first scene, only quit and help do. Differences need two traces. Cursor keys go to the focused widget.
+        """
         needs = _KEYS[str(parameters[0])].needs if action == "press" else "nothing"
         if needs == "nothing":
             return True
@@ -219,7 +221,7 @@ class ViewApp(App[int]):
         return needs == "trace" or len(self.window.scene.traces) == 2
 
     def on_key(self, event: KeyPress) -> None:
-        """A key that does nothing here says why."""
+        """Shows why a key does nothing here."""
         key = _KEYS.get(event.key)
         if key is not None and self.window is not None and len(self.screen_stack) == 1:
             if key.needs == "two traces" and len(self.window.scene.traces) == 1:
@@ -231,22 +233,24 @@ class ViewApp(App[int]):
 
     @dataclass
     class Arrived(Message):
-        """A stage has come."""
+        """A loading stage is complete."""
 
         stage: Stage
 
     def _go_through_stages(self) -> None:
-        """In a thread of its own. Nothing here waits long for the app, which may be closed at any time: a thread that numpy is
-        at work in must have ended before the interpreter does."""
+        """Runs the stages in a thread.
+
+        It never waits long for the app, which may close at any time: a thread inside numpy must end before the interpreter.
+        """
         try:
             for stage in self._stages:
                 if self._shut:
                     return
                 self._seen.clear()
                 self.post_message(self.Arrived(stage))
-                self._seen.wait(_DRAWN_S)  # the next stage's work would hold up the drawing of this one
+                self._seen.wait(_DRAWN_S)  # otherwise the next stage would delay the drawing of this one
         except Exception as error:
-            self.failure = error  # told by the command that ran the app, once the terminal is its own again
+            self.failure = error  # the caller of `run` reports it after the app has closed
             self.call_later(self.exit, 2)
 
     def on_unmount(self) -> None:
@@ -267,7 +271,7 @@ class ViewApp(App[int]):
         self._note = f"{stage.doing} ..." if stage.doing else ""
         if stage.scene is not None:
             self.scene = stage.scene
-            self.selection.span = None  # its row may be another one now
+            self.selection.span = None  # its row may have changed
             self.timeline.show(stage.scene)
             self._follow()
             self.tables.forget()
@@ -276,11 +280,11 @@ class ViewApp(App[int]):
         self.loaded = stage.share >= 1
         ended = self._live.returncode if self._live is not None else None
         if self.loaded and ended:
-            base.query_one("#output", Static).add_class("open")  # it will say why
+            base.query_one("#output", Static).add_class("open")  # the output shows the reason
         self.tell("" if not self.loaded or ended is None else f"the replay has ended with exit code {ended}; q closes the view")
 
     def _follow(self) -> None:
-        """Live: bring the last steps into sight."""
+        """Live: moves the last steps into view."""
         marks = self.timeline.marks
         if self.context.following and marks and self.window is not None and len(self.window.scene.traces) == 2:
             begin_ns = marks[max(len(marks) - _FOLLOWED_STEPS, 0)][0]
@@ -297,7 +301,7 @@ class ViewApp(App[int]):
         self._say_legend(event.size.height)
 
     def _look_again(self) -> None:
-        """The theme is another one."""
+        """Redraws after a change of theme."""
         self._say_headline()
         if self.window is not None:
             self.tell()
@@ -318,7 +322,7 @@ class ViewApp(App[int]):
             widget.update(legend(self.window, self.timeline.drawing, self.timeline.palette, self.size.width))
 
     def _say_output(self) -> None:
-        """Live: the last lines that the script has printed."""
+        """Live: shows the last lines of the script's output."""
         if self._output is None or not self.screen_stack:
             return
         for widget in self.screen_stack[0].query("#output.open").results(Static):  # none as the app closes
@@ -327,7 +331,7 @@ class ViewApp(App[int]):
                 widget.update(Text.from_ansi("\n".join(self._output.tail(_OUTPUT_LINES))))
 
     def tell(self, note: str = "") -> None:
-        """Bring the status line and the picture up to date; `note` says what just happened, once."""
+        """Updates the status line and the picture. `note` is a message that is shown once."""
         window = self.window
         text = note or self._note
         if window is not None:
@@ -377,6 +381,6 @@ class ViewApp(App[int]):
 
 
 def _light_terminal() -> bool:
-    """Whether the terminal says that its background is light: COLORFGBG ends with the number of that colour."""
+    """Returns whether the terminal has a light background, by the last number in COLORFGBG."""
     background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
     return background in ("7", "15")

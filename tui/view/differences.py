@@ -1,12 +1,12 @@
-"""Where two traces differ most: what `n` and `N` walk through and the table of differences lists, the largest first.
+"""Finds where two traces differ most. The keys `n` and `N` and the table of differences use this list, largest first.
 
     found = differences(scene)
-    found[0].what, found[0].total_ns        # "longer", 4_100_000: in all steps together, of the second trace's time
-    found[0].rows                           # the occurrence that differs most: rows of the two device tables
+    found[0].what, found[0].total_ns        # "longer", 4_100_000: sum over all steps, in the second trace's time
+    found[0].rows                           # rows of the two device tables for the largest occurrence
 
-The same difference in several steps is one: kernels of one name, op and phase that are longer, shorter, gone, new or run as
-another kernel; kernels before which the device is idle for longer; phases that take the host longer. Waits for data, warm-up
-and incomplete steps are left out unless asked for: of these no replay is like its recording.
+A difference that occurs in several steps is listed once: kernels with the same name, op and phase that are longer, shorter,
+gone, new or another kernel; longer idle time before a kernel; longer phases on the host. Waits for data, warm-up and incomplete
+steps are left out by default, because they always differ between a recording and its replay.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ _WORDS = {
     KernelChange.GONE: "gone",
     KernelChange.NEW: "new",
 }
-_LEAST_PHASE_NS = 20_000  # a phase of the host that differs by less is noise
+_LEAST_PHASE_NS = 20_000  # smaller differences of a host phase are noise
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """All that differs, the largest first, at most TABLE_ROWS; empty until counterparts are known. `everything`: waits for data
-    and warm-up as well."""
+    """Returns up to TABLE_ROWS differences, largest first; empty until counterparts are known.
+
+    `everything` includes waits for data and warm-up.
+    """
     found = scene.counterparts
     if found is None:
         return ()
@@ -52,8 +54,10 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """The pairs of steps that both traces have; without warm-up and incomplete ones, unless there are no others or they are
-    asked for. Of traces without steps the one pair of everything."""
+    """Returns the pairs of steps that both traces have; [0], the whole traces, if there are no steps.
+
+    Warm-up and incomplete steps are left out unless `everything` is set or there are no others.
+    """
     if not scene.step_pairs:
         return [0]
     odd = (StepKind.WARMUP, StepKind.INCOMPLETE)
@@ -68,7 +72,7 @@ def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
 
 def _of_kernels(scene: Scene, found: Counterparts, chosen: Column, everything: bool) -> list[Difference]:
     places = np.flatnonzero((found.change != KernelChange.SAME) & chosen[found.step])
-    own = np.where(found.first[places] != NONE, 0, 1)  # whose kernel it is called after
+    own = np.where(found.first[places] != NONE, 0, 1)  # the trace whose kernel gives the name
     ours, theirs = _names(scene.traces[0])[:, found.first[places]], _names(scene.traces[1])[:, found.second[places]]
     names = np.where(own == 0, ours, theirs)
     became = np.where(found.change[places] == KernelChange.OTHER_KERNEL, theirs[2], NONE)

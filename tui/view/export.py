@@ -1,4 +1,4 @@
-"""The stretch of time in sight as Chrome traces.
+"""Exports the time range in view as Chrome traces.
 
 write_range(window, Path("range.json.gz"))   # [Path("range_recorded.json.gz"), Path("range_replayed.json.gz")]
 """
@@ -13,7 +13,7 @@ from tui.view.timeline.window import Window
 
 
 def write_range(window: Window, path: Path) -> list[Path]:
-    """A file for each trace that has anything in sight; return them. Raises OSError."""
+    """Writes a file for each trace with data in view and returns the paths. Raises OSError."""
     written = []
     scene = window.scene
     for word, trace, side in zip(scene.words, scene.traces, window.axis.sides, strict=True):

@@ -1,4 +1,4 @@
-"""Every key of the timeline app, once: bindings, the footer, the help screen and the manual are held to this list."""
+"""The only list of the timeline app's keys. Bindings, footer, help screen and manual are checked against it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Literal, NamedTuple
 
 
 class Key(NamedTuple):
-    """One key. `keys` is textual's name for it and `shown` the one that people read.
+    """One key. `keys` is textual's name for it, `shown` the displayed name.
 
-    `action` names a method of a group of actions (actions/), which gets `argument` unless that is None. `hint` appears in the
-    footer unless it is empty, and `group` is the heading on the help screen. `needs` is what must be there for the key to work.
+    `action` names a method of a group of actions (actions/); it gets `argument` unless that is None. A non-empty `hint` appears
+    in the footer. `group` is the heading on the help screen. `needs` is the condition for the key to work.
     """
 
     keys: str

@@ -1,9 +1,9 @@
-"""Traces become scenes, in stages, so that there is a picture as soon as one can be drawn.
+"""Turns traces into scenes in stages, so the app can draw early.
 
     for stage in stages(["v100.msgpack", "replay.msgpack"]):
         stage.scene, stage.share, stage.doing      # a scene, 0.4, "reading replay.msgpack"
 
-The app runs this in a thread and shows every scene as it comes; it never reads a file itself.
+The app runs this in a thread and shows each scene when it is ready. The app itself never reads a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tui.view.scene.scene import Scene
 
 
 class Stage(NamedTuple):
-    """What can be shown now (None: no more than before), how much of all work is done, and what comes next."""
+    """The new scene (None: unchanged), the share of loading that is done, and what comes next."""
 
     scene: Scene | None
     share: float
@@ -28,8 +28,11 @@ class Stage(NamedTuple):
 
 
 def stages(names: Sequence[str]) -> Iterator[Stage]:
-    """Begins to read the first at once, and may be gone through later: reading needs the interpreter for little of its time,
-    so that the app is imported meanwhile. Raises what reading a trace raises: TraceFormatError, TraceLibraryError."""
+    """Starts to read the first trace at once and returns an iterator over the stages.
+
+    The app is imported meanwhile, because reading rarely needs the interpreter. The iterator raises TraceFormatError and
+    TraceLibraryError.
+    """
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
     first = pool.submit(load, names[0])
     pool.shutdown(wait=False)

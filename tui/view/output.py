@@ -1,12 +1,12 @@
-"""What a script prints while the timeline app has the terminal: kept, shown in the app, and printed once the app is closed.
+"""Keeps a script's output while the timeline app uses the terminal, and prints it when the app is closed.
 
     with ScriptOutput.of_terminal() as output:
-        Popen([...], stdout=output.stdout, stderr=output.stderr)    # a descriptor, or None: as ours
+        Popen([...], stdout=output.stdout, stderr=output.stderr)    # a descriptor, or None: inherited
         app.run()                                                   # shows output.tail(20)
-        output.release()                                            # prints it all, and from now on as it comes
+        output.release()                                            # prints everything kept, and new output at once
 
-A stream that is the terminal becomes a pseudo-terminal, so that the script prints as it would natively (colours, progress
-bars, line by line); stdout and stderr stay in their order. A stream that goes elsewhere goes there untouched.
+A stream on the terminal is replaced by a pseudo-terminal, so the script prints as usual (colours, progress bars, line by line)
+and the order of stdout and stderr is kept. A redirected stream is left alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READ_BYTES = 1 << 16
 
 
 class Lines:
-    """The last lines of a terminal's output: a carriage return begins the line anew, as progress bars do."""
+    """The last lines of a terminal's output. A carriage return restarts the line, as progress bars do."""
 
     def __init__(self) -> None:
         self._done: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -53,12 +53,12 @@ def _as_shown(line: str) -> str:
 
 
 class ScriptOutput:
-    """`stdout` and `stderr` are descriptors for the script, None where its stream is not the terminal."""
+    """Collects the script's output. `stdout` and `stderr` are descriptors, None if that stream is not the terminal."""
 
     def __init__(self, stdout: bool, stderr: bool) -> None:
         self._master, slave = pty.openpty()
         attributes = termios.tcgetattr(slave)
-        attributes[1] &= ~termios.OPOST  # what is read is what was written; the real terminal ends lines its own way
+        attributes[1] &= ~termios.OPOST  # no newline translation here; the real terminal does it
         termios.tcsetattr(slave, termios.TCSANOW, attributes)
         size = shutil.get_terminal_size()
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size.lines, size.columns, 0, 0))
@@ -75,7 +75,7 @@ class ScriptOutput:
 
     @classmethod
     def of_terminal(cls) -> ScriptOutput:
-        """Of those of our streams that are the terminal."""
+        """Returns one for those of our streams that are a terminal."""
         return cls(sys.stdout.isatty(), sys.stderr.isatty())
 
     def __enter__(self) -> ScriptOutput:
@@ -83,19 +83,19 @@ class ScriptOutput:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Once the script is done: print the rest."""
+        """Prints the rest when the script is done."""
         self.release()
-        os.close(self._slave)  # the reader sees the end when nobody holds the other side any more
-        self._reader.join(timeout=1)  # unless a process that the script left behind still does
+        os.close(self._slave)  # the reader gets end of file when no process has the other side open
+        self._reader.join(timeout=1)  # a process left behind by the script may still have it open
         self._kept.close()
 
     def tail(self, count: int) -> list[str]:
-        """The last lines."""
+        """Returns the last `count` lines."""
         with self._lock:
             return self._lines.tail(count)
 
     def release(self) -> None:
-        """Print what was kept, and what comes from now on at once."""
+        """Prints what was kept. From now on, output is printed at once."""
         with self._lock:
             if self._released:
                 return
@@ -105,7 +105,7 @@ class ScriptOutput:
                 self._print(data)
 
     def _print(self, data: bytes) -> None:
-        with suppress(OSError, ValueError):  # a terminal that has gone away
+        with suppress(OSError, ValueError):  # the terminal is gone
             self._to.buffer.write(data)
             self._to.flush()
 
@@ -113,7 +113,7 @@ class ScriptOutput:
         while True:
             try:
                 data = os.read(self._master, _READ_BYTES)
-            except OSError:  # Linux says EIO where others say end of file
+            except OSError:  # Linux raises EIO at end of file
                 data = b""
             if not data:
                 os.close(self._master)
@@ -128,5 +128,5 @@ class ScriptOutput:
 
 
 def no_input() -> int | None:
-    """stdin for the script: nothing, where it would be the keyboard, which the app reads. The caller closes it."""
+    """Returns an empty stdin for the script if ours is the keyboard, which the app reads. The caller closes it."""
     return os.open(Path(os.devnull), os.O_RDONLY) if sys.stdin.isatty() else None

@@ -1,4 +1,4 @@
-"""A picture of the app without a terminal: what `trace view --screenshot` and the README's pictures are made with.
+"""Makes a picture of the app without a terminal, for `trace view --screenshot` and the README.
 
 picture(["v100.msgpack", "replay.msgpack"], 130, 40)                    # SVG text
 picture(["v100.msgpack", "replay.msgpack"], 130, 40, press=["n", "t"])  # after these keys
@@ -16,7 +16,7 @@ from tui.view.loading import stages
 
 
 def picture(names: Sequence[str], columns: int, lines: int, press: Sequence[str] = ()) -> str:
-    """The screen once everything is loaded and the keys are pressed. Raises what reading a trace raises."""
+    """Returns the screen as SVG after everything is loaded and the keys are pressed. Raises what reading a trace raises."""
     app = ViewApp(stages(names))
     pictures: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The screens that open over the timeline: details, help, search, going to a step, export."""
+"""Screens that open over the timeline: details, help, search, go to step, export."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BOX = """
 
 
 class TextScreen(ModalScreen[None]):
-    """Lines to be read; any of Esc, Enter, q and ? closes it."""
+    """Shows text. Esc, Enter, q or ? closes it."""
 
     CSS = _BOX.format(name="TextScreen", width=84)
     BINDINGS = [("escape,enter,q,question_mark", "dismiss", "close")]
@@ -53,7 +53,7 @@ class TextScreen(ModalScreen[None]):
 
 
 class HelpScreen(ModalScreen[None]):
-    """All keys, and what colours and signs mean: at one glance where there is room, else in pages."""
+    """Shows all keys and the legend; on small terminals in pages."""
 
     CSS = (
         _BOX.format(name="HelpScreen", width=124).replace("90%", "100%")
@@ -62,7 +62,7 @@ class HelpScreen(ModalScreen[None]):
     )
     BINDINGS = [
         ("escape,enter,q,question_mark", "dismiss", "close"),
-        ("left", "page(-1)", "page before"),
+        ("left", "page(-1)", "previous page"),
         ("right", "page(1)", "next page"),
     ]
 
@@ -102,7 +102,7 @@ _GLANCE = (120, 36)
 
 
 def help_pages(palette: Palette) -> list[tuple[str, Text]]:
-    """The headings, and what stands under each."""
+    """Returns the headings and the text below each."""
     pages = {key.group: Text() for key in KEYS}
     for key in KEYS:
         _add_key(pages[key.group], key.shown, key.help)
@@ -155,7 +155,7 @@ class PromptScreen(ModalScreen[str | None]):
 
 
 class SearchScreen(ModalScreen[Hit | None]):
-    """Type a part of a name, choose one of those that have it."""
+    """Asks for part of a name and lists the matches to choose from."""
 
     CSS = (
         _BOX.format(name="SearchScreen", width=84)

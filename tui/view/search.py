@@ -1,4 +1,4 @@
-"""Searching by name: kernels, ops, phases, collectives and steps of both traces.
+"""Searches kernels, ops, phases, collectives and steps of both traces by name.
 
 hits = search(scene, "sgemm")     # [Hit("kernel", "volta_sgemm_128x64_nn", 96, ...), ...]
 """
@@ -16,7 +16,7 @@ _WHAT = {"device": "kernel", "phases": "phase", "parts": "part", "collectives": 
 
 @dataclass(frozen=True)
 class Hit:
-    """One name in one trace, and how often it is there."""
+    """A name in one trace, and how often it occurs."""
 
     what: str
     name: str
@@ -27,7 +27,7 @@ class Hit:
 
 
 def search(scene: Scene, text: str) -> list[Hit]:
-    """Names that contain `text` in any case, the most frequent first within a table, at most TABLE_ROWS."""
+    """Returns up to TABLE_ROWS names that contain `text` (case-insensitive), most frequent first in each table."""
     wanted = text.casefold().strip()
     if not wanted:
         return []

@@ -1,8 +1,8 @@
-"""Sums over a stretch of the axis: busy and idle time, kinds of work, kernels and ops, in each trace.
+"""Sums over a range of the axis for each trace: busy and idle time, kinds of work, kernels and ops.
 
 sums = stretch_sums(scene, axis, begin_ns, end_ns)[0]
-sums.length_ns, sums.busy_ns       # of this trace's time in the stretch; the union per device, summed over devices
-sums.kernels["volta_sgemm_nn"]     # Totals, whose total_ns has of what the stretch cuts as much as lies within it
+sums.length_ns, sums.busy_ns       # of this trace's time in the range; the union per device, summed over devices
+sums.kernels["volta_sgemm_nn"]     # Totals; total_ns counts only the part of a span within the range
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tui.view.scene.scene import Scene
 class StretchSums:
     length_ns: int
     busy_ns: int
-    devices: int  # that have any work in the trace
+    devices: int  # with work in the trace
     kinds: dict[str, Totals]
     kernels: dict[str, Totals]
     ops: dict[str, Totals]
     phases: dict[str, Totals]  # the host's time in them, over all ranks
-    idle_by_reason: dict[str, int]  # where a step is known: see traces/analyses/idle.py
+    idle_by_reason: dict[str, int]  # within steps: see traces/analyses/idle.py
 
     @property
     def idle_ns(self) -> int:
@@ -38,7 +38,7 @@ class StretchSums:
 
 
 def stretch_sums(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> list[StretchSums]:
-    """Of each trace, from one place on the axis to another."""
+    """Returns the sums of each trace between two positions on the axis."""
     return [
         _sums(trace, side, idle, begin_ns, end_ns)
         for trace, side, idle in zip(scene.traces, axis.sides, scene.idle, strict=True)
