@@ -1,4 +1,4 @@
-"""What kernels and ops of one name take: how often per step, how long in all, on average, at least and at most.
+"""Sums kernels and ops by name: count per step, total, mean, minimum and maximum time.
 
     totals = kernel_totals(trace, weights)["volta_sgemm_128x64_nn"]
     totals.calls, totals.total_ns, totals.mean_ns, totals.least_ns, totals.most_ns
@@ -20,7 +20,7 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True)
 class Totals:
-    """Of one name. `calls` and `total_ns` are per step where steps are compared, else of all."""
+    """Totals of one name. `calls` and `total_ns` are per step if steps are compared, otherwise of the whole trace."""
 
     name: str
     calls: float
@@ -34,7 +34,7 @@ class Totals:
 
 
 def step_weights(trace: Trace, steps: Sequence[int]) -> Column:
-    """How much each device span counts, of steps by their rows, as often as they are compared; without any, each as one."""
+    """Returns the weight of each device span: how often its step is compared; 1 each without compared steps."""
     if not len(steps):
         return np.ones(len(trace.device))
     weight = np.bincount(np.asarray(steps), minlength=len(trace.steps)) / len(steps)
@@ -43,14 +43,14 @@ def step_weights(trace: Trace, steps: Sequence[int]) -> Column:
 
 
 def kernel_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
-    """Kernels, copies and memsets by their full names."""
+    """Returns totals of kernels, copies and memsets by full name."""
     rows = work_rows(trace)
     rows = rows[weights[rows] > 0]
     return by_name(trace.strings.__getitem__, trace.device.name[rows], weights[rows], trace.device.duration_ns[rows])
 
 
 def op_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
-    """Ops that launched device work, by canonical names; times are those of their work on the device."""
+    """Returns totals of ops that launched device work, by canonical name, with their device time."""
     rows = work_rows(trace)
     rows = rows[weights[rows] > 0]
     return by_op(trace, rows, weights[rows], trace.device.duration_ns[rows])
@@ -88,7 +88,7 @@ def by_name(
         text = text_of(name)
         of = Totals(text, calls, total_ns, least_ns, most_ns)
         other = found.get(key(text))
-        if other is not None:  # called after the one with the most time
+        if other is not None:  # named after the one with the most time
             longer = other if other.total_ns >= total_ns else of
             of = Totals(
                 longer.name,

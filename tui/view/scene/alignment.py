@@ -1,4 +1,4 @@
-"""How two traces are laid over each other: by counterpart, by step, or by wall time. Each makes an axis (see axis.py).
+"""Aligns two traces by counterpart, by step or by wall time. Each function returns an axis (see axis.py).
 
     axis = by_step(recorded, replayed)              # a slot per pair of steps: later steps do not inherit earlier drift
     axis = by_counterpart(recorded, replayed, found)  # and within a step a late start is one gap
@@ -20,7 +20,7 @@ from traces.figures.measure import window_ns
 from traces.model.trace import NONE, Column, Trace
 from tui.view.scene.axis import Axis, SlotTimes
 
-ANCHOR_NS = 5_000  # by so much counterparts may lie apart: each gap makes the axis longer
+ANCHOR_NS = 5_000  # allowed distance of counterparts; each gap lengthens the axis
 
 
 class Alignment(Enum):
@@ -30,7 +30,7 @@ class Alignment(Enum):
 
 
 def alone(trace: Trace) -> Axis:
-    """The axis of one trace."""
+    """Returns the axis of one trace."""
     start_ns, end_ns = extent_ns(trace)
     return Axis.of([SlotTimes([start_ns], [end_ns])])
 
@@ -47,7 +47,7 @@ def by_wall(first: Trace, second: Trace) -> Axis:
 
 
 def by_step(first: Trace, second: Trace) -> Axis:
-    """A slot per pair of steps, with what precedes the first one before it; by wall time where one has no steps."""
+    """Returns an axis with a slot per pair of steps, after one for everything before; by wall time without steps."""
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)
@@ -124,7 +124,7 @@ def phase_rows(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
 
 
 def extent_ns(trace: Trace) -> tuple[int, int]:
-    """The first start and the last end of anything that can be shown; (0, 0) for an empty trace."""
+    """Returns the first start and the last end of anything shown; (0, 0) for an empty trace."""
     start_ns, end_ns = window_ns(trace)
     starts, ends = ([start_ns], [end_ns]) if end_ns > start_ns else ([], [])
     for table in (trace.batches, trace.collectives, trace.parts):

@@ -1,4 +1,4 @@
-"""The horizontal axis, on which two traces lie over each other, and which time of each trace a column shows.
+"""The horizontal axis that aligns two traces, and the time of each trace that a column shows.
 
 An axis is a row of *slots*. A slot begins for both traces at the same place and is as wide as the longer side needs, so
 that what begins together stands together, and the shorter side leaves a gap at the slot's end. One slot for everything
@@ -50,7 +50,7 @@ class SlotTimes:
         return self._times(np.asarray(at_ns, dtype=np.int64))[0]
 
     def shown(self, at_ns: Any) -> Column:
-        """Whether each place shows a time of this trace, that is, lies in no gap."""
+        """Returns whether each position shows a time of this trace, that is, is not in a gap."""
         places = np.asarray(at_ns, dtype=np.int64)
         slot = np.maximum(np.searchsorted(self.at_ns, places, side="right") - 1, 0)
         inside = places - self.at_ns[slot]
@@ -85,7 +85,7 @@ class SlotTimes:
         return Pieces(column, begin, np.maximum(begin, end))
 
     def places(self, time_ns: int) -> Column:
-        """Every place on the axis that shows this time: several where a recorded step drove several replayed ones."""
+        """Returns all positions that show this time: several if a recorded step drove several replayed ones."""
         held = (self.start_ns <= time_ns) & (time_ns < self.end_ns)
         if not held.any():  # the moment at which a side ends is shown where its gap begins
             held = self.end_ns == time_ns
@@ -106,7 +106,7 @@ class SlotTimes:
         return places[order], which[order]
 
     def place(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """The place that shows this time, the closest to `near_ns` of several; None if none does."""
+        """Returns the position that shows this time, of several the closest to `near_ns`; None without one."""
         places = self.places(time_ns)
         return int(places[np.argmin(np.abs(places - near_ns))]) if len(places) else None
 
@@ -128,7 +128,7 @@ class ScreenColumns:
 
     @cached_property
     def shown_ns(self) -> Column:
-        """How much of the trace's time each column shows."""
+        """Returns how much of the trace's time each column shows."""
         pieces = self.pieces
         return np.bincount(pieces.column, weights=pieces.to_ns - pieces.from_ns, minlength=len(self.edges_ns) - 1)
 

@@ -1,4 +1,4 @@
-"""What kind of work a span is: the colour that it has on the timeline.
+"""The category of a span, which gives its colour on the timeline.
 
     of_kernel("volta_sgemm_128x64_nn")  # Category.MATRIX
 
@@ -32,8 +32,8 @@ class Category(IntEnum):
     COPY = 11
     COLLECTIVE = 12
     OP = 13
-    RUNTIME = 14  # a call into the GPU runtime that returns at once
-    WAIT = 15  # one that waits for the GPU
+    RUNTIME = 14  # a GPU runtime call that returns at once
+    WAIT = 15  # a call that waits for the GPU
     ANNOTATION = 16
     PYTHON = 17
     MEMORY = 18
@@ -61,7 +61,7 @@ _PARTS = {
 
 
 def of_kernel(name: str) -> Category:
-    """The category of a kernel by its name. What a phase-grained replay plays is named after the phase."""
+    """Returns the category of a kernel by its name. A replay of phase times names its work after the phase."""
     if name in PHASE_CATEGORIES:
         return PHASE_CATEGORIES[name]
     return next((category for category, rule in _RULES if rule.search(name)), Category.OTHER)
@@ -83,14 +83,14 @@ def by_name(trace: Trace, names: Column, category: dict[str, Category] | None = 
 
 
 def of_device(trace: Trace, rows: Column) -> Column:
-    """Of rows of the device table."""
+    """Returns the category of rows of the device table."""
     kinds = trace.device.kind[rows]
     copies = (kinds == DeviceKind.MEMCPY) | (kinds == DeviceKind.MEMSET)
     return np.where(copies, np.uint8(Category.COPY), by_name(trace, trace.device.name[rows]))
 
 
 def of_host(trace: Trace) -> Column:
-    """Of all rows of the host table."""
+    """Returns the category of all rows of the host table."""
     table = np.zeros(256, dtype=np.uint8)
     table[:] = Category.OTHER
     table[HostKind.OP], table[HostKind.RUNTIME] = Category.OP, Category.RUNTIME

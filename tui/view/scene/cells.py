@@ -32,11 +32,11 @@ Glyphs = npt.NDArray[np.str_]
 
 EIGHTHS = np.array(list(" ▁▂▃▄▅▆▇█"))
 INSTANT = "▏"
-NAME_COLUMNS = 5  # a span narrower than this carries no name
-_LEAST_ROOM = 4  # for a name that is cut: two letters say nothing
-SAME_SHARE = 0.05  # of a column: busy shares that differ by less are alike
+NAME_COLUMNS = 5  # narrower spans show no name
+_LEAST_ROOM = 4  # columns for a shortened name
+SAME_SHARE = 0.05  # smaller differences of busy share in a column count as equal
 
-CUT = "┄"  # a span goes on behind a gap of the axis
+CUT = "┄"  # a span continues after a gap of the axis
 
 # A paint is a category, or one of Sign, with any of these flags; from bit BEHIND on, 1 + the category behind the glyph.
 NAMED = 32  # the glyph is a letter of a name, on the category's colour
@@ -46,7 +46,7 @@ BEHIND = 8
 
 
 class Sign(IntEnum):
-    """Paints that are no category."""
+    """Paints that are not categories."""
 
     BLANK = 24
     MORE = 25  # the replay is busier
@@ -89,7 +89,7 @@ class Busy:
 
 
 def busy(lane: Lane, side: SlotTimes, edges_ns: Column) -> Busy:
-    """How long the lane is busy in each column between neighbouring edges."""
+    """Returns the busy time of the lane in each column between neighbouring edges."""
     columns = len(edges_ns) - 1
     pieces = side.columns(edges_ns).pieces
     covered = lane.covered(pieces.from_ns, pieces.to_ns)
@@ -113,7 +113,7 @@ def _summed(column: Column, values: Column, columns: int) -> Column:
 
 
 def dominant(found: Busy) -> Column:
-    """The category with most time in each column; 0 where nothing is."""
+    """Returns the category with most time in each column; 0 if empty."""
     if not found.by_category:
         return np.zeros(len(found.total_ns), dtype=np.uint16)
     kinds = np.array(list(found.by_category), dtype=np.uint16)
@@ -223,7 +223,7 @@ def _mark_cuts(cells: CellRow, lane: Lane, side: SlotTimes, edges_ns: Column, fo
 def _write_names(
     cells: CellRow, lane: Lane, side: SlotTimes, edges_ns: Column, full: Column, name_of: Callable[[int], str]
 ) -> None:
-    """The name of every span that fills several columns by itself, from the second of them on."""
+    """Writes the name of every span that fills several columns, starting at its second column."""
     if np.count_nonzero(full) < NAME_COLUMNS:
         return
     shown, begin_ns, last_ns = side.columns(edges_ns).bounds_ns
@@ -243,14 +243,14 @@ def _write_names(
 
 
 def difference_cells(first: Busy, second: Busy, edges_ns: Column) -> CellRow:
-    """Signs for how `second` differs from `first` in each column; blank where neither has anything."""
+    """Returns signs for how `second` differs from `first` in each column; blank if both are empty."""
     width = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     is_other = shifted_ns(first, second) > 2 * SAME_SHARE * width
     return change_cells((second.total_ns - first.total_ns) / width, SAME_SHARE, is_other, anything(first, second))
 
 
 def anything(first: Busy, second: Busy) -> Column:
-    """Whether either has anything in each column."""
+    """Returns whether either side has work in each column."""
     return np.asarray((first.total_ns + second.total_ns + first.instants + second.instants) > 0)
 
 
@@ -292,7 +292,7 @@ def curve_cells(
 
 
 def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
-    """The highest value in each column; 0 where the column shows nothing of this trace."""
+    """Returns the highest value in each column; 0 if the column shows nothing of this trace."""
     columns = len(edges_ns) - 1
     pieces = side.columns(edges_ns).pieces
     held = pieces.to_ns > pieces.from_ns
@@ -303,7 +303,7 @@ def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
 
 
 def curve_difference(first: Column, second: Column, highest: int) -> CellRow:
-    """Signs for how the second curve's values differ from the first's."""
+    """Returns signs for how the second curve differs from the first."""
     return change_cells(second - first, SAME_SHARE * highest, np.zeros(len(first), dtype=bool), (first != 0) | (second != 0))
 
 
@@ -312,7 +312,7 @@ def blank(columns: int) -> CellRow:
 
 
 def plain(text: str) -> str:
-    """`text` in characters that are one column wide: others would push the row out of place."""
+    """Returns `text` in characters one column wide, since wider ones would shift the row."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if _is_one_column(c) else "·" for c in text)

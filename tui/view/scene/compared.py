@@ -1,4 +1,4 @@
-"""How the kernels of a lane differ from their counterparts, summed over any columns.
+"""Sums the differences between the kernels of a lane and their counterparts, for any columns.
 
     sides = compared(recorded, replayed, found)              # by row of the two device tables
     lane_sums = Sums(lane, sides[1])
@@ -70,7 +70,7 @@ def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place:
 
 
 def mark_gaps(cells: CellRow, sides: tuple[SlotTimes, ...], edges_ns: Column) -> None:
-    """Where nothing else differs: which trace has time there that the other has not."""
+    """Where nothing else differs, marks time that only one trace has."""
     shown = [side.columns(edges_ns).shown_ns for side in sides]
     longer = (shown[1] - shown[0]) / np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     columns = np.flatnonzero(np.abs(longer) > _GAP_SHARE)

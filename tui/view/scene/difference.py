@@ -1,4 +1,4 @@
-"""One difference between two traces: what it is, how large, and where it is largest."""
+"""One difference between two traces: its kind, size, and largest occurrence."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from tui.view.scene.short_names import short_name
 
 @dataclass(frozen=True)
 class Difference:
-    """`pair` and `rows` are of the occurrence that differs most: its pair of steps, and the rows of both traces' tables, NONE
-    where one has none. `times_ns` are the two times that it compares, idle times where `what` is a wait."""
+    """A difference. `pair` and `rows` are the largest occurrence: its pair of steps, and its rows in both tables (or NONE).
+
+    `times_ns` are the two compared times; idle times if `what` is a wait.
+    """
 
     what: str
     table: str  # "device" or "phases"

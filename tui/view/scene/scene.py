@@ -1,10 +1,10 @@
-"""What can be shown: one or two traces, their rows laid side by side, and how the two are aligned. Immutable.
+"""A scene is everything that can be shown: one or two traces, their rows, and their alignments. Immutable.
 
     scene = Scene.of(("v100.msgpack", recorded), ("replay.msgpack", replayed))
     scene.rows[1].label                      # "cuda:0 stream 7/0"
     scene.axis(Alignment.STEP).length_ns
 
-Threads that load make scenes and post them to the app, each with more in it than the one before.
+Loading threads create scenes and post them to the app, each with more data than the one before.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tui.view.scene.lanes import Curve, Lane
 from tui.view.scene.short_names import short_name
 from tui.view.scene.tracks import ALL, Fold, Track, TrackKey, TrackKind, Tracks, folded_tracks, host_tracks, quick_tracks
 
-TABLE_ROWS = 1000  # of a list of changes: more nobody reads, and a table widget would take long
+TABLE_ROWS = 1000  # of a list of changes; longer tables would be slow
 
 
 @dataclass(frozen=True)
 class SceneRow:
-    """One lane of the picture: the same row of both traces, None where one has none."""
+    """One lane of the picture: the same row of both traces, None if a trace lacks it."""
 
     key: TrackKey
     label: str
@@ -52,7 +52,7 @@ class SceneRow:
 
     @property
     def folds(self) -> tuple[Fold, ...]:
-        """What hides this row when it is folded, the narrowest first."""
+        """The folds that can hide this row, narrowest first."""
         rank = Fold("rank", self.key.rank)
         if self.kind is TrackKind.HOST and self.key.detail:
             return Fold("thread", self.key.rank, self.key.place), rank
@@ -65,14 +65,14 @@ class SceneRow:
         return self.kind == TrackKind.MEMORY
 
     def lane(self, side: int) -> Lane | None:
-        """The spans of one side, None if it has none or this is a curve."""
+        """Returns the spans of one side; None if it has none or the row is a curve."""
         track = self.tracks[side] if side < len(self.tracks) else None
         return track.lane if track is not None and isinstance(track.lane, Lane) else None
 
 
 @dataclass(frozen=True)
 class Scene:
-    """See the module. `comparison`, `counterparts` and `differences` are of two traces, `summary` of one; all come later."""
+    """A scene (see the module). `comparison`, `counterparts` and `differences` need two traces, `summary` one; added later."""
 
     names: tuple[str, ...]
     traces: tuple[Trace, ...]

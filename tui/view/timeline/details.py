@@ -1,4 +1,4 @@
-"""All that is known of one span, as lines for a person: what Enter shows.
+"""Returns all facts about one span as lines of text, shown by Enter.
 
 details(scene, span, Alignment.STEP, at_ns)
 # ["volta_sgemm_128x64_nn", "kernel on cuda:0 stream 7", "duration    812.0 µs", ...]
@@ -42,12 +42,12 @@ _ENDINGS = {
     Ending.UNSEEN: "not seen: the time is at most that of the call which began it",
 }
 _LABEL = 12
-_HEAD = 280  # of a name in front of the facts: a longer one follows them whole
-_FRAMES = 8  # of a call stack, the innermost
+_HEAD = 280  # characters of a name before the facts; a longer name is repeated in full after them
+_FRAMES = 8  # innermost frames of a call stack to show
 
 
 def details(scene: Scene, span: Span, by: Alignment, at_ns: int) -> list[str]:
-    """`at_ns` is where on the axis the span was chosen: of several counterparts the one closest to it is told."""
+    """Returns the lines. `at_ns` is the position on the axis; of several counterparts, the closest to it is shown."""
     trace = scene.traces[span.side]
     duration_ns = duration_of(scene, span)
     name = plain(name_of(scene, span))
@@ -111,7 +111,7 @@ def _of_device(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]
 
 
 def _launch_config(text: str) -> list[str]:
-    """Grid, block and the rest of how a kernel was launched."""
+    """Returns lines for grid, block and the other launch parameters of a kernel."""
     try:
         args = config_args(text)
     except ValueError:
@@ -127,7 +127,7 @@ def _launch_config(text: str) -> list[str]:
 
 
 def _rate(scene: Scene, side: int, op: int) -> list[str]:
-    """What the calls of an op at its shapes achieve, and how much of the card's peak that is."""
+    """Returns the achieved rate of an op at its shapes, and its share of the GPU's peak."""
     trace = scene.traces[side]
     kind, shapes = canonical_op(trace.strings[int(trace.host.name[op])]), trace.strings[int(trace.host.shapes[op])]
     row = scene.rates[side].get((kind, compared_text(kind, shapes)))
@@ -144,7 +144,7 @@ def _rate(scene: Scene, side: int, op: int) -> list[str]:
 
 
 def _place(trace: Trace, number: int) -> list[str]:
-    """The modules and the Python frames that a host span runs in."""
+    """Returns the modules and Python frames around a host span."""
     modules, stack = modules_and_stack(trace, number)
     lines = [_fact("module", plain(" > ".join(modules)))] if modules else []
     return lines + [_fact("called from" if not n else "", plain(frame)) for n, frame in enumerate(stack[:_FRAMES])]

@@ -1,4 +1,4 @@
-"""Draws what a window shows, line by line, as cells. What has not changed since the last frame is not drawn again.
+"""Draws a window line by line as cells. Parts that have not changed since the last frame are reused.
 
 drawing = Drawing()
 for line, cells in drawing.frame(window):
@@ -40,18 +40,18 @@ T = TypeVar("T")
 
 
 class Drawing:
-    """Keeps the last frame's parts, by what they were made of."""
+    """Draws frames and caches the parts of the last one."""
 
     def __init__(self) -> None:
         self._of: tuple[object, ...] | None = None
         self._parts: dict[tuple[object, ...], object] = {}
 
     def frame(self, window: Window) -> list[tuple[WindowLine, CellRow]]:
-        """The lines in sight."""
+        """Returns the lines in view."""
         return [(window.rows.lines[n], self.line(window, window.rows.lines[n])) for n in window.visible]
 
     def _look_again(self, window: Window) -> None:
-        """Forget what was made of another stretch of time, or of another scene."""
+        """Clears cached parts of another time range or scene."""
         of = (window.scene, window.alignment, window.start_ns, window.ns_per_column, window.columns)
         if self._of is None or of[0] is not self._of[0] or of[1:] != self._of[1:]:
             self._of, self._parts = of, {}
@@ -84,7 +84,7 @@ class Drawing:
         )[line.level]
 
     def _phase_kinds(self, window: Window, row: SceneRow, side: int) -> Column | None:
-        """The phase that each column shows most of, in the rank of a row; None where there are no phases."""
+        """Returns the longest phase in each column, for the row's rank; None without phases."""
         wanted = TrackKey(TrackKind.PHASES, row.key.rank)
         number = next((n for n, other in enumerate(window.scene.rows) if other.key == wanted), None)
         found = None if number is None else self.busy(window, number, side)
@@ -93,7 +93,7 @@ class Drawing:
         return np.where(found.total_ns > 0, dominant(found), np.uint16(Category.MEMORY))
 
     def busy(self, window: Window, row: int, side: int) -> Busy | None:
-        """What each column of a row and side holds; None of a curve or where there is none."""
+        """Returns the contents of each column of a row and side; None for a curve or a missing side."""
         if (lane := window.scene.rows[row].lane(side)) is None:
             return None
         self._look_again(window)
@@ -127,7 +127,7 @@ class Drawing:
 
 
 def label_of(window: Window, line: WindowLine, width: int) -> str:
-    """What stands to the left of a line: the row's name above, then which trace it is."""
+    """Returns the label left of a line: the row's name on its first line, then the trace."""
     scene = window.scene
     row = scene.rows[line.row]
     if line.head:
@@ -141,7 +141,7 @@ def label_of(window: Window, line: WindowLine, width: int) -> str:
 
 
 def _folded_mark(window: Window, row: SceneRow) -> str:
-    """ "▸ " before a row that stands for others, "▪ " before one that is pinned."""
+    """Returns "▸ " for a folded group of rows, "▪ " for a pinned row."""
     if row.key in window.rows.pinned:
         return "▪ "
     thread = Fold("thread", row.key.rank, row.key.place)
@@ -150,7 +150,7 @@ def _folded_mark(window: Window, row: SceneRow) -> str:
 
 
 def _scale(scene: Scene, line: WindowLine, width: int) -> str:
-    """What the top of a curve stands for, beside its second line."""
+    """Returns the value of the top of a curve, shown beside its second line."""
     if line.level > 1:
         return ""
     top = size_text(scene.top_bytes(line.row))

@@ -1,8 +1,8 @@
-"""What is said first: the same program or not, step times and their error, busy share, memory peak, how well it matched.
+"""The first lines of the app: same program or not, step times and error, busy share, memory peak, matched share.
 
     headline(scene, width=80)   # [Said("Same program, PASS: ...", "good"), ...]
 
-The figures are those of `trace diff`, or of `trace info` for one trace. Nothing is worked out here.
+The figures are those of `trace diff`, or of `trace info` for one trace.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _of_devices(words: str, values: Mapping[str, T], text: Callable[[T], str]) -
 
 
 def _packed(figures: list[str], width: int) -> list[Said]:
-    """As many figures to a line as fit."""
+    """Packs as many figures into each line as fit."""
     lines: list[str] = []
     for figure in figures:
         if lines and len(lines[-1]) + 3 + len(figure) <= width:

@@ -17,7 +17,7 @@ from rich.style import Style
 from tui.view.scene.categories import Category
 from tui.view.scene.cells import BEHIND, HANGING, LIT, NAMED, Sign
 
-# On a light background, and on a dark one.
+# Colours for a light and for a dark background.
 _COLOURS = {
     Category.LOADER: ("#7d470a", "#9e7a18"),
     Category.H2D: ("#3a91c0", "#16d7e3"),
@@ -84,7 +84,7 @@ class Palette:
 
 
 def contrast(one: str, other: str) -> float:
-    """How well one colour is read on another, 1 to 21; from 4.5 on easily (WCAG 2.1, 1.4.3)."""
+    """Returns the contrast of two colours, 1 to 21. From 4.5, text is easy to read (WCAG 2.1, 1.4.3)."""
     darker, lighter = sorted(map(_luminance, (one, other)))
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -96,7 +96,7 @@ def _luminance(colour: str) -> float:
 
 
 class _Styles(dict[int, Style]):
-    """The styles by paint, each made when it is first asked for."""
+    """Styles by paint, created on first use."""
 
     def __init__(self, palette: Palette) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""From one span to what belongs to it: what launched it, what it launched, its backward, the next of its name.
+"""Finds spans related to a span: its launcher, the work it launched, its backward pass, the next with its name.
 
 launcher(scene, kernel)              # the op that launched it
 launched(scene, op)                  # the first kernel that it launched
@@ -23,7 +23,7 @@ _DEEPEST = 10_000
 
 
 def launcher(scene: Scene, span: Span) -> Span | None:
-    """The op, or else the call, that launched device work; of a host span the one around it."""
+    """Returns the op (or call) that launched device work; for a host span, the enclosing one."""
     trace = scene.traces[span.side]
     if span.table == "host":
         row = int(trace.host.parent[span.number])
@@ -36,7 +36,7 @@ def launcher(scene: Scene, span: Span) -> Span | None:
 
 
 def launched(scene: Scene, span: Span) -> Span | None:
-    """The first device work that a host span launched, by itself or within."""
+    """Returns the first device work launched by a host span or by a span inside it."""
     if span.table != "host":
         return None
     rows = launched_rows(scene.traces[span.side], span.number)
@@ -44,9 +44,9 @@ def launched(scene: Scene, span: Span) -> Span | None:
 
 
 def launched_rows(trace: Trace, number: int) -> Column:
-    """The device spans that a host span launched, in order of their starts."""
+    """Returns the rows of device spans launched by a host span, by start time."""
     host = trace.host
-    own = np.flatnonzero(host.thread == host.thread[number])  # in order of start: what is nested follows
+    own = np.flatnonzero(host.thread == host.thread[number])  # by start time: nested spans follow
     behind = own[0] + np.searchsorted(host.start_ns[own], int(host.end_ns[number]), side="left") if len(own) else number
     launch = trace.device.launch
     rows = np.flatnonzero((launch >= number) & (launch < max(int(behind), number + 1)))
@@ -54,7 +54,7 @@ def launched_rows(trace: Trace, number: int) -> Column:
 
 
 def backward(scene: Scene, span: Span) -> Span | None:
-    """The op of the backward pass of a forward op or the other way round, as autograd numbers them; of a kernel its kernel."""
+    """Returns the backward op of a forward op or the reverse, by autograd's sequence numbers; for a kernel, a kernel."""
     trace = scene.traces[span.side]
     start = launcher(scene, span) if span.table == "device" else span
     if start is None or start.table != "host":
@@ -68,7 +68,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
     others = np.flatnonzero(same & (is_backward if not is_backward[row] else ~is_backward))
     ranks = np.array([thread.rank for thread in trace.threads])
     others = others[ranks[host.thread[others]] == ranks[host.thread[row]]]
-    # Numbers begin anew in every step of some recordings: the closest in time, on the side where it must be.
+    # Some recordings restart the numbers in every step, so take the closest in time in the right direction.
     ahead = host.start_ns[others] - host.start_ns[row] if not is_backward[row] else host.start_ns[row] - host.start_ns[others]
     others, ahead = others[ahead > 0], ahead[ahead > 0]
     if not len(others):
@@ -78,7 +78,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
 
 
 def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
-    """Of a host span: the modules that it runs in, outermost first, and the Python frames around it, innermost first."""
+    """Returns the modules around a host span, outermost first, and its Python frames, innermost first."""
     host, modules, frames = trace.host, list[str](), list[str]()
     stack = trace.strings[int(host.stack[number])]
     for row in _outward(host, number):
@@ -91,7 +91,7 @@ def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
 
 
 def _outward(host: HostSpans, row: int) -> Iterator[int]:
-    """A host span, the one around it, and so on."""
+    """Yields a host span, then its enclosing spans, innermost first."""
     for _ in range(_DEEPEST):
         if row == NONE:
             return

@@ -1,4 +1,4 @@
-"""The two lines above the lanes: where steps begin, and how far into its step a place is.
+"""The two lines above the lanes: the starts of steps, and the time within a step.
 
     steps_line(window, marks)   # "│step 5              │step 6        "
     times_line(window, marks)   # "╷0 ms     ╷50 ms     ╷0 ms     ╷50 ms"
@@ -20,7 +20,7 @@ from tui.view.scene.alignment import Alignment
 from tui.view.scene.scene import Scene
 from tui.view.timeline.window import Window
 
-_TICK_COLUMNS = 14  # at least, between two labels
+_TICK_COLUMNS = 14  # minimum distance between two labels
 _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))
 Marks = list[tuple[int, str, int]]
 
@@ -46,7 +46,7 @@ def step_places(scene: Scene, by: Alignment) -> Marks:
 
 
 def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
-    """ "5", or "5/0" where the script counted a pair of steps differently."""
+    """Returns "5", or "5/0" if the two traces number the step differently."""
     pair = scene.step_pairs[number]
     numbers = [str(trace.steps.number[row]) for trace, row in zip(scene.traces, pair, strict=False) if row != NONE]
     if by is Alignment.WALL:
@@ -73,13 +73,13 @@ def _since(time_ns: int) -> str:
 
 
 def pair_at(marks: Marks, place_ns: int) -> int:
-    """The pair of steps that a place of the axis is in, NONE before the first."""
+    """Returns the pair of steps at a position on the axis, NONE before the first."""
     before = bisect_right(marks, place_ns, key=lambda mark: mark[0])
     return marks[before - 1][2] if before else NONE
 
 
 def steps_line(window: Window, marks: Marks) -> str:
-    """A mark at each step that begins in sight, with its number; where there is no room, only at every second, third..."""
+    """Returns a line with a mark and number at each step start in view; with little room, only at every n-th step."""
     text = [" "] * window.columns
     places = np.array([place for place, _, _ in marks], dtype=np.int64)
     columns = np.searchsorted(window.edges_ns, places, side="right") - 1
@@ -100,7 +100,7 @@ def steps_line(window: Window, marks: Marks) -> str:
 
 
 def time_words(window: Window, marks: Marks, width: int) -> str:
-    """Whose times the second line shows, and since when."""
+    """Returns which trace's times the second line shows, and their origin."""
     word = window.scene.words[_side(window, marks)]
     if not marks:
         return f"{word} time".strip()[:width]
@@ -110,7 +110,7 @@ def time_words(window: Window, marks: Marks, width: int) -> str:
 
 
 def times_line(window: Window, marks: Marks) -> str:
-    """Ticks at round times."""
+    """Returns a line with ticks at round times."""
     text = [" "] * window.columns
     every_ns = round_ns(window.ns_per_column * _TICK_COLUMNS)
     free = 0
@@ -123,19 +123,19 @@ def times_line(window: Window, marks: Marks) -> str:
 
 
 def _side(window: Window, marks: Marks) -> int:
-    """The trace whose times the ruler shows: the first unless it has no steps there."""
+    """Returns the trace whose times the ruler shows: the first, unless it has no steps in view."""
     pairs = window.scene.step_pairs
     return 0 if not marks or pairs[marks[0][2]][0] != NONE else 1
 
 
 def _wide(window: Window, marks: Marks) -> bool:
-    """Whether the steps in sight are wide enough for ticks of their own."""
+    """Whether the steps in view are wide enough for ticks inside them."""
     seen = [place for place, _, _ in marks if window.start_ns <= place < window.end_ns]
     return len(seen) * _TICK_COLUMNS <= window.columns
 
 
 def _ticks(window: Window, marks: Marks, every_ns: int) -> list[tuple[int, str]]:
-    """Places in sight, and what stands there."""
+    """Returns the positions in view and their labels."""
     scene, axis = window.scene, window.axis
     side = _side(window, marks)
     of, steps = axis.sides[side], scene.traces[side].steps
@@ -164,7 +164,7 @@ def _ticks(window: Window, marks: Marks, every_ns: int) -> list[tuple[int, str]]
 
 
 def round_ns(least_ns: float) -> int:
-    """The smallest of 1, 2, 5, 10, 20... that is not smaller."""
+    """Returns the smallest of 1, 2, 5, 10, 20, ... that is at least `least_ns`."""
     decade = 1
     while True:
         for times in (1, 2, 5):
@@ -174,7 +174,7 @@ def round_ns(least_ns: float) -> int:
 
 
 def tick_text(at_ns: int, every_ns: int) -> str:
-    """A time in the unit that its distance to the next tick asks for: "150 ms", "1.02 s"."""
+    """Returns a time in a unit that suits the tick distance: "150 ms", "1.02 s"."""
     unit_ns, unit = next((u for u in _UNITS if max(abs(at_ns), every_ns) >= u[0]), _UNITS[-1])
     decimals = 0
     while every_ns * 10**decimals < unit_ns:

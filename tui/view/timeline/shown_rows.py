@@ -1,9 +1,9 @@
-"""Which rows of a scene are shown, in which order, and how many lines each takes.
+"""Decides which rows of a scene are shown, their order, and the number of lines of each.
 
     rows = ShownRows(scene, height=30)
     rows.shown                # (0, 1, 4): rows of the scene, from top to bottom
     rows.lines[3].part        # what the fourth line of the picture shows: LinePart.SECOND
-    rows.toggle("memory")     # and rows.shown, heights and lines are worked out again
+    rows.toggle("memory")     # rows.shown, heights and lines are then recomputed
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from functools import cached_property
 from tui.view.scene.scene import Scene, SceneRow
 from tui.view.scene.tracks import Fold, TrackKey, TrackKind
 
-_LEAST_LINES = {TrackKind.MEMORY: 2}  # of a row, per side; 1 of others
+_LEAST_LINES = {TrackKind.MEMORY: 2}  # per row and side; other rows have 1
 _MOST_LINES = dict.fromkeys(TrackKind, 2) | {TrackKind.GPU: 12, TrackKind.MEMORY: 8, TrackKind.PHASES: 4}
-# In this order they take what room is left.
+# The order in which kinds of rows get the remaining lines.
 _ORDER = """
 GPU MEMORY GPU PHASES GPU MEMORY HOST GPU LOADER COLLECTIVES PARTS
 GPU PHASES GPU MEMORY GPU GPU MEMORY GPU PHASES GPU MEMORY GPU MEMORY
 """
 _GROWING = tuple(TrackKind[name] for name in _ORDER.split())
-_FEW_RANKS = 2  # of more, all but the first are folded at first
+_FEW_RANKS = 2  # with more ranks, all but the first start folded
 _FEW_STREAMS = 4
 
 
@@ -35,7 +35,7 @@ class LinePart(Enum):
 
 @dataclass(frozen=True)
 class WindowLine:
-    """A line of the picture: which row of the scene, which part of it, and which of the part's lines from above."""
+    """A line of the picture: the row of the scene, the part of that row, and the line within the part, from the top."""
 
     row: int
     part: LinePart
@@ -60,7 +60,7 @@ class ShownRows:
 
     @cached_property
     def shown(self) -> tuple[int, ...]:
-        """The rows of the scene that are shown, from top to bottom: first the pinned ones."""
+        """The shown rows of the scene from top to bottom, pinned rows first."""
         found = []
         for number, row in enumerate(self.scene.rows):
             off = (row.kind == TrackKind.MEMORY and not self.memory) or (row.kind == TrackKind.HOST and not self.host)
@@ -89,13 +89,13 @@ class ShownRows:
         sides = [LinePart.FIRST] if len(self.scene.traces) == 1 else [LinePart.FIRST, LinePart.SECOND]
         if self.swapped:
             sides.reverse()
-        if row.kind == TrackKind.HOST:  # no differences: a replay lacks calls that a recorder sees
+        if row.kind == TrackKind.HOST:  # no differences: a replay lacks some recorded calls
             return [part for part in sides if row.tracks[part.value] is not None]
         return sides if len(sides) == 1 else [*sides, LinePart.DIFFERENCE]
 
     @cached_property
     def heights(self) -> dict[int, int]:
-        """The lines of each side of the rows that are shown: more where the window has room for all rows of a kind."""
+        """Lines per side of each shown row: more if the window has room for all rows of that kind."""
         sides = {row: sum(part is not LinePart.DIFFERENCE for part in self._parts(self.scene.rows[row])) for row in self.shown}
         kinds = {row: self.scene.rows[row].kind for row in sides}
         heights = {row: _LEAST_LINES.get(kind, 1) for row, kind in kinds.items()}
@@ -112,25 +112,25 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """So many lines stay at the top, whatever is scrolled; none where they would leave no room for others."""
+        """The number of lines that stay at the top while scrolling; 0 if they would fill the window."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
     # --- what is changed ---
 
     def show(self, scene: Scene) -> None:
-        """Show the rows of a scene that has more in it."""
+        """Shows the rows of a scene with more data."""
         self.scene = scene
         self._fold_new()
         self.forget()
 
     def forget(self) -> None:
-        """Work out again which rows there are: something has changed."""
+        """Clears cached rows after a change."""
         for worked_out in ("shown", "heights", "lines"):
             self.__dict__.pop(worked_out, None)
 
     def toggle(self, what: str) -> None:
-        """Turn "mirrored", "swapped", "memory" or "host" on or off."""
+        """Turns "mirrored", "swapped", "memory" or "host" on or off."""
         setattr(self, what, not getattr(self, what))
         self.forget()
 
@@ -139,23 +139,23 @@ class ShownRows:
         self.forget()
 
     def fold_of(self, row: SceneRow, what: tuple[str, ...]) -> Fold | None:
-        """The fold of a kind in `what` that this row belongs to or stands for, or None."""
+        """Returns the fold of a kind in `what` that contains this row or is shown as it; None without one."""
         own = (Fold("thread", row.key.rank, row.key.place),) if row.kind is TrackKind.HOST else ()
         choices = [fold for fold in (row.stands_for, *own, *row.folds) if fold in self._foldable and fold.what in what]
         return choices[0] if choices else None
 
     def fold(self, fold: Fold) -> None:
-        """Fold it, or unfold it."""
+        """Folds or unfolds it."""
         self.folded ^= {fold}
         self.forget()
 
     def pin(self, key: TrackKey) -> None:
-        """Pin a row to the top, or unpin it."""
+        """Pins a row to the top, or unpins it."""
         (self.pinned.remove if key in self.pinned else self.pinned.append)(key)
         self.forget()
 
     def move(self, row: int, by: int) -> None:
-        """Swap a row with the one above (-1) or below (1), unless only one of the two is pinned."""
+        """Swaps a row with the one above (-1) or below (1), unless only one of the two is pinned."""
         keys = [self.scene.rows[number].key for number in self.shown]
         at = self.shown.index(row)
         if not 0 <= at + by < len(keys) or (keys[at] in self.pinned) != (keys[at + by] in self.pinned):
@@ -165,7 +165,7 @@ class ShownRows:
         self.forget()
 
     def reveal(self, row: int) -> None:
-        """Make sure that a row is not hidden."""
+        """Unhides a row."""
         of = self.scene.rows[row]
         hidden = row not in self.shown
         self.host |= of.kind == TrackKind.HOST
@@ -176,7 +176,7 @@ class ShownRows:
             self.forget()
 
     def instead_of(self, row: int, fold: Fold | None) -> int:
-        """The row itself if it is shown; after a fold, the row that is shown in its place."""
+        """Returns the row if it is shown, otherwise the folded row that is shown in its place."""
         if fold is None or row in self.shown:
             return row
         key = self.scene.rows[row].key
@@ -185,7 +185,7 @@ class ShownRows:
         return next(iter(same or thread), row)
 
     def _fold_new(self) -> None:
-        """What is new is folded if there is much of it: stacks, devices of many streams, all but the first of many ranks."""
+        """Folds new rows if there are many: stacks, devices with many streams, all but the first of many ranks."""
         hiding = [fold for row in self.scene.rows for fold in row.folds]
         standing = {row.stands_for for row in self.scene.rows}
         found = {fold for fold in hiding if fold.what == "thread" or fold in standing}

@@ -1,4 +1,4 @@
-"""Single spans of a scene: the one under the cursor, its neighbours, its counterpart in the other trace.
+"""Finds single spans of a scene: under the cursor, its neighbours, its counterpart in the other trace.
 
     span = under(window)                      # Span(side=0, row=1, place=812, table="device", number=812)
     counterpart(scene, span, by, at_ns)       # the same call in the other trace, or None
@@ -26,7 +26,7 @@ from tui.view.timeline.window import Window
 
 @dataclass(frozen=True)
 class Span:
-    """A row of a trace's table. `row` is the scene's row that shows it, `place` its place in that row's lane."""
+    """A row of a trace's table. `row` is the scene's row that shows it, `place` its index in that row's lane."""
 
     side: int
     row: int
@@ -36,14 +36,14 @@ class Span:
 
 
 def _cursor(window: Window) -> tuple[int, int, Lane] | None:
-    """The side, the row and the lane of the cursor's line; None where that has no spans."""
+    """Returns side, row and lane of the cursor's line; None if it has no spans."""
     line, side = window.cursor_line, window.cursor_side
     lane = window.scene.rows[line.row].lane(side) if line is not None else None
     return (side, line.row, lane) if line is not None and lane is not None and len(lane) else None
 
 
 def under(window: Window) -> Span | None:
-    """The span that the cursor's column shows: the one at its middle, else the closest in the column, else none."""
+    """Returns the span at the middle of the cursor's column, else the closest in the column, else None."""
     if (at := _cursor(window)) is None:
         return None
     side, row, lane = at
@@ -63,7 +63,7 @@ def under(window: Window) -> Span | None:
 
 
 def neighbour(window: Window, span: Span | None, by: int) -> Span | None:
-    """The next (`by` 1) or previous (-1) span of the cursor's line; None at its end."""
+    """Returns the next (`by` 1) or previous (-1) span of the cursor's line; None at its end."""
     if (at := _cursor(window)) is None:
         return None
     side, row, lane = at
@@ -83,7 +83,7 @@ def _span(scene: Scene, side: int, row: int, place: int) -> Span:
 
 
 def find_span(scene: Scene, side: int, table: str, number: int) -> Span | None:
-    """Where the scene shows a row of a table."""
+    """Returns the span for a row of a table; None if the scene does not show it."""
     for row, of in enumerate(scene.rows):
         track = of.tracks[side]
         if of.stands_for is None and track is not None and track.table == table and isinstance(track.lane, Lane):
@@ -94,7 +94,7 @@ def find_span(scene: Scene, side: int, table: str, number: int) -> Span | None:
 
 
 def name_of(scene: Scene, span: Span) -> str:
-    """The full name."""
+    """Returns the full name."""
     if span.table == "batches":
         return scene.rows[span.row].label
     trace = scene.traces[span.side]
@@ -110,19 +110,19 @@ def duration_of(scene: Scene, span: Span) -> int:
 
 
 def place_of(window: Window, span: Span, near_ns: int | None = None) -> int | None:
-    """Where on the axis a span begins, the closest place to `near_ns`, else to the cursor; None where it is not shown."""
+    """Returns the start of a span on the axis, closest to `near_ns` or the cursor; None if it is not shown."""
     near_ns = window.cursor_ns if near_ns is None else near_ns
     return window.axis.sides[span.side].place(start_of(window.scene, span), near_ns)
 
 
 def step_of(scene: Scene, span: Span) -> int:
-    """The row of the step in which a span began (of device work: was launched), NONE outside any."""
+    """Returns the row of the step in which a span started (device work: was launched); NONE outside steps."""
     trace = scene.traces[span.side]
     return int(_steps_of(trace, span.table, np.array([span.number]))[0])
 
 
 def counterpart(scene: Scene, span: Span, by: Alignment, near_ns: int) -> Span | None:
-    """The same in the other trace; of several steps that lie over this one, in the one closest to `near_ns` on the axis."""
+    """Returns the counterpart in the other trace; if several steps align with this one, in the closest to `near_ns`."""
     if len(scene.traces) < 2:
         return None
     step, other = step_of(scene, span), 1 - span.side
@@ -132,7 +132,7 @@ def counterpart(scene: Scene, span: Span, by: Alignment, near_ns: int) -> Span |
     if step == NONE or not over:
         return None
     ours, theirs = scene.traces[span.side], scene.traces[other]
-    if len(over) > 1:  # the axis tells which of the replayed steps the eye is on
+    if len(over) > 1:  # the axis position decides between the replayed steps
         shown_ns = int(scene.axis(by).sides[other].times([near_ns])[0])
         begin, end = theirs.steps.start_ns, theirs.steps.end_ns
         over.sort(key=lambda row: max(int(begin[row]) - shown_ns, shown_ns - int(end[row]), 0))
@@ -158,7 +158,7 @@ def _kernels_counterpart(scene: Scene, found: Counterparts, span: Span, by: Alig
 
 
 def _alike(trace: Trace, table: str, step: int, text: str) -> Column:
-    """The rows of a step with a name, in order of time."""
+    """Returns the rows of a step with a name, by time."""
     spans = getattr(trace, table)
     if table == "batches":
         rows = np.arange(len(spans))
@@ -175,7 +175,7 @@ def _alike(trace: Trace, table: str, step: int, text: str) -> Column:
 
 
 def _outermost(trace: Trace, rows: Column) -> Column:
-    """Of host rows, which are in order of thread and start, those that lie in no other of them."""
+    """Returns the host rows (sorted by thread and start) that are not inside another of them."""
     thread, end_ns = trace.host.thread, trace.host.end_ns
     kept: list[int] = []
     for row in rows.tolist():
@@ -185,7 +185,7 @@ def _outermost(trace: Trace, rows: Column) -> Column:
 
 
 def _outermost_around(trace: Trace, span: Span, among: Column) -> int:
-    """The row of `among` that is, or holds, the span; its own number if none does."""
+    """Returns the row of `among` that is or contains the span; the span's own number if there is none."""
     if span.table != "host":
         return span.number
     host, row = trace.host, span.number
@@ -195,7 +195,7 @@ def _outermost_around(trace: Trace, span: Span, among: Column) -> int:
 
 
 def _steps_of(trace: Trace, table: str, rows: Column) -> Column:
-    """The step of each row."""
+    """Returns the step of each row."""
     if table == "phases":
         return np.asarray(trace.phases.step[rows])
     if table == "device":

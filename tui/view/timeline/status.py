@@ -1,4 +1,4 @@
-"""The lines below the lanes: what the cursor points at, and what the colours in sight mean."""
+"""The lines below the lanes: what is under the cursor, and the legend of the colours in view."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def status(window: Window, drawing: Drawing, marks: Marks, span: Span | None, pa
 
 
 def _span_text(scene: Scene, span: Span) -> str:
-    """How long a span is, and when it begins in its step."""
+    """Returns the duration of a span and its start within its step."""
     at = when(scene, span.side, start_of(scene, span), step_of(scene, span))
     return f"{time_text(duration_of(scene, span))} {scene.words[span.side]} at {at}".replace("  ", " ")
 
