@@ -1,4 +1,4 @@
-"""Times from the library's cells: which cell a script's model is, and what each of its phases takes at each batch size.
+"""Times from the library's cells: finds the cell of a script's model, and the duration of each phase at each batch size.
 
     pace = CellPace(choice, optimizers())
     pace.watch(model, [((32, 3, 224, 224), "float32")], "off", True)    # the script calls it: finds v100/resnet50
@@ -7,24 +7,25 @@
     pace.phase_ns("backward")           # what was measured, less the optimizer's share
 
 Note [What is in the library and what is not]
-    A script that trains what no cell was measured of is stopped with what is nearest; with `estimate` it goes on, and what is
-    estimated is marked. Evaluation passes take the time of the forward pass in training, marked, for cells hold nothing else.
+    If no cell was measured for the script's model, the script is stopped with a list of the nearest cells. With `estimate` it
+    continues, and estimates are marked. Evaluation passes take the time of the training forward pass and are marked, because
+    cells have no other times.
 
 Note [Where the card was full]
-    Where a cell says that the card ran out of memory, the step is played on with as much memory as the last batch that
-    fitted had needed, so that the virtual GPU's allocator raises the error in its place. What that was the cell may not
-    tell, and the first step lacks the optimizer's state: a script that got through a step has less than it had needed then.
+    If a cell says that the card ran out of memory, the step is played with as much memory as the last fitting batch needed, so
+    that the virtual GPU's allocator raises the error where it occurs. The cell may not contain that amount, and the first
+    step has no optimizer state yet. So a script that completed a step gets less memory than that step needed.
 
 Note [A batch that is known to fit]
-    A batch up to the last one that was measured fitted on the card, in a process that had gone through smaller ones before.
-    Where blocks come to lie depends on all that ran before, and on cuDNN's workspaces, of which a cell does not tell: where
-    the virtual GPU's allocator has the memory, but in pieces, it may return the pieces too. What is allocated must have room.
+    Batches up to the largest measured one fitted on the card, in a process that had run smaller ones before. The addresses of
+    blocks depend on everything that ran before and on cuDNN's workspaces, which cells do not contain. So if the virtual
+    GPU's allocator has enough memory but only in pieces, it may return the pieces. Allocated blocks must always fit.
 
 Note [The optimizer's share]
-    A published cell tells criterion, zero_grad, backward and optimizer as one figure, "rest". Criterion and zero_grad take
-    next to nothing and are left in backward. SGD with momentum and weight decay moves each parameter some eleven times over
-    the memory (four foreach kernels, of which each reads one or two lists and writes one), which reaches four fifths of the
-    data sheet's bandwidth; that, or half of the rest where it would be more, is taken for the optimizer's.
+    A published cell has criterion, zero_grad, backward and optimizer as one figure, "rest". Criterion and zero_grad take
+    almost no time and are counted in backward. SGD with momentum and weight decay moves each parameter some eleven times
+    (four foreach kernels; each reads one or two lists and writes one), at four fifths of the data sheet's bandwidth. This
+    time, or half of the rest if that is less, is assigned to the optimizer.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ from traces.script.configuration import CellChoice
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import with_modules
 
-_LOSSES = "torch.nn.modules.loss"  # of these modules, which a cell's "rest" holds
-_MOST_FULL_STEPS = 3  # that the allocator may let pass where the card was full
+_LOSSES = "torch.nn.modules.loss"  # modules that a cell's "rest" includes
+_MOST_FULL_STEPS = 3  # tolerance of the allocator where the card was full
 
-COUNTED_ELSEWHERE_NS = 1  # of a phase whose time another one holds: its ops cost nothing
+COUNTED_ELSEWHERE_NS = 1  # for a phase included in another one's time: its ops take no time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelCall:
-    """One call of the script's model: what its forward pass takes, and what follows if it trains."""
+    """One call of the script's model: the times of its forward pass and, in training, of the phases after it."""
 
     of: CellCall  # equal ones take the same times
     origin: Origin  # PHASE: as measured
@@ -70,7 +71,7 @@ _Copies = tuple[Column, Column]  # bytes, rising, and ns
 
 
 def _copies_of(cells: list[Cell]) -> _Copies | None:
-    """What copies of batches took, by their bytes: the median over these cells."""
+    """Durations of batch copies by bytes: the median over these cells."""
     by_bytes: dict[int, list[int]] = {}
     for cell in cells:
         if cell.h2d_ns is not None and cell.workload.batch_bytes:
@@ -83,7 +84,7 @@ def _copies_of(cells: list[Cell]) -> _Copies | None:
 
 @dataclass
 class _Pending:
-    """What the calls so far have left for the phases to come, in ns by phase."""
+    """Times of later phases from the calls so far, in ns by phase."""
 
     ns: dict[str, int] = field(default_factory=dict)
     origin: Origin = Origin.PHASE
@@ -92,14 +93,14 @@ class _Pending:
         if call.of.trains:
             for name, duration_ns in call.phases_ns.items():
                 if name not in ("h2d", "forward"):
-                    # A step of several batches has one optimizer's step.
+                    # A step of several batches has one optimizer step.
                     more_ns = 0 if name == "optimizer" else self.ns.get(name, 0)
                     self.ns[name] = more_ns + duration_ns
             self.origin = call.origin
 
 
 class CellPace:
-    """Follows one process's script; not for several threads at once."""
+    """Follows one process's script; not thread-safe."""
 
     def __init__(self, choice: CellChoice, optimizers: Optimizers) -> None:
         self._choice = choice
@@ -110,25 +111,25 @@ class CellPace:
         self._models = weakref.WeakKeyDictionary[Any, WorkloadSignature]()  # by module; without inputs
         self._matches: dict[tuple[object, ...], Match] = {}
         self._call: ModelCall | None = None
-        self._calls: list[ModelCall] = []  # of the step under way
+        self._calls: list[ModelCall] = []  # of the current step
         self._pending = _Pending()
-        self._rows: dict[tuple[object, ...], int] = {}  # by what a step was made of, its row of `_played`
+        self._rows: dict[tuple[object, ...], int] = {}  # row of `_played` by the step's calls
         self._played: list[CellSteps] = []
-        self._copied = False  # a copy of this step was timed by a cell
+        self._copied = False  # whether a copy of this step was timed by a cell
         self._last: Cell | None = self._named
         self._copies_by_cell: dict[str, _Copies | None] = {}  # "": the median over all
         self._said: set[str] = set()
-        self.tells_call = False  # a cell's figures hold what the call takes that is about to begin
-        self._full: Cell | None = None  # by which the card ran out of memory at the batch of the call under way
-        self._full_steps = 0  # that ended on such batches
-        self.is_known_to_fit = False  # the batch of the call under way; Note [A batch that is known to fit]
+        self.tells_call = False  # whether a cell has the time of the next call
+        self._full: Cell | None = None  # cell in which the card ran out of memory at the current call's batch
+        self._full_steps = 0  # steps that ended on such batches
+        self.is_known_to_fit = False  # the current call's batch; Note [A batch that is known to fit]
         bandwidth = card_of(self.gpu.device).memory_gbps * OPTIMIZER_BANDWIDTH_REACHED
         self._ns_per_parameter_byte = MOVES_PER_PARAMETER / bandwidth
 
     def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
-        """The script calls an outermost module: find what it takes, or stop. Raises NotInLibrary.
+        """The script calls an outermost module: find its times. Raises NotInLibrary if there are none.
 
-        Modules without parameters, or whose parameters are not on the GPU, are none of the library's.
+        Modules without parameters on the GPU are not looked up.
         """
         self._call = None
         self.tells_call = bool(self._pending.ns) and type(module).__module__ == _LOSSES
@@ -156,8 +157,8 @@ class CellPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Memory that the call under way may use, in bytes; None if the card has room for it. `peak_bytes` is the most that the
-        script has used. See Note [Where the card was full]."""
+        """Memory limit of the current call, in bytes; None if it fits on the card. `peak_bytes` is the script's peak so far.
+        See Note [Where the card was full]."""
         if self._full is None:
             return None
         needed_bytes = self._full.peak_at(self._full.last_batch)
@@ -166,17 +167,17 @@ class CellPace:
         return peak_bytes - 1 if needed_bytes is None else min(peak_bytes - 1, needed_bytes)
 
     def take_call(self) -> ModelCall | None:
-        """What `watch` found for the call that is about to begin; None if its ops are estimated one by one."""
+        """The times that `watch` found for the next call; None if its ops are estimated one by one."""
         call, self._call = self._call, None
         return call
 
     def called(self, call: ModelCall) -> None:
-        """The call belongs to the step under way."""
+        """Add the call to the current step."""
         self._calls.append(call)
         self._pending.add(call)
 
     def phase(self, name: str) -> tuple[int, Origin] | None:
-        """What a phase that begins now takes on the device, in ns; None if no cell tells."""
+        """Device time of a phase that begins now, in ns; None if no cell has it."""
         pending = self._pending
         if name in ("loss", "zero_grad") and name not in pending.ns:
             return (COUNTED_ELSEWHERE_NS, pending.origin) if self._last is not None else None
@@ -184,7 +185,7 @@ class CellPace:
         return None if duration_ns is None else (max(duration_ns, COUNTED_ELSEWHERE_NS), pending.origin)
 
     def copy_ns(self, size_bytes: int) -> int | None:
-        """What a copy from pageable memory takes; None if no cell tells. By bytes, between the batches that were copied."""
+        """Duration of a copy from pageable memory, interpolated by bytes between measured batches; None if no cell has it."""
         if size_bytes < BANDWIDTH_FROM_BYTES or (found := self._copies()) is None:
             return None
         of_bytes, of_ns = found
@@ -196,7 +197,7 @@ class CellPace:
         return int(np.interp(size_bytes, of_bytes, of_ns))
 
     def step_ended(self, trained: bool) -> int:
-        """Returns which of `steps` the step was. Raises NotInLibrary where the card should have run out of memory in it."""
+        """End the step; returns its index in `steps`. Raises NotInLibrary if the card should have run out of memory in it."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:
@@ -212,16 +213,16 @@ class CellPace:
         return row
 
     def set_up_ends(self) -> None:
-        """What came so far was no part of a step."""
+        """Drop everything so far, which was not part of a step."""
         self._calls.clear()
         self._pending = _Pending()
         self._copied = False
 
     def notes(self) -> tuple[CellSteps, ...]:
-        """For the replay's header: what its steps were made of, in the order of `step_ended`'s numbers."""
+        """The composition of the steps for the replay's header, in the order of `step_ended`'s indices."""
         return tuple(self._played)
 
-    # --- which cell it is
+    # --- finding the cell
 
     def _match(self, script: WorkloadSignature) -> Match:
         samples = tuple((tensor.shape[1:], tensor.dtype) for tensor in script.inputs or ())
@@ -259,7 +260,7 @@ class CellPace:
         return self._made(cell, times, trains, Origin.SCALED if times.is_scaled else Origin.PHASE)
 
     def _of_another(self, match: Match, batch: int | None, trains: bool) -> ModelCall | None:
-        """What no cell was measured of. See Note [What is in the library and what is not]."""
+        """Handle a model without a cell. See Note [What is in the library and what is not]."""
         cell = match.cell
         differing = "; ".join(match.differences[:3]) or "its inputs have no batch in common"
         told = f"the library has nothing of what the script trains on {self.gpu.name}; nearest is {cell.name} ({differing})"
@@ -285,7 +286,7 @@ class CellPace:
         return ModelCall(CellCall(cell.name, times.batch, trains, how), origin, phases)
 
     def _copies(self) -> _Copies | None:
-        """Of the cell under way; before it is known the median over all cells of the GPU."""
+        """Copy times of the current cell, or the median over all cells of the GPU before it is known."""
         of = self._last.name if self._last is not None else ""
         if of not in self._copies_by_cell:
             cells = [self._last] if self._last is not None else [cell for file in self._files for cell in file.cells()]
@@ -293,7 +294,7 @@ class CellPace:
         return self._copies_by_cell[of]
 
     def _say(self, text: str) -> None:
-        """Once in this process, beside what the script prints."""
+        """Print a line once per process, in addition to the script's output."""
         if text not in self._said:
             self._said.add(text)
             print(f"trace: {text}", file=sys.stderr, flush=True)

@@ -1,14 +1,14 @@
-"""The recorded stages of nn.DataParallel within a phase (scatter, a replica, gather...), laid out for playing.
+"""The recorded stages of nn.DataParallel within a phase (scatter, a replica, gather...), for playing.
 
     of_phase = recorded_stages(trace, ordinals)     # by row of the trace's phases
     of_phase[3]     # [RecordedStage("scatter", device=0, begin_ns=0, end_ns=6_700_000, ...), ...]
 
-Times are from the phase's start: on the host from its host start, on the device from what an event there would have read.
+Times are relative to the phase's start: its host start for host times, an event recorded there for device times.
 
 Note [How parameters travelled]
-    nn.DataParallel copies parameters to the replicas and sums their gradients by NCCL where it can, else by plain copies. What
-    a recording with kernels has in its ops `Broadcast` and `ReduceAddCoalesced` tells which it was. If they launched neither
-    NCCL's kernels nor copies, they took no time on the GPU there, and take none in the replay.
+    nn.DataParallel copies parameters to the replicas and sums their gradients with NCCL if possible, else with plain copies. In
+    a recording with kernels, the kernels of the ops `Broadcast` and `ReduceAddCoalesced` show which was used. If they launched
+    neither NCCL kernels nor copies, they took no GPU time, and take none in the replay.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import numpy as np
 from traces.analyses.communication import data_parallel_kernels
 from traces.model.trace import NONE, DeviceKind, HostKind, Trace
 
-BROADCAST, REDUCE = "nccl::broadcast", "nccl::reduce"  # what a kernel of NCCL is matched by
+BROADCAST, REDUCE = "nccl::broadcast", "nccl::reduce"  # match name of an NCCL kernel
 _TRANSFERS = ("Broadcast", "ReduceAddCoalesced")  # ops of nn.DataParallel
 
 
 class Transport(Enum):
-    """How the parameters and gradients of nn.DataParallel travelled, see Note [How parameters travelled]."""
+    """How nn.DataParallel moved parameters and gradients, see Note [How parameters travelled]."""
 
     COPIES = 0
     NCCL = 1
@@ -35,12 +35,12 @@ class Transport(Enum):
 
 
 def nccl_ops(trace: Trace) -> dict[int, str]:
-    """The op of each kernel by which NCCL serves nn.DataParallel, by the kernel's name (a string of the trace)."""
+    """The op of each NCCL kernel of nn.DataParallel, by the kernel's name (a string of the trace)."""
     return {name: f"nccl::{function}" for name, function in data_parallel_kernels(trace).items()}
 
 
 def transport_of(trace: Trace) -> Transport:
-    """See Note [How parameters travelled]; COPIES where the recording does not tell."""
+    """The transport, see Note [How parameters travelled]; COPIES if the recording does not show it."""
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
         return Transport.NCCL
@@ -58,7 +58,7 @@ def transport_of(trace: Trace) -> Transport:
 
 
 class RecordedStage(NamedTuple):
-    """One recorded stage whose device time is known."""
+    """One recorded stage with a known device time."""
 
     name: str
     device: int  # ordinal of the device that it was timed on
@@ -69,7 +69,7 @@ class RecordedStage(NamedTuple):
 
 
 def recorded_stages(trace: Trace, ordinals: Mapping[int, int]) -> dict[int, list[RecordedStage]]:
-    """The stages within phases, by the row of the phase, in the order of their begin. `ordinals` are of rows of devices."""
+    """The stages of each phase, by the phase's row, in order of start. `ordinals` are the ordinals of the device rows."""
     parts, phases = trace.parts, trace.phases
     found: dict[int, list[RecordedStage]] = {}
     for row in range(len(parts)):

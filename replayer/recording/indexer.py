@@ -1,22 +1,22 @@
-"""Indexes a recording: which kernels belong to which step, phase and op, and why each started when it did.
+"""Indexes a recording: the step, phase and op of each kernel, and the reason for its start time.
 
     steps = RecordingIndexer(trace, rank=0, keys=RecordedKeys(trace)).lay_out()
 
 Note [Active host time]
-    Host times in the index are *active*: moments when the recorded host was blocked waiting for the device (a synchronize, a
-    pageable copy, a launch into a full queue) are taken out, since in a replay the host waits there for the *virtual* device,
-    and would wait twice.
+    Host times in the index are *active*: time in which the recorded host was blocked waiting for the device (a synchronize, a
+    pageable copy, a launch into a full queue) is subtracted. In a replay the host waits there for the *virtual* device, and
+    would otherwise wait twice.
 
 Note [Why a kernel started when it did]
-    A kernel whose stream was idle at its launch keeps its own launch latency; one that queued keeps its own gap to its
-    predecessor; one that waited for another stream keeps that edge. Single fixed figures drift by up to milliseconds a step.
-    One that waited for ranks (a collective's kernel had just ended) keeps neither: how long those take, the replay finds out.
+    A kernel on an idle stream keeps its recorded launch latency, a queued kernel keeps its gap to the previous kernel, and a
+    kernel that waited for another stream keeps that dependency. Fixed average values would drift by up to milliseconds per
+    step. A kernel that waited for other ranks (just after a collective's kernel) keeps none of these, because the replay
+    determines how long collectives take.
 
 Note [Profiled and clean steps]
-    A recording that says which of its steps were profiled (or that holds evaluation steps) has kernels for those only; the
-    others are known by their phases, as in a phase-grained recording. A profiler slows the host: `CleanPace` takes its cost
-    out of the active times of steps with kernels, and scales what remains to the clean steps. Durations on the device are as
-    measured.
+    A recording that marks profiled steps (or has evaluation steps) has kernels for profiled steps only. The other steps have
+    phase times only, as in a phase-grained recording. A profiler slows the host, so `CleanPace` subtracts its cost from the
+    active times of steps with kernels and scales the rest to the clean steps. Device durations are as measured.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from traces.names.device_names import waits_for_device
 
 
 class RecordingIndexer:
-    """Builds the steps of a recording. Whole columns where possible, Python only per kernel and its few enclosing ops."""
+    """Builds the steps of a recording. Uses whole columns where possible, and Python loops only over kernels and their ops."""
 
     def __init__(self, trace: Trace, rank: int, keys: RecordedKeys) -> None:
         self._keys = keys
-        self.latency_ns = TYPICAL_LATENCY_NS  # of a launch whose kernel finds its stream idle
+        self.latency_ns = TYPICAL_LATENCY_NS  # launch latency on an idle stream
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self._known_keys: dict[tuple[int, int, int, int, str], tuple[MatchKeys, tuple[Shape, ...], str]] = {}
         self.directions = directions_of(trace)
@@ -61,7 +61,7 @@ class RecordingIndexer:
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
         self.device_ordinals = ordinals
         device = trace.device
-        # Communication between ranks is played by process_group.py: here it would have waited for recorded ranks.
+        # process_group.py plays communication between ranks; recorded durations include waits for recorded ranks.
         own = device.is_work & np.isin(device.device, list(ordinals))
         communicates = communication_kernels(trace)
         work, self.communication = np.flatnonzero(own & ~communicates), np.flatnonzero(own & communicates)
@@ -89,10 +89,10 @@ class RecordingIndexer:
         self._causes()
 
     def _launched_ns(self, rows: Column) -> Column:
-        """When the host launched work; what of that was not recorded is taken to have started at once."""
+        """Launch time of each kernel; unrecorded launches are assumed to have started at once."""
         device = self.trace.device
         launch = device.launch[rows]
-        called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # a recording may hold kernels and no host at all
+        called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # a recording may have kernels but no host rows
         return np.where(launch >= 0, called_ns, device.start_ns[rows] - TYPICAL_LATENCY_NS)
 
     def _cut_by_step(self, rank: int) -> None:
@@ -117,7 +117,7 @@ class RecordingIndexer:
             return
         host, ends_ns = trace.host, trace.device.end_ns[self.work]
         times_ns = np.sort(np.concatenate((host.start_ns, self.launched_ns, host.end_ns, ends_ns)))
-        self.step_start = self.phase_start = times_ns[:1]  # none where nothing was recorded
+        self.step_start = self.phase_start = times_ns[:1]  # empty if nothing was recorded
         self.step_end = self.phase_end = self.batch_there = times_ns[-1:]
         self.step_rows = np.full(len(self.step_start), NONE)
         self.phase_step = np.zeros(len(self.step_rows), dtype=np.int64)
@@ -127,7 +127,7 @@ class RecordingIndexer:
         self.phase_device_ns = np.zeros(len(self.step_rows), dtype=np.int64)
 
     def _blocked(self) -> None:
-        """Find when the host was blocked for the device; see Note [Active host time]."""
+        """Find when the host was blocked by the device; see Note [Active host time]."""
         trace, host = self.trace, self.trace.host
         runtime = np.flatnonzero((host.kind == HostKind.RUNTIME) & np.isin(host.thread, self.thread_rows))
         names = {int(i): trace.strings[int(i)] for i in np.unique(host.name[runtime])}
@@ -139,14 +139,14 @@ class RecordingIndexer:
         launched_ns, end_by_launch = launched_ns[by_launch], trace.device.end_ns[every[by_launch]]
         end_by_launch = np.maximum.accumulate(end_by_launch) if len(every) else end_by_launch
         sync = runtime[np.isin(host.name[runtime], waits)]
-        # What was launched before the recording began has no launch in it, and is waited for by whoever waits first.
+        # Work launched before the recording began has no recorded launch; the first wait also waits for it.
         foreign = trace.device.end_ns[self.work[self.launched_before]]
         before = np.searchsorted(launched_ns, host.start_ns[sync]) - 1
         pending_ns = np.full(len(sync), foreign.max() if len(foreign) else 0)
         pending_ns[before >= 0] = np.maximum(pending_ns[before >= 0], end_by_launch[before[before >= 0]])
         starts = [host.start_ns[sync]]
         ends = [np.minimum(host.end_ns[sync], pending_ns)]
-        # A copy call blocks until its own copy has ended where it is not asynchronous, or the host's side is pageable.
+        # A copy call blocks until its copy has ended, unless it is asynchronous and the host's side is pinned.
         own = np.flatnonzero((trace.device.kind[self.work] == DeviceKind.MEMCPY) & (self.launch_row >= 0))
         own = own[np.isin(host.name[self.launch_row[own]], copies)]
         at_once = {i for i in copies if "Async" not in names[i]}
@@ -164,11 +164,11 @@ class RecordingIndexer:
             starts.append(host.start_ns[calls[full]])
             ends.append(np.minimum(host.end_ns[calls[full]], room_ns[full]))
         start, end = np.concatenate(starts), np.concatenate(ends)
-        self.wait_start, self.wait_end = start, np.maximum(start, end)  # also where the device was done already
+        self.wait_start, self.wait_end = start, np.maximum(start, end)  # even if the device was already done
         self.blocked = Intervals(start[end > start], end[end > start])  # overlapping waits of several threads count once
 
     def active_ns(self, time_ns: Column) -> Column:
-        """Recorded times with all earlier blocked time taken out."""
+        """Recorded times minus all earlier blocked time."""
         return np.asarray(time_ns - self.blocked.before(time_ns))
 
     def _causes(self) -> None:
@@ -177,7 +177,7 @@ class RecordingIndexer:
         start, end = device.start_ns[self.work], device.end_ns[self.work]
         n = len(self.work)
         self.stream = device.stream[self.work]
-        previous_end = np.full(n, NONE)  # of the work before it on the same stream
+        previous_end = np.full(n, NONE)  # end of the previous work on the same stream
         ends_by_stream: dict[tuple[int, int], int] = {}
         for i in np.lexsort((start, self.stream, self.ordinals)):
             track = (int(self.ordinals[i]), int(self.stream[i]))
@@ -206,7 +206,7 @@ class RecordingIndexer:
             while j >= 0 and start[i] - sorted_end[j] <= EDGE_EXPLAINS_NS:
                 cause = by_end[j]
                 if (ordinals[cause], streams[cause]) != (ordinals[i], streams[i]):
-                    if cause < n:  # on communication the replayed ranks wait by themselves
+                    if cause < n:  # replayed ranks wait for communication themselves
                         self.edge[i], self.edge_gap[i] = cause, start[i] - sorted_end[j]
                     self.latency[i] = self.latency_ns
                     self.gap[i] = usual_gap_ns
@@ -214,13 +214,13 @@ class RecordingIndexer:
                 j -= 1
 
     def _launched_by_stream(self) -> Iterator[Column]:
-        """Of each stream the work that has a launch, in launch order."""
+        """The work with a recorded launch on each stream, in launch order."""
         known, streams = self.launch_row >= 0, self.trace.device.stream[self.work]
         for ordinal, stream in set(zip(self.ordinals[known].tolist(), streams[known].tolist(), strict=True)):
             yield np.flatnonzero(known & (self.ordinals == ordinal) & (streams == stream))
 
     def _launches(self) -> Iterator[tuple[Column, Column]]:
-        """Per stream, the rows of the launches that can have met a full queue, and when that had room for each."""
+        """Per stream, the launches that may have met a full queue, and when the queue had room for each."""
         depth, device = self.launch_queue_depth, self.trace.device
         for on in self._launched_by_stream():
             if len(on) > depth:
@@ -228,7 +228,7 @@ class RecordingIndexer:
                 yield self.launch_row[on[depth:]], ends_ns[:-depth]
 
     def _queue_depth(self) -> None:
-        """How many launches were pending on a stream when one returned: the recorded card's queue is at least that deep."""
+        """Raise the queue depth to the most launches seen pending on a stream when a launch returned."""
         host, device = self.trace.host, self.trace.device
         for on in self._launched_by_stream():
             returned_ns = np.sort(host.end_ns[self.launch_row[on]])
@@ -255,7 +255,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row >= 0 else StepKind.STEADY for row in self.step_rows]
-        # In a kernel-grained recording the kernels tell; marks on the device include the wait for the host.
+        # A kernel-grained recording uses its kernels, because device marks include waits for the host.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()
@@ -295,11 +295,11 @@ class RecordingIndexer:
         return steps
 
     def _lane_of(self, ordinal: int) -> int:
-        """Which device of the program it is: of several that a process sees, the first that works is its first."""
+        """The ordinal of a device in the program; the first device with work is 0."""
         return (ordinal - self.first_ordinal) % len(self.device_ordinals)
 
     def _within(self, phase: int, active_ns: int) -> int:
-        """Active host time from a phase's start, as it is without a profiler."""
+        """Active host time from a phase's start, without the profiler's cost."""
         return self._scaled(phase, active_ns - self.phase_start_active[phase])
 
     def _scaled(self, phase: int, host_ns: int) -> int:
@@ -307,7 +307,7 @@ class RecordingIndexer:
         return host_ns if scale == 1.0 else round(host_ns * scale)
 
     def _instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
-        """Every op of a step that has kernels below it, in order of its start, into its first kernel's segment."""
+        """Add each op with kernels to the segment of its first kernel, in order of the ops' starts."""
         parent, is_op = self.host_columns
         ops: dict[int, list[int]] = {}
         for k, p in enumerate(phases):
@@ -319,7 +319,7 @@ class RecordingIndexer:
         waits = self.wait_in
         for at in sorted(ops, key=self.host_start.__getitem__):
             p = phases[ops[at][0]]
-            under = [k for k in ops[at] if phases[k] == p]  # a range across phases is an op of its first one
+            under = [k for k in ops[at] if phases[k] == p]  # a range across several phases belongs to its first one
             segment = by_phase[p].lane(self._lane_of(int(self.ordinals[first + under[0]])))
             keys, shapes, dtype = self._keys_of(at, {self.work_name[first + k] for k in under})
             start_ns, end_ns = max(self._within(p, self.host_start[at]), 0), self._within(p, self.host_end[at])
@@ -330,7 +330,7 @@ class RecordingIndexer:
         self._data_parallel_instances(first, phases, by_phase)
 
     def _data_parallel_instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
-        """Each kernel of NCCL that nn.DataParallel launched, as an op of its own: NCCL launches it without one."""
+        """Add each NCCL kernel of nn.DataParallel as an op, because NCCL launches it without one."""
         for k, p in enumerate(phases):
             op, call = self.data_parallel_ops.get(self.work_name[first + k], ""), int(self.launch_row[first + k])
             if op and p >= 0 and call >= 0:
@@ -339,7 +339,7 @@ class RecordingIndexer:
                 segment.add(self._keys.of_op(op, (), ""), Instance(start_ns, max(end_ns, start_ns), (k,), (), ""))
 
     def _last_waits(self) -> dict[int, int]:
-        """By op, when the last call below it began that waits for the device (active ns)."""
+        """For each op, the start of the last call inside it that waits for the device (active ns)."""
         parent, is_op = self.host_columns
         last: dict[int, int] = {}
         for call in self.waiting_calls.tolist():
@@ -351,7 +351,7 @@ class RecordingIndexer:
         return last
 
     def _keys_of(self, row: int, work_names: set[int]) -> tuple[MatchKeys, tuple[Shape, ...], str]:
-        """The keys, shapes and dtype of a recorded op; ops repeat from step to step, so each is worked out once."""
+        """The keys, shapes and dtype of a recorded op; cached, because ops repeat from step to step."""
         host, strings = self.trace.host, self.trace.strings
         name = int(host.name[row])
         direction = ""
@@ -377,6 +377,6 @@ class RecordingIndexer:
 
 
 def _busiest(streams: Column) -> int:
-    """The stream with most of the work."""
+    """The stream with the most work."""
     numbers, counts = np.unique(streams, return_counts=True)
     return int(numbers[counts.argmax()]) if len(numbers) else NONE

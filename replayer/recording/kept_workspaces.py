@@ -1,16 +1,16 @@
 """Whether cuBLAS kept a workspace in the recorded program.
 
-Our recorder measures what the handles held when the script had ended; where the recording has products, that tells. A
-profiler's file does not name its release of PyTorch exactly, and what is kept was mostly allocated before the recording began.
-But its products tell: a release that allocates a workspace for each product does so within it, and frees it there.
+Our recorder measures the handles' workspaces after the script has ended, which answers the question if the recording has matrix
+products. A profiler's file does not give its exact PyTorch release, and kept workspaces were mostly allocated before it began.
+But a release that allocates a workspace per product allocates and frees it inside the product, which the memory events show.
 
-    keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None where the recording does not tell
+    keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None if the recording does not show it
 
-Nor is one kept where less than that is allocated after a product, whatever the release: so it is in a process that has set
-CUBLAS_WORKSPACE_CONFIG.
+If less memory than a workspace is allocated after a product, none is kept, whatever the release. This happens in a process that
+sets CUBLAS_WORKSPACE_CONFIG.
 
-From PyTorch 2.0 on, a cuBLAS handle keeps one (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp), and AMD's handles
-likewise, beside what cuBLASLt and hipBLASLt take for each product. memory/cublas_workspaces.py tells how large it is.
+Since PyTorch 2.0, a cuBLAS handle keeps a workspace (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp), as do AMD's
+handles, in addition to what cuBLASLt and hipBLASLt allocate per product. memory/cublas_workspaces.py has the sizes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
-    """Whether kept ones are to be expected; `sizes_bytes` are those that a handle of the recorded device may have.
+    """Whether workspaces were kept; `sizes_bytes` are the possible sizes of a handle on the recorded device.
 
-    None where only the release could tell: without memory events that have totals (PyTorch 1.9), without a product among them,
-    or of an unknown release.
+    None if the recording does not show it: no memory events with totals (PyTorch 1.9), no product among them, or an unknown
+    release.
     """
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:

@@ -1,4 +1,4 @@
-"""The keys under which a replayed op looks for its recorded calls, as far as the recording says shapes, dtypes and layouts.
+"""Keys that match a replayed op with recorded calls, from the shapes, dtypes and layouts that were recorded.
 
 keys = RecordedKeys(trace)
 keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
@@ -20,13 +20,13 @@ from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
 class RecordedKeys:
-    """Makes the keys of ops, of the recording and of the script, so that equal keys mean the same call."""
+    """Makes keys for recorded ops and for the script's ops; equal keys mean the same call."""
 
     def __init__(self, trace: Trace) -> None:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
         self.has_layouts = bool(np.any(trace.host.layout >= 0))
-        # Whether a copy's name tells that it was from or to the host; with AMD's it may be a kernel like any other.
+        # Whether a copy's name shows that it was from or to the host; with AMD it may be an ordinary kernel.
         self.has_directions = any(directions_of(trace).values())
         self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
@@ -35,7 +35,7 @@ class RecordedKeys:
         return self.of_op(signature.op, signature.shapes, dtype, signature.direction, signature.layout)
 
     def of_op(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "", layout: str = "") -> MatchKeys:
-        """The keys of an op given by its first dtype. What the recording does not tell of all calls of the op is left out."""
+        """The keys of an op with its first dtype. They leave out what the recording lacks for some calls of the op."""
         canonical = canonical_op(op)
         if not self.has_dtypes or canonical in self._untyped:
             dtype = ""
@@ -49,9 +49,9 @@ class RecordedKeys:
 
 
 def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
-    """Canonical ops of some calls of which the recording tells no shapes, and no dtype.
+    """Canonical ops with some calls without recorded shapes, and ops with some calls without a dtype.
 
-    Profilers do not tell what lists of tensors hold (`cat`, `_foreach_add_`): never their dtype, nor the shapes of long ones.
+    For lists of tensors (`cat`, `_foreach_add_`), profilers record no dtypes, and no shapes if the list is long.
     An op that takes no list and has no shapes had only scalars.
     """
     host, strings = trace.host, trace.strings

@@ -1,12 +1,12 @@
-"""Which rank of a distributed run this process is, and which recorded rank and devices it replays.
+"""The rank of this process in a distributed run, and the recorded rank and devices that it replays.
 
 torchrun and `trace replay --nproc` set it in the environment, before the script uses its GPU:
 
     rank = Rank.of(os.environ)              # Rank(number=3, local=1, local_count=2)
-    rank.recorded(trace.ranks)              # the recorded rank that drives it: 3 modulo how many there are
-    rank.devices(trace)                     # as many devices as ranks on this machine, for each takes its own of them
+    rank.recorded(trace.ranks)              # the recorded rank that drives it: 3 modulo the number of ranks
+    rank.devices(trace)                     # as many devices as ranks on this machine; each rank uses its own
 
-A process without a rank is rank 0 alone, and sees all devices of the recorded machine. One that
+A process without a rank is the only rank, 0, and sees all devices of the recorded machine. One that
 torch.multiprocessing.spawn started has the rank of its number there, until init_process_group says otherwise (state.py).
 """
 
@@ -28,7 +28,7 @@ class Rank:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Rank:
-        """By torchrun's variables; the only rank where they are missing or invalid."""
+        """The rank from torchrun's variables; the only rank if they are missing or invalid."""
         values = [environment.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
         if not all(text.isdigit() for text in values[:2]):
             return cls()
@@ -36,13 +36,13 @@ class Rank:
         return cls(number, local, max(int(values[2]) if values[2].isdigit() else 1, local + 1))
 
     def recorded(self, ranks: Sequence[int]) -> int:
-        """The recorded rank that stands for this one."""
+        """The recorded rank that drives this one."""
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """The devices that this process sees, as its own: those of its recorded rank, in turn, until each local rank has one.
+        """The devices that this process sees: those of its recorded rank, repeated until each local rank has one.
 
-        Where the number of local ranks is unknown: what all recorded ranks had, each device of a machine once.
+        If the number of local ranks is unknown: the devices of all recorded ranks, each device of a machine once.
         """
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]

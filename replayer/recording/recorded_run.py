@@ -1,8 +1,7 @@
-"""A recording, indexed by step, phase and op, so that a running script can be matched against it.
+"""A recording, indexed by step, phase and op, for matching with a running script.
 
-A step of the recording holds its phase segments; a segment holds the recorded op instances that reached the device, by the keys
-under which a replayed op looks for them, and the kernels they launched. Everything here is shared by all
-replays of the step, and read-only.
+A recorded step contains phase segments. A segment contains the recorded op instances that reached the device, by match key, and
+the kernels they launched. All of this is read-only and shared by all replays of the step.
 
     recording = RecordedRun.of(trace)
     step = recording.step(0)
@@ -10,10 +9,10 @@ replays of the step, and read-only.
     segment.exact[recording.keys[signature].exact]       # [Instance(start_ns, end_ns, kernels), ...]
 
 Note [Training steps of several kinds]
-    The steps of a script with several trainers are not all alike: of five steps of a critic the last has the generator's
-    as well. How many backward passes and optimizer steps each training step has is known of all of them, also of those that
-    were not profiled. So a step of the replay is driven by a recorded one that has as many as the recorded step of its number;
-    beyond the recording's end the numbers come again with their shortest period, if they have one.
+    The steps of a script with several trainers differ: for example, every fifth step trains both critic and generator. The
+    numbers of backward passes and optimizer steps are known for all recorded training steps, profiled or not. So a replayed
+    step is driven by a recorded step with the same numbers as the recorded step at its position. After the recording's end,
+    the numbers repeat with their shortest period, if they have one.
 """
 
 from __future__ import annotations
@@ -48,18 +47,18 @@ class RecordedRun:
         self.devices = [device for device in trace.devices if device.rank == rank]
         self.steps: list[RecordedStep] = []
         self.first: list[int] = []  # steps replayed once, in order, as they were recorded
-        self.cycle: list[int] = []  # steady steps, replayed in turn for as long as the script runs
-        self.evaluations: list[int] = []  # replayed in turn, too
+        self.cycle: list[int] = []  # steady steps, replayed in rotation as long as the script runs
+        self.evaluations: list[int] = []  # also replayed in rotation
         self._trained: list[int] = []  # all training steps, in order
         self._turns: list[int] = []  # of each of these, how many of as many passes come before it
         self._period = 0  # in training steps, of what they hold; 0: none. See Note [Training steps of several kinds]
         self.latency_ns = TYPICAL_LATENCY_NS
         self.transport = transport_of(trace)
-        self.cells: CellPace | None = None  # tell the times, where there are no recorded steps
+        self.cells: CellPace | None = None  # provide the times if there are no recorded steps
         self.match_keys = RecordedKeys(trace)
-        self.keys = KeptBySignature(self.match_keys.of_signature)  # of each op of the script, to be found in the recording
+        self.keys = KeptBySignature(self.match_keys.of_signature)  # match keys of each op of the script
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
-        self.host_ns: dict[str, int] = {}  # by key of an op's name, its `_host_paces` in the median
+        self.host_ns: dict[str, int] = {}  # median of `_host_paces` by key of the op's name
         self.usual_host_ns = 0  # the median over all
         self.samples: dict[str, list[tuple[tuple[Shape, ...], str, int]]] = {}
         device_name, settings = self.devices[0].name if self.devices else "", trace.machine_of(rank).settings
@@ -69,7 +68,7 @@ class RecordedRun:
 
     @classmethod
     def of(cls, trace: Trace, rank: int = 0) -> RecordedRun:
-        """Lay out the steps of one rank. A recording without steps becomes one step of one forward segment."""
+        """Index the steps of one rank. A recording without steps becomes one step with one forward segment."""
         recording = cls(trace, rank)
         indexer = RecordingIndexer(trace, rank, recording.match_keys)
         recording.steps = indexer.lay_out()
@@ -79,17 +78,17 @@ class RecordedRun:
         return recording
 
     def _choose(self) -> None:
-        """Which steps drive which. See Note [Profiled and clean steps] in indexer.py.
+        """Choose the steps that drive the replay. See Note [Profiled and clean steps] in indexer.py.
 
-        Of a kernel-grained recording's training steps those that were profiled, where it says so; a warm-up step at its
-        beginning lends its host times to one of them. Of a phase-grained one's, those that were not.
+        In a kernel-grained recording these are the profiled training steps, if it says which were profiled; the first ones
+        get the host times of warm-up steps. In a phase-grained recording these are the steps that were not profiled.
         """
         kinds: dict[int, list[int]] = {}
         works = [step.has_kernels for step in self.steps]
         all_profiled = any(works) and not any(step.kind == StepKind.PROFILED for step in self.steps)
         for i, step in enumerate(self.steps):
             if all_profiled and not works[i] and step.kind == StepKind.STEADY:
-                continue  # a profiler's last window, in which nothing was launched any more, drives nothing
+                continue  # a profiler's last window without launches is not used
             kinds.setdefault(step.kind, []).append(i)
         clean, profiled = kinds.get(StepKind.STEADY, []), kinds.get(StepKind.PROFILED, [])
         warmup, evaluations = kinds.get(StepKind.WARMUP, []), kinds.get(StepKind.EVALUATION, [])
@@ -103,7 +102,7 @@ class RecordedRun:
                     self.steps[i] = self.steps[alike[n % len(alike)]].as_slow_as(self.steps[i])
         else:
             steady = clean or profiled
-        if profiled and steady:  # another warm-up step than those at the beginning is the profiler's own
+        if profiled and steady:  # warm-up steps after the beginning are the profiler's own
             warmup = [i for i in warmup if i < min(clean + profiled)]
         self.first = sorted([*warmup, *steady]) or self._trained
         self.cycle = steady or self.first
@@ -111,11 +110,11 @@ class RecordedRun:
         for i in self._trained:
             self._turns.append(seen[self.steps[i].passes])
             seen[self.steps[i].passes] += 1
-        passes = [self.steps[i].passes for i in self._trained][len(self._trained) // 4 :]  # how a script begins does not count
+        passes = [self.steps[i].passes for i in self._trained][len(self._trained) // 4 :]  # the script's start does not count
         self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
 
     def step(self, number: int) -> RecordedStep:
-        """What drives the replay's training step `number` (from 0): the first ones in order, then the steady ones in turn.
+        """The recorded step for training step `number` (from 0): the first ones in order, then the steady ones in rotation.
 
         See Note [Training steps of several kinds].
         """
@@ -131,16 +130,16 @@ class RecordedRun:
         return self.steps[alike[(self._turns[place] + periods) % len(alike)]]
 
     def evaluation(self, number: int) -> RecordedStep:
-        """What drives the replay's evaluation step `number`: the recorded ones in turn; where there are none, steady steps."""
+        """The recorded step for evaluation step `number`: the recorded ones in rotation, or steady steps if there are none."""
         drivers = self.evaluations or self.cycle
         return self.steps[drivers[number % len(drivers)]]
 
     def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
-        """The recorded training or evaluation step of that number, whatever drives it; beyond the last one, as driven."""
+        """The recorded training or evaluation step of that number; after the last one, the step that drives it."""
         return self.evaluation(number) if evaluation else self.steps[self._at(self._trained, number)]
 
     def number_of(self, step: RecordedStep) -> int:
-        """The place of a step among the recorded ones."""
+        """The index of a step among the recorded ones."""
         return next((i for i, one in enumerate(self.steps) if one is step or one.row == step.row), NONE)
 
     def _at(self, first: list[int], number: int) -> int:
@@ -149,20 +148,20 @@ class RecordedRun:
         return self.cycle[(number - len(first)) % len(self.cycle)]
 
     def _sample(self) -> None:
-        """Collect what ops cost, for scaling, and fit the device's speed."""
+        """Collect op durations for scaling, and fit the device's speed."""
         fit = []
         host_ns: dict[str, list[int]] = {}
         for index in self.cycle[:2]:
             step = self.steps[index]
             for segment in step.segments.values():
                 for name, pace_ns in _host_paces(segment.named):
-                    if not takes_tensor_list(name.partition("|")[0]):  # which takes as long as its list
+                    if not takes_tensor_list(name.partition("|")[0]):  # its duration depends on its list
                         host_ns.setdefault(name, []).append(pace_ns)
                 for name, instances in segment.named.items():
                     for one in instances:
                         ns = step.work_ns(one.kernels)
                         self.samples.setdefault(name, []).append((one.shapes, one.dtype, ns))
-                        is_long = ns > SHORT_KERNEL_NS * len(one.kernels)  # many short kernels show how fast launches are
+                        is_long = ns > SHORT_KERNEL_NS * len(one.kernels)  # many short kernels show the launch speed
                         if is_long and not flops(name.partition("|")[0], one.shapes):
                             fit.append((size_bytes(one.shapes, one.dtype), ns))
         self.host_ns = {name: int(median(times_ns)) for name, times_ns in host_ns.items()}
@@ -180,7 +179,7 @@ class RecordedRun:
         self.costs.learn(self._op_samples())
 
     def _op_samples(self) -> Iterator[Sample]:
-        """What ops cost whose shapes were recorded."""
+        """Durations of the ops with recorded shapes."""
         for name, samples in self.samples.items():
             op, _, told = name.partition("|")
             if told.partition("|")[2]:  # a copy from or to the host
@@ -190,8 +189,8 @@ class RecordedRun:
 
 
 def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, int]]:
-    """By name, how long after each op of a segment the host came to the next one: what it takes together with the Python or the
-    node of autograd around it. Ops within another one share what that took, by how long each lasted."""
+    """Host time from each op of a segment to the next one, by name. It includes the Python code or autograd node around the op.
+    Nested ops share the time of the outer op in proportion to their durations."""
     calls = sorted((one.start_ns, -one.end_ns, name) for name, instances in named.items() for one in instances)
     within: list[list[int]] = [[]]  # rows of the ops within each, those of the segment first
     open_calls: list[tuple[int, int]] = []  # their ends, and rows

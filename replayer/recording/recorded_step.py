@@ -1,4 +1,4 @@
-"""What a recording is made of: recorded steps, their phase segments, and in these the ops and kernels."""
+"""Recorded steps, their phase segments, and the ops and kernels in each segment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from traces.model.trace import NONE, Column, Origin, StepKind
 
 
 class MatchKeys(NamedTuple):
-    """The keys under which the recording indexes an op: itself, an equivalent of the same shapes, an equivalent of any."""
+    """The keys of an op in the recording: exact, equivalent op with the same shapes, same op with any shapes."""
 
     exact: str
     equivalent: str
@@ -22,14 +22,14 @@ class MatchKeys(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """One recorded call of an op: active host times from its segment's start, and the kernels under it in launch order."""
+    """One recorded call of an op: active host times from its segment's start, and its kernels in launch order."""
 
     start_ns: int
     end_ns: int
     kernels: tuple[int, ...]  # indices into the step's kernels
     shapes: tuple[Shape, ...]
     dtype: str
-    after_wait_ns: int = 0  # of a call that waits for the device: the host's time from that wait to the call's end
+    after_wait_ns: int = 0  # if the call waits for the device: host time from that wait to the call's end
     elsewhere: bool = False  # a call in another segment of the step, whose host times begin there
 
 
@@ -42,7 +42,7 @@ class Kernel(NamedTuple):
     duration_ns: int
     stream: int  # NONE: the stream on which the step did most of its work, else the recorder's number
     device: int  # ordinal
-    edge: int  # kernel of the same step on another stream for whose end it waited, or NONE
+    edge: int  # kernel of the same step on another stream that it waited for, or NONE
     edge_gap_ns: int
     kind: int
     name: int  # string of the trace
@@ -51,42 +51,42 @@ class Kernel(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RecordedSegment:
-    """What one phase segment of one recorded step holds."""
+    """One phase segment of one recorded step."""
 
     name: str
     host_ns: int = 0  # active
-    wait_ns: int = 0  # of a loader: until the batch was there; the rest is what the script did before it went on
+    wait_ns: int = 0  # of a loader: until the batch arrived; the script spent the rest before it continued
     device_ns: int = 0  # by a CUDA-event pair, in a phase-grained trace
     work_ns: int = 0  # sum over its kernels
-    least_host_ns: int = 0  # for which the segment lasts at least, waiting for the device included; see `as_slow_as`
+    least_host_ns: int = 0  # minimum duration of the segment, including waits for the device; see `as_slow_as`
     kernels: list[int] = field(default_factory=list)
     exact: dict[str, list[Instance]] = field(default_factory=dict)
     equivalent: dict[str, list[Instance]] = field(default_factory=dict)
     named: dict[str, list[Instance]] = field(default_factory=dict)
     stages: list[RecordedStage] = field(default_factory=list)  # of nn.DataParallel
-    lanes: dict[int, RecordedSegment] = field(default_factory=dict)  # what of it is on other devices than the first, by ordinal
-    below_ops: set[int] = field(default_factory=set)  # its kernels that an op launched
-    origin: Origin = Origin.PHASE  # of `device_ns`, where it was interpolated or estimated
-    predicted: bool = False  # nobody recorded it: what no op matches of it is not known to be missing
+    lanes: dict[int, RecordedSegment] = field(default_factory=dict)  # the parts on devices other than the first, by ordinal
+    below_ops: set[int] = field(default_factory=set)  # its kernels that were launched by an op
+    origin: Origin = Origin.PHASE  # origin of `device_ns`, if it was interpolated or estimated
+    predicted: bool = False  # not recorded but predicted, so unmatched work is not known to be missing
 
     def add(self, keys: MatchKeys, instance: Instance) -> None:
-        """Index a recorded call of an op; calls are added in the order of their starts."""
+        """Index a recorded call of an op; calls are added in order of start."""
         self.exact.setdefault(keys.exact, []).append(instance)
         self.equivalent.setdefault(keys.equivalent, []).append(instance)
         self.named.setdefault(keys.named, []).append(instance)
 
     def lane(self, ordinal: int) -> RecordedSegment:
-        """What of it is on that device. Replicas go through the same ops at the same time, each with its own matches."""
+        """The part on that device. Replicas run the same ops at the same time, each with its own matches."""
         return self if ordinal == 0 else self.lanes.setdefault(ordinal, RecordedSegment(self.name))
 
     @property
     def is_host_only(self) -> bool:
-        """Whether nothing but host time was recorded in it: no ops and no device work."""
+        """Whether only host time was recorded in it: no ops and no device work."""
         return not (self.named or self.kernels or self.lanes or self.device_ns)
 
     @property
     def phase_grained(self) -> bool:
-        """Whether the phase's device time is all that is known."""
+        """Whether only the phase's device time is known."""
         return self.device_ns > 0
 
 
@@ -111,7 +111,7 @@ class KernelColumns(NamedTuple):
         return cls(*table.T.copy())
 
     def and_(self, others: KernelColumns) -> KernelColumns:
-        """These kernels and then the others."""
+        """These kernels followed by the others."""
         return KernelColumns(*map(np.concatenate, zip(self, others, strict=True)))
 
 
@@ -119,7 +119,7 @@ class KernelColumns(NamedTuple):
 class RecordedStep:
     """One recorded step. `segments` is keyed by (phase, 0-based index among the step's segments of that name)."""
 
-    row: int  # of the trace's `steps`, NONE if the whole recording stands in for a step
+    row: int  # row of the trace's `steps`; NONE if the whole recording is one step
     segments: dict[tuple[str, int], RecordedSegment]
     kernels: list[Kernel]
     kind: int = StepKind.STEADY
@@ -128,30 +128,30 @@ class RecordedStep:
 
     @property
     def begins_on_host(self) -> bool:
-        """Whether it begins with host time that belongs to no phase (`traces.script.phase_rule.from_begin`)."""
+        """Whether it begins with host time outside of phases (`traces.script.phase_rule.from_begin`)."""
         first = next(iter(self.segments.values()), None)
         return first is not None and first.name == "other" and first.is_host_only
 
     @property
     def has_kernels(self) -> bool:
-        """Whether it is known which kernels the step launched."""
+        """Whether the step's kernels are known."""
         return any(segment.kernels for segment in self.segments.values())
 
     @property
     def passes(self) -> tuple[int, int]:
-        """How many backward passes and steps of optimizers it holds: the recorder and a profile tell both alike."""
+        """The numbers of backward passes and optimizer steps, known from our recorder and from profiles."""
         names = [name for name, _ in self.segments]
         return names.count("backward"), names.count("optimizer")
 
     def work_ns(self, kernels: Iterable[int]) -> int:
-        """What these kernels take, one after another."""
+        """The sum of the durations of these kernels."""
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """This step's kernels in the place of `slow`, of which only the phases are known: each lasts at least as on its host.
+        """This step's kernels with the phase times of `slow`, a step without kernels: no phase is shorter than there.
 
-        For the first steps of a recording, which are slow and not profiled. Kernels take no longer than in this step, so what
-        made the phase slow on the device is charged to the host. The wait for data is that of `slow`.
+        Used for the first steps of a recording, which are slow and not profiled. Kernels take as long as in this step, so
+        the extra device time of a phase is charged to the host. The wait for data is that of `slow`.
         """
         segments = {}
         for key in {**self.segments, **slow.segments}:
@@ -168,14 +168,14 @@ class RecordedStep:
 
     @property
     def columns(self) -> KernelColumns:
-        """The kernels as columns, made at first use."""
+        """The kernels as columns, created at first use."""
         if self._columns is None:
             self._columns = KernelColumns.of(self.kernels)
         return self._columns
 
     @property
     def one_stream(self) -> bool:
-        """Whether its kernels all lie on its main stream, so that none waits for another but by its place there."""
+        """Whether all its kernels are on its main stream, so that kernels only wait for the kernel before."""
         if self._one_stream is None:
             self._one_stream = bool((self.columns.stream == NONE).all() and (self.columns.edge < 0).all())
         return self._one_stream

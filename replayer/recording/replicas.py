@@ -1,8 +1,8 @@
-"""More GPUs than were recorded: what a script under nn.DataParallel would do on several of the recorded one (`--gpus 2`).
+"""Adds GPUs to a recording of one, for a script under nn.DataParallel (`--gpus 2`).
 
-Each further device is the recorded one again. Its replica goes through the same ops of forward and backward, each at the share
-of the batch that the script gives it, so they are scaled as ops at another shape always are (scheduler.py). What one device
-alone does (the optimizer, say) is not repeated, and copies between the devices go by bytes over the link (cards.py).
+Each additional device is a copy of the recorded one. Its replica runs the same ops of forward and backward at its share of the
+batch, and they are scaled like all ops at other shapes (scheduler.py). Work of one device only (the optimizer, for example) is
+not repeated. Copies between devices take their bytes over the link's bandwidth (cards.py).
 
     recording = RecordedRun.of(trace)
     add_devices(recording, gpus=2)
@@ -24,7 +24,7 @@ _REPEATED = frozenset({"forward", "loss", "backward", "other"})  # phases in whi
 
 
 def add_devices(recording: RecordedRun, gpus: int) -> None:
-    """Extend it to so many devices. Raises TraceError where replicas cannot be predicted."""
+    """Extend the recording to `gpus` devices. Raises TraceError if replicas cannot be predicted."""
     recorded = len(recording.devices)
     require_kernels_of_one(gpus, recorded, any(step.has_kernels for step in recording.steps))
     recording.devices = devices_for(recording.devices, gpus)
@@ -36,25 +36,25 @@ def add_devices(recording: RecordedRun, gpus: int) -> None:
                 for ordinal in range(1, gpus):
                     segment.lanes[ordinal] = _replica(step, segment, ordinal)
             elif segment.name == "h2d":
-                segment.predicted = True  # the batch may go to the replicas instead, in scatter
+                segment.predicted = True  # scatter may copy the batch to the replicas instead
 
 
 def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
-    """The devices that a script sees: the recorded ones, or that many of them or like the first (0: as recorded)."""
+    """The devices that a script sees: `gpus` of the recorded ones, padded with copies of the first (0: as recorded)."""
     if not gpus:
         return recorded
     return [*recorded[:gpus], *(replace(recorded[0], index=index) for index in range(len(recorded), gpus))]
 
 
 def require_kernels_of_one(gpus: int, recorded: int, kernels: bool) -> None:
-    """Raises TraceError where `gpus` GPUs cannot be made of `recorded` ones, whose kernels are known or not."""
+    """Raise TraceError if a recording of `recorded` GPUs, with or without kernels, cannot be extended to `gpus`."""
     if gpus > recorded and (recorded != 1 or not kernels):
         has = f"{recorded} GPUs" if recorded != 1 else "phases only"
         raise TraceError(f"--gpus {gpus} needs a recording of the kernels of one GPU; this one has {has}")
 
 
 def _replica(step: RecordedStep, segment: RecordedSegment, ordinal: int) -> RecordedSegment:
-    """The segment again on another device, with kernels of its own."""
+    """A copy of the segment on another device, with its own kernels."""
     lists = (segment.exact, segment.equivalent, segment.named)
     under = {k for by_key in lists for instances in by_key.values() for one in instances for k in one.kernels}
     place = {k: len(step.kernels) + i for i, k in enumerate(sorted(under.union(segment.kernels)))}

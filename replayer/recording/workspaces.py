@@ -1,7 +1,7 @@
-"""Workspaces of cuDNN and cuBLAS, read from a recording: memory that an op allocates and frees before it returns.
+"""Reads workspaces of cuDNN and cuBLAS from a recording: memory that an op allocates and frees before it returns.
 
-They cannot be derived from shapes, because they depend on the algorithm that the library chose; but a recording with memory
-events shows them: an allocation during a recorded op that is freed during the same op is not one of its results.
+They cannot be derived from shapes, because they depend on the library's choice of algorithm. A recording with memory events
+shows them: memory that is allocated and freed during the same op is not one of its results.
 
     workspaces = Workspaces.of(trace, recording, rank)
     workspaces.of_op(recording.keys[signature])     # ((), (56623104, -56623104)): after the op's first output
@@ -9,8 +9,8 @@ events shows them: an allocation during a recorded op that is freed during the s
 memory/workspaces.py allocates them in a replay.
 
 Note [Block sizes are not requests]
-    Recordings have the sizes of blocks; up to 1 MiB of a large one may be a tail that was not split off. The smallest size
-    among calls of one kind is therefore taken as the requested size.
+    Recordings have the sizes of blocks, and up to 1 MiB of a large block may be a tail that was not split off. So the requested
+    size is taken to be the smallest size among calls of one kind.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WorkspaceSequence = tuple[tuple[int, ...], ...]
 
 @dataclass
 class Workspaces:
-    """The workspace sequences of one recording, by the keys with which ops are matched."""
+    """The workspace sequences of one recording, by match key."""
 
     _exact: dict[str, WorkspaceSequence]
     _equivalent: dict[str, WorkspaceSequence]
@@ -44,7 +44,7 @@ class Workspaces:
     @classmethod
     def of(cls, trace: Trace, recording: RecordedRun, rank: int) -> Workspaces:
         """From the memory events of all devices of a rank; without any there are no workspaces."""
-        if not recording.match_keys.has_shapes:  # all calls of an op look alike
+        if not recording.match_keys.has_shapes:  # all calls of an op are treated alike
             return cls({}, {})
         exact: dict[str, list[WorkspaceSequence]] = defaultdict(list)
         equivalent: dict[str, list[WorkspaceSequence]] = defaultdict(list)
@@ -57,7 +57,7 @@ class Workspaces:
             if outermost:
                 equivalent[keys.equivalent] += sequences
         usual = {key: sequence for key, of_key in equivalent.items() if (sequence := _usual(of_key))}
-        return cls({key: _usual(of_key) for key, of_key in exact.items()}, usual)  # () too: such a call is known to have none
+        return cls({key: _usual(of_key) for key, of_key in exact.items()}, usual)  # including (): known to have none
 
     def of_op(self, keys: MatchKeys) -> WorkspaceSequence:
         """The workspaces of an op with these keys; () if none or unknown."""
@@ -93,13 +93,13 @@ def _sequences_by_call(trace: Trace, rank: int) -> dict[_CallKind, list[Workspac
             here = here.take(np.argsort(here.time_ns, kind="stable"))
             sizes, times_ns = here.bytes.tolist(), here.time_ns.tolist()
             inside: dict[int, list[int]] = defaultdict(list)
-            within: set[int] = set()  # rows inside of a call that is the same op under another name
+            within: set[int] = set()  # rows inside a call of the same op under another name
             for event, row in enumerate(_innermost(trace, int(thread), here)):
                 below: list[int] = []
                 while row >= 0:
                     if is_op[row] and name[row] in canonical:
                         if sizes[event] > 0 or times_ns[event] < ends_ns[row]:
-                            inside[row].append(event)  # a free at the very end is that of an unused result
+                            inside[row].append(event)  # a free at the very end belongs to an unused result
                         within.update(inner for inner in below if canonical[name[inner]] == canonical[name[row]])
                         below.append(row)
                     row = parent[row]

@@ -1,1 +1,1 @@
-"""Values that the host reads from the device: recorded ones, assumed ones, and sizes of results that depend on values."""
+"""Values that the host reads from the device: recorded values, assumed values, and data-dependent result sizes."""

@@ -4,9 +4,9 @@
     selections.next("aten::nonzero", (10,), step=7, driving=3, valued=7)
     # 7: a mask of ten had seven set; None where no such search is recorded
 
-Our own recorder notes every such size (tracer/surfaces/torch_sizes.py, the table `sizes`). The script's step number `step`
-finds what the recorded step `valued` found, as it reads what that one read (`StepTracker.row_of_values`). Recordings of others
-show some sizes in their profile; there the step that counts is `driving`, whose kernels are played.
+Our own recorder stores every such size (tracer/surfaces/torch_sizes.py, the table `sizes`). The script's step `step` gets the
+sizes of the recorded step `valued`, like the values it reads (`StepTracker.row_of_values`). In imported recordings, some sizes
+can be derived from the profile; they are taken from the step `driving`, which provides the kernels.
 
 Note [What shows how much was found]
     On a GPU, boolean indexing, `masked_select` and `torch.where(mask)` all come down to `aten::nonzero`, and what was called
@@ -28,7 +28,7 @@ import numpy as np
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, HostKind, Trace, parse_shapes
 
-Key = tuple[str, Shape]  # the op and the shape of the tensor whose values tell
+Key = tuple[str, Shape]  # the op and the shape of the searched tensor
 NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"
 
 
@@ -36,7 +36,7 @@ class RecordedOutputSizes:
     """The searches of one rank by recorded step (NONE: outside any), each answered once per replay of its step."""
 
     def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:
-        """Sizes in order of time, by step and search: what a profile shows, and what our recorder noted."""
+        """Takes sizes in order of time, by step and search: those from the profile, and those that our recorder stored."""
         self._shown, self._noted = shown, noted
         self._known = {key for _, key in noted}
         self._step = (NONE, NONE, NONE)
@@ -52,7 +52,7 @@ class RecordedOutputSizes:
         return cls(_shown_in_profile(trace, rank), noted)
 
     def next(self, op: str, searched: Shape, step: int, driving: int, valued: int) -> int | None:
-        """How much the next recorded search of this shape in this step found, or None."""
+        """The size found by the next recorded search of this shape in this step, or None."""
         if self._step != (step, driving, valued):
             self._step, self._asked = (step, driving, valued), {}
         key = op, searched

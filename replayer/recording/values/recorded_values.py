@@ -1,10 +1,10 @@
-"""What the host reads from the device: recorded values in order, so that loss curves and decisions repeat.
+"""Recorded values that the host reads from the device, in order. With them, loss curves and decisions repeat.
 
     values = RecordedValues.of(trace, rank=0)
-    values.next(1, step=7, recorded_step=3)     # [2.3025]; None where nothing of that size was recorded next
+    values.next(1, step=7, recorded_step=3)     # [2.3025]; None if the next recorded read has another size
 
-The script's n-th step reads what the recorded n-th step read, whichever step its times come from: a recording has values of
-all its steps, but kernels perhaps of few. See `StepTracker.row_of_values`.
+The script's n-th step reads the values of the recorded n-th step, even if its times come from another step. A recording may
+have values of all steps but kernels of only a few. See `StepTracker.row_of_values`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RecordedValues:
         for r, step, read, value in zip(table.rank, table.step, table.read, table.value, strict=True):
             if int(r) != rank:
                 continue
-            # A loss that is printed after the optimizer's step is read in the step that begins there: the last one in none.
+            # A loss printed after the optimizer's step is read in the next step; the last one is read in no step.
             after_the_last = int(step) == NONE and max(reads, default=NONE) != NONE
             group = reads.setdefault(_AFTER if after_the_last else int(step), [])
             if int(read) != last:
