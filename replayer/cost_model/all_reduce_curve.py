@@ -1,18 +1,17 @@
-"""NCCL's all-reduce by size, ranks and link: measured curves, carried over to links that nobody measured.
+"""Durations of NCCL's all-reduce by size, ranks and link: measured curves, adapted to other links.
 
-The time over the bytes is no straight line: a small operation goes by another protocol (LL, LL128) and algorithm (trees) than
-a large one, a ring only reaches its bandwidth at tens of megabytes, and which rings eight V100 can form depends on how many of
-them take part. `all_reduce.json` holds measured points (made by benchmarks/cost_tables.py, with their source).
+The time is not linear in the bytes. Small operations use other protocols (LL, LL128) and algorithms (trees) than large ones, a
+ring reaches its bandwidth only at tens of megabytes, and the possible rings of eight V100 depend on how many take part.
+`all_reduce.json` contains measured points and their source (made by benchmarks/cost_tables.py).
 
     curve = AllReduceCurve.of("NVIDIA A100-SXM4-40GB", ranks=8)
     curve.duration_ns(25 << 20)         # 266 000; Origin.PUBLISHED, as it was measured on this card
 
 Note [Another link]
-    Of a curve that was measured over one link, one over another follows by stretching its sizes: a link of half the bandwidth
-    takes for n bytes what the measured one takes for 2n. So its knees move with its bandwidth, and what a small operation takes
-    does not change. The curve's own bandwidth is what its largest operation reached. Cards with links like the A100's (all
-    through a switch) take its curves, PCI Express and other point-to-point links the V100's; their bandwidth is that of
-    traces/names/cards.py.
+    A curve is adapted to another link by scaling its sizes: a link with half the bandwidth takes as long for n bytes as the
+    measured one for 2n. The curve's knees then move with the bandwidth, and the time of small operations does not change. The
+    curve's own bandwidth is the one reached by its largest operation. Cards with links through a switch, like the A100's, use
+    its curves; PCI Express and other point-to-point links use the V100's. Bandwidths are in traces/names/cards.py.
 """
 
 from __future__ import annotations
@@ -33,26 +32,26 @@ TABLE = Path(__file__).with_name("all_reduce.json")
 
 
 def wire_share(ranks: int) -> float:
-    """Of an all-reduce's bytes, what a ring moves over each link: 2(n-1)/n."""
+    """The share of an all-reduce's bytes that a ring moves over each link: 2(n-1)/n."""
     return 2 * (ranks - 1) / ranks if ranks > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class AllReduceCurve:
-    """An all-reduce over some ranks: nanoseconds over bytes."""
+    """Duration of an all-reduce over some ranks as a function of bytes."""
 
     sizes: npt.NDArray[np.float64]  # bytes of the measured points, ascending
     times_ns: npt.NDArray[np.float64]
-    latency_ns: int  # of an operation on nothing
+    latency_ns: int  # of an operation on 0 bytes
     origin: Origin
 
     @classmethod
     def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
-        """The curve of so many GPUs of this name; `bus_gbps` is their link's bandwidth in operations, if it is known better."""
+        """The curve of `ranks` GPUs of this name; `bus_gbps` overrides their link's bus bandwidth."""
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:
-        """What it takes for so many bytes of each rank's input."""
+        """Duration in ns for this many bytes of each rank's input."""
         sizes, times_ns = self.sizes, self.times_ns
         if size_bytes <= sizes[0]:  # a line from the latency to the first measured point
             first_ns = float(times_ns[0])
@@ -64,7 +63,7 @@ class AllReduceCurve:
 
 
 def forget() -> None:
-    """Read the table anew, and work everything out by it."""
+    """Clear the caches, so that the table is read again."""
     _curve.cache_clear()
     _measured.cache_clear()
 
@@ -82,7 +81,7 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     reached_gbps = sizes[-1] * wire_share(known) / times_ns[-1]
     if not bus_gbps:
         bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
-    # More ranks than measured pass data on more often. See Note [Another link] for the sizes.
+    # More ranks than measured need more ring steps. See Note [Another link] for the sizes.
     steps_ns = 2 * (ranks - known) * card.link.hop_ns
     sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
     latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns

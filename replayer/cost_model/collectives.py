@@ -1,24 +1,23 @@
-"""How long the ranks of a group need for an operation once all of them are there.
+"""Durations of operations between ranks, from the time when all ranks have called them.
 
-The recording tells for the operations, sizes and groups that it holds. Others follow the measured curve of an all-reduce
-over such links (all_reduce.py), by how much the recorded ones are slower or faster than it. A recorded kernel lasts from when
-its own rank was ready until the slowest one's data had come, so of the ranks' durations of one operation the shortest is what
-the transfer itself took. An operation of which only is known how long it can have lasted at most is none that such an estimate
-could be made from, but it caps the estimate for its like.
+Recorded operations, sizes and groups take their recorded durations. Others follow the measured curve of an all-reduce over such
+links (all_reduce.py), scaled by how much slower or faster the recorded operations are. A recorded kernel lasts from when its
+rank was ready until the slowest rank's data had arrived, so the shortest duration over all ranks is the transfer time. If only
+an upper bound of an operation's duration is known, the scale is not fitted from it, but it limits estimates of such operations.
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
     costs.next("all_reduce", 21_288, 2, costs.place("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
 Note [Operations of a step]
-    What an operation takes depends on what else moves at that time, so the n-th of its like in a step takes what the n-th did
-    in the recorded step that drives this one. Calls beyond those, and calls in no step, take recorded durations in turn.
+    A duration depends on other traffic at the same time, so the n-th operation of a kind in a step takes the duration of the
+    n-th in the recorded step. Further calls, and calls outside of steps, take the recorded durations in rotation.
 
 Note [Bytes on the wire]
     Of n ranks' inputs of b bytes each, a ring moves over each link 2b(n-1)/n for an all-reduce, b(n-1)/n for a
     reduce-scatter or an all-to-all, b(n-1) for an all-gather and b for a broadcast, reduce, send or receive: the "bus
-    bandwidth" factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md). In these bytes operations and groups are comparable. Another
-    operation than an all-reduce takes its own latency, and for its bytes what an all-reduce does that moves as many.
+    bandwidth" factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md). Operations and groups are comparable in these bytes. Another
+    operation than an all-reduce takes its own latency, plus the time of an all-reduce that moves as many bytes.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Transfer(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Of a recorded step (0-based among those of a rank) the n-th operation of its like, from 0."""
+    """The n-th operation of a kind in a recorded step (both 0-based; steps are counted per rank)."""
 
     step: int
     nth: int
@@ -66,7 +65,7 @@ class GroupOperation(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Of one operation, in nanoseconds: when the host called it, when its data was ready, when it ends."""
+    """Times of one operation in ns: the host's call, its data being ready, and its end."""
 
     call: int
     ready: int
@@ -84,12 +83,12 @@ def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
 
 
 def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
-    """What an operation of gloo's takes on the host once all ranks are there; `size_bytes` as in `wire_bytes`."""
+    """Host time of a gloo operation after all ranks have called it; `size_bytes` as in `wire_bytes`."""
     return round(GLOO_LATENCY_NS + wire_bytes(name, size_bytes, ranks) / GLOO_BYTES_PER_S * 1e9)
 
 
 def ring_steps(name: str, ranks: int) -> int:
-    """How often a ring of ranks passes data on before the last one has it all, as NCCL counts (src/graph/tuning.cc)."""
+    """Number of steps of a ring until the last rank has all data, as NCCL counts them (src/graph/tuning.cc)."""
     if ranks <= 1:
         return 0
     if name in ("all_reduce", "barrier"):
@@ -98,7 +97,7 @@ def ring_steps(name: str, ranks: int) -> int:
 
 
 class CollectiveCosts:
-    """Durations by operation, bytes and group size, step by step or in the recorded order and then again."""
+    """Durations by operation, bytes and group size, by step or in rotation."""
 
     def __init__(self, device_name: str, bus_gbps: float = 0) -> None:
         self._recorded: dict[Key, list[int]] = {}
@@ -117,8 +116,8 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Fit from the operations of all recorded ranks that were timed on their devices. With `bus_gbps` the link is another
-        one, of this bandwidth in operations, and nothing of the recorded one holds."""
+        """Fit from the operations of all recorded ranks that were timed on devices. `bus_gbps` sets another link with this
+        bus bandwidth, for which recorded durations are not used."""
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)
         if bus_gbps:
@@ -158,7 +157,7 @@ class CollectiveCosts:
             self._origin = Origin.SCALED
 
     def _moving_ns(self, name: str, size_bytes: int, ranks: int) -> tuple[float, Origin]:
-        """What moving its bytes takes beside the latency, by the curve. See Note [Bytes on the wire]."""
+        """Time to move the bytes, without the latency, by the curve. See Note [Bytes on the wire]."""
         group = 2 if name in ("send", "recv") else max(ranks, 2)
         curve = AllReduceCurve.of(self._device_name, group, self._bus_gbps)
         like_bytes = wire_bytes(name, size_bytes, ranks) / wire_share(group)
@@ -182,7 +181,7 @@ class CollectiveCosts:
         return Place(recorded_step, nth)
 
     def next(self, name: str, size_bytes: int, ranks: int, place: Place | None = None) -> Transfer:
-        """What the next such operation takes, or the one of that place."""
+        """Duration of the next such operation, or of the one at that place."""
         kernel = self._kernels.get(_FUNCTIONS.get(name, ""), NONE)
         key = (name, size_bytes, ranks)
         recorded = self._recorded.get(key)
@@ -208,7 +207,7 @@ class CollectiveCosts:
 
 
 def kernel_label(name: str) -> str:
-    """What a kernel of this operation is called where the recording has none: as NCCL 2.19 and later call it."""
+    """Kernel name for an operation without a recorded kernel, as in NCCL 2.19 and later."""
     return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
 
 

@@ -1,10 +1,10 @@
-"""Every number that decides an estimate: its unit, its meaning, where it comes from, and which files use it.
+"""All numbers that determine estimates, with unit, meaning, origin and the files that use them.
 
     from replayer.cost_model.constants import CACHED_SHARE      # 0.5, a plain number
     DECLARED["CACHED_SHARE"].origin                             # ConstantOrigin.CHOSEN
 
-`docs/constants_page.py` writes docs/constants.md from `DECLARED`. Tables that were measured as a whole have files of their own
-(efficiency.npz, all_reduce.json, expected_errors.json), which benchmarks write.
+`docs/constants_page.py` writes docs/constants.md from `DECLARED`. Measured tables are in separate files
+(efficiency.npz, all_reduce.json, expected_errors.json), written by benchmarks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TypeVar
 
 
 class ConstantOrigin(Enum):
-    """Where a number comes from."""
+    """The origin of a number."""
 
     PUBLISHED = "published"  # by a vendor, a library's source or a study
     MEASURED = "measured"
-    CHOSEN = "chosen"  # by reasoning, before or without seeing what it does to the results
+    CHOSEN = "chosen"  # by reasoning, without looking at the effect on results
     FITTED = "chosen after seeing results"
 
 

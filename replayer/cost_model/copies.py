@@ -1,8 +1,8 @@
-"""How long a copy takes that the recording does not hold: bytes over the bandwidth of its kind.
+"""Duration of a copy that is not in the recording: bytes divided by the bandwidth of its kind.
 
-A kind is a direction and, between host and device, whether the host's side is pinned: the profiler's names tell
-("Memcpy HtoD (Pageable -> Device)"). A kind that this trace has is fitted from its copies; what it lacks is taken from
-published figures, else from data sheets.
+A kind is a direction and, between host and device, whether the host's side is pinned; both are in the profiler's names
+("Memcpy HtoD (Pageable -> Device)"). The bandwidth is fitted from the trace's copies of that kind, or taken from published
+figures or data sheets if there are none.
 
     transfers = CopyCosts.of(trace, speed)
     transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
@@ -33,7 +33,7 @@ _LABELS = {
 
 
 class Copy(NamedTuple):
-    """A copy of the script, with what it takes if the recording does not hold it."""
+    """A copy of the script, with its duration if it is not in the recording."""
 
     label: str  # its name on a timeline
     size_bytes: int
@@ -43,7 +43,7 @@ class Copy(NamedTuple):
 
 
 class CopyCosts:
-    """What copies of each kind take; times in nanoseconds."""
+    """Durations of copies of each kind, in nanoseconds."""
 
     def __init__(self, speed: DeviceSpeed, device_name: str = "") -> None:
         # Bytes per nanosecond. The study's figures are of copies to the device; the others are as good a guess as any.
@@ -55,7 +55,7 @@ class CopyCosts:
             ("d2d", False): (speed.bytes_per_ns / 2, Origin.ROOFLINE),  # read and written
             ("p2p", False): (card_of(device_name).link.copy_gbps, Origin.ROOFLINE),
         }
-        self._latencies_ns: dict[CopyKind, int] = {}  # what a copy of nothing takes, where small copies were recorded
+        self._latencies_ns: dict[CopyKind, int] = {}  # duration of an empty copy, if small copies were recorded
         self._others: dict[CopyKind, frozenset[int]] = {}
 
     @classmethod
@@ -88,7 +88,7 @@ class CopyCosts:
         return transfers
 
     def _bound(self, direction: str) -> None:
-        """On no machine are pageable copies the faster ones; a published figure gives way to what this one shows."""
+        """Limit bandwidths so that pageable copies are not faster than pinned ones. Measured values override published ones."""
         (pinned, of_pinned), (pageable, of_pageable) = (self._bandwidths[direction, kind] for kind in (True, False))
         if pageable <= pinned or of_pinned == of_pageable:
             return
@@ -105,20 +105,20 @@ class CopyCosts:
         return Copy(_LABELS[key], size_bytes, duration_ns, origin, self._others.get(key, frozenset()))
 
     def read(self, size_bytes: int) -> Copy:
-        """What the host reads by `item()` and its like: which side of the driver it passes through does not matter."""
+        """Duration of a read by `item()` and similar calls; pinned or pageable makes no difference."""
         copy = self.copy("d2h", False, size_bytes)
         return copy._replace(others=copy.others & self._others.get(("d2h", True), frozenset()))
 
 
 def directions_of(trace: Trace) -> dict[int, str]:
-    """The strings of a recording that name copies out of a device or into it: "h2d", "d2h" or "p2p" by their index."""
+    """The recording's strings that name copies to or from a device: "h2d", "d2h" or "p2p" by string index."""
     names = np.unique(trace.device.name[trace.device.kind == DeviceKind.MEMCPY]).tolist()
     found = {name: _kinds(trace.strings[name]) for name in names}
     return {name: kinds[0][0] for name, kinds in found.items() if kinds and kinds[0][0] != "d2d"}
 
 
 def _kinds(name: str) -> list[CopyKind]:
-    """The kinds that a recorded copy may be of: both, where its name does not say what the host's side is."""
+    """The possible kinds of a recorded copy: both if its name does not say whether the host's side is pinned."""
     direction = copy_direction(name)
     if not direction:
         return []

@@ -1,4 +1,4 @@
-"""How fast a device moves its own memory, and how long its kernels take however little they do.
+"""A device's memory bandwidth and the shortest duration of its kernels.
 
 speed = data_sheet_speed("Tesla T4")         # DeviceSpeed(bytes_per_ns=192.0, floor_ns=1500)
 fitted_speed([(4_000_000, 40_000)] * 5, speed)      # bytes and ns of recorded ops: bytes_per_ns=100.0
@@ -18,7 +18,7 @@ from traces.names.cards import card_of
 
 @dataclass(frozen=True)
 class DeviceSpeed:
-    """What a device reaches: bytes per nanosecond (that is GB/s), and what a kernel takes however little it does."""
+    """Reached bandwidth in bytes per nanosecond (= GB/s), and the shortest kernel duration in ns."""
 
     bytes_per_ns: float
     floor_ns: int = KERNEL_FLOOR_NS
@@ -32,17 +32,17 @@ def data_sheet_speed(device_name: str) -> DeviceSpeed:
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
     """The speed that recorded ops without FLOPs reached: samples are (bytes, duration in ns).
 
-    The upper decile of what ops longer than 20 us reached, so that a slow kernel does not make the device look slow; the
-    fallback's where fewer than five samples tell.
+    This is the upper decile over ops longer than 20 us, so slow kernels do not lower it. The
+    fallback is used with fewer than five such samples.
     """
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
 
 
 def shortest_kernel_ns(durations_ns: Column) -> int:
-    """What a kernel of this device takes however little it does: the shortest hundredth of a recording's kernels.
+    """The shortest kernel duration of this device: the first percentile of a recording's kernels.
 
-    `KERNEL_FLOOR_NS` where a recording has fewer than a hundred, none that does little, or shows them as 0.
+    `KERNEL_FLOOR_NS` if a recording has fewer than a hundred kernels, no small ones, or shows their durations as 0.
     """
     shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else KERNEL_FLOOR_NS
     return shortest_ns if 0 < shortest_ns <= LONGEST_FLOOR_NS else KERNEL_FLOOR_NS

@@ -1,33 +1,31 @@
-"""How near a GPU comes to its data sheet for a kind and size of work: curves learned from measured operators.
+"""GPU efficiency relative to the data sheet, by kind and size of work: curves learned from measured operators.
 
 `efficiency.npz` holds small networks for each kind of work (two hidden layers), made by benchmarks/cost_tables.py from
-NeuSight's measurements of five GPUs (source and commit are in the file). Inputs are the work's sizes and what the data sheet
-says of them on this GPU (`features`); the output is by how many times the work takes longer than its roofline. A measured GPU
-has an embedding of its own, others go by the mean of all: so what is known of a GPU without measurements is how GPUs use their
-peaks at such sizes.
+NeuSight's measurements of five GPUs (source and commit are in the file). Inputs are the work's sizes and data-sheet figures of
+the GPU (`features`); the output is the duration divided by the roofline time. Each measured GPU has its own embedding. A GPU
+without measurements gets the mean over all measured ones.
 
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
 Note [GPUs without measurements]
-    A card of the same design with the same number of multiprocessors is a measured one in another form (SXM, more memory): its
-    own data sheet says the rest. Any other takes the mean (of logarithms) of what the curves of all measured GPUs say, asked
-    with its own data sheet. One GPU alone is a tenth more or less efficient than another (a V100 than an A100 or a P100), and
-    that does not follow how near their designs are.
+    A card with the same design and number of multiprocessors as a measured one (another form factor, more memory) uses that
+    card's curve with its own data sheet. Any other card uses the geometric mean of the curves of all measured GPUs, with its
+    own data sheet. Single GPUs differ by a tenth in efficiency (a V100 from an A100 or a P100), and the difference does not
+    depend on how similar their designs are.
 
 Note [Sustained clocks]
-    A board that a slot feeds (75 W and less, no fan) cannot keep up the clock that its data sheet's peak is told for. At that
-    peak it would have to make more of a watt than the largest board of its process does; as power grows at least with the
-    square of a clock, the clock is taken to fall by the root of that. So a T4 has 5.6 of its 8.1 TFLOP/s. What its products
-    and convolutions were measured to take says how hot it was, not how large they are: a T4's become slower along the list
-    of measurements, and a P4 makes a third of the TFLOP/s in one list that it makes in another. So of these boards only what
-    goes by the memory is taken from measurements.
+    A slot-powered board (75 W or less, no fan) cannot sustain the clock of its data-sheet peak. At that peak it would need
+    more FLOP/s per watt than the largest board of its process. Power grows at least with the square of the clock, so the
+    clock is reduced by the square root of that ratio. A T4 then has 5.6 of its 8.1 TFLOP/s. Measured times of its products
+    and convolutions mainly reflect temperature: a T4's get slower along the list of measurements, and a P4 reaches in one
+    list a third of the TFLOP/s that it reaches in another. So only measurements of memory-bound work are used for these boards.
 
 Note [Shared lanes]
-    A multiprocessor starts four warps' instructions in a clock. Where it has 128 fp32 lanes (compute capability 8.6, 8.9 and
-    from 9.0 on) multiplications alone take all four, and every load and address between them costs some; where it has 64, they
-    fit beside them. Data sheets count all lanes. Products reach about 0.75 of that: a 4070 Ti makes 29.2 of 40.1 TFLOP/s where
-    an A100 makes 18.9 of 19.5 (github.com/Yinghan-Li/YHs_Sample/issues/4).
+    A multiprocessor issues instructions of four warps per clock. With 128 fp32 lanes (compute capability 8.6, 8.9 and from 9.0
+    on), multiplications alone use all four issue slots, so loads and address calculations take time from them. With 64 lanes
+    they run in parallel. Data sheets count all lanes, but products reach about 0.75 of that peak: a 4070 Ti reaches 29.2 of
+    40.1 TFLOP/s, an A100 18.9 of 19.5 (github.com/Yinghan-Li/YHs_Sample/issues/4).
 """
 
 from __future__ import annotations
@@ -52,9 +50,9 @@ Floats = npt.NDArray[np.float64]
 _INSTALLED = Path(__file__).with_name("efficiency.npz")
 ELSEWHERE = "TRACE_EFFICIENCY"  # an environment variable: another file to use, to judge curves that were fitted without a GPU
 
-ROWS_KINDS = tuple(MEASURED_TENSORS)  # the kinds of work that go by their bytes
+ROWS_KINDS = tuple(MEASURED_TENSORS)  # the memory-bound kinds of work
 
-# By kind of work (op_work.py), the network that tells its efficiency.
+# The network for each kind of work (op_work.py).
 NETS = {
     "matmul": "matmul", "conv": "matmul", "conv_weight": "matmul", "conv3": "conv3", **dict.fromkeys(ROWS_KINDS, "rows"),
 }  # fmt: skip
@@ -103,7 +101,7 @@ def _aligned(sizes: Floats) -> Floats:
 
 
 def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
-    """GFLOP/s of a unit that the card can keep up, GB/s, multiprocessors."""
+    """Sustained GFLOP/s of a unit, GB/s, number of multiprocessors."""
     tflops = card.tflops.get(unit, card.tflops["fp32"]) * _sustained(card)
     of = card.architecture
     if (unit == "fp32" or unit not in card.tflops) and not of.name and (of.major, of.minor) > (8, 0):
@@ -127,7 +125,7 @@ def _sustained(card: Card) -> float:
 
 
 def roofline_ns(flops: float, size_bytes: float, peaks: tuple[float, float, float]) -> float:
-    """What the data sheet allows: the longer of arithmetic and memory traffic."""
+    """The roofline time from the data sheet: the longer of arithmetic and memory traffic."""
     return max(flops / peaks[0], size_bytes / peaks[1])
 
 
@@ -164,7 +162,7 @@ def _net(file: Any, name: str) -> _Net:
 
 
 class EfficiencyCurves:
-    """The networks of all kinds; of several of a kind the mean counts, for each has its own errors."""
+    """The networks of all kinds. Several networks of a kind are averaged, because their errors differ."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:
@@ -175,13 +173,13 @@ class EfficiencyCurves:
 
     @classmethod
     def installed(cls) -> EfficiencyCurves:
-        """Those of this package."""
+        """The curves that come with this package."""
         return _read(os.environ.get(ELSEWHERE) or str(_INSTALLED))
 
     def slower(
         self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
     ) -> tuple[float, Origin]:
-        """By how many times work takes longer than its roofline on this card, and how well that is known."""
+        """Duration of work on this card divided by its roofline time, and the origin of the figure."""
         net = NETS[kind]
         gpus, origin = _told_by(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)
@@ -194,7 +192,7 @@ class EfficiencyCurves:
 
 @cache
 def _told_by(gpus: tuple[str, ...], card: Card) -> tuple[tuple[int, ...], Origin]:
-    """The rows of `embeddings` that tell of this card. See Note [GPUs without measurements]."""
+    """The rows of `embeddings` that apply to this card. See Note [GPUs without measurements]."""
     cards = [card_of(name) for name in gpus]
     if card in cards:
         return (cards.index(card),), Origin.PUBLISHED

@@ -1,28 +1,27 @@
-"""What an op should take on a GPU: measured tables and learned curves, held against what the recording shows.
+"""Estimates op durations on a GPU from measured tables and learned curves, corrected by the recorded ops.
 
     costs = OpCosts(card_of("Tesla V100-PCIE-16GB"), settings)
     costs.estimate("addmm", ((4096,), (512, 4096), (4096, 4096)), "float32")    # Estimate(1_480_000.0, Origin.PUBLISHED)
     costs.learn(samples)                                # recorded ops: (canonical op, shapes, outputs, dtype, ns)
-    costs.estimate(...)             # the same, by how much ops like it were faster or slower; Origin.SCALED
+    costs.estimate(...)             # corrected by how much faster or slower similar ops were; Origin.SCALED
 
 Note [The nearest recorded ops]
-    Of what an op takes on this GPU the curves know a part; the recorded program, its library and its board know the rest. So
-    each recorded op says by how many times it took longer than estimated, and an op that was not recorded takes the estimate
-    times what those like it say: the same op before another of the same kind of work, near sizes before far ones. The number of
-    rows (batch, places) counts for less than channels and depth, by which a library chooses its algorithm. What they say fades
-    with their distance, for other sizes have other algorithms.
+    The curves explain only a part of an op's duration; the rest depends on the program, its library and its board. So for each
+    recorded op, the ratio of its duration to its estimate is stored. The estimate of an unrecorded op is multiplied by the
+    ratios of similar recorded ops. The same op counts more than another op of the same kind of work, and near sizes count more
+    than far ones. Rows (batch, places) count less than channels and depth, because a library chooses its algorithm by the
+    latter. The correction fades with distance, because other sizes use other algorithms.
 
 Note [Along the batch]
-    How a convolution's time grows with the batch alone, its curve tells no better than a plain power of the batch does: the
-    curve was learned from other layers, of which each has its own algorithm. So a weighted geometric mean of both counts, the
-    curve for a quarter: the law that in each of six folds of networks suits the other five best (benchmarks/what_if.py, row
-    `folds`). A grouped one, which computes small products, goes by its curve.
+    The curve predicts how a convolution's time grows with the batch no better than a power of the batch, because it was learned
+    from other layers with other algorithms. So a weighted geometric mean of both is used, with a weight of a quarter for the
+    curve. In each of six folds of networks, this rule is the best one for the other five (benchmarks/what_if.py, row `folds`).
+    A grouped convolution, which computes small products, uses its curve alone.
 
 Note [Units that were not measured]
-    The operators were measured in fp32. Tensor cores (fp16, bf16, tf32, fp8) have peaks of their own on the data sheet; of
-    these a product reaches `TENSOR_CORES_REACHED` of what fp32 reaches of its own at the same sizes, since feeding them takes
-    more memory traffic and power than the plain units. Their sizes must be multiples of 8 elements (16 bytes), or plain loads
-    feed them.
+    The operators were measured in fp32. Tensor cores (fp16, bf16, tf32, fp8) have separate peaks on the data sheet. A product's
+    efficiency on them is `TENSOR_CORES_REACHED` times its fp32 efficiency at the same sizes, because feeding them takes more
+    memory traffic and power. Sizes that are not multiples of 8 elements (16 bytes) need slower plain loads.
 """
 
 from __future__ import annotations
@@ -66,14 +65,14 @@ Sample = tuple[str, Shapes, Shapes, str, int]
 
 
 class Estimate(NamedTuple):
-    """Nanoseconds of all kernels of an op, and where they come from."""
+    """The duration of all kernels of an op in ns, and its origin."""
 
     ns: float
     origin: Origin
 
 
 class _Learned(NamedTuple):
-    """One recorded op: where it lies, and the logarithm of how many times longer it took than estimated."""
+    """One recorded op: its place among similar ops, and the logarithm of its duration divided by its estimate."""
 
     op: str
     place: tuple[float, ...]
@@ -93,8 +92,8 @@ class OpCosts:
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Hold the estimates against recorded ops; those at which a kernel's shortest time is all that shows say nothing, nor
-        do nodes of autograd, which enclose ops."""
+        """Learn corrections from recorded ops, except ops as short as the shortest kernel, and autograd nodes, which enclose
+        ops."""
         seen = set()
         for op, shapes, outputs, dtype, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)
@@ -106,7 +105,7 @@ class OpCosts:
                 self._learned.setdefault(_class(op, works), []).append(_Learned(op, _place(works), log(ns / expected)))
 
     def estimate(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """What a canonical op takes, by the recorded ops that are like it if there are any."""
+        """The estimated duration of a canonical op, corrected by similar recorded ops if there are any."""
         works = op_work(op, shapes, dtype, outputs, self.settings)
         ns, origin = self._ns(works)
         log_slower = self._slower_than_told(op, works)
@@ -116,7 +115,7 @@ class OpCosts:
         return Estimate(max(ns * exp(log_slower), self.floor_ns), Origin.SCALED if same else origin)
 
     def plain(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """The same without regard to recorded ops: what one GPU takes, to be compared with another."""
+        """The estimate without recorded ops, for comparing GPUs."""
         ns, origin = self._ns(op_work(op, shapes, dtype, outputs, self.settings))
         return Estimate(max(ns, self.floor_ns), origin)
 
@@ -132,8 +131,8 @@ class OpCosts:
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         told_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
-        # What a call took beyond all that the curve knows, an implementation of its own say, has no part in launches and waves:
-        # it is in proportion to the work.
+        # Time beyond the curve (of a special implementation, for example) is not due to launches and waves;
+        # it is proportional to the work.
         excess_ns = took_ns - MOST_SLOWER * told_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)
@@ -180,7 +179,7 @@ class OpCosts:
         if work.kind in DEPTHWISE_SLOWER:
             always, by_place = DEPTHWISE_SLOWER[work.kind]
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
-        # What the op before has just written is still in the L2 cache, as far as it fits there.
+        # The output of the previous op is still in the L2 cache, if it fits.
         missed_bytes = work.size_bytes - CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
         return roofline_ns(work.flops, missed_bytes, peaks) * SLOWER_BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
 
@@ -195,7 +194,7 @@ def _in_tiles(work: OpWork) -> OpWork:
 
 
 def _as_learned(work: OpWork) -> tuple[int, ...]:
-    """Sizes by which a curve knows it: of what goes by its bytes, those of a measured operator that moves as many."""
+    """Sizes for the curve. Memory-bound work gets the sizes of a measured operator that moves as many bytes."""
     tensors = MEASURED_TENSORS.get(work.kind)
     if tensors is None:
         return work.sizes
@@ -204,7 +203,7 @@ def _as_learned(work: OpWork) -> tuple[int, ...]:
 
 
 def _amount(works: list[OpWork]) -> float:
-    """How much there is to do: arithmetic, or bytes where there is none."""
+    """The amount of work: arithmetic operations, or bytes if there are none."""
     return sum(work.flops for work in works) or sum(work.size_bytes for work in works) or 1.0
 
 
@@ -218,12 +217,12 @@ _UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # ascending
 
 
 def _class(op: str, works: list[OpWork]) -> str:
-    """Which recorded ops say something of an op: those of its kind of work; where that is only bytes, the same op."""
+    """The class of recorded ops that an op is compared with: its kind of work; for memory-bound work the same op."""
     return works[0].kind if works[0].kind not in SLOWER_BY_BYTES else op
 
 
 def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
-    """What of an op does not depend on the batch: columns and depth of products, channels and windows of convolutions."""
+    """The sizes that do not depend on the batch: columns and depth of products, channels and windows of convolutions."""
     fixed = {
         "matmul": (2, 3), "conv": (1, 3), "conv_weight": (1, 2), "conv3": (1, 2),
         **dict.fromkeys(DEPTHWISE_SLOWER, (1, 3)), "softmax": (1,), "layer_norm": (1,),
@@ -232,7 +231,7 @@ def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
 
 
 def _place(works: list[OpWork]) -> tuple[float, ...]:
-    """Where an op lies among others of its kind: logarithms of its sizes, rows counting for less, and of its window's use."""
+    """An op's position among ops of its kind: logarithms of its sizes (rows with less weight) and of its window's use."""
     work = works[0]
     weights = _WEIGHTS.get(work.kind)
     if weights is None:

@@ -1,9 +1,8 @@
-"""What an op does, as a kind of work with sizes, from its shapes: the form in which tables and curves hold measurements.
+"""Converts an op with its shapes into kinds of work with sizes, as used by the measured tables and curves.
 
     op_work("addmm", ((1000,), (32, 2048), (2048, 1000)))      # [OpWork("matmul", (1, 32, 1000, 2048), ...)]
 
-An op is one or several pieces of work: a convolution's backward pass is two, of which the recording cannot tell the times
-apart.
+An op is one or several pieces of work. A convolution's backward pass is two, and the recording only has the sum of their times.
 
 Kinds and their sizes:
 
@@ -19,13 +18,13 @@ Kinds and their sizes:
     elementwise, elementwise1, softmax, layer_norm
                     rows and columns; `elementwise1` reads one tensor, `elementwise` several
     batch_norm, bias, memory
-                    rows and columns of the largest tensor: they go by their bytes, `memory` is everything else; a convolution's
+                    rows and columns of the largest tensor: they are memory-bound, `memory` is everything else; a convolution's
                     bias is added by a kernel of its own
 
 Note [Strides from shapes]
-    A recording tells the shapes of an op's inputs, not its stride, padding or output. A backward pass has the output's
-    gradient, so a convolution's output is known where its backward pass is (`OutputPlaces`), and from a running script.
-    Elsewhere a convolution is taken to keep its image's size.
+    A recording has the shapes of an op's inputs, but not its stride, padding or output. A convolution's backward pass has the
+    output's gradient, so its output is known if the backward pass is recorded (`OutputPlaces`), or from a running script.
+    Otherwise the output is assumed to be as large as the image.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class OpWork(NamedTuple):
 def op_work(
     op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: TorchSettings = DEFAULT_SETTINGS
 ) -> list[OpWork]:
-    """The work of a canonical op with these inputs; of `outputs` those that are known and not aliased."""
+    """The work of a canonical op with these inputs; `outputs` are the known outputs that are not aliases."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]
@@ -165,7 +164,7 @@ def _attention(op: str, query: Shape, key: Shape, unit: str, item: int) -> list[
 
 
 def _flat(elements: int) -> tuple[int, int]:
-    """Rows and columns of an op that knows neither: only how much there is of it counts."""
+    """Rows and columns for an op that has neither; only the number of elements matters."""
     return max(elements // ELEMENTWISE_COLUMNS, 1), ELEMENTWISE_COLUMNS
 
 
@@ -207,7 +206,7 @@ class OutputPlaces:
                 self._outputs[image, weight] = gradient
 
     def of(self, shapes: Shapes) -> Shapes:
-        """The output of a convolution's forward call with these inputs, if it is known."""
+        """The output shape of a convolution's forward call with these inputs, if known."""
         wide = [shape for shape in shapes if len(shape) > 2]
         found = self._outputs.get((wide[0], wide[1])) if len(wide) >= 2 else None
         return (found,) if found is not None else ()

@@ -3,9 +3,9 @@
     shapes = BatchShapes(trace, batch=32)
     shapes.at(128, "addmm", ((1000,), (32, 2048), (2048, 1000)), "forward")     # ((1000,), (128, 2048), (2048, 1000))
 
-Which dimension of a tensor grows with the batch, a recording does not say. Told by:
+A recording does not say which dimension of a tensor grows with the batch. It is derived from:
 
-* what an op is: a convolution's weight and a layer's right matrix do not grow, and a product of two matrices that makes a
+* the op: a convolution's weight and a layer's right matrix do not grow, and a product of two matrices that computes a
   weight's gradient grows in the dimension that it sums over;
 * parameters: tensors of a shape that some op takes as its weight do not grow, nor does anything in the optimizer and zero_grad;
 * the length of sequences, if it is asked to be another: dimensions that are it, its pairs or multiples, or one more (a token
@@ -28,7 +28,7 @@ _WEIGHTED = frozenset({"convolution", "linear", "addmm", "layer_norm", "batch_no
 
 
 class BatchShapes:
-    """Of a recording at one batch."""
+    """Converts shapes of a recording at one batch."""
 
     def __init__(self, batch: int, calls: Iterable[tuple[str, Shapes]], length: tuple[int, int] | None = None) -> None:
         self.batch = batch

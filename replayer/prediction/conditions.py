@@ -1,4 +1,4 @@
-"""Under which conditions a recording is asked to have run, and how far one may believe the answer.
+"""The conditions of a prediction (GPU, batch, ranks, link, host), and their expected errors.
 
 Conditions(gpu="NVIDIA A100-SXM4-40GB", batch=64).check(trace)
 """
@@ -31,7 +31,7 @@ EXPECTED_OF_DATA_PARALLEL = _ROWS["dataparallel"]
 EXPECTED_OF_RANKS = _ROWS["links"]
 EXPECTED_OF_SPLIT = max(_ROWS.values())  # of shards and split products, which no measurement here judges
 
-# How a person calls them.
+# Names for users.
 ORIGIN_NAMES = {
     Origin.MEASURED: "recorded",
     Origin.SCALED: "scaled",
@@ -48,7 +48,7 @@ _SLOWEST_LINK_GBPS, _FASTEST_LINK_GBPS = 0.01, 2_000.0  # Ethernet of 100 Mbit/s
 
 @dataclass(frozen=True)
 class Conditions:
-    """What is asked to be another than recorded; the defaults: nothing."""
+    """The conditions that differ from the recorded ones; by default none."""
 
     gpu: str = ""
     batch: int = 0

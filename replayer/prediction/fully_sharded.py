@@ -1,19 +1,19 @@
-"""Fully sharded data parallelism from a recording of one GPU, without its script.
+"""Predicts fully sharded data parallelism from a recording of one GPU, without the script.
 
 Each rank keeps an N-th of parameters, gradients and the optimizer's state. A unit's parameters (layers.py, Note [Blocks]) are
 gathered from all ranks before its forward pass, freed after it, gathered again before its backward pass, and its gradients are
 summed and scattered after that. The rules are those of torch.distributed.fsdp (PyTorch's documentation of
 FullyShardedDataParallel and fully_shard; Zhao et al., "PyTorch FSDP", 2023, section 3):
 
-* communication has a stream of its own: the next unit is gathered while this one computes (forward as the host runs ahead,
+* communication has its own stream: the next unit is gathered while this one computes (forward because the host runs ahead,
   backward as `BackwardPrefetch.BACKWARD_PRE`), and at most two units are gathered at a time (`limit_all_gathers`);
 * of the operations of one communicator each waits for the one before: in the backward pass the next unit's all-gather was
   called before this unit's reduce-scatter;
-* what lies in no block belongs to the root, which is gathered at first and not freed between forward and backward;
-* the optimizer works on the shard alone.
+* layers outside of blocks belong to the root unit, which is gathered first and not freed between forward and backward;
+* the optimizer only works on the shard.
 
     schedule = ShardedStep.of(units, forward, backward_ns=..., gather=..., scatter=...)
-    schedule.exposed_ns         # what of communication is not hidden
+    schedule.exposed_ns         # communication time that is not hidden
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROOT = ""
 
 @dataclass(frozen=True)
 class ShardedStep:
-    """A step's communication beside its computing, in ns."""
+    """A step's communication in parallel with its computation, in ns."""
 
     gather_ns: float  # of all all-gathers
     scatter_ns: float  # of all reduce-scatters

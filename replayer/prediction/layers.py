@@ -1,14 +1,13 @@
-"""The layers with parameters that a recorded forward pass goes through, and the blocks that a network consists of.
+"""The layers with parameters in a recorded forward pass, and the blocks of the network.
 
     layers = layers_of(trace)               # of one step, in the order of their calls
     layers[0].parameter_bytes, layers[0].block
 
 Note [Blocks]
-    Sharding wraps the block that a network repeats: a transformer's layer, a ResNet's bottleneck. Where the recording has
-    ranges of modules, that is the class called as several modules, each with several layers in it, that holds most of the
-    parameters. Without ranges it is the longest part of the sequence of layers that comes again and again with the same shapes,
-    if it holds half of the parameters or more. Where neither tells, layers in the order of their calls make a block each time
-    they hold `BUCKET_BYTES`.
+    Sharding wraps the block that a network repeats: a transformer's layer, a ResNet's bottleneck. With recorded module ranges,
+    this is the class with most of the parameters that has several instances with several layers each. Without ranges, it is
+    the longest part of the layer sequence that repeats with the same shapes, if it has at least half of the parameters.
+    Otherwise consecutive layers form a block whenever they reach `BUCKET_BYTES`.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def _item(trace: Trace, row: int) -> int:
 
 
 def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
-    """Of each layer the repeated module around it, or ""; empty where no class repeats."""
+    """The repeated module around each layer, or ""; empty if no class repeats."""
     paths, module_of = called_modules(trace)
     of_layer = [int(module_of[layer.row]) if len(module_of) else -1 for layer in layers]
     within: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))  # by class and path: layers

@@ -1,4 +1,4 @@
-"""How many tensors of a parameter's size an optimizer keeps, told by its class: torch.optim's documentation.
+"""Number of parameter-sized tensors that an optimizer keeps, by its class (from torch.optim's documentation).
 
 states_of(trace)        # 2 for Adam, 1 for SGD with momentum
 """
@@ -19,7 +19,7 @@ _STATES = {
 
 
 def states_of(trace: Trace) -> int:
-    """0 where nothing is known to be kept. SGD keeps one tensor with momentum, by which it then multiplies."""
+    """The number of states per parameter; 0 if unknown. SGD keeps one tensor if it uses momentum."""
     named = [_STATES[name] for name in optimizers_of(trace) if name in _STATES]
     if named:
         return max(named)

@@ -1,6 +1,6 @@
-"""Several GPUs from a recording of one, without its script: nn.DataParallel and DistributedDataParallel by what they add.
+"""Predicts nn.DataParallel and DistributedDataParallel from a recording of one GPU, without the script.
 
-What `trace replay --gpus` and `--nproc` play with the script itself, told from sizes alone:
+`trace replay --gpus` and `--nproc` do this with the script itself; here only sizes are used:
 
 * nn.DataParallel adds to a step at each GPU's share of the batch a copy of all parameters to the other GPUs and of all
   gradients back, which NCCL passes on from GPU to GPU in a ring: what either takes hardly depends on how many there are. To
@@ -28,7 +28,7 @@ from traces.model.trace import Trace, TraceError
 
 @dataclass(frozen=True)
 class Parallel:
-    """A step on several GPUs, in ns: what each part takes, and what of it is not hidden behind computing."""
+    """A step on several GPUs, in ns: each part's duration, and the communication not hidden behind computation."""
 
     kind: str
     gpus: int
@@ -92,6 +92,6 @@ def _require_parameters(parameters: int) -> None:
 
 
 def _device_ns(trace: Trace, phase: str) -> float:
-    """How long a step's GPU work of a phase is."""
+    """Duration of a phase's GPU work in a step."""
     busy, rows = phase_busy_ns(trace), steady_steps(trace)
     return float(np.median(busy[phase][rows])) if phase in busy and len(rows) else 0.0

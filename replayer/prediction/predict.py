@@ -1,12 +1,12 @@
-"""A recording under other conditions: another GPU, batch, number of GPUs, link or host.
+"""Predicts a recording's times for another GPU, batch, number of GPUs, link or host.
 
     prediction = predict(recorded, Conditions(gpu="Tesla T4", batch=64))
     prediction.trace                    # a trace like the recorded one, marked as predicted
     prediction.step.predicted_ns        # and the recorded one beside it, by phase and kind of op, with its expected error
 
 Note [What a predicted trace is]
-    The recorded ops and kernels with other durations (scaling.py), placed again (retiming.py), on devices of the new kind with
-    their memory. It replays, exports and compares as a recording does, and its header says that nobody recorded it.
+    The recorded ops and kernels with scaled durations (scaling.py) and new start times (retiming.py), on devices of the new
+    kind. It can be replayed, exported and compared like a recording. Its header marks it as predicted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class PredictedTime:
-    """One figure of both sides, per step, in ns."""
+    """A recorded and a predicted figure, per step, in ns."""
 
     recorded_ns: float
     predicted_ns: float
@@ -56,11 +56,11 @@ class PredictedTime:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What would be. `expected_error` is of the whole: 0.08 stands for 8 % up or down."""
+    """The predicted figures. `expected_error` is of the step time: 0.08 means 8 % up or down."""
 
     conditions: Conditions
     device: str
-    batch: int  # 0 where the recording does not tell
+    batch: int  # 0 if unknown
     recorded_batch: int
     step: PredictedTime
     busy: PredictedTime
@@ -77,7 +77,7 @@ class Prediction:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Images, sentences... of the whole batch per second."""
+        """Samples (images, sentences...) of the whole batch per second."""
         return self.batch / self.step.predicted_ns * 1e9 if self.batch and self.step.predicted_ns else None
 
     def to_json(self) -> dict[str, Any]:
@@ -88,12 +88,12 @@ class Prediction:
 
 
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
-    """Raises TraceError where the recording does not tell what is needed; with `strict` also where it tells it in part."""
+    """Predict once. Raises TraceError if the recording lacks needed data; with `strict` also if it lacks a part of it."""
     return Predictor(recorded).predict(conditions, strict=strict)
 
 
 class Predictor:
-    """A recording, read once for any number of conditions. Raises TraceError where it holds no kernels."""
+    """Predicts one recording under any number of conditions. Raises TraceError if it has no kernels."""
 
     def __init__(self, recorded: Trace) -> None:
         if not recorded.device.is_work.any():
@@ -108,7 +108,7 @@ class Predictor:
         self._splits: dict[Conditions, TensorSplit] = {}
 
     def predict(self, conditions: Conditions, *, strict: bool = False) -> Prediction:
-        """Raises TraceError as `predict` does."""
+        """Predict these conditions. Raises TraceError like `predict`."""
         recorded = self.recorded
         if not self.recording.match_keys.has_shapes and (strict or conditions.batch):
             text = "the recording has no shapes (record_shapes=True), so its kernels cannot be scaled by what they do"
@@ -149,7 +149,7 @@ class Predictor:
         )
 
     def forget(self) -> None:
-        """Work everything out anew the next time, by rules that have changed."""
+        """Clear the caches, because rules have changed."""
         self._known.clear()
 
     def recorded_batch(self) -> int:
@@ -165,7 +165,7 @@ class Predictor:
             return 0
 
     def _one(self, conditions: Conditions) -> tuple[Scaling, Trace, float]:
-        """On one GPU; with several, each of them runs that at its share of the batch, or of the work."""
+        """The prediction for one GPU; with several GPUs, each at its share of the batch or of the work."""
         known = self._known.get(conditions)
         if known is None:
             scaling = Scaling.of(self.recorded, self.recording, conditions, self.calls)

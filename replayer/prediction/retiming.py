@@ -1,11 +1,10 @@
-"""A recording again, with other durations on the device: when everything would have happened then.
+"""Recomputes a recording's times for other device durations.
 
     trace = Retiming(recorded).at(durations_ns)     # durations_ns: for each row of recorded.device
 
-What the host did between waits keeps its recorded pace. A kernel keeps its recorded reason to start (its launch, the kernel
-before it, a kernel on another stream; Note [Why a kernel started when it did] in recording/indexer.py), and the host waits
-where it waited, or could have: for the kernel whose end it came back after. So steps become longer or shorter by what their
-GPU work does, as far as the host waits for it. All rows stay; only times change.
+Between waits, the host keeps its recorded pace. A kernel keeps its recorded reason to start: its launch, the previous kernel,
+or a kernel on another stream (Note [Why a kernel started when it did] in recording/indexer.py). The host waits at the recorded
+places, for the kernel that ended just before it returned. All rows are kept; only times change.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from traces.model.trace import NONE, Column, Trace
 
 
 class _HostTime:
-    """New host times over recorded ones: straight lines between knots, of slope 1 where the host did not wait."""
+    """Maps recorded host times to new ones: linear between knots, with slope 1 where the host did not wait."""
 
     def __init__(self) -> None:
         self._old: list[int] = []
@@ -129,7 +128,7 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
 
 
 def _wait(host: _HostTime, wait: tuple[int, int], active_ns: int, waited_ns: int, recorded_end: Column, new_end: Column) -> int:
-    """The host waits as it did in `wait`: until the kernel has ended that it came back after. Returns the waiting so far."""
+    """Repeat the host's recorded `wait` for its kernel. Returns the total waiting time so far."""
     start_ns, end_ns = wait
     begun_ns = active_ns + waited_ns
     ended_ns = begun_ns
@@ -149,7 +148,7 @@ def _wait(host: _HostTime, wait: tuple[int, int], active_ns: int, waited_ns: int
 
 
 def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime]) -> Trace:
-    """All other tables at their new times."""
+    """All other tables with their new times."""
     threads = np.array([thread.rank for thread in recorded.threads] or [0])
     steps = recorded.steps.rank
     phase_ranks = steps[recorded.phases.step] if len(steps) else np.zeros(len(recorded.phases), dtype=np.int64)

@@ -1,10 +1,10 @@
-"""By how much each kernel of a recording becomes longer or shorter under other conditions.
+"""Scales each kernel of a recording to other conditions.
 
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # a row each per row of trace.device
 
-A kernel goes with the op that launched it: the ratio of what that op takes under both conditions (cost_model/op_costs.py). What
-the recording tells no shapes for takes the mean ratio of its likes: of arithmetic if its name says so, else of memory traffic.
+A kernel is scaled by the ratio of its op's estimated durations under both conditions (cost_model/op_costs.py). A kernel without
+recorded shapes takes the mean ratio of similar kernels: compute-bound ones if its name says so, else memory-bound ones.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ScaledOp:
 
 @dataclass
 class Scaling:
-    """Durations under the other conditions, and where each comes from."""
+    """Durations under the other conditions, and the origin of each."""
 
     durations_ns: Column
     origins: Column
@@ -95,7 +95,7 @@ class Scaling:
 
 
 def call_rows(trace: Trace) -> Column:
-    """For each device span the row of the innermost op around its launch of which shapes were recorded, or NONE."""
+    """For each device span, the row of the innermost op with recorded shapes around its launch, or NONE."""
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
     parent, told = host.parent.tolist(), has_shapes.tolist()
@@ -148,7 +148,7 @@ def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
 
 
 class _Ratios:
-    """What calls take under the new conditions, over what they take under the recorded ones; each worked out once."""
+    """Ratios of call durations under the new and the recorded conditions; each is computed once."""
 
     def __init__(
         self, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[ScaledOp | None], batch: int

@@ -1,4 +1,4 @@
-"""Tensor parallelism of transformer blocks from a recording of one GPU, without its script.
+"""Predicts tensor parallelism of transformer blocks from a recording of one GPU, without the script.
 
 The rules are Megatron-LM's (Shoeybi et al., 2019, section 3; the same as PyTorch's ColwiseParallel and RowwiseParallel):
 
@@ -122,7 +122,7 @@ class _Op:
 
 @dataclass(frozen=True)
 class TensorSplit:
-    """Which kernels of a recording are computed in parts, and what is exchanged for it."""
+    """The kernels of a recording that are split over the ranks, and the all-reduces that this needs."""
 
     ranks: int
     pairs: int  # in all steps
@@ -175,7 +175,7 @@ class TensorSplit:
         return cls(ranks, len(found), parts, untold, summed, elements)
 
     def durations_ns(self, durations_ns: Column, is_work: Column, costs: OpCosts) -> Column:
-        """What each row takes where every rank computes its part; `costs` are those of its GPU."""
+        """The duration of each row if every rank computes its part; `costs` are those of its GPU."""
         new = durations_ns.copy()
         known: dict[tuple[ScaledOp, Shapes, Shapes], float] = {}
         for row, (call, whole, part) in self.parts.items():
@@ -192,7 +192,7 @@ class TensorSplit:
         return new
 
     def reductions_ns(self, device_name: str, link_gbps: float, rows: int) -> Column:
-        """What the all-reduces after each of so many device rows take."""
+        """The duration of the all-reduces after each device row."""
         costs = CollectiveCosts(device_name, link_gbps)
         took = np.zeros(rows, dtype=np.int64)
         for row, sizes in self.summed_bytes.items() if self.ranks > 1 else ():
@@ -201,7 +201,7 @@ class TensorSplit:
 
     @property
     def moved_bytes(self) -> float:
-        """What a rank receives in all steps."""
+        """Bytes that a rank receives in all steps."""
         return sum(wire_bytes("all_reduce", size, self.ranks) for sizes in self.summed_bytes.values() for size in sizes)
 
 
