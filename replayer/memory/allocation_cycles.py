@@ -1,18 +1,18 @@
-"""Steps that request and free device memory exactly as earlier steps did, and so need not be executed by the allocator.
+"""Detects steps that repeat the memory requests and frees of earlier steps, so that the allocator can skip them.
 
     cycle = detector.end_step(memory, events)           # None, or the steps so far if they repeat the allocator's state
     frees, size_bytes, stream, handle = cycle.requests[at]  # what comes next: these frees, then this request
-    cycle.done(at, freed)       # how many events these are, if so far all came as in the cycle
-    cycle.catch_up(memory, done)                        # execute so many of them after all
+    cycle.done(at, freed)       # the number of events, if all matched the cycle so far
+    cycle.catch_up(memory, done)                        # execute the first `done` events after all
 
 Note [Allocation cycles]
-    In its steady state a training script requests and frees the same memory in each step, in the same order, and after one
-    step or a few the allocator is as it was: the same blocks, in use or free. (A loss that lives until the next one is
-    computed alternates between two places, a cycle of two steps.) From the same state the same requests get the same blocks.
-    So once the state has repeated, requests and frees are only compared with those of the recorded steps, and get their
-    handles, addresses included, again, while the allocator stays where the cycle began. At the first difference, or
-    when anybody reads the allocator's state, it catches up: the complete repetitions only add to its totals, and the part
-    of the last one is executed. The result is the same as if everything had been executed at once, which a test compares.
+    In its steady state, a training script requests and frees the same memory in the same order in each step. After one or a
+    few steps, the allocator is in the same state again: the same blocks, in use or free. (A loss that lives until the next
+    one is computed alternates between two places, a cycle of two steps.) From the same state, the same requests get the same
+    blocks. So once the state has repeated, requests and frees are only compared with those of the cycle and get the same
+    handles and addresses. The allocator stays in the state at the cycle's beginning. At the first difference, or when its
+    state is read, it catches up: complete repetitions are added to its totals, and the last partial one is executed. A test
+    checks that the result is the same as without cycles.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _MAX_STEPS = 4  # of a cycle
 # number of the next op in the step.
 Event = tuple[AllocationHandle, int, int, int, int]
 
-# What comes next in a cycle: frees in this order, then a request of so many bytes for a stream, which gets this handle. After
-# its last request there are frees alone.
+# The next events of a cycle: frees in this order, then a request (bytes, stream) and the handle that it gets. After
+# its last request there are only frees.
 Expected = tuple[list[AllocationHandle], int, int, AllocationHandle | None]
-NO_REQUEST = -1  # bytes that nobody requests
+NO_REQUEST = -1  # a size that is never requested
 
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
@@ -54,7 +54,7 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 class AllocationCycle:
     """A sequence of requests and frees that leaves the allocator in the state in which it began.
 
-    `requests` are compared by the allocator itself, which counts them, for a call costs as much as the comparison.
+    The allocator compares `requests` itself, because a call would cost as much as the comparison.
 
     Args:
         steps: the events of each step of the cycle.
@@ -113,7 +113,7 @@ class AllocationCycle:
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """Begin anew if the last row has been taken; whether it has."""
+        """Restart the cycle if its last row has been taken; returns whether it has."""
         if self._rows_taken < len(self._rows):
             return False
         self._repetitions += 1
@@ -121,7 +121,7 @@ class AllocationCycle:
         return True
 
     def catch_up(self, memory: DeviceMemory, done: int) -> None:
-        """Bring the allocator from the state at the cycle's beginning to that after `done` events of it."""
+        """Bring the allocator from the state at the cycle's beginning to the state after `done` events."""
         memory.counts.raise_totals([self._repetitions * total for total in self._totals])
         for handle, size_bytes in zip(self._handles[:done], self._rows[:done, 2].tolist(), strict=True):
             if size_bytes < 0:
@@ -150,7 +150,7 @@ class CycleDetector:
         self._driver_calls = -1
 
     def clear(self) -> None:
-        """The allocator's state was read or changed by others: the steps so far are part of no cycle."""
+        """Discard the steps so far, because other code has read or changed the allocator's state."""
         self._steps.clear()
 
     def end_step(self, memory: DeviceMemory, events: list[Event] | None) -> AllocationCycle | None:
@@ -175,5 +175,5 @@ class CycleDetector:
         return None
 
     def _alike(self, step: _Step, other: _Step) -> bool:
-        """Whether comparing the whole state may be worth it."""
+        """Whether the steps look alike, so that comparing the whole state is worthwhile."""
         return step.allocated_bytes == other.allocated_bytes and len(step.events) == len(other.events)

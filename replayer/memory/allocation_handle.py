@@ -1,4 +1,4 @@
-"""One allocation of device memory as a tensor holds it, and what its holder may do with it.
+"""One allocation of device memory, as held by a tensor.
 
 handle.address
 handle.allocator.free(handle)
@@ -20,13 +20,13 @@ class HandleOwner(Protocol):
         """Queue the allocation to be freed. Takes no lock, so a finalizer may call it."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Another stream uses the memory too: its queued work must end before the memory is allocated again."""
+        """Record that another stream uses the memory; its queued work must end before the memory is allocated again."""
 
 
 class AllocationHandle:
     """One allocation: `size_bytes` as requested, and its address.
 
-    In an allocation cycle each step gets the handles of the steps before again; `block` is then that of the last execution.
+    In an allocation cycle, steps reuse the handles of earlier steps; `block` is then the one of the last execution.
     """
 
     __slots__ = ("address", "allocator", "block", "size_bytes", "stream")

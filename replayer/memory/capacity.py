@@ -16,7 +16,7 @@ from traces.names.cards import card_of
 
 
 class Capacity(NamedTuple):
-    """`outside_bytes`: used outside of PyTorch's allocator (CUDA context, NCCL buffers). `oom_text`: see oom.py."""
+    """Memory of a device. `outside_bytes`: used outside of the allocator (CUDA context, NCCL buffers). `oom_text`: oom.py."""
 
     capacity_bytes: int
     outside_bytes: int
@@ -24,9 +24,9 @@ class Capacity(NamedTuple):
 
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
-    """The capacity of a recorded device; if it was not recorded, that of the usual board with its chip.
+    """The capacity of a recorded device; if it was not recorded, that of the usual board with this chip.
 
-    `torch_version` is that of the PyTorch that replays. A message that another release made is not used.
+    `torch_version` is the replaying PyTorch's. A recorded message of another release is not used.
     """
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card_of(device.name).memory_bytes
     is_same = machine.release in (None, Machine(torch=torch_version).release)

@@ -8,13 +8,12 @@ They count in `memory_allocated`: 16.25 MiB for a model that trains, since autog
 Reference: aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h.
 
 Note [Releases that keep workspaces]
-    In PyTorch 2.0 to 2.13 cuBLAS keeps one workspace of known size per handle and stream (with ROCm hipBLAS since 2.6); until
-    2.9 cuBLASLt has memory of its own beside it, which it gives back. Later releases allocate and free a workspace for each
-    product. What is given back is in a recording's memory events (recording/workspaces.py). So workspaces are kept here if
-    the recording names one of these releases, or if it is an imported one whose memory events tell that they were kept
-    (recording/kept_workspaces.py): imported recordings do not name their release exactly. A replay does not start with the
-    recording's allocated memory, so nothing is counted twice. Their sizes show in recordings: those of one model on an H100
-    and on an MI300X begin with 96 MiB more on the latter.
+    In PyTorch 2.0 to 2.13, cuBLAS keeps one workspace of known size per handle and stream (with ROCm, hipBLAS since 2.6). Until
+    2.9, cuBLASLt allocates additional memory, which it frees again. Later releases allocate and free a workspace per product.
+    Workspaces that are freed again are in a recording's memory events (recording/workspaces.py). So this module keeps
+    workspaces if the recording names one of these releases. Imported recordings do not name their exact release; for them the
+    memory events decide (recording/kept_workspaces.py). A replay does not start with the recording's allocated memory, so
+    nothing is counted twice. Recordings show the sizes: those of one model start with 96 MiB more on an MI300X than on an H100.
 """
 
 from __future__ import annotations
@@ -78,11 +77,11 @@ class BlasWorkspaces:
         return frozenset(self._default_bytes)
 
     def choose(self, size_bytes: int | None) -> None:
-        """From their next use on, workspaces have at least this size; None: the default size."""
+        """Set the minimum size of workspaces from their next use on; None: the default size."""
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, device: int, stream: int) -> None:
-        """The calling thread multiplies matrices on this stream of `device`, whose memory `allocator` allocates.
+        """Allocate the calling thread's workspace for matrix products on this stream of `device`, if it has none yet.
 
         Raises torch.OutOfMemoryError.
         """

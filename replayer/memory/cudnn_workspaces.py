@@ -1,4 +1,4 @@
-"""cuDNN's workspaces where no recording tells them: those of its convolutions by Winograd's transforms.
+"""Estimates cuDNN's workspaces that were not recorded: those of Winograd convolutions.
 
     of_convolution(signature)       # ((), (47185920, -47185920)): after the op's first output; () where none is known
 

@@ -1,9 +1,9 @@
-"""At which op of the script a request for memory comes, for the timeline: requests are told in batches, as ops are.
+"""Finds the op at which each memory request was made, for the timeline. Requests and ops are both processed in batches.
 
-places = OpPlaces(pending)      # what has been launched and not been played
-places.now()                    # how many ops have been launched so far
-places.played(count, row, next_row)     # the pending ones have been, as host rows of the timeline from `row` on
-host_rows([places.of(ops)])     # their rows, of some ops that were played last or are to come next
+places = OpPlaces(pending)      # ops launched but not played yet
+places.now()                    # number of ops launched so far
+places.played(count, row, next_row)     # the pending ops became host rows from `row` on
+host_rows([places.of(ops)])     # the rows of ops of the last or the next batch
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ class OpPlaces:
     def __init__(self, pending: Sized = ()) -> None:
         self._pending = pending
         self._played = 0  # ops
-        self._first = 0  # of the batch that was played last
+        self._first = 0  # first op of the batch played last
         self._row = 0  # and its row
         self._next_row = 0
 
     def now(self) -> int:
-        """How many ops have been launched so far: the number of the next one, from 0 on."""
+        """Number of ops launched so far, which is the 0-based index of the next one."""
         return self._played + len(self._pending) // _PER_OP
 
     def played(self, count: int, row: int, next_row: int) -> None:
-        """The next `count` ops became the host rows from `row` on, and others come from `next_row` on."""
+        """Record that the next `count` ops became the host rows from `row` on; later ops start at `next_row`."""
         self._first, self._row, self._next_row = self._played, row, next_row
         self._played += count
 
     def of(self, ops: Column, begun: int = 0) -> PlacedOps:
-        """Ops by their numbers, counted from `begun` on, as of now.
+        """Ops by index, counted from `begun`.
 
-        Exact for the batch played last, and for the next one, where no row of another kind comes between.
+        Exact for the batch played last, and for the next one if no other kind of row comes between.
         """
         return PlacedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 
 
 class PlacedOps(NamedTuple):
-    """Ops whose host rows the thread that writes the timeline is to work out (`host_rows`)."""
+    """Ops with host rows that the writing thread computes later (`host_rows`)."""
 
     ops: Column
     begun: int
@@ -60,7 +60,7 @@ class PlacedOps(NamedTuple):
 
 
 def host_rows(placed: Sequence[PlacedOps]) -> Column:
-    """The host rows of all these ops: all at once, for there are some ten times as many of them as handed over."""
+    """The host rows of all these ops, computed together for speed."""
     counts = [len(one.ops) for one in placed]
     known = np.array([one[1:] for one in placed], np.int64).reshape(-1, 6)
     begun, now, first, row, played, next_row = np.repeat(known, counts, axis=0).T

@@ -1,17 +1,17 @@
-"""Would it fit? Runs the requests of a script against the memory of a card, for any card and any batch size.
+"""Replays a script's memory requests on any card at any batch size, to find out whether it fits.
 
     outcome = run_requests(log, Capacity(16 << 30, 400 << 20))      # Outcome(fits=True, peak_bytes=..., ...)
-    scaled = ScaledRequests.of(log_16, 16, log_32, 32)      # two runs of the script that differ in their batch size
-    scaled.at(100)                                          # the requests at batch 100, run by nobody
+    scaled = ScaledRequests.of(log_16, 16, log_32, 32)      # two runs of the script with different batch sizes
+    scaled.at(100)                                          # the requests at batch 100, without a run
     largest_batch(scaled, capacity)                         # 117: 118 does not fit
 
-It is the allocator itself that decides (device/caching_allocator.py), with its segments, splits and retries, so fragmentation
-counts as it does on the card. No torch is needed.
+The requests go to the emulated allocator (device/caching_allocator.py) with its segments, splits and retries, so fragmentation
+has the same effect as on the card. Torch is not needed.
 
 Note [Requests are linear in the batch]
-    Each tensor is as large as a constant plus so much per sample: weights, activations, gradients. Two runs whose requests come
-    in the same order give both for each request. Where the order differs with the batch, they say nothing of a third batch, and
-    that is said.
+    The size of each tensor is a constant plus an amount per sample (weights, activations, gradients). Two runs with requests in
+    the same order give both numbers for each request. If the order depends on the batch, other batches cannot be computed, and
+    `ScaledRequests.of` returns None.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from replayer.memory.device.request_log import LogEntry, RequestKind, RequestLog
 from replayer.memory.device.settings import AllocatorSettings
 
 _SIZED = (RequestKind.REQUEST, RequestKind.OPTIONAL)
-MAX_BATCH = 1 << 24  # more samples than any script takes at once
+MAX_BATCH = 1 << 24  # more samples than any script uses
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the requests: peaks until the end, or until memory ran out."""
+    """The result of the requests: peaks until the end, or until memory ran out."""
 
     fits: bool
     peak_bytes: int  # allocated
-    reserved_bytes: int  # the most that was reserved at a time
-    retries: int  # how often cached memory had to be returned to the device first
-    steps: int  # training steps that ended
+    reserved_bytes: int  # most bytes reserved at a time
+    retries: int  # how often cached memory had to be returned first
+    steps: int  # finished training steps
     asked_bytes: int = 0  # of the request that found no memory
-    seen_bytes: int = 0  # the most that was allocated whenever the script asked
+    seen_bytes: int = 0  # most bytes allocated at the script's queries
 
 
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Give the requests to a device of this capacity, until one finds no memory; the optional ones only with `has_optional`."""
+    """Run the requests on a device of this capacity until memory runs out; optional ones only with `has_optional`."""
     memory = DeviceMemory(0, capacity.capacity_bytes, capacity.outside_bytes, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK
@@ -85,7 +85,7 @@ class ScaledRequests:
     """The requests of a script at any batch size. See Note [Requests are linear in the batch]."""
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
-        """`per_sample` are the bytes by which each entry's value grows with the batch."""
+        """`per_sample` is each entry's growth in bytes per sample."""
         self._kinds = [entry.kind for entry in log.entries]
         self._streams = [entry.stream for entry in log.entries]
         self._uses = [entry.use for entry in log.entries]
@@ -94,7 +94,7 @@ class ScaledRequests:
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
-        """From two runs that differ in their batch size alone; None if their requests come in different orders."""
+        """Made from two runs that only differ in batch size; None if their requests are in different orders."""
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_alike, a, b)):
             return None
@@ -113,9 +113,9 @@ def _alike(a: LogEntry, b: LogEntry) -> bool:
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """The batch size that fits while the next one does not, looked for from `start` on; 0 if not even 1 fits.
+    """A batch size that fits although the next one does not, searched from `start`; 0 if not even 1 fits.
 
-    MAX_BATCH if nothing stops it: the requests do not grow with the batch.
+    MAX_BATCH if the requests do not grow with the batch.
     """
     if fits(start):
         low, step = start, max(1, start // 2)

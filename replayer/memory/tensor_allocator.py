@@ -1,4 +1,4 @@
-"""Device memory as tensors use it: allocations have handles, and a free may come at any time, from any thread.
+"""Allocates device memory for tensors. Allocations have handles and can be freed at any time, from any thread.
 
     allocator = TensorAllocator(memory)
     handle = allocator.malloc(4096, stream=0)
@@ -8,10 +8,10 @@
 
 Note [Frees from finalizers]
     A tensor dies wherever Python drops it: in another thread, or in a garbage collection that starts in the middle of
-    `malloc`. So `free` takes no lock and only queues the handle; the next `malloc` or `flush` executes the queue. Which block
-    a request gets depends on the order of requests and frees alone, so this is not observable.
+    `malloc`. So `free` takes no lock and only queues the handle; the next `malloc` or `flush` executes the queue. The script
+    cannot observe this, because a request's block depends only on the order of requests and frees.
 
-Steps that request and free the same memory as the steps before are compared with them instead of executed: see
+Steps that repeat the requests and frees of earlier steps are compared with them instead of executed: see
 Note [Allocation cycles] in allocation_cycles.py.
 """
 
@@ -32,7 +32,7 @@ from replayer.memory.op_places import OpPlaces, PlacedOps
 from traces.model.trace import Column
 
 USE_CYCLES = True  # False executes every request, as a check or to measure what cycles save
-_MAX_STEP_EVENTS = 30_000  # of a step that is kept for comparison
+_MAX_STEP_EVENTS = 30_000  # limit for a step that is kept for comparison
 _NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
 
 
@@ -40,11 +40,11 @@ class TensorAllocator:
     """Allocates the memory of one device for tensors.
 
     Args:
-        memory: the device's memory, which nobody else may allocate from.
+        memory: the device's memory; no other code may allocate from it.
         now_ns: the virtual time for `note`.
         note: called with rows of a trace's memory table (device, 0, bytes, address, allocated, reserved), the host rows of the
             ops that come next after each, and the time now.
-        places: tells which ops these are.
+        places: finds these ops.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class TensorAllocator:
 
     def malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
         """Device memory for `stream`; None for 0 bytes. Raises OutOfMemory."""
-        self._lock.acquire()  # each tensor comes through here, and `with` costs twice as much
+        self._lock.acquire()  # called for each tensor; `with` costs twice as much
         try:
             frees, expected_bytes, expected_stream, handle = self._expected[self._at]
             if expected_bytes == size_bytes and expected_stream == stream and frees == self._freed:
@@ -87,7 +87,7 @@ class TensorAllocator:
             self._lock.release()
 
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
-        """As `malloc` for each, in order, at less than half the cost. Raises OutOfMemory, and then keeps none."""
+        """Several calls of `malloc`, in order, at less than half the cost. Raises OutOfMemory, and then frees all of them."""
         made: list[AllocationHandle | None] = []
         self._lock.acquire()
         try:
@@ -109,7 +109,7 @@ class TensorAllocator:
         return made
 
     def _execute(self, size_bytes: int, stream: int) -> AllocationHandle:
-        """A request that is not the next of a cycle."""
+        """Execute a request that is not the next one of a cycle."""
         self._leave_cycle()
         if self._freed:
             self._execute_frees()
@@ -122,7 +122,7 @@ class TensorAllocator:
         return handle
 
     def try_malloc(self, size_bytes: int, stream: int, use: Hashable) -> AllocationHandle | None:
-        """A convolution's workspace for `use`; None where there is no room, which is not counted as out of memory.
+        """A convolution's workspace for `use`; None if there is no room, which does not count as out of memory.
 
         See Note [A convolution that found no workspace].
         """
@@ -150,12 +150,12 @@ class TensorAllocator:
         self.free = queue if report is None else free
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """`stream` uses the memory too: it is waited for before the memory is allocated again."""
+        """Record that `stream` uses the memory too; its work must end before the memory is allocated again."""
         with self._lock:
             self.flush().record_stream(handle.block, stream)
 
     def flush(self) -> DeviceMemory:
-        """The memory with everything executed, for callers who read or change its state."""
+        """Execute all pending requests and return the memory, for callers that read or change its state."""
         with self._lock:
             self.settle()
             self._leave_cycle()
@@ -163,7 +163,7 @@ class TensorAllocator:
             return self._memory
 
     def settle(self) -> None:
-        """Execute the frees so far, and pass on the rows of all that was executed."""
+        """Execute the frees so far, and pass the rows of all executed events to `note`."""
         with self._lock:
             if self._cycle is not None:
                 done = self._cycle.done(self._at, self._freed)
@@ -175,7 +175,7 @@ class TensorAllocator:
             self._note_events()
 
     def end_step(self) -> None:
-        """A training step has ended; the next one may request the same memory."""
+        """End a training step; the next one may request the same memory."""
         with self._lock:
             self.settle()
             self._begun = self._places.now()
@@ -204,7 +204,7 @@ class TensorAllocator:
             memory.free(block)
 
     def _leave_cycle(self) -> None:
-        """Execute what was only compared so far."""
+        """Execute the requests that were only compared so far."""
         if self._cycle is not None:
             cycle, at = self._cycle, self._at
             self._cycle, self._expected, self._at = None, _NO_CYCLE, 0
@@ -216,7 +216,7 @@ class TensorAllocator:
             self._forget_steps()
 
     def _forget_steps(self) -> None:
-        """Neither the steps so far nor the current one are part of a cycle."""
+        """Discard the steps so far and the current one as parts of a cycle."""
         self._detector.clear()
         self._events, self._noted, self._step_is_complete = [], 0, False
 

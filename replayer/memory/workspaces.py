@@ -8,11 +8,11 @@
 Sizes are allocated and freed in the recorded order between the op's outputs, so that outputs get the recorded blocks.
 
 Note [A convolution that found no workspace]
-    cuDNN's convolutions do without: PyTorch catches the failure, tries cuDNN's next algorithm, and keeps the one that ran for
-    all later calls with the same shapes (aten/src/ATen/native/cudnn/Conv_v7.cpp, AlgoIterator::try_all; Conv_v8.cpp,
-    benchmark_cache). So a workspace that once found no memory is not requested again, though there may be room by then; and
-    cached memory, which every failed request returns to the device, is not returned for it in each step. Such a workspace is
-    known by its op, its size and the output before it.
+    cuDNN's convolutions can run without a workspace. PyTorch catches the failure, tries cuDNN's next algorithm, and keeps the
+    one that ran for all later calls with the same shapes (aten/src/ATen/native/cudnn/Conv_v7.cpp, AlgoIterator::try_all;
+    Conv_v8.cpp, benchmark_cache). So a workspace that once found no memory is not requested again, even if there is room later.
+    This also avoids returning cached memory to the device in each step, which every failed request does. Such a workspace is
+    identified by its op, its size and the output before it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []  # allocated and not freed yet
 
     def after_output(self) -> None:
-        """Allocate and free what lies between this output and the next. Raises OutOfMemory, but not for a convolution."""
+        """Allocate and free the workspaces between this output and the next. Raises OutOfMemory, but not for a convolution."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1

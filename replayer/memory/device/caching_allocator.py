@@ -1,4 +1,4 @@
-"""PyTorch's caching allocator, re-implemented for one device: which block a request gets, and when memory runs out.
+"""PyTorch's caching allocator, re-implemented for one device.
 
 No memory is reserved on this machine; blocks carry addresses that a real device could have returned. The rules are those
 of c10/cuda/CUDACachingAllocator.cpp (2.6 to 2.15).
@@ -52,7 +52,7 @@ class DeviceMemory:
     Args:
         device: index, for messages and addresses.
         capacity_bytes: the device's total memory.
-        outside_bytes: what the process holds on the device outside of PyTorch's allocator: CUDA context, NCCL buffers.
+        outside_bytes: device memory used outside of PyTorch's allocator: CUDA context, NCCL buffers.
         oom_text: an out-of-memory message of the recorded PyTorch, the template of ours (oom.py).
         host_now_ns: the calling thread's virtual time. Asked only while blocks wait for a second stream that used them; by
             default that stream's work has always ended.
@@ -154,7 +154,7 @@ class DeviceMemory:
                 self._put_back(block)
 
     def record_stream(self, block: Block, stream: UsedStream) -> None:
-        """`stream` uses the block too: once freed, it waits for the work that is queued there at that moment."""
+        """Record that `stream` uses the block; once freed, the block waits for the work then queued on `stream`."""
         if stream.number != block.pool.stream:
             if block.users is None:
                 block.users = {}
@@ -418,7 +418,7 @@ class DeviceMemory:
         return settings
 
     def limit_to(self, size_bytes: int | None) -> None:
-        """All but `size_bytes` of the device is in use outside of PyTorch's allocator; None: what it was told at first."""
+        """Limit PyTorch's allocator to `size_bytes` of the device; None restores the initial limit."""
         segments = self._segments
         if size_bytes is not None and size_bytes < segments.reserved_bytes:
             self.empty_cache()

@@ -63,7 +63,7 @@ class History:
         self._note("alloc", block.address, block.requested_bytes, block.pool.stream, own_frames)
 
     def free_queued(self, address: int) -> None:
-        """The script frees a block; `free_requested` follows when the free is executed."""
+        """Keep the frames of a free that the script has requested; the entry follows when the free is executed."""
         if self.context == "all":
             self._of_free[address] = self._frames()
 

@@ -1,4 +1,4 @@
-"""Out of device memory: the error, with a message in the words of the PyTorch that replays.
+"""The out-of-memory error of the device, with the message of the replaying PyTorch.
 
 The wording changes between releases (`oom_text_of`). If the recorded script itself ran out of memory with the same release,
 its own message is used. Either is a template: each figure is recognized by the words next to it and replaced; all other text

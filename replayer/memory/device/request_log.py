@@ -1,12 +1,12 @@
-"""The requests that a script made of one device's memory: enough to say whether it would have fitted another card.
+"""Logs a script's requests for one device's memory, to find out whether it fits on another card.
 
     memory.requests = log = RequestLog()    # DeviceMemory notes what it executes
     ...
     log.note(RequestKind.STEP)
     RequestLog.from_json(log.to_json())
 
-What an allocator does depends on the requests alone: their sizes, streams and order, and what is freed between them. So one run
-of the script tells of any amount of memory, and two runs tell of any batch size (memory/rerun_requests.py).
+An allocator's behaviour depends only on the requests (sizes, streams, order) and the frees between them. So one run of the
+script is enough for any memory size, and two runs are enough for any batch size (memory/rerun_requests.py).
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ class RequestLog:
         self.entries.append(LogEntry(RequestKind.REQUEST, block.requested_bytes, block.pool.stream))
 
     def last_was_optional(self, use: Hashable) -> None:
-        """The last request was for a workspace that its op can do without; `use` tells which workspace of which convolution."""
+        """Mark the last request as optional: its op can run without it. `use` identifies the workspace and its convolution."""
         number = self._uses.setdefault(use, len(self._uses))
         self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL, use=number)
 
     def free(self, block: Block) -> None:
-        """A block goes back to its pool. One that was requested before the log began is left out."""
+        """Log a free. Blocks that were requested before the log began are left out."""
         number = self._live.pop(block.address, None)
         if number is not None:
             self.entries.append(LogEntry(RequestKind.FREE, number))
 
     def note(self, kind: RequestKind) -> None:
-        """What has no value: the cache was emptied, a training step has ended, or the script asks how much is allocated."""
+        """Log an entry without a value: an emptied cache, a finished training step, or a query of allocated memory."""
         self.entries.append(LogEntry(kind, 0))
 
     @property

@@ -1,18 +1,18 @@
 """The allocator's settings, as PYTORCH_CUDA_ALLOC_CONF (PYTORCH_HIP_ALLOC_CONF, PYTORCH_ALLOC_CONF) spells them.
 
-Every setting that changes what is reserved is honoured, refused by name, or listed in `not_emulated`.
+Every setting that changes reserved memory is either emulated, rejected with an error, or listed in `not_emulated`.
 
     settings = parse_settings("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4]")
     settings.max_split_bytes  # 134217728
 
     honoured          max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb, roundup_power2_divisions,
                       garbage_collection_threshold, per_process_memory_fraction, expandable_segments, backend:native
-    not emulated      those in NOT_EMULATED, each with what applies instead; a warning says so
+    not emulated      those in NOT_EMULATED, with the rule that applies instead; each gives a warning
     refused           backend:cudaMallocAsync, which follows other rules
     ignored           those in IGNORED: they change host threads and CUDA graphs, which are not captured; no size, address or
                       time depends on them here
 
-Ranges and messages are those of c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp (2.10 to 2.15), so that a
+Ranges and messages are those of c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp (2.10 to 2.15), so a
 typo fails as it does on a GPU.
 """
 
@@ -45,7 +45,7 @@ _SIZES = {
     "max_non_split_rounding_mb": "max_non_split_rounding_bytes",
 }  # fmt: skip
 _REGISTER_THREADS = 128  # at most; a power of two
-# Keys that have an effect in PyTorch but not here, and what applies here instead.
+# Keys that have an effect in PyTorch but not here, with the rule that applies here.
 NOT_EMULATED = {
     "throw_on_cudamalloc_oom": "what is over the fraction fails as out of memory all the same, counted by num_ooms alone",
     "pinned_max_round_threshold_mb": "pinned memory of any size is rounded up to a power of two",
@@ -77,7 +77,7 @@ class AllocatorSettings:
 
     @property
     def fit_depends_on_layout_only(self) -> bool:
-        """Whether the blocks in memory alone decide which block a request gets, not their ages, nor oversize rules."""
+        """Whether a request's block depends only on the blocks in memory, not on their ages or on oversize rules."""
         return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 
     def round_up(self, size_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""How much of a device's memory is in use, and PyTorch's statistics of it.
+"""A device's memory usage and PyTorch's statistics of it.
 
 memory.usage.allocated_bytes
 memory.usage.stats()["allocated_bytes"]["all"]["peak"]
@@ -69,7 +69,7 @@ class DeviceUsage:
             }
 
     def usage_of_run(self) -> MemoryUse:
-        """Capacity, peaks and failed allocations of the whole run, for the report, whatever the script has reset."""
+        """Capacity, peaks and failed allocations of the whole run, for the report; resets by the script have no effect."""
         return MemoryUse(self.capacity_bytes, self._segments.outside_bytes, *self._counts.of_run())
 
     def reset_peak(self) -> None:

@@ -1,6 +1,6 @@
-"""Pinned host memory: PyTorch's caching host allocator, over memory that is really allocated and page-locked.
+"""PyTorch's caching host allocator for pinned memory. The memory is really allocated and page-locked.
 
-So a replay measures what data loading costs: the first batches pay for allocating and locking pages, later ones reuse a
+A replay therefore measures the cost of data loading: the first batches allocate and lock pages, later ones reuse a
 free block; sizes are rounded up to powers of two; and a block that an asynchronous copy reads is not reused before the
 virtual end of that copy. The rules are those of ATen/core/CachingHostAllocator.h.
 
@@ -9,9 +9,9 @@ virtual end of that copy. The rules are those of ATen/core/CachingHostAllocator.
     del view                                   # the block is free, and stays locked for the next request
 
 Note [Frees of pinned blocks]
-    A tensor's storage keeps the memoryview of its block alive. When the last storage, view or numpy array on it is gone,
-    Python runs the finalizer, in any thread and in the middle of anything. So the finalizer only queues the block; the
-    queue is processed when the allocator is next called, as PyTorch does with CUDA's events.
+    A tensor's storage keeps the memoryview of its block alive. When the last storage, view or numpy array on it is freed,
+    Python runs the finalizer, at any time and in any thread. So the finalizer only queues the block. The next call of the
+    allocator processes the queue, as PyTorch does with CUDA's events.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class HostBlock:
 
 
 class HostMemory:
-    """The pinned memory of one process. `has_passed` tells whether a virtual time in nanoseconds has passed."""
+    """The pinned memory of one process. `has_passed` returns whether a virtual time in nanoseconds has passed."""
 
     def __init__(self, locks: PageLocks, has_passed: Callable[[int], bool]) -> None:
         self.locks = locks
@@ -80,7 +80,7 @@ class HostMemory:
         return view
 
     def _new(self, size_bytes: int) -> HostBlock:
-        """A block from the system. Without the lock, so that other threads need not wait until its pages are there."""
+        """Allocate a block from the system, without the lock, so that other threads do not wait for its pages."""
         began_ns = time.perf_counter_ns()
         block = HostBlock(size_bytes)
         block.locked = self.locks.lock(block.address, size_bytes)
@@ -150,17 +150,17 @@ class HostMemory:
     # --- queries
 
     def holds(self, address: int) -> bool:
-        """Whether this address lies in pinned memory."""
+        """Whether this address is in pinned memory."""
         return self._find(address) is not None
 
     def use(self, address: int, stream: UsedStream) -> None:
-        """An asynchronous copy on `stream` uses the memory there: its block is not reused before the copy has ended."""
+        """Record that an asynchronous copy on `stream` uses this memory; the block is not reused before the copy has ended."""
         found = self._find(address)
         if found is not None and found[1] is not None:
             found[1].streams.add(stream)
 
     def statistics(self) -> dict[str, Any]:
-        """As `torch.cuda.host_memory_stats_as_nested_dict`."""
+        """The statistics in the form of `torch.cuda.host_memory_stats_as_nested_dict`."""
         with self._lock:
             self._process_returned()
             return self.stats.as_dict()

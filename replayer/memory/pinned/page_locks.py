@@ -1,7 +1,7 @@
 """Locks pages of host memory in place (`mlock`), as the CUDA driver does with pinned memory.
 
-Where the system forbids it, one line per run on stderr says so, and the memory is used unlocked: the system may then swap it
-out, which is the only difference.
+If the system forbids it, a warning is printed once per run on stderr and the memory is used unlocked. The only difference is
+that the system may then swap it out.
 
     locks = PageLocks(run_folder)
     locks.lock(address, 1 << 27)      # True, and VmLck in /proc/self/status has grown by 131072 kB
@@ -76,7 +76,7 @@ def _reason(size_bytes: int, errno: int) -> str:
 
 
 def _spare_bytes() -> int | None:
-    """How much may be locked without starving the machine or this container; None where the system does not say."""
+    """Bytes that may be locked without starving the machine or this container; None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
@@ -88,7 +88,7 @@ def _spare_bytes() -> int | None:
 
 
 def _spare_container_bytes() -> int | None:
-    """The same by the limit of a container (cgroup 2); None without one."""
+    """Bytes that may be locked within the container's limit (cgroup 2); None without a limit."""
     group = Path("/sys/fs/cgroup")
     try:
         limit_bytes, used_bytes = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
