@@ -1,4 +1,4 @@
-"""A running replay, followed step by step: scenes of the recording and of what has been replayed so far.
+"""Follows a running replay: scenes of the recording and of the part replayed so far.
 
     live = Live(("v100", recorded), folder_of_timelines)
     for stage in live.stages(): ...          # one after each step, or after several where looking takes longer than a step
@@ -41,7 +41,7 @@ class Live:
         self._awake.set()
 
     def close(self) -> None:
-        """Nobody looks any more."""
+        """Stops following, because the app was closed."""
         self._closed = True
         self._awake.set()
 

@@ -1,4 +1,4 @@
-"""ViewSaving the view as a picture or a Chrome trace, and a table as CSV."""
+"""Saves the view as a picture or a Chrome trace, and a table as CSV."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The tables beside the lanes: `parts.py` says what a table is, `rows.py` makes their rows, and `panel.py` is the widget."""
+"""The tables beside the lanes: `parts.py` defines a table, `rows.py` makes the rows, and `panel.py` is the widget."""

@@ -89,7 +89,7 @@ def _number(value: Value) -> float:
 
 
 def _idle(of: Analyses) -> dict[str, tuple[Value, ...]]:
-    """Per step, the mean of the devices."""
+    """Returns the mean of the devices, per step."""
     window_ns = sum(idle.window_ns / max(idle.steps, 1) for idle in of.idle.values()) / max(len(of.idle), 1)
     return {
         words: (time_ns, time_ns / window_ns if window_ns else None)

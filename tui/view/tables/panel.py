@@ -40,7 +40,7 @@ class TableGrid(DataTable[Text], inherit_bindings=True):
 
     @dataclass
     class Asked(Message):
-        """A key was pressed: what it asks for, and with what."""
+        """A key was pressed: the requested action and its argument."""
 
         what: str
         number: int
@@ -50,7 +50,7 @@ class TableGrid(DataTable[Text], inherit_bindings=True):
 
 
 class TablePanel(Widget):
-    """`source` makes the table of a tab, when it is first looked at, for most never are."""
+    """The panel. `source` makes the table of a tab when it is first opened, since most never are."""
 
     DEFAULT_CSS = """
     TablePanel { width: 50%; min-width: 60; display: none; border-left: solid $panel; }
@@ -75,7 +75,7 @@ class TablePanel(Widget):
 
     @dataclass
     class Saving(Message):
-        """The table is to be saved: its name and its text."""
+        """Asks to save a table: its name and its text."""
 
         tab: str
         text: str
@@ -110,7 +110,7 @@ class TablePanel(Widget):
         return self.has_class("open")
 
     def forget(self, tab: str | None = None) -> None:
-        """What a tab shows, or all of them, has changed."""
+        """Clears the contents of one tab or of all, because they have changed."""
         for name in TABS if tab is None else (tab,):
             self._of.pop(name, None)
         if self.is_open and tab in (None, self.tab):
@@ -128,7 +128,7 @@ class TablePanel(Widget):
         self.remove_class("open")
 
     def end_filter(self) -> bool:
-        """Show all rows again; whether some were left out."""
+        """Removes the filter. Returns whether it was open."""
         field = self.query_one("#filter", Input)
         was = self.query_one("#filtering").has_class("open")
         self.query_one("#filtering").remove_class("open")
@@ -139,7 +139,7 @@ class TablePanel(Widget):
         return was
 
     def table(self) -> TabTable:
-        """What is shown now: all rows that pass the filter, in order."""
+        """The shown table: all rows that pass the filter, in order."""
         tab = self.tab
         if tab not in self._of:
             assert self.source is not None
@@ -225,7 +225,7 @@ class TablePanel(Widget):
             self.post_message(self.Saving(self.tab, csv_text(self.table())))
 
     def _sort(self, column: int) -> None:
-        """By this column, the most first; by the same again, the least first. Texts the other way round."""
+        """Sorts by a column, largest first; the second time, smallest first. Text columns start in ascending order."""
         columns = self._of[self.tab].columns if self.tab in self._of else ()
         if column < len(columns):
             before = self._sorted.get(self.tab)

@@ -1,4 +1,4 @@
-"""What a table is: columns of values with units, rows that lead somewhere; as texts for the screen and as CSV for a file.
+"""Defines a table: columns of values with units, and rows that lead to a place; as text for the screen and as CSV.
 
 Unit.TIME.text(1_200_000)                  # "1.2 ms"
 csv_text(table)                            # values in the units that the heads tell, and full names
@@ -20,7 +20,7 @@ Value = str | int | float | None
 
 
 class Unit(Enum):
-    """What a column holds: how it is written, and what a file calls it."""
+    """The kind of values in a column: their format, and the unit in a file."""
 
     TEXT = ""
     COUNT = " "
@@ -84,7 +84,7 @@ class TabTable(NamedTuple):
 
 
 def csv_text(table: TabTable) -> str:
-    """The table for a spreadsheet: full names, values in the units that the heads tell."""
+    """Returns the table for a spreadsheet: full names, values in the units given in the headings."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     heads, last = [], ""
