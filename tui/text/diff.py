@@ -179,12 +179,15 @@ def estimate_sentences(coverage: dict[str, float] | None) -> list[str]:
     """Returns which parts of the replay's GPU time were recorded and which estimated. Parts under 0.1 % are left out."""
     if coverage is None:
         return []
-    words = {"scaled": "scaled from other shapes", "phase": "recorded time of phases, not matched to single ops",
+    words = {"scaled": "scaled from other shapes", "phase": "recorded time of phases (not of single ops)",
              "roofline": "estimated by a roofline model", "published": "estimated from published figures",
              "curve": "estimated from curves fitted to published figures"}  # fmt: skip
     parts = [f"{share_text(coverage[kind])} {of}" for kind, of in words.items() if coverage.get(kind, 0) >= 0.001]
     matched = coverage["exact"] + coverage["equivalent"]
-    said = [f"{share_text(matched)} of the GPU time is matched op by op" + (f"; {', '.join(parts)}." if parts else ".")]
+    if parts and matched < 1 - _ALL:
+        said = [f"Origin of the GPU time: {', '.join(parts)}."]
+    else:
+        said = [f"{share_text(matched)} of the GPU time is matched op by op" + (f"; {', '.join(parts)}." if parts else ".")]
     if coverage["unmatched"] >= 0.001:
         said.append(f"{share_text(coverage['unmatched'])} is in recorded phases that the script never entered.")
     return said
