@@ -115,7 +115,7 @@ def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameter
     told = sum(layer.parameter_bytes for layer in layers)
     parameters = parameters or told
     if not told:
-        raise TraceError("the recording tells no shapes of layers with parameters, so there are no units to shard by")
+        raise TraceError("the recording has no shapes of layers with parameters, so they cannot be sharded")
     sizes: dict[str, int] = {ROOT: 0}
     for layer in layers:
         sizes[layer.block] = sizes.get(layer.block, 0) + layer.parameter_bytes

@@ -88,7 +88,7 @@ def left_after_backward_ns(backward_ns: float, buckets: Sequence[tuple[int, int]
 
 def _require_parameters(parameters: int) -> None:
     if not parameters:
-        raise TraceError("the recording does not tell the size of its parameters, so what several GPUs exchange is not known")
+        raise TraceError("the parameter size is not in the recording, so communication between GPUs cannot be predicted")
 
 
 def _device_ns(trace: Trace, phase: str) -> float:
