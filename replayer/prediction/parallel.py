@@ -6,8 +6,8 @@
   gradients back, which NCCL passes on from GPU to GPU in a ring: what either takes hardly depends on how many there are. To
   make a replica, Python walks all modules and parameters, which takes the host longer than to call them. The forward passes of
   the replicas are threads, and the backward passes autograd's: ops run without Python's lock, so they overlap.
-* DistributedDataParallel sums gradients in buckets of 25 MiB while the backward pass goes on: what it adds is what is left when
-  the backward pass is over, at least the last bucket.
+* DistributedDataParallel sums gradients in buckets of 25 MiB during the backward pass. It adds the communication left when
+  the backward pass ends, which is at least the last bucket.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
 
 
 def left_after_backward_ns(backward_ns: float, buckets: Sequence[tuple[int, int]]) -> float:
-    """What is left of reductions, each (bytes, ns), when the backward pass is over: they run one after the other, each from
-    when its share of that pass is done."""
+    """Time left of reductions, each (bytes, ns), after the backward pass. They run one after the other; each starts when its
+    share of the backward pass is done."""
     all_bytes = sum(size for size, _ in buckets) or 1
     at_ns, done_bytes = 0.0, 0
     for size, took_ns in buckets:

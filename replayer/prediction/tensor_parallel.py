@@ -13,10 +13,10 @@ The rules are Megatron-LM's (Shoeybi et al., 2019, section 3; the same as PyTorc
     split.durations_ns(durations_ns, trace.device.is_work, costs)
 
 Note [Pairs from shapes]
-    The network's width is what most of its products read. A pair begins with a product that reads the width; it ends with one
-    that writes it and either reads another width (an MLP's hidden one) or comes after attention. Kernels of the backward
-    pass belong to the forward op with their sequence number; where the recording has none, products go by their sizes, and the
-    rest as the forward pass does.
+    The network's width is the size that most of its products read. A pair begins with a product that reads the width. It ends
+    with one that writes the width and either reads another width (an MLP's hidden one) or follows attention. Kernels of the
+    backward pass belong to the forward op with their sequence number. Without sequence numbers, products are matched by size,
+    and other kernels are scaled like the forward pass.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul", "_addmm_activation"})
 _ATTENTION = frozenset({"bmm", "baddbmm", "softmax"})
 
 
-_Call = tuple[ScaledOp, Shapes]  # with its shapes under the new conditions
+_Call = tuple[ScaledOp, Shapes]  # with shapes under the new conditions
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Product:
 
     @classmethod
     def of(cls, op: str, shapes: Shapes) -> Product | None:
-        """None for what is no product of activations and a weight."""
+        """None if the op is not a product of activations and a weight."""
         wide = [shape for shape in shapes if len(shape) > 1]
         if op not in _PRODUCTS or len(wide) != 2 or len(wide[1]) != 2:
             return None
@@ -70,7 +70,7 @@ class Product:
 
 @dataclass
 class Pair:
-    """One pair of a forward pass. Members are numbers of calls in their order."""
+    """One pair of a forward pass. Members are indices of calls in call order."""
 
     columns: list[int]  # products that are split by columns
     between: list[int] = field(default_factory=list)
