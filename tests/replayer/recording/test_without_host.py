@@ -31,4 +31,4 @@ def test_whether_it_is_the_same_program_cannot_be_told() -> None:
     """GIVEN work without the ops that launched it WHEN compared with a trace that has them THEN neither yes nor no is said."""
     bare, whole = kernels_alone(), make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 5, kernel=(15, 10))])
     verdict = same_program(bare, whole, np.arange(1), np.arange(1))
-    assert verdict.sameness is Sameness.CANNOT_BE_TOLD and "first trace has GPU work, but not the ops" in verdict.reason
+    assert verdict.sameness is Sameness.CANNOT_BE_TOLD and "first trace has GPU work but not the ops" in verdict.reason
