@@ -92,6 +92,11 @@ def test_every_kernel_is_recorded_once(recorded: Recorded, program: str, grain: 
     assert found.correct == found.in_log > 0
 
 
+# A step's last event is taken when the optimizer returns. If the host is the limit, the step ends on the host some
+# microseconds later, which is where the log's time ends.
+PHASE_TOLERANCES_NS = {"forward": 5_000, "backward": 5_000, "optimizer": 30_000}
+
+
 @pytest.mark.parametrize(("program", "grain"), _cases("phases", ("phase",), ["two_streams", "gan", "accumulation"]))
 def test_phases_last_as_long_as_their_work(recorded: Recorded, program: str, grain: str) -> None:
     """GIVEN a recording of phases THEN the median time between the events of a phase is that of the log, to 1 % or 5 us."""
@@ -100,9 +105,14 @@ def test_phases_last_as_long_as_their_work(recorded: Recorded, program: str, gra
     trace = run.trace
     assert len(trace.device) == 0
     times = list(phase_times(trace, log))
-    for name in ("forward", "backward", "optimizer"):
-        measured, logged = np.median([(ours, theirs) for phase, ours, theirs in times if phase == name], axis=0).tolist()
-        assert measured == pytest.approx(logged, rel=0.01, abs=5_000), name
+    for name, tolerance_ns in PHASE_TOLERANCES_NS.items():
+        both = [(ours, theirs) for phase, ours, theirs in times if phase == name]
+        if (program, name) == ("two_streams", "forward"):
+            # It begins where the copy on the other stream ended. Two events on different streams give no time.
+            assert both == []
+            continue
+        measured, logged = np.median(both, axis=0).tolist()
+        assert measured == pytest.approx(logged, rel=0.01, abs=tolerance_ns), name
 
 
 def phase_times(trace: Trace, log: DeviceLog) -> Iterator[tuple[str, int, int]]:
