@@ -317,7 +317,7 @@ assert x.tolist() == [5.0]
 objects = [None, None]; dist.all_gather_object(objects, {"rank": rank}); assert objects == [{"rank": 0}, {"rank": 1}]
 large = torch.zeros(1 << 20, device="cuda"); dist.all_reduce(large)
 dist.barrier()
-os.write(1, f"rank {rank} is right\n".encode())  # one write, so that the lines of two ranks do not mix
+os.write(1, f"rank {rank} is right\\n".encode())  # one write, so that the lines of two ranks do not mix
 dist.destroy_process_group()
 """
 
