@@ -1,6 +1,6 @@
 """The timeline app, `trace view A [B]`: shows one recording, or a recording and its replay aligned.
 
-    lanes, axis           arithmetic on numpy columns: how busy a row is in each column, and which trace time a column shows
+    lanes, axis           compute how busy a row is in each column, and which trace time a column shows
     tracks, alignment     the rows of a trace, and the alignment of two traces
     scene, window         everything that can be shown (immutable), and the part in view
     cells, compared       columns become glyphs and paint numbers, without a terminal: goldens contain these

@@ -1,4 +1,4 @@
-"""The timeline app: widgets, loading, and messages. The actions of its keys are in actions/.
+"""The timeline app: widgets, loading, and messages. The actions of the keys are in actions/.
 
     ViewApp(stages(["v100.msgpack", "replay.msgpack"])).run()
 
@@ -49,17 +49,16 @@ from tui.view.timeline.status import legend, range_text, status
 from tui.view.timeline.timeline import TimelineView
 from tui.view.timeline.window import Window
 
-WIDE_ENOUGH = 120  # from this many columns, tables are beside the lanes instead of below
-HIGH_ENOUGH = 30  # from this many lines, the legend is shown by default
+WIDE_ENOUGH = 120  # with at least this many columns, tables are beside the lanes instead of below
+HIGH_ENOUGH = 30  # with at least this many lines, the legend is shown by default
 _OUTPUT_LINES = 8
 _OUTPUT_S = 0.25
 _FOLLOWED_STEPS = 4
-_DRAWN_S = 0.5  # maximum wait until a new scene is drawn
+_DRAWN_S = 0.5  # maximum wait in seconds until a new scene is drawn
 _KEYS = {key.keys: key for key in KEYS}
 
 
 def _press(key: Key) -> str:
-    """Returns the textual action for a key."""
     return f"press({key.keys!r})"
 
 
@@ -77,15 +76,13 @@ THEMES = {
 
 
 class Keys(Footer):
-    """The footer with keys. Help and quit come first, so they are visible in narrow terminals."""
-
     def compose(self) -> ComposeResult:
         first = [_press(key) for key in KEYS if key.action in ("help", "quit")]
         yield from sorted(super().compose(), key=lambda key: getattr(key, "action", "") not in first)
 
 
 class ViewApp(App[int]):
-    """The app. A thread runs `stages`. `failure` is the exception it raised, for the caller of `run`."""
+    """The timeline app. A thread runs `stages`, and `failure` keeps an exception of that thread for the caller of `run`."""
 
     TITLE = "trace view"
     CSS = f"""
@@ -116,7 +113,7 @@ class ViewApp(App[int]):
         self.failure: Exception | None = None
         self.loaded = False
         self.scene: Scene | None = None
-        self._legend: bool | None = None  # None: by the terminal's height
+        self._legend: bool | None = None  # None: decided by the terminal's height
         self._note = ""
         self._shut = False
         self._seen = threading.Event()
@@ -134,7 +131,6 @@ class ViewApp(App[int]):
             self.theme = THEMES[not _light_terminal()].name
 
     def export_screenshot(self, *, title: str | None = None, simplify: bool = False) -> str:
-        """Returns the screen as SVG, without characters that XML forbids; names in a recording may have them."""
         return printable(super().export_screenshot(title=title, simplify=simplify), colour=False)
 
     def compose(self) -> ComposeResult:
@@ -158,7 +154,6 @@ class ViewApp(App[int]):
             self.set_interval(_OUTPUT_S, self._say_output)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Returns the entries of the command palette: every key that works now, and themes."""
         for key in KEYS:
             if self.check_action("press", (key.keys,)):
                 yield SystemCommand(key.help, f"key {key.shown}", partial(self.action_press, key.keys))
@@ -179,7 +174,6 @@ class ViewApp(App[int]):
     # --- keys ---
 
     def _actions(self) -> dict[str, Callable[..., Any]]:
-        """Returns the function for each action of `KEYS`."""
         movement = Movement(self.context, self.selection)
         events = RelatedEvents(self.context, self.selection)
         rows = RowLayout(self.context, self.selection)
@@ -199,7 +193,6 @@ class ViewApp(App[int]):
         }  # fmt: skip
 
     def action_press(self, keys: str) -> None:
-        """Runs the action of this key."""
         key = _KEYS[keys]
         act = self.actions[key.action]
         act() if key.argument is None else act(key.argument)
@@ -207,7 +200,8 @@ class ViewApp(App[int]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Returns whether a key works now.
 
-        Before the first scene, only quit and help do. Differences need two traces. Cursor keys go to the focused widget.
+        Before the first scene, only quit and help work. Keys for differences need two traces. Cursor keys go to the focused
+        widget.
         """
         needs = _KEYS[str(parameters[0])].needs if action == "press" else "nothing"
         if needs == "nothing":
@@ -221,7 +215,7 @@ class ViewApp(App[int]):
         return needs == "trace" or len(self.window.scene.traces) == 2
 
     def on_key(self, event: KeyPress) -> None:
-        """Shows why a key does nothing here."""
+        """Shows the reason if a key does nothing in the current state."""
         key = _KEYS.get(event.key)
         if key is not None and self.window is not None and len(self.screen_stack) == 1:
             if key.needs == "two traces" and len(self.window.scene.traces) == 1:
@@ -233,14 +227,13 @@ class ViewApp(App[int]):
 
     @dataclass
     class Arrived(Message):
-        """A loading stage is complete."""
-
         stage: Stage
 
     def _go_through_stages(self) -> None:
-        """Runs the stages in a thread.
+        """Runs the loading stages in a thread.
 
-        It never waits long for the app, which may close at any time: a thread inside numpy must end before the interpreter.
+        The app may close at any time. The thread therefore never waits long for the app, because it must end before the
+        interpreter does.
         """
         try:
             for stage in self._stages:
@@ -248,7 +241,7 @@ class ViewApp(App[int]):
                     return
                 self._seen.clear()
                 self.post_message(self.Arrived(stage))
-                self._seen.wait(_DRAWN_S)  # otherwise the next stage would delay the drawing of this one
+                self._seen.wait(_DRAWN_S)  # otherwise the next stage would delay the drawing of this scene
         except Exception as error:
             self.failure = error  # the caller of `run` reports it after the app has closed
             self.call_later(self.exit, 2)
@@ -271,7 +264,7 @@ class ViewApp(App[int]):
         self._note = f"{stage.doing} ..." if stage.doing else ""
         if stage.scene is not None:
             self.scene = stage.scene
-            self.selection.span = None  # its row may have changed
+            self.selection.span = None  # the selected event may be in another row now
             self.timeline.show(stage.scene)
             self._follow()
             self.tables.forget()
@@ -280,18 +273,17 @@ class ViewApp(App[int]):
         self.loaded = stage.share >= 1
         ended = self._live.returncode if self._live is not None else None
         if self.loaded and ended:
-            base.query_one("#output", Static).add_class("open")  # the output shows the reason
+            base.query_one("#output", Static).add_class("open")  # the output panel shows why the run failed
         self.tell("" if not self.loaded or ended is None else f"the replay has ended with exit code {ended}; q closes the view")
 
     def _follow(self) -> None:
-        """Live: moves the last steps into view."""
         marks = self.timeline.marks
         if self.context.following and marks and self.window is not None and len(self.window.scene.traces) == 2:
             begin_ns = marks[max(len(marks) - _FOLLOWED_STEPS, 0)][0]
             self.window.fit(begin_ns, self.window.axis.length_ns)
             self.window.cursor_ns = marks[-1][0]
 
-    # --- what is said ---
+    # --- notes and status line ---
 
     def on_resize(self, event: Resize) -> None:
         self._say_headline(event.size.width)
@@ -301,7 +293,6 @@ class ViewApp(App[int]):
         self._say_legend(event.size.height)
 
     def _look_again(self) -> None:
-        """Redraws after a change of theme."""
         self._say_headline()
         if self.window is not None:
             self.tell()
@@ -322,10 +313,9 @@ class ViewApp(App[int]):
             widget.update(legend(self.window, self.timeline.drawing, self.timeline.palette, self.size.width))
 
     def _say_output(self) -> None:
-        """Live: shows the last lines of the script's output."""
         if self._output is None or not self.screen_stack:
             return
-        for widget in self.screen_stack[0].query("#output.open").results(Static):  # none as the app closes
+        for widget in self.screen_stack[0].query("#output.open").results(Static):
             if self._output.written_bytes != self._output_bytes:
                 self._output_bytes = self._output.written_bytes
                 widget.update(Text.from_ansi("\n".join(self._output.tail(_OUTPUT_LINES))))
@@ -352,7 +342,7 @@ class ViewApp(App[int]):
             self.timeline.focus()
         self.tell()
 
-    # --- what the table panel asks for ---
+    # --- requests of the table panel ---
 
     def on_table_panel_chosen(self, event: TablePanel.Chosen) -> None:
         self._finding.go_to_row(event.row)
@@ -360,7 +350,7 @@ class ViewApp(App[int]):
     def on_table_panel_saving(self, event: TablePanel.Saving) -> None:
         self._saving.table(event.tab, event.text)
 
-    # --- how it looks, and a live replay ---
+    # --- themes, and live replays ---
 
     def _turn_legend(self) -> None:
         self._legend = not self.screen_stack[0].query_one("#legend").has_class("open")
@@ -381,6 +371,6 @@ class ViewApp(App[int]):
 
 
 def _light_terminal() -> bool:
-    """Returns whether the terminal has a light background, by the last number in COLORFGBG."""
+    """Returns whether the terminal has a light background, according to the last number in COLORFGBG."""
     background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
     return background in ("7", "15")

@@ -1,4 +1,4 @@
-"""Finds where two traces differ most. The keys `n` and `N` and the table of differences use this list, largest first.
+"""Lists the differences between two traces, largest first. The keys `n` and `N` and the table of differences use this list.
 
     found = differences(scene)
     found[0].what, found[0].total_ns        # "longer", 4_100_000: sum over all steps, in the second trace's time
@@ -32,11 +32,11 @@ _WORDS = {
     KernelChange.GONE: "gone",
     KernelChange.NEW: "new",
 }
-_LEAST_PHASE_NS = 20_000  # smaller differences of a host phase are noise
+_LEAST_PHASE_NS = 20_000  # differences of a host phase below this time count as noise
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Returns up to TABLE_ROWS differences, largest first; empty until counterparts are known.
+    """Returns up to TABLE_ROWS differences, largest first. The list is empty until counterparts are known.
 
     `everything` includes waits for data and warm-up.
     """
@@ -54,9 +54,9 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Returns the pairs of steps that both traces have; [0], the whole traces, if there are no steps.
+    """Returns the pairs of steps to compare. For traces without steps, row 0 of the result covers the whole traces.
 
-    Warm-up and incomplete steps are left out unless `everything` is set or there are no others.
+    Warm-up and incomplete steps are left out, unless `everything` is set or there are no other steps.
     """
     if not scene.step_pairs:
         return [0]
@@ -72,12 +72,12 @@ def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
 
 def _of_kernels(scene: Scene, found: Counterparts, chosen: Column, everything: bool) -> list[Difference]:
     places = np.flatnonzero((found.change != KernelChange.SAME) & chosen[found.step])
-    own = np.where(found.first[places] != NONE, 0, 1)  # the trace whose kernel gives the name
+    own = np.where(found.first[places] != NONE, 0, 1)  # the name comes from the trace that has the kernel
     ours, theirs = _names(scene.traces[0])[:, found.first[places]], _names(scene.traces[1])[:, found.second[places]]
     names = np.where(own == 0, ours, theirs)
     became = np.where(found.change[places] == KernelChange.OTHER_KERNEL, theirs[2], NONE)
     sides = found.first, found.second
-    # What is NONE takes the time behind the last: none.
+    # A row number of NONE (-1) selects the appended last time, which is 0.
     times_ns = [np.append(trace.device.duration_ns, 0)[of] for trace, of in zip(scene.traces, sides, strict=True)]
     changes = _ChangedRows("device", found.step, found.change_ns, sides, times_ns)
     made = []
@@ -92,7 +92,9 @@ def _of_kernels(scene: Scene, found: Counterparts, chosen: Column, everything: b
 
 
 def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: bool) -> list[Difference]:
-    """Kernels before which the devices of the first rank are idle for longer or shorter than before their counterparts."""
+    """Finds kernels before which the GPU idles for longer or shorter than before their counterparts. Compares the first rank
+    only.
+    """
     order = same_order(found, *scene.traces)
     order = order[chosen[found.step[order]]]
     sides = found.first[order], found.second[order]
@@ -113,7 +115,7 @@ def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: boo
 
 @dataclass(frozen=True)
 class _ChangedRows:
-    """What changes between two traces: rows of a table in each, the pair of steps that they are in, and their times."""
+    """Collects changed rows of both tables, the pair of steps of each change, and both times."""
 
     table: str
     step: Column
@@ -122,7 +124,7 @@ class _ChangedRows:
     times_ns: Sequence[Column]
 
     def difference(self, of: Column, what: str, name: str, op: str, phase: str, other_name: str = "") -> Difference:
-        """These changes as one difference, shown where it is largest."""
+        """Combines these changes into one difference, which the app shows at the largest change."""
         largest = of[np.argmax(np.abs(self.change_ns[of]))]
         rows, times = ((int(first[largest]), int(second[largest])) for first, second in (self.rows, self.times_ns))
         often = len(of), len(np.unique(self.step[of])), int(self.change_ns[of].sum()), int(self.step[largest])
@@ -130,8 +132,10 @@ class _ChangedRows:
 
 
 def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], everything: bool) -> Column:
-    """How long the devices of the first rank did nothing between the kernel before, at first the beginning of the step, and
-    each of these, which are in order; without the time in which the script waited for data, unless `everything`."""
+    """Returns the idle time of the first rank's devices before each kernel. The kernels must be sorted by time.
+
+    The first kernel of a step is measured from the start of the step. Waits for data are excluded, unless `everything` is set.
+    """
     if not len(rows):
         return np.zeros(0, dtype=np.int64)
     spans = trace.device
@@ -158,7 +162,7 @@ def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], eve
 
 
 def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Difference]:
-    """Phases by name that take the host longer or shorter, of traces whose host times compare."""
+    """Lists phases that take the host longer or shorter. Returns nothing if the host times of the traces are not comparable."""
     first, second = scene.traces
     if first.phase_timing is not second.phase_timing or not scene.step_pairs:
         return []
@@ -181,12 +185,14 @@ def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Differenc
 
 
 def _names(trace: Trace) -> Column:
-    """Of each device span, as numbers of the trace's strings: the phase and the op that launched it, and its own name. What is
-    not known is NONE, as are the three of what has the number NONE: they stand at the end."""
+    """Returns for each device span the string ids of its phase, its launching op and its own name.
+
+    Unknown ids are NONE. The arrays end with an extra row of NONE, so that the span number NONE (-1) selects that row.
+    """
     phase, op = np.append(trace.phases.name, NONE)[launch_phases(trace)], np.append(trace.host.name, NONE)[op_of(trace)]
     return np.append(np.stack([phase, op, trace.device.name]), np.full((3, 1), NONE), axis=1)
 
 
 def _groups(*keys: Column) -> list[Column]:
-    """The places of equal combinations of keys."""
+    """Groups row positions by equal combinations of keys."""
     return [places for _, places in groups(np.arange(len(keys[0])), *reversed(keys))]

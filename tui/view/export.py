@@ -13,7 +13,7 @@ from tui.view.timeline.window import Window
 
 
 def write_range(window: Window, path: Path) -> list[Path]:
-    """Writes a file for each trace with data in view and returns the paths. Raises OSError."""
+    """Writes one file for each trace that has data in view, and returns the paths. Raises OSError."""
     written = []
     scene = window.scene
     for word, trace, side in zip(scene.words, scene.traces, window.axis.sides, strict=True):

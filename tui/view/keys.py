@@ -6,10 +6,10 @@ from typing import Literal, NamedTuple
 
 
 class Key(NamedTuple):
-    """One key. `keys` is textual's name for it, `shown` the displayed name.
+    """Describes one key. `keys` is textual's name of the key, and `shown` is the displayed name.
 
-    `action` names a method of a group of actions (actions/); it gets `argument` unless that is None. A non-empty `hint` appears
-    in the footer. `group` is the heading on the help screen. `needs` is the condition for the key to work.
+    `action` names a method of a group of actions (actions/). The method gets `argument` unless `argument` is None. A non-empty
+    `hint` appears in the footer. `group` is the heading on the help screen. `needs` is the condition for the key to work.
     """
 
     keys: str

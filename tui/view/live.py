@@ -1,4 +1,4 @@
-"""Follows a running replay: scenes of the recording and of the part replayed so far.
+"""Follows a running replay. Yields scenes with the recording and the steps replayed so far.
 
     live = Live(("v100", recorded), folder_of_timelines)
     for stage in live.stages(): ...          # one after each step, or after several where looking takes longer than a step
@@ -36,17 +36,15 @@ class Live:
         self.pid = 0
 
     def finish(self, returncode: int) -> None:
-        """The script has ended."""
         self.returncode = returncode
         self._awake.set()
 
     def close(self) -> None:
-        """Stops following, because the app was closed."""
         self._closed = True
         self._awake.set()
 
     def stages(self) -> Iterator[Stage]:
-        """Raises TraceFormatError."""
+        """Yields a stage after new steps were replayed. Raises TraceFormatError."""
         yield Stage(Scene.of(self._recorded).with_host().with_figures(), 0.5, "waiting for the first step")
         follower: Follower | None = None
         wait_s = _LEAST_WAIT_S
@@ -57,7 +55,8 @@ class Live:
                 return
             ended = self.returncode is not None
             began_s = time.monotonic()
-            # That of the script's own process, or, until there is one, the largest of its descendants.
+            # Follow the timeline of the script's own process. Until that timeline exists, follow the largest timeline of a
+            # descendant process.
             if follower is None and (file := timeline_of(self._folder, self.pid)) is not None:
                 follower = Follower(file)
             if follower is not None and (follower.more() or ended):

@@ -20,7 +20,7 @@ from tui.view.scene.scene import Scene
 
 
 class Stage(NamedTuple):
-    """The new scene (None: unchanged), the share of loading that is done, and what comes next."""
+    """One stage of loading: a new scene (or None), the share of loading that is done, and the next activity."""
 
     scene: Scene | None
     share: float
@@ -28,9 +28,9 @@ class Stage(NamedTuple):
 
 
 def stages(names: Sequence[str]) -> Iterator[Stage]:
-    """Starts to read the first trace at once and returns an iterator over the stages.
+    """Starts to read the first trace at once and returns an iterator over the loading stages.
 
-    The app is imported meanwhile, because reading rarely needs the interpreter. The iterator raises TraceFormatError and
+    Reading rarely needs the interpreter, so the app is imported at the same time. The iterator raises TraceFormatError and
     TraceLibraryError.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")

@@ -31,7 +31,7 @@ _READ_BYTES = 1 << 16
 
 
 class Lines:
-    """The last lines of a terminal's output. A carriage return restarts the line, as progress bars do."""
+    """Keeps the last lines of a terminal's output. A carriage return restarts the current line, as in progress bars."""
 
     def __init__(self) -> None:
         self._done: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -53,12 +53,12 @@ def _as_shown(line: str) -> str:
 
 
 class ScriptOutput:
-    """Collects the script's output. `stdout` and `stderr` are descriptors, None if that stream is not the terminal."""
+    """Collects the script's output. `stdout` and `stderr` are file descriptors, or None for a redirected stream."""
 
     def __init__(self, stdout: bool, stderr: bool) -> None:
         self._master, slave = pty.openpty()
         attributes = termios.tcgetattr(slave)
-        attributes[1] &= ~termios.OPOST  # no newline translation here; the real terminal does it
+        attributes[1] &= ~termios.OPOST  # the real terminal translates newlines, so the pseudo-terminal must not
         termios.tcsetattr(slave, termios.TCSANOW, attributes)
         size = shutil.get_terminal_size()
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size.lines, size.columns, 0, 0))
@@ -75,7 +75,7 @@ class ScriptOutput:
 
     @classmethod
     def of_terminal(cls) -> ScriptOutput:
-        """Returns one for those of our streams that are a terminal."""
+        """Creates a `ScriptOutput` that captures stdout and stderr wherever they are terminals."""
         return cls(sys.stdout.isatty(), sys.stderr.isatty())
 
     def __enter__(self) -> ScriptOutput:
@@ -83,19 +83,17 @@ class ScriptOutput:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Prints the rest when the script is done."""
         self.release()
-        os.close(self._slave)  # the reader gets end of file when no process has the other side open
-        self._reader.join(timeout=1)  # a process left behind by the script may still have it open
+        os.close(self._slave)  # the reader gets end of file when no process has the other end open
+        self._reader.join(timeout=1)  # a leftover process of the script may still have the other end open
         self._kept.close()
 
     def tail(self, count: int) -> list[str]:
-        """Returns the last `count` lines."""
         with self._lock:
             return self._lines.tail(count)
 
     def release(self) -> None:
-        """Prints what was kept. From now on, output is printed at once."""
+        """Prints the kept output. From then on, new output is printed at once."""
         with self._lock:
             if self._released:
                 return
@@ -128,5 +126,7 @@ class ScriptOutput:
 
 
 def no_input() -> int | None:
-    """Returns an empty stdin for the script if ours is the keyboard, which the app reads. The caller closes it."""
+    """Returns an empty stdin for the script if our stdin is the terminal, because the app reads the keyboard. The caller closes
+    it.
+    """
     return os.open(Path(os.devnull), os.O_RDONLY) if sys.stdin.isatty() else None

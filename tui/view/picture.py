@@ -16,7 +16,7 @@ from tui.view.loading import stages
 
 
 def picture(names: Sequence[str], columns: int, lines: int, press: Sequence[str] = ()) -> str:
-    """Returns the screen as SVG after everything is loaded and the keys are pressed. Raises what reading a trace raises."""
+    """Returns the screen as SVG after the traces are loaded and the keys are pressed. Raises the errors of `load`."""
     app = ViewApp(stages(names))
     pictures: list[str] = []
 

@@ -32,8 +32,6 @@ _BOX = """
 
 
 class TextScreen(ModalScreen[None]):
-    """Shows text. Esc, Enter, q or ? closes it."""
-
     CSS = _BOX.format(name="TextScreen", width=84)
     BINDINGS = [("escape,enter,q,question_mark", "dismiss", "close")]
 
@@ -53,7 +51,7 @@ class TextScreen(ModalScreen[None]):
 
 
 class HelpScreen(ModalScreen[None]):
-    """Shows all keys and the legend; on small terminals in pages."""
+    """Shows all keys and the legend. Small terminals get several pages."""
 
     CSS = (
         _BOX.format(name="HelpScreen", width=124).replace("90%", "100%")
@@ -102,7 +100,7 @@ _GLANCE = (120, 36)
 
 
 def help_pages(palette: Palette) -> list[tuple[str, Text]]:
-    """Returns the headings and the text below each."""
+    """Returns the headings of the help pages and the text of each page."""
     pages = {key.group: Text() for key in KEYS}
     for key in KEYS:
         _add_key(pages[key.group], key.shown, key.help)
@@ -134,8 +132,6 @@ def _legend(palette: Palette) -> Text:
 
 
 class PromptScreen(ModalScreen[str | None]):
-    """Asks for one line. Esc gives None."""
-
     CSS = _BOX.format(name="PromptScreen", width=60)
     BINDINGS = [("escape", "dismiss", "close")]
 
@@ -155,8 +151,6 @@ class PromptScreen(ModalScreen[str | None]):
 
 
 class SearchScreen(ModalScreen[Hit | None]):
-    """Asks for part of a name and lists the matches to choose from."""
-
     CSS = (
         _BOX.format(name="SearchScreen", width=84)
         + "SearchScreen OptionList { height: auto; max-height: 14; border: none; background: $surface; }"

@@ -16,8 +16,6 @@ _WHAT = {"device": "kernel", "phases": "phase", "parts": "part", "collectives": 
 
 @dataclass(frozen=True)
 class Hit:
-    """A name in one trace, and how often it occurs."""
-
     what: str
     name: str
     count: int
@@ -27,7 +25,7 @@ class Hit:
 
 
 def search(scene: Scene, text: str) -> list[Hit]:
-    """Returns up to TABLE_ROWS names that contain `text` (case-insensitive), most frequent first in each table."""
+    """Returns up to TABLE_ROWS names that contain `text`, ignoring case. In each table, the most frequent names come first."""
     wanted = text.casefold().strip()
     if not wanted:
         return []

@@ -25,12 +25,12 @@ from tui.view.scene.scene import Scene
 class StretchSums:
     length_ns: int
     busy_ns: int
-    devices: int  # with work in the trace
+    devices: int  # number of devices that have work in the trace
     kinds: dict[str, Totals]
     kernels: dict[str, Totals]
     ops: dict[str, Totals]
-    phases: dict[str, Totals]  # the host's time in them, over all ranks
-    idle_by_reason: dict[str, int]  # within steps: see traces/analyses/idle.py
+    phases: dict[str, Totals]  # host time in each phase, over all ranks
+    idle_by_reason: dict[str, int]  # idle time within steps, see traces/analyses/idle.py
 
     @property
     def idle_ns(self) -> int:
@@ -38,7 +38,6 @@ class StretchSums:
 
 
 def stretch_sums(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> list[StretchSums]:
-    """Returns the sums of each trace between two positions on the axis."""
     return [
         _sums(trace, side, idle, begin_ns, end_ns)
         for trace, side, idle in zip(scene.traces, axis.sides, scene.idle, strict=True)

@@ -1,4 +1,4 @@
-"""What every group of actions works on: the timeline, the tables, the scene, and the line that says what happened."""
+"""Defines `ViewContext`, the state that all groups of key actions share: timeline, tables, scene and status line."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 class ViewContext:
-    """`tell` shows a note in the status line and draws the timeline again; an empty note shows the usual status."""
+    """Holds the state that all key actions share. `tell` shows a note in the status line and redraws the timeline."""
 
     def __init__(self, app: App[Any], tell: Callable[[str], None]) -> None:
         self._app = app
         self.tell = tell
-        self.following = False  # a live replay: each new step moves the window
+        self.following = False  # In a live replay, each new step moves the window.
 
     @property
     def timeline(self) -> TimelineView:
@@ -34,7 +34,7 @@ class ViewContext:
 
     @property
     def window(self) -> Window:
-        """The window onto the scene. `ViewApp.check_action` lets no action through before there is one."""
+        """Returns the window onto the scene. `ViewApp.check_action` blocks all actions until a window exists."""
         window = self.timeline.window
         assert window is not None
         return window
@@ -44,11 +44,10 @@ class ViewContext:
         return self.window.scene
 
     def open(self, screen: Screen[T], then: Callable[[T | None], None] | None = None) -> None:
-        """Open a screen over the timeline; `then` gets its result."""
         self._app.push_screen(screen, then)
 
     def in_thread(self, work: Callable[[], str]) -> None:
-        """Run `work` in a thread, then show the note that it returns."""
+        """Runs `work` in a thread, then shows the note that `work` returns."""
         self._app.run_worker(lambda: self._app.call_from_thread(self.tell, work()), thread=True, exit_on_error=False)
 
     def change_window(self, change: Callable[[Window], object]) -> None:

@@ -1,4 +1,4 @@
-"""Walking through the differences between two traces, the largest first."""
+"""Moves the cursor through the differences between two traces, starting with the largest."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tui.view.scene.difference import Difference
 from tui.view.scene.scene import Scene
 from tui.view.timeline.spans import duration_of, find_span, place_of
 
-# How much is shown on either side of a difference, as a share of it: a kernel among others, most of a window for a phase.
+# The margin shown on both sides of a difference, as a share of its length. Kernels get a wide margin and phases a narrow one.
 _BESIDE = {"device": 6.0, "phases": 0.25}
 
 
 class DifferenceWalk:
-    """`everything`: whether differences in waits for data and in warm-up steps are included."""
+    """Steps through the list of differences. `everything` includes waits for data and warm-up steps."""
 
     def __init__(self, context: ViewContext, selection: Selection) -> None:
         self._context, self._selection = context, selection
@@ -32,7 +32,7 @@ class DifferenceWalk:
         return self._all[1]
 
     def step(self, by: int) -> None:
-        """To the next difference (1) or the previous one (-1)."""
+        """Moves to the next difference (1) or to the previous one (-1)."""
         found = self.found()
         if self._context.scene.counterparts is None:
             self._context.tell("counterparts are still being looked for")
@@ -43,7 +43,7 @@ class DifferenceWalk:
             self.go_to(found[at % len(found)])
 
     def go_to(self, one: Difference) -> None:
-        """Zoom to where the difference is largest, and say what differs."""
+        """Zooms to the largest occurrence of the difference and shows a note about the change."""
         self._at = one
         window, found = self._context.window, self.found()
         side = 1 if one.rows[1] >= 0 else 0

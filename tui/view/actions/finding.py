@@ -1,4 +1,4 @@
-"""Keys that find something: a step by its number, events by name, and the place of a chosen table row."""
+"""Implements the keys that find a step by number, an event by name, or the place of a selected table row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tui.view.timeline.related import next_named
 class Finding:
     def __init__(self, context: ViewContext, selection: Selection, walk: DifferenceWalk) -> None:
         self._context, self._selection, self._walk = context, selection, walk
-        self._hit: Hit | None = None  # what was searched for last
+        self._hit: Hit | None = None  # the last search result
         self._searched = ""
 
     def goto(self) -> None:
@@ -41,7 +41,7 @@ class Finding:
             self._next_match(by)
 
     def go_to_row(self, row: TableRow) -> None:
-        """Go to the place of a row that was chosen in a table."""
+        """Moves the cursor to the event of the table row that the user selected."""
         window, scene = self._context.window, self._context.scene
         if row.difference is not None:
             self._walk.go_to(row.difference)

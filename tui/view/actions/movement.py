@@ -1,4 +1,4 @@
-"""Keys that move the window or the cursor: zoom, pan, lines, steps, fit."""
+"""Implements the keys that move the window or the cursor: zoom, pan, lines, steps and fit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tui.view.actions.context import ViewContext
 from tui.view.actions.selection import Selection
 from tui.view.timeline.spans import duration_of, place_of
 
-_PAN = 0.25  # of the window
+_PAN = 0.25  # share of the window's width
 
 
 class Movement:
@@ -34,7 +34,7 @@ class Movement:
         self._context.change_window(lambda window: window.move_line(by * window.rows.height))
 
     def step(self, place: int) -> None:
-        """To the first step (0) or the last one (-1)."""
+        """Moves to the first step (0) or to the last step (-1)."""
         marks = self._context.timeline.marks
         if not marks:
             self._context.tell("no steps in this trace")
@@ -42,7 +42,7 @@ class Movement:
             self._selection.go(marks[place][0])
 
     def fit(self) -> None:
-        """Fit the range or the selected event; if it fits already, all steps; then everything."""
+        """Fits the selected range or event into the window. If it already fits, shows all steps, then the whole trace."""
         window = self._context.window
         span, before = self._selection.span, (window.start_ns, window.ns_per_column)
         if window.range_ns is not None:

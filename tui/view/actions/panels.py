@@ -1,4 +1,4 @@
-"""Keys that open and close what stands beside the lanes: tables, ranges, help, the output of a live replay."""
+"""Implements the keys that open and close tables, ranges, help, and the output of a live replay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Panels:
         self._context, self._selection, self._walk = context, selection, walk
 
     def table(self, tab: str) -> TabTable:
-        """The contents of a tab, for the table panel."""
+        """Returns the contents of one tab of the table panel."""
         window = self._context.window
         return table_of(self._context.scene, tab, self._walk.found(), window.axis, window.range_ns)
 
@@ -33,7 +33,7 @@ class Panels:
             tables.open("range" if self._context.window.range_ns is not None else self._first_tab())
 
     def range(self) -> None:
-        """Begin a range at the cursor, or end the one that was begun and list what is in it."""
+        """Begins a range at the cursor. If a range has already begun, ends the range and lists its events."""
         if self._selection.range_from_ns is None:
             self._selection.range_from_ns = self._context.window.cursor_ns
             self._selection.span = None
@@ -45,7 +45,7 @@ class Panels:
             self._context.tables.open("range")
 
     def close(self) -> None:
-        """Escape: close or undo the last of what is open, selected or filtered; it never quits."""
+        """Handles Escape: closes the last panel, or clears the last selection or filter. Escape never quits the app."""
         tables, window = self._context.tables, self._context.timeline.window
         output = self._context.timeline.screen.query_one("#output", Static)
         if tables.end_filter():
@@ -65,7 +65,7 @@ class Panels:
         self._context.tell("")
 
     def _first_tab(self) -> str | None:
-        """The tab to open: None for the one that was open last; of one trace, whose first tabs may be empty, one with rows."""
+        """Returns the tab to open, or None for the last open tab. With one trace, returns the first tab that has rows."""
         if len(self._context.scene.traces) == 2 or self.table(self._context.tables.tab).rows:
             return None
         return next((tab for tab in TABS if self.table(tab).rows), None)

@@ -1,4 +1,4 @@
-"""Keys that go from one event to another: neighbours, the same name, the counterpart, launches, the other pass; and details."""
+"""Implements the keys that go from an event to a related event, or show the details of the event."""
 
 from __future__ import annotations
 

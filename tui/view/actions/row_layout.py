@@ -1,4 +1,4 @@
-"""Keys that choose which rows are shown and how: alignment, sides, folding, pinning, order, filter."""
+"""Implements the keys that change the rows: alignment, mirrored or swapped sides, folding, pinning, order and filter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RowLayout:
         self._context.tell(f"aligned by {window.alignment.value}")
 
     def turn(self, what: str) -> None:
-        """Turn "mirrored", "swapped", "memory" or "host" on or off."""
+        """Toggles one display option: "mirrored", "swapped", "memory" or "host"."""
         self._context.change_window(lambda window: window.change_rows(lambda rows: rows.toggle(what)))
 
     def fold(self) -> None:

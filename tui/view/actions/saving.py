@@ -12,20 +12,15 @@ from tui.view.screens import PromptScreen
 
 
 class ViewSaving:
-    """`picture` returns the screen as SVG."""
-
     def __init__(self, context: ViewContext, picture: Callable[[], str]) -> None:
         self._context, self._picture = context, picture
 
     def export(self) -> None:
-        """Ask for a file name and save what is in sight."""
-        svg = self._picture()  # before the prompt covers it
+        svg = self._picture()  # take the picture before the prompt covers the screen
         hint = "NAME.svg: a picture; NAME.json.gz: a Chrome trace of what is in sight"
         self._context.open(PromptScreen("save as", hint), partial(self._save, partial(self._write_view, svg), ""))
 
     def table(self, tab: str, csv: str) -> None:
-        """Ask for a file name and save a table."""
-
         def write(path: Path) -> list[Path]:
             write_text(path, csv)
             return [path]
@@ -34,7 +29,7 @@ class ViewSaving:
 
     def _write_view(self, svg: str, path: Path) -> list[Path]:
         if ".json" in path.name:
-            from tui.view.export import write_range  # not at the top: it takes a tenth of the time to the first picture
+            from tui.view.export import write_range  # slow to import
 
             return write_range(self._context.window, path)
         if path.suffix != ".svg":
@@ -43,7 +38,7 @@ class ViewSaving:
         return [path]
 
     def _save(self, write: Callable[[Path], list[Path]], confirmed: str, name: str | None) -> None:
-        """Write in a thread, since a long trace takes seconds. Asks before it overwrites a file."""
+        """Writes the file in a thread, because a long trace takes seconds. Asks before overwriting a file."""
         if name is None:
             self._context.tell("")
             return

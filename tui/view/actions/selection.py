@@ -1,4 +1,4 @@
-"""The selected event: how the cursor gets to one, and what is highlighted with it."""
+"""Holds the selected event, moves the cursor to selected events, and highlights related events."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tui.view.timeline.spans import Span, counterpart, duration_of, find_span, p
 from tui.view.timeline.status import status
 from tui.view.timeline.window import Window
 
-_MOST_HIGHLIGHTED = 400  # kernels of one op
+_MOST_HIGHLIGHTED = 400  # maximum number of highlighted kernels per op
 
 
 class Selection:
-    """`span` is the selected event, or None. `range_from_ns` is where a range begins that the cursor is extending, or None."""
+    """Holds the selected event in `span`. `range_from_ns` is the start of a range that the cursor is extending, or None."""
 
     def __init__(self, context: ViewContext) -> None:
         self._context = context
@@ -20,20 +20,20 @@ class Selection:
         self.range_from_ns: int | None = None
 
     def current(self) -> Span | None:
-        """The selected event, or the one under the cursor. Says so if there is neither."""
+        """Returns the selected event, or else the event under the cursor. Shows a note if there is neither."""
         span = self.span or under(self._context.window)
         if span is None:
             self._context.tell("no event here; , and . go to the previous and next one")
         return span
 
     def go(self, at_ns: int) -> None:
-        """Put the cursor at a place on the axis and clear the selection."""
+        """Moves the cursor to a position on the axis and clears the selection."""
         self._context.following = False
         self.span = None
         self._context.change_window(lambda window: window.go(at_ns))
 
     def select(self, span: Span, at_ns: int | None = None, note: str = "") -> None:
-        """Select a span and put the cursor on it: at `at_ns`, or at its place closest to the cursor."""
+        """Selects a span and moves the cursor to `at_ns`, or to the position of the span closest to the cursor."""
         context = self._context
         context.following = False
         window = context.window
@@ -50,7 +50,7 @@ class Selection:
         context.tell(note)
 
     def select_named(self, found: tuple[Span, int, int, int] | None, missing: str) -> None:
-        """Select one of several spans of one name, as `related.place_among` and `next_named` find it."""
+        """Selects one of several spans with the same name, as found by `related.place_among` or `related.next_named`."""
         if found is None:
             self._context.tell(missing)
         else:
@@ -58,7 +58,7 @@ class Selection:
             self.select(span, place, f"{number} of {count}")
 
     def go_to_pair(self, pair: int) -> None:
-        """Go to the steps of this pair (an index into the scene's step pairs)."""
+        """Moves the cursor to a pair of aligned steps. The argument is an index into the scene's step pairs."""
         place = next((place for place, _, number in self._context.timeline.marks if number == pair), None)
         if place is None:
             self._context.tell("that step is not on the axis")
@@ -66,7 +66,7 @@ class Selection:
             self.go(place)
 
     def highlight(self, window: Window) -> Span | None:
-        """Highlight the selection, its counterpart, and what launched it or was launched by it. Returns the counterpart."""
+        """Highlights the selected event, its counterpart, its launcher and the work it launched. Returns the counterpart."""
         window.lit = []
         span = self.span
         if span is None:
@@ -83,7 +83,7 @@ class Selection:
         return partner
 
     def extend_range(self, window: Window) -> None:
-        """Let the range that was begun end at the cursor."""
+        """Moves the end of the open range to the cursor."""
         if self.range_from_ns is not None:
             ends = self.range_from_ns, window.cursor_ns
             window.range_ns = min(ends), max(ends) + int(window.ns_per_column)

@@ -3,7 +3,7 @@
     totals = kernel_totals(trace, weights)["volta_sgemm_128x64_nn"]
     totals.calls, totals.total_ns, totals.mean_ns, totals.least_ns, totals.most_ns
 
-`weights` says how much each device span counts: 1 / number of steps where its step is one of those that are compared.
+`weights` has one weight for each device span. A span in a compared step has the weight 1 / number of compared steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True)
 class Totals:
-    """Totals of one name. `calls` and `total_ns` are per step if steps are compared, otherwise of the whole trace."""
+    """Totals of all calls with one name. `calls` and `total_ns` are per step if steps are compared, otherwise for the whole
+    trace.
+    """
 
     name: str
     calls: float
@@ -34,7 +36,7 @@ class Totals:
 
 
 def step_weights(trace: Trace, steps: Sequence[int]) -> Column:
-    """Returns the weight of each device span: how often its step is compared; 1 each without compared steps."""
+    """Returns the weight of each device span. Without compared steps, every span has the weight 1."""
     if not len(steps):
         return np.ones(len(trace.device))
     weight = np.bincount(np.asarray(steps), minlength=len(trace.steps)) / len(steps)
@@ -43,21 +45,20 @@ def step_weights(trace: Trace, steps: Sequence[int]) -> Column:
 
 
 def kernel_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
-    """Returns totals of kernels, copies and memsets by full name."""
     rows = work_rows(trace)
     rows = rows[weights[rows] > 0]
     return by_name(trace.strings.__getitem__, trace.device.name[rows], weights[rows], trace.device.duration_ns[rows])
 
 
 def op_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
-    """Returns totals of ops that launched device work, by canonical name, with their device time."""
+    """Returns the device time and calls of ops that launched device work, by canonical name."""
     rows = work_rows(trace)
     rows = rows[weights[rows] > 0]
     return by_op(trace, rows, weights[rows], trace.device.duration_ns[rows])
 
 
 def by_op(trace: Trace, rows: Column, weights: Column, duration_ns: Column) -> dict[str, Totals]:
-    """The same of some rows of the device table, of each of which so much time counts."""
+    """Returns totals by op for selected rows of the device table. `time_ns` has the time to count for each row."""
     op = op_of(trace)[rows]
     known = op >= 0
     ops, first, call = np.unique(op[known], return_index=True, return_inverse=True)
@@ -69,7 +70,7 @@ def by_op(trace: Trace, rows: Column, weights: Column, duration_ns: Column) -> d
 def by_name(
     text_of: Callable[[int], str], names: Column, weights: Column, duration_ns: Column, key: Callable[[str], str] = str
 ) -> dict[str, Totals]:
-    """By the key of what a name, which is a number, stands for; of whole weights calls and times are whole numbers."""
+    """Returns totals by name. With integer weights, calls and times are whole numbers."""
     order = np.argsort(names, kind="stable")
     names, weights, duration_ns = names[order], weights[order], duration_ns[order]
     begins = np.flatnonzero(np.diff(names, prepend=-2))
@@ -88,7 +89,7 @@ def by_name(
         text = text_of(name)
         of = Totals(text, calls, total_ns, least_ns, most_ns)
         other = found.get(key(text))
-        if other is not None:  # named after the one with the most time
+        if other is not None:  # the name with the most time labels the group
             longer = other if other.total_ns >= total_ns else of
             of = Totals(
                 longer.name,

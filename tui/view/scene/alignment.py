@@ -20,7 +20,7 @@ from traces.figures.measure import window_ns
 from traces.model.trace import NONE, Column, Trace
 from tui.view.scene.axis import Axis, SlotTimes
 
-ANCHOR_NS = 5_000  # allowed distance of counterparts; each gap lengthens the axis
+ANCHOR_NS = 5_000  # maximum drift between counterparts: each new gap lengthens the axis
 
 
 class Alignment(Enum):
@@ -30,13 +30,14 @@ class Alignment(Enum):
 
 
 def alone(trace: Trace) -> Axis:
-    """Returns the axis of one trace."""
     start_ns, end_ns = extent_ns(trace)
     return Axis.of([SlotTimes([start_ns], [end_ns])])
 
 
 def by_wall(first: Trace, second: Trace) -> Axis:
-    """One slot, in which the first paired steps begin together; without steps, the traces."""
+    """Aligns by wall time: the axis has one slot, in which the first paired steps begin together. Without steps, the traces
+    begin together.
+    """
     windows = [extent_ns(trace) for trace in (first, second)]
     pairs = paired_steps(first, second)
     marks = [window[0] for window in windows]
@@ -47,7 +48,10 @@ def by_wall(first: Trace, second: Trace) -> Axis:
 
 
 def by_step(first: Trace, second: Trace) -> Axis:
-    """Returns an axis with a slot per pair of steps, after one for everything before; by wall time without steps."""
+    """Aligns by step: the axis has one slot for each pair of steps, after a slot for everything before the first step.
+
+    Without steps, the traces are aligned by wall time.
+    """
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)
@@ -56,8 +60,10 @@ def by_step(first: Trace, second: Trace) -> Axis:
 
 
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
-    """As by step, and within a step a slot wherever a phase or a kernel and its counterpart have drifted apart by ANCHOR_NS
-    since the last one: from there on they lie over each other again."""
+    """Aligns by step, and adds slots within a step to align counterparts again.
+
+    A new slot begins wherever a phase or kernel has drifted from its counterpart by ANCHOR_NS since the last slot.
+    """
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)
@@ -88,7 +94,9 @@ def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
 def _with_phases(
     first_ns: Column, second_ns: Column, ours: dict[tuple[str, int], int], theirs: dict[tuple[str, int], int]
 ) -> list[tuple[int, int]]:
-    """Starts of kernels, and of those phases that lie between the same kernels in both traces; in order of time."""
+    """Returns start times of kernels and of phases, in order of time. A phase counts only if it lies between the same kernels
+    in both traces.
+    """
     both = list(zip(first_ns.tolist(), second_ns.tolist(), strict=True))
     last = (-1, -1)
     for key, begin in ours.items():
@@ -102,7 +110,7 @@ def _with_phases(
 
 
 def _drifting(both: list[tuple[int, int]], first_ns: int, second_ns: int) -> list[tuple[int, int]]:
-    """Those at which the two have drifted apart by ANCHOR_NS since the last chosen; at first they are together at the given."""
+    """Selects counterparts that have drifted apart by ANCHOR_NS since the last selected pair."""
     chosen = []
     ahead_ns = second_ns - first_ns
     for begin, then in both:
@@ -113,7 +121,7 @@ def _drifting(both: list[tuple[int, int]], first_ns: int, second_ns: int) -> lis
 
 
 def phase_rows(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
-    """Per step: the row of each segment of a phase, by the phase's name and the 0-based index among its segments; in order."""
+    """Returns for each step the row of each phase segment. The keys are the phase's name and the segment's 0-based index."""
     found: dict[int, dict[tuple[str, int], int]] = {}
     seen: Counter[tuple[int, str]] = Counter()
     for row, (step, name) in enumerate(zip(trace.phases.step.tolist(), trace.phases.name.tolist(), strict=True)):
@@ -124,7 +132,7 @@ def phase_rows(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
 
 
 def extent_ns(trace: Trace) -> tuple[int, int]:
-    """Returns the first start and the last end of anything shown; (0, 0) for an empty trace."""
+    """Returns the first start and the last end of all shown events, or (0, 0) for an empty trace."""
     start_ns, end_ns = window_ns(trace)
     starts, ends = ([start_ns], [end_ns]) if end_ns > start_ns else ([], [])
     for table in (trace.batches, trace.collectives, trace.parts):
@@ -140,10 +148,10 @@ def extent_ns(trace: Trace) -> tuple[int, int]:
 
 
 def _cuts(trace: Trace, rows: list[int]) -> tuple[list[int], list[int]]:
-    """Starts and ends of this trace's slots: one for what precedes the first step, then one per step.
+    """Returns the starts and ends of a trace's slots: one slot for the time before the first step, then one slot per step.
 
-    A step's slot reaches to the next step's start where that is the next slot, so that what happens between steps is not
-    lost, and the last one to the end of the trace.
+    A slot usually extends to the start of the next step, so events between steps are kept. The last slot extends to the end of
+    the trace.
     """
     steps, (begin_ns, end_ns) = trace.steps, extent_ns(trace)
     first = next((row for row in rows if row != NONE), NONE)

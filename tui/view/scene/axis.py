@@ -23,7 +23,7 @@ from traces.model.trace import Column
 
 
 class Pieces(NamedTuple):
-    """Stretches [from_ns, to_ns) of trace time and the column that each belongs to; empty ones may be among them."""
+    """Intervals [from_ns, to_ns) of trace time, each with the column that shows the interval. Intervals may be empty."""
 
     column: Column
     from_ns: Column
@@ -31,26 +31,28 @@ class Pieces(NamedTuple):
 
 
 class SlotTimes:
-    """One trace's part in each slot: from `start_ns` to `end_ns` of its own time; equal where it has no part in a slot."""
+    """One trace's time range in each slot. If a trace has nothing in a slot, `start_ns` equals `end_ns`."""
 
     def __init__(self, start_ns: Any, end_ns: Any) -> None:
         self.start_ns: Column = np.asarray(start_ns, dtype=np.int64)
         self.end_ns: Column = np.maximum(self.start_ns, np.asarray(end_ns, dtype=np.int64))
-        self.at_ns: Column = np.zeros(len(self.start_ns), dtype=np.int64)  # the place of `start_ns` on the axis
-        # Neighbours that go on where the one before ended form a run: within a run, trace time grows with the axis.
+        self.at_ns: Column = np.zeros(len(self.start_ns), dtype=np.int64)  # position of `start_ns` on the axis
+        # Adjacent slots without a jump in trace time form a run. Within a run, trace time grows with the axis position.
         starts = np.ones(len(self.start_ns), dtype=bool)
         starts[1:] = self.start_ns[1:] != self.end_ns[:-1]
         self._run = np.cumsum(starts) - 1
         ends = np.append(starts[1:], True)[: len(starts)]
         self._run_start_ns, self._run_end_ns = self.start_ns[starts], self.end_ns[ends]
-        self._columns: ScreenColumns | None = None  # of the edges asked for last: all rows of a frame ask for the same
+        self._columns: ScreenColumns | None = None  # cache for the last edges, because all rows of a frame use the same edges
 
     def times(self, at_ns: Any) -> Column:
-        """The trace time that is shown at each place; in the gap at a slot's end, the time at which the slot's part ended."""
+        """Returns the trace time at each axis position. Positions in a gap return the end time of the trace's data in that
+        slot.
+        """
         return self._times(np.asarray(at_ns, dtype=np.int64))[0]
 
     def shown(self, at_ns: Any) -> Column:
-        """Returns whether each position shows a time of this trace, that is, is not in a gap."""
+        """Returns whether the trace has a time at each axis position. Positions in a gap have no time of the trace."""
         places = np.asarray(at_ns, dtype=np.int64)
         slot = np.maximum(np.searchsorted(self.at_ns, places, side="right") - 1, 0)
         inside = places - self.at_ns[slot]
@@ -62,13 +64,13 @@ class SlotTimes:
         return times, slot
 
     def columns(self, edges_ns: Column) -> ScreenColumns:
-        """What is known of the columns between these edges, worked out once for all rows that are drawn with them."""
+        """Returns cached data about the columns between these edges. All rows drawn with the same edges share this data."""
         if self._columns is None or self._columns.edges_ns is not edges_ns:
             self._columns = ScreenColumns(self, edges_ns)
         return self._columns
 
     def pieces(self, edges_ns: Any) -> Pieces:
-        """What the columns between neighbouring edges show: mostly a piece each, more where runs end within a column."""
+        """Returns the trace time intervals of each column. A column has several intervals if a run ends within the column."""
         edges = np.asarray(edges_ns, dtype=np.int64)
         times, slot = self._times(edges)
         run = self._run[slot]
@@ -78,23 +80,23 @@ class SlotTimes:
         crossed = run[1:] - run[:-1]
         column = np.repeat(column, crossed + 1)
         first = np.cumsum(crossed + 1) - (crossed + 1)
-        runs = run[:-1][column] + np.arange(len(column)) - first[column]  # the run that each piece lies in
+        runs = run[:-1][column] + np.arange(len(column)) - first[column]  # the run that contains each interval
         begin, end = self._run_start_ns[runs], self._run_end_ns[runs]
         begin[first] = times[:-1]
         end[first + crossed] = times[1:]
         return Pieces(column, begin, np.maximum(begin, end))
 
     def places(self, time_ns: int) -> Column:
-        """Returns all positions that show this time: several if a recorded step drove several replayed ones."""
+        """Returns all axis positions of a trace time. There are several if a recorded step was replayed several times."""
         held = (self.start_ns <= time_ns) & (time_ns < self.end_ns)
-        if not held.any():  # the moment at which a side ends is shown where its gap begins
+        if not held.any():  # the end of a trace's data is shown where the gap begins
             held = self.end_ns == time_ns
         return np.asarray(self.at_ns[held] + time_ns - self.start_ns[held])
 
     def every_place(self, time_ns: Any) -> tuple[Column, Column]:
-        """Every place on the axis that shows any of these times, in order, and which of the times each one shows."""
+        """Returns all axis positions of the given times, in order, and the index of the time at each position."""
         times = np.asarray(time_ns, dtype=np.int64)
-        back = np.flatnonzero(self.start_ns[1:] < self.end_ns[:-1]) + 1  # a step is shown again: times do not grow here
+        back = np.flatnonzero(self.start_ns[1:] < self.end_ns[:-1]) + 1  # a step is shown again, so trace time jumps back
         found: list[tuple[Column, Column]] = [(times[:0], times[:0])]
         for slots in np.split(np.arange(len(self.start_ns)), back):
             if len(slots):
@@ -106,13 +108,13 @@ class SlotTimes:
         return places[order], which[order]
 
     def place(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Returns the position that shows this time, of several the closest to `near_ns`; None without one."""
+        """Returns the axis position of a time, or None. If there are several, returns the position closest to `near_ns`."""
         places = self.places(time_ns)
         return int(places[np.argmin(np.abs(places - near_ns))]) if len(places) else None
 
 
 class ScreenColumns:
-    """What the columns between neighbouring edges show of a side; each worked out when it is first asked for."""
+    """Caches what the columns between given edges show of one trace."""
 
     def __init__(self, side: SlotTimes, edges_ns: Column) -> None:
         self._side = side
@@ -128,19 +130,18 @@ class ScreenColumns:
 
     @cached_property
     def shown_ns(self) -> Column:
-        """Returns how much of the trace's time each column shows."""
         pieces = self.pieces
         return np.bincount(pieces.column, weights=pieces.to_ns - pieces.from_ns, minlength=len(self.edges_ns) - 1)
 
     @cached_property
     def bounds_ns(self) -> tuple[Column, Column, Column]:
-        """Whether each column begins with a time of this trace, that time, and the last one that the column shows."""
+        """Returns for each column whether it starts within the trace, its first trace time, and its last trace time."""
         edges = self.edges_ns
         return self._side.shown(edges[:-1]), self._side.times(edges[:-1]), self._side.times(edges[1:] - 1)
 
     @cached_property
     def gaps(self) -> tuple[Column, Column]:
-        """The columns whose middle shows nothing of this trace, and the time at which it went away."""
+        """Returns the columns with nothing of this trace at their middle, and the trace time at which each gap began."""
         middle = (self.edges_ns[:-1] + self.edges_ns[1:]) // 2
         columns = np.flatnonzero(~self._side.shown(middle))
         return columns, self._side.times(middle[columns])
@@ -148,7 +149,9 @@ class ScreenColumns:
 
 @dataclass(frozen=True)
 class Axis:
-    """`sides` have equally many slots; slot k begins at `slots_ns[k]` and the last one ends at `length_ns`."""
+    """The axis of one or two traces. All `sides` have the same number of slots. Slot k begins at `slots_ns[k]`, and the axis
+    ends at `length_ns`.
+    """
 
     sides: tuple[SlotTimes, ...]
     slots_ns: Column
@@ -156,8 +159,11 @@ class Axis:
 
     @classmethod
     def of(cls, sides: Sequence[SlotTimes], *, flush_right: int = 0) -> Axis:
-        """Lay the slots side by side. In the first `flush_right` slots the sides end together instead of beginning so:
-        what precedes the first common event."""
+        """Builds an axis from slots placed one after another.
+
+        In the first `flush_right` slots, both traces end together instead of beginning together. These slots precede the first
+        common event.
+        """
         widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)
         slots = np.cumsum(widths) - widths
         for side in sides:

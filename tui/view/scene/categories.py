@@ -2,7 +2,7 @@
 
     of_kernel("volta_sgemm_128x64_nn")  # Category.MATRIX
 
-Kernels go by their names, for that is all that is recorded of them: by the first rule that fits.
+Recordings contain only the names of kernels. The first matching name rule determines the category of a kernel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from traces.model.trace import BatchKind, Column, DeviceKind, HostKind, Trace
 
 
 class Category(IntEnum):
-    """Numbers are below 24: cells keep flags above them (see cells.py)."""
+    """The category of a span. Category numbers are below 24, because cells.py stores flags in higher bits."""
 
     LOADER = 0
     H2D = 1
@@ -61,19 +61,19 @@ _PARTS = {
 
 
 def of_kernel(name: str) -> Category:
-    """Returns the category of a kernel by its name. A replay of phase times names its work after the phase."""
+    """Returns the category of a kernel name. In replays of phase times, device work is named after its phase."""
     if name in PHASE_CATEGORIES:
         return PHASE_CATEGORIES[name]
     return next((category for category, rule in _RULES if rule.search(name)), Category.OTHER)
 
 
 def is_collective(name: str) -> bool:
-    """Whether a kernel of this name communicates between GPUs."""
     return bool(_RULES[0][1].search(name))
 
 
 def by_name(trace: Trace, names: Column, category: dict[str, Category] | None = None) -> Column:
-    """The category of each row: of kernels by their names, or by `category`; what that does not know is OTHER."""
+    """Returns the category of each row. Kernels are classified by name, and other rows by `category`. Unknown names are OTHER.
+    """
     used = np.unique(names)
     texts = [trace.strings[int(name)] for name in used]
     found = [of_kernel(text) if category is None else category.get(text, Category.OTHER) for text in texts]
@@ -83,14 +83,12 @@ def by_name(trace: Trace, names: Column, category: dict[str, Category] | None = 
 
 
 def of_device(trace: Trace, rows: Column) -> Column:
-    """Returns the category of rows of the device table."""
     kinds = trace.device.kind[rows]
     copies = (kinds == DeviceKind.MEMCPY) | (kinds == DeviceKind.MEMSET)
     return np.where(copies, np.uint8(Category.COPY), by_name(trace, trace.device.name[rows]))
 
 
 def of_host(trace: Trace) -> Column:
-    """Returns the category of all rows of the host table."""
     table = np.zeros(256, dtype=np.uint8)
     table[:] = Category.OTHER
     table[HostKind.OP], table[HostKind.RUNTIME] = Category.OP, Category.RUNTIME

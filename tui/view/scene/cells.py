@@ -36,12 +36,13 @@ NAME_COLUMNS = 5  # narrower spans show no name
 _LEAST_ROOM = 4  # columns for a shortened name
 SAME_SHARE = 0.05  # smaller differences of busy share in a column count as equal
 
-CUT = "┄"  # a span continues after a gap of the axis
+CUT = "┄"  # marks a span that continues after a gap of the axis
 
-# A paint is a category, or one of Sign, with any of these flags; from bit BEHIND on, 1 + the category behind the glyph.
-NAMED = 32  # the glyph is a letter of a name, on the category's colour
-HANGING = 64  # the glyph is cut out of the colour: what is left of it hangs from the cell's upper edge
-LIT = 128  # selected, or in the selected range
+# A paint is a category or a Sign, combined with these flags. The bits from BEHIND upwards contain 1 + the category in the
+# background.
+NAMED = 32  # the glyph is a letter of a name, drawn on the category's colour
+HANGING = 64  # the glyph is inverted, so the coloured area hangs from the cell's upper edge
+LIT = 128  # the cell is selected or in the selected range
 BEHIND = 8
 
 
@@ -53,7 +54,7 @@ class Sign(IntEnum):
     LESS = 26
     ALIKE = 27
     OTHER_WORK = 28  # as busy, with something else
-    LATER = 29  # time that only the replay has: it waits longer
+    LATER = 29  # time that only the replay has, because the replay waits longer
     EARLIER = 30  # time that only the recording has
 
 
@@ -70,7 +71,7 @@ _SIGN_GLYPHS[list(SIGNS)] = list(SIGNS.values())
 
 @dataclass(frozen=True)
 class CellRow:
-    """A row: a character of one column's width and a paint for each column."""
+    """A row of cells, with one character and one paint for each column."""
 
     glyphs: Glyphs
     paints: Column
@@ -81,7 +82,7 @@ class CellRow:
 
 @dataclass(frozen=True)
 class Busy:
-    """What each column of a lane holds: nanoseconds by category, and whether anything without length stands there."""
+    """The contents of each column of a lane: nanoseconds by category, and whether the column has zero-length events."""
 
     by_category: dict[int, Column]
     total_ns: Column
@@ -113,7 +114,7 @@ def _summed(column: Column, values: Column, columns: int) -> Column:
 
 
 def dominant(found: Busy) -> Column:
-    """Returns the category with most time in each column; 0 if empty."""
+    """Returns the category with the most time in each column, or 0 for an empty column."""
     if not found.by_category:
         return np.zeros(len(found.total_ns), dtype=np.uint16)
     kinds = np.array(list(found.by_category), dtype=np.uint16)
@@ -132,8 +133,10 @@ def lane_cells(
     hanging: bool = False,
     found: Busy | None = None,
 ) -> list[CellRow]:
-    """A lane's lines from top to bottom. `name_of` gives the name of a row of the lane's table; `found` is what `busy`
-    returned, if known."""
+    """Returns the lines of a lane from top to bottom.
+
+    `name_of` returns the name of a table row. `found` is the result of `busy`, if already computed.
+    """
     found = busy(lane, side, edges_ns) if found is None else found
     levels = eighths(found.total_ns, edges_ns[1:] - edges_ns[:-1], lines)
     parts = _stacked(found, levels, lines, hanging)
@@ -149,13 +152,15 @@ def lane_cells(
 
 
 def eighths(busy_ns: Column, width_ns: Column, lines: int = 1) -> Column:
-    """Levels 0 to 8 per line: at least 1 where there is anything, and the highest only where the column is all but full."""
+    """Returns the height of each column in eighths of a line. Columns with any work get at least 1, and only nearly full
+    columns the maximum.
+    """
     level = np.floor(busy_ns * (8 * lines) / np.maximum(width_ns, 1) + 0.5).astype(np.int64)
     return np.clip(level, busy_ns > 0, 8 * lines)
 
 
 def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[CellRow]:
-    """The kinds of work in each column stacked up to its level, in the order of their numbers; lines from top to bottom."""
+    """Stacks the kinds of work in each column, in the order of their category numbers. Returns lines from top to bottom."""
     kinds = sorted(found.by_category)
     if lines == 1:
         cells = _columns(levels, dominant(found), hanging)
@@ -166,12 +171,12 @@ def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[Cel
     if len(kinds) == 1:
         return _piled(levels, dominant(found), lines, hanging)
     shares = np.cumsum([found.by_category[kind] for kind in kinds] or [found.total_ns], axis=0)
-    tops = np.rint(shares * (levels / np.maximum(found.total_ns, 1))).astype(np.int64)  # of each kind, in eighths
+    tops = np.rint(shares * (levels / np.maximum(found.total_ns, 1))).astype(np.int64)  # upper edges in eighths
     bottoms = np.vstack([np.zeros_like(tops[:1]), tops[:-1]])
     numbers = np.array(kinds or [Category.OTHER], dtype=np.uint16)
     parts = []
     for below in range(0, 8 * lines, 8):
-        held = np.clip(tops, below, below + 8) - np.clip(bottoms, below, below + 8)  # kinds x columns
+        held = np.clip(tops, below, below + 8) - np.clip(bottoms, below, below + 8)  # rows are kinds, columns are columns
         largest = np.argmax(held, axis=0)
         filled = held.sum(axis=0)
         cells = _columns(filled, numbers[largest], hanging)
@@ -181,14 +186,14 @@ def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[Cel
 
 
 def _paint_two(cells: CellRow, held: Column, numbers: Column, full: Column, hanging: bool) -> None:
-    """Stack the two largest kinds of these full columns; `held` says how much of each kind, by its number, a column holds."""
+    """Draws the two largest kinds of work in full cells. `held` has the height of each kind in each column."""
     held, column = held[:, full], np.arange(len(full))
     largest = np.argmax(held, axis=0)
     most = held[largest, column]
     held[largest, column] = 0
     second = np.argmax(held, axis=0)
     next_most = held[second, column]
-    two = np.flatnonzero(next_most * 16 >= np.maximum(most + next_most, 1))  # half an eighth at least
+    two = np.flatnonzero(next_most * 16 >= np.maximum(most + next_most, 1))  # at least half an eighth
     is_lower = (largest[two] < second[two]) != hanging
     lower, upper = np.where(is_lower, largest[two], second[two]), np.where(is_lower, second[two], largest[two])
     part = np.where(is_lower, most[two], next_most[two]) * 8 / (most[two] + next_most[two])
@@ -197,20 +202,20 @@ def _paint_two(cells: CellRow, held: Column, numbers: Column, full: Column, hang
 
 
 def _piled(levels: Column, kinds: Column, lines: int, hanging: bool) -> list[CellRow]:
-    """Columns of one kind each, as high as their level; lines from top to bottom."""
+    """Returns the lines of columns with only one kind of work each, from top to bottom."""
     parts = [_columns(np.clip(levels - 8 * below, 0, 8), kinds, hanging) for below in range(lines)]
     return parts if hanging else parts[::-1]
 
 
 def _columns(levels: Column, kinds: Column, hanging: bool) -> CellRow:
-    cut = hanging & (levels < 8)  # a full column is full either way
+    cut = hanging & (levels < 8)  # a full cell looks the same either way
     glyphs = EIGHTHS[np.where(cut & (levels > 0), 8 - levels, levels)]
     paints = np.where(levels > 0, kinds | np.where(cut, HANGING, 0), Sign.BLANK).astype(np.uint16)
     return CellRow(glyphs, paints)
 
 
 def _mark_cuts(cells: CellRow, lane: Lane, side: SlotTimes, edges_ns: Column, found: Busy) -> None:
-    """A span that runs on where the axis leaves a gap for the other trace is drawn on through it."""
+    """Draws a continuation mark in gaps of the axis that interrupt a span."""
     columns, time_ns = side.columns(edges_ns).gaps
     if not len(columns) or not len(lane):
         return
@@ -223,7 +228,7 @@ def _mark_cuts(cells: CellRow, lane: Lane, side: SlotTimes, edges_ns: Column, fo
 def _write_names(
     cells: CellRow, lane: Lane, side: SlotTimes, edges_ns: Column, full: Column, name_of: Callable[[int], str]
 ) -> None:
-    """Writes the name of every span that fills several columns, starting at its second column."""
+    """Writes the name of each span that fills several columns, starting in the second column."""
     if np.count_nonzero(full) < NAME_COLUMNS:
         return
     shown, begin_ns, last_ns = side.columns(edges_ns).bounds_ns
@@ -243,19 +248,20 @@ def _write_names(
 
 
 def difference_cells(first: Busy, second: Busy, edges_ns: Column) -> CellRow:
-    """Returns signs for how `second` differs from `first` in each column; blank if both are empty."""
+    """Returns a sign for each column that shows how `second` differs from `first`. The sign is blank if both are empty."""
     width = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     is_other = shifted_ns(first, second) > 2 * SAME_SHARE * width
     return change_cells((second.total_ns - first.total_ns) / width, SAME_SHARE, is_other, anything(first, second))
 
 
 def anything(first: Busy, second: Busy) -> Column:
-    """Returns whether either side has work in each column."""
     return np.asarray((first.total_ns + second.total_ns + first.instants + second.instants) > 0)
 
 
 def change_cells(change: Column, least: Column | float, is_other: Column, shown: Column) -> CellRow:
-    """Signs for a change in each column: more or less where it is over `least`, else other work or alike."""
+    """Returns a sign for the change in each column: more or less if the change exceeds `least`, otherwise other work or the
+    same.
+    """
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS
@@ -264,7 +270,7 @@ def change_cells(change: Column, least: Column | float, is_other: Column, shown:
 
 
 def shifted_ns(first: Busy, second: Busy) -> Column:
-    """Per column the nanoseconds by which the categories differ, added up: busy longer, or with something else."""
+    """Returns for each column the sum of the differences of all categories, in nanoseconds."""
     nothing = np.zeros(len(first.total_ns), dtype=np.int64)
     kinds = sorted(first.by_category.keys() | second.by_category.keys())
     total = nothing.copy()
@@ -283,8 +289,10 @@ def curve_cells(
     hanging: bool = False,
     kinds: Column | None = None,
 ) -> list[CellRow]:
-    """A curve in `rows` rows, from top to bottom, of which the uppermost ends at `highest`; painted by the category of each
-    column, if that is told."""
+    """Draws a curve in `rows` lines, from top to bottom. The top line ends at `highest`.
+
+    The colour of each column is its category, if categories are given.
+    """
     values = curve_values(curve, side, edges_ns)
     levels = np.ceil(values * (8 * rows) / max(highest, 1)).astype(np.int64)
     kinds = np.full(len(values), Category.MEMORY, dtype=np.uint16) if kinds is None else kinds
@@ -292,7 +300,7 @@ def curve_cells(
 
 
 def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
-    """Returns the highest value in each column; 0 if the column shows nothing of this trace."""
+    """Returns the highest value in each column, or 0 for columns without data of this trace."""
     columns = len(edges_ns) - 1
     pieces = side.columns(edges_ns).pieces
     held = pieces.to_ns > pieces.from_ns
@@ -303,7 +311,7 @@ def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
 
 
 def curve_difference(first: Column, second: Column, highest: int) -> CellRow:
-    """Returns signs for how the second curve differs from the first."""
+    """Returns a sign for each column that shows how the second curve differs from the first."""
     return change_cells(second - first, SAME_SHARE * highest, np.zeros(len(first), dtype=bool), (first != 0) | (second != 0))
 
 
@@ -312,7 +320,7 @@ def blank(columns: int) -> CellRow:
 
 
 def plain(text: str) -> str:
-    """Returns `text` in characters one column wide, since wider ones would shift the row."""
+    """Replaces wide characters of `text`, because characters wider than one column would shift the row."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if _is_one_column(c) else "·" for c in text)

@@ -4,8 +4,8 @@
     lane_sums = Sums(lane, sides[1])
     changed_ns, other_ns = lane_sums.columns(side, edges_ns) # by how much longer; how long with another kernel
 
-What a kernel is longer or shorter by is spread over the time that it takes. A change is told on the second trace's kernel, that
-of a kernel which is gone on the first's.
+The difference between a kernel and its counterpart is spread over the kernel's duration. Changes are shown on kernels of the
+second trace. Missing kernels are shown on the first trace.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from tui.view.scene.axis import SlotTimes
 from tui.view.scene.cells import SAME_SHARE, SIGNS, Busy, CellRow, Sign, anything, change_cells
 from tui.view.scene.lanes import Lane
 
-_GAP_SHARE = 0.25  # of a column: so much time that only one trace has is told
+_GAP_SHARE = 0.25  # minimum share of a column: shorter time in only one trace is ignored
 
 
 def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, Column]:
-    """For each side two rows: by how much longer each of its device spans is, and how long it is another kernel, in ns."""
+    """Returns two rows of nanoseconds for each trace.
+
+    The first row has the extra duration of each device span. The second row has the time during which another kernel runs.
+    """
     sides = np.zeros((2, len(first.device))), np.zeros((2, len(second.device)))
     gone = found.change == KernelChange.GONE
     sides[0][0, found.first[gone]] = found.change_ns[gone]
@@ -34,7 +37,7 @@ def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, 
 
 
 class Sums:
-    """The two figures of a lane's spans, added up before each one."""
+    """Prefix sums of both differences over the spans of a lane."""
 
     def __init__(self, lane: Lane, of_rows: Column) -> None:
         self._start_ns, self._length_ns = lane.start_ns, np.maximum(lane.end_ns - lane.start_ns, 1)
@@ -42,7 +45,7 @@ class Sums:
         self._before = np.concatenate([np.zeros((2, 1)), np.cumsum(self._each, axis=1)], axis=1)
 
     def columns(self, side: SlotTimes, edges_ns: Column) -> Column:
-        """Both figures for each column between neighbouring edges: an array of two rows."""
+        """Returns both differences for each column between neighbouring edges, as an array of two rows."""
         columns = side.columns(edges_ns)
         pieces = columns.pieces
         if columns.one_piece_each and np.array_equal(pieces.from_ns[1:], pieces.to_ns[:-1]):
@@ -59,8 +62,10 @@ class Sums:
 
 
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CellRow:
-    """Signs for how the second trace's kernels differ from their counterparts. `by_place`: also where counterparts do not stand
-    over each other."""
+    """Returns signs for how the second trace's kernels differ from their counterparts.
+
+    With `by_place`, kernels and counterparts at different places of the axis count as different.
+    """
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
     changed, other = sums[0] + sums[1]
     if by_place:
@@ -70,7 +75,7 @@ def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place:
 
 
 def mark_gaps(cells: CellRow, sides: tuple[SlotTimes, ...], edges_ns: Column) -> None:
-    """Where nothing else differs, marks time that only one trace has."""
+    """Marks time that only one trace has, in columns without another difference."""
     shown = [side.columns(edges_ns).shown_ns for side in sides]
     longer = (shown[1] - shown[0]) / np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     columns = np.flatnonzero(np.abs(longer) > _GAP_SHARE)

@@ -10,15 +10,16 @@ from tui.view.scene.short_names import short_name
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference. `pair` and `rows` are the largest occurrence: its pair of steps, and its rows in both tables (or NONE).
+    """One difference between two traces.
 
-    `times_ns` are the two compared times; idle times if `what` is a wait.
+    `pair` is the pair of steps of the largest occurrence, and `rows` has its row in each table (or NONE). `times_ns` has the
+    two compared times. For waits, these are idle times.
     """
 
     what: str
     table: str  # "device" or "phases"
     name: str
-    other_name: str  # of another kernel; else ""
+    other_name: str  # name of the other kernel, or ""
     op: str
     phase: str
     count: int
@@ -30,7 +31,9 @@ class Difference:
 
     @property
     def sentence(self) -> str:
-        """First how much, for a narrow line cuts the rest: "+6.0 µs, 2 times in 2 steps: sgemm (mm) is longer: ..." """
+        """Describes the difference, such as "+6.0 µs, 2 times in 2 steps: sgemm (mm) is longer". The amount comes first,
+        because narrow lines are cut.
+        """
         at = ", ".join(part for part in (short_name(self.op) if self.op else "", self.phase) if part)
         name = short_name(self.name) + (f" ({at})" if at else "")
         a, b = map(time_text, self.times_ns)

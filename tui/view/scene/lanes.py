@@ -19,10 +19,10 @@ from traces.model.trace import NONE, Column
 
 
 class Lane:
-    """Spans in one row. Where they overlap, the time belongs to the one that began first, so that no time counts twice.
+    """The spans of one row of the timeline. Where spans overlap, the time counts only for the span that began first.
 
-    `start_ns` and `end_ns` are what each span shows of itself, in order of time; `row` is its number in the table that it
-    comes from. A span that others cover wholly stays, with no length, so that it can still be stepped to.
+    `start_ns` and `end_ns` are the visible range of each span, in order of time. `row` is the span's row number in its trace
+    table. A completely covered span is kept with length zero, so the cursor can still reach the span.
     """
 
     def __init__(self, start_ns: Any, duration_ns: Any, category: Any, row: Any = None) -> None:
@@ -49,9 +49,9 @@ class Lane:
         return len(self.start_ns)
 
     def covered(self, from_ns: Any, to_ns: Any) -> dict[int, Column]:
-        """Per category that the lane has: the covered nanoseconds of each window [from, to)."""
+        """Returns for each category of the lane the covered nanoseconds in each window [from, to)."""
         begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
-        if len(begin) > 1 and np.array_equal(begin[1:], end[:-1]):  # adjoining windows: their edges are looked up once
+        if len(begin) > 1 and np.array_equal(begin[1:], end[:-1]):  # adjacent windows share edges: look each up once
             edges = np.append(begin, end[-1:])
             before = {kind: intervals.before(edges) for kind, intervals in self._by_category.items()}
             return {kind: ns[1:] - ns[:-1] for kind, ns in before.items()}
@@ -72,7 +72,7 @@ class Lane:
         return np.asarray(np.where(inside, place, NONE))
 
     def nearest(self, time_ns: int) -> int:
-        """Returns the index of the span that covers a time, else of the closest; NONE in an empty lane."""
+        """Returns the index of the span at or closest to a time, or NONE in an empty lane."""
         if not len(self.start_ns):
             return NONE
         place = max(int(np.searchsorted(self.start_ns, time_ns, side="right")) - 1, 0)
@@ -82,13 +82,13 @@ class Lane:
         return place
 
     def place_of(self, row: int) -> int:
-        """Returns the index of the span with this number in its table, or NONE."""
+        """Returns the lane index of the span with this table row, or NONE."""
         found = np.flatnonzero(self.row == row)
         return int(found[0]) if len(found) else NONE
 
 
 class Curve:
-    """A step function such as memory. Before the first change it has the first value."""
+    """A step function of time, such as memory. Times before the first change have the first value."""
 
     def __init__(self, time_ns: Any, value: Any) -> None:
         self.time_ns: Column = np.asarray(time_ns, dtype=np.int64)
@@ -105,14 +105,16 @@ class Curve:
         return max(int(self.value.max()), 0) if len(self.value) else 0
 
     def highest(self, from_ns: Any, to_ns: Any) -> Column:
-        """The highest value in each window [from, to); that at its start where the window is empty; 0 without any."""
+        """Returns the highest value in each window [from, to). Empty windows have the value at their start, and an empty curve
+        has 0.
+        """
         begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
         if not len(self.time_ns):
             return np.zeros(len(begin), dtype=np.int64)
         first = np.maximum(np.searchsorted(self.time_ns, begin, side="right") - 1, 0)
         behind = np.maximum(np.searchsorted(self.time_ns, end, side="left"), first + 1)
-        # reduceat takes pairs of bounds; an odd place is the gap between two windows and is dropped. A bound at the very
-        # end is not allowed, so one more value is put there.
+        # `np.maximum.reduceat` takes pairs of bounds, and the results between two windows are dropped. An extra value is
+        # appended because bounds must not be at the end.
         bounds = np.stack([first, behind], axis=1).ravel()
         padded = np.append(self.value[int(first.min()) : int(behind.max())], np.int64(0))
         return np.asarray(np.maximum.reduceat(padded, bounds - int(first.min()))[::2])

@@ -1,4 +1,4 @@
-"""A scene is everything that can be shown: one or two traces, their rows, and their alignments. Immutable.
+"""Defines `Scene`, the immutable model of everything the app can show: one or two traces with rows and alignments.
 
     scene = Scene.of(("v100.msgpack", recorded), ("replay.msgpack", replayed))
     scene.rows[1].label                      # "cuda:0 stream 7/0"
@@ -28,12 +28,12 @@ from tui.view.scene.lanes import Curve, Lane
 from tui.view.scene.short_names import short_name
 from tui.view.scene.tracks import ALL, Fold, Track, TrackKey, TrackKind, Tracks, folded_tracks, host_tracks, quick_tracks
 
-TABLE_ROWS = 1000  # of a list of changes; longer tables would be slow
+TABLE_ROWS = 1000  # maximum length of a list of changes, because longer tables would be slow
 
 
 @dataclass(frozen=True)
 class SceneRow:
-    """One lane of the picture: the same row of both traces, None if a trace lacks it."""
+    """One row of the picture: the same kind of row from both traces. A trace without this row has None."""
 
     key: TrackKey
     label: str
@@ -45,14 +45,14 @@ class SceneRow:
 
     @property
     def stands_for(self) -> Fold | None:
-        """What is folded where this row is shown; None of a row that is shown unless it is folded itself."""
+        """Returns which rows this folded row replaces. Rows of single streams or threads return None."""
         if self.kind is not TrackKind.GPU or self.key.detail != ALL:
             return None
         return Fold("rank", self.key.rank) if self.key.place == ALL else Fold("device", self.key.rank, self.key.place)
 
     @property
     def folds(self) -> tuple[Fold, ...]:
-        """The folds that can hide this row, narrowest first."""
+        """Returns the folds that can hide this row, narrowest first."""
         rank = Fold("rank", self.key.rank)
         if self.kind is TrackKind.HOST and self.key.detail:
             return Fold("thread", self.key.rank, self.key.place), rank
@@ -65,14 +65,17 @@ class SceneRow:
         return self.kind == TrackKind.MEMORY
 
     def lane(self, side: int) -> Lane | None:
-        """Returns the spans of one side; None if it has none or the row is a curve."""
+        """Returns the spans of one trace. Returns None for curves, and if the trace lacks this row."""
         track = self.tracks[side] if side < len(self.tracks) else None
         return track.lane if track is not None and isinstance(track.lane, Lane) else None
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A scene (see the module). `comparison`, `counterparts` and `differences` need two traces, `summary` one; added later."""
+    """Everything the app can show of one or two traces.
+
+    Loading adds `comparison`, `counterparts` and `differences` for two traces, and `summary` for one trace.
+    """
 
     names: tuple[str, ...]
     traces: tuple[Trace, ...]
@@ -88,13 +91,13 @@ class Scene:
 
     @classmethod
     def of(cls, *named: tuple[str, Trace]) -> Scene:
-        """Everything but the host's threads, and no figures: what is there at once."""
+        """Creates a scene without host threads and without figures, which is quick to compute."""
         tracks = tuple(quick_tracks(trace) for _, trace in named)
         traces = tuple(trace for _, trace in named)
         return cls(tuple(name for name, _ in named), traces, _paired(tracks), _tracks=tracks)
 
     def with_host(self) -> Scene:
-        """The same with a row for each host thread and depth of its stack, and with what folded rows are shown as."""
+        """Returns the scene with a row for each host thread and stack depth, and with folded rows."""
         tracks = tuple(
             {**quick, **host_tracks(trace), **folded_tracks(trace, quick)}
             for quick, trace in zip(self._tracks, self.traces, strict=True)
@@ -102,19 +105,21 @@ class Scene:
         return replace(self, rows=_paired(tracks), _tracks=tracks, _sums={})
 
     def with_counterparts(self) -> Scene:
-        """The same with the counterpart of each kernel, and the axis that lays them over each other."""
+        """Returns the scene with the counterpart of each kernel, and with the alignment by counterpart."""
         if len(self.traces) < 2:
             return self
         first, second = self.traces
         found = counterparts(first, second, self.step_pairs)
         axes = {**self._axes, Alignment.COUNTERPART: alignment.by_counterpart(first, second, found)}
         scene = replace(self, counterparts=found, _axes=axes, _sums={}, _compared=compared(first, second, found))
-        for row in range(len(scene.rows)):  # here, in a thread that loads, and not in the first frame
+        for row in range(len(scene.rows)):  # compute this in the loading thread rather than in the first frame
             scene.sums(row)
         return scene
 
     def sums(self, row: int) -> tuple[Sums, Sums] | None:
-        """How the kernels of a row differ from their counterparts; None of a row of something else, and until it is known."""
+        """Returns the differences between the kernels of a row and their counterparts. Returns None for other rows, and before
+        loading is complete.
+        """
         lanes = self.rows[row].lane(0), self.rows[row].lane(1)
         of_devices = all(track is not None and track.table == "device" for track in self.rows[row].tracks)
         if self._compared is None or not of_devices or lanes[0] is None or lanes[1] is None:
@@ -128,13 +133,15 @@ class Scene:
         return self.comparison is not None or self.summary is not None
 
     def with_figures(self) -> Scene:
-        """The same with the figures that `trace diff` (or `trace info`) prints."""
+        """Returns the scene with the figures of `trace diff`, or of `trace info` for one trace."""
         if len(self.traces) == 2:
             return replace(self, comparison=compare(*self.traces, top=TABLE_ROWS))
         return replace(self, summary=summarize(self.traces[0]))
 
     def axis(self, by: Alignment) -> Axis:
-        """The axis of an alignment, worked out at its first use; until counterparts are known, by step instead of by them."""
+        """Returns the axis of an alignment, computed at the first use. Before counterparts are known, the alignment by step is
+        used instead.
+        """
         if by is Alignment.COUNTERPART and by not in self._axes:
             return self.axis(Alignment.STEP)
         if by not in self._axes:
@@ -143,42 +150,43 @@ class Scene:
         return self._axes[by]
 
     def limit_bytes(self, row: int) -> int | None:
-        """How much memory the device of a row of curves has, the less of both traces; None where neither tells."""
+        """Returns the memory capacity for a row of memory curves: the smaller capacity of both traces, or None if unknown."""
         key = self.rows[row].key
         devices = [of for trace in self.traces for of in trace.devices if (of.rank, of.index) == (key.rank, key.place)]
         return min((of.total_memory_bytes for of in devices if of.total_memory_bytes > 0), default=None)
 
     def top_bytes(self, row: int) -> int:
-        """What the top of a row of curves stands for: the highest of both, so that they compare, or the limit if near."""
+        """Returns the value at the top of a row of memory curves. Both traces share the scale, which includes the capacity if
+        the peak is close.
+        """
         peak = max(track.lane.peak for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve))
         limit = self.limit_bytes(row)
         return limit if limit is not None and limit / 2 <= peak <= limit else peak
 
     @cached_property
     def step_pairs(self) -> StepPairs:
-        """Which step lies over which; of one trace each step and NONE."""
+        """Returns the pairs of aligned steps. With one trace, each step is paired with NONE."""
         if len(self.traces) == 2:
             return paired_steps(*self.traces)
         return [(row, NONE) for row in steps_in_order(self.traces[0]).tolist()]
 
     @cached_property
     def begins_ns(self) -> tuple[int, ...]:
-        """When each trace begins: what times are since where there are no steps."""
+        """Returns the begin of each trace. Times outside steps are relative to this begin."""
         return tuple(extent_ns(trace)[0] for trace in self.traces)
 
     @cached_property
     def idle(self) -> tuple[IdleSpans, ...]:
-        """When and why the devices of each trace did nothing."""
         return tuple(map(idle_spans, self.traces))
 
     @cached_property
     def rates(self) -> tuple[dict[tuple[str, str], OpRates], ...]:
-        """What the ops of each trace achieve, by canonical name and shapes."""
+        """Returns the achieved rates of each trace's ops, by canonical name and shapes."""
         return tuple({(row.op, row.shapes): row for row in achieved(trace, by_shape=True)} for trace in self.traces)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What the sides are called."""
+        """Returns the displayed name of each trace."""
         if len(self.traces) == 1:
             return ("",)
         return ("recorded", "replayed") if self.is_replay else ("A", "B")
@@ -188,7 +196,7 @@ class Scene:
         return len(self.traces) == 2 and self.traces[1].is_replay
 
     def span_name(self, side: int, track: Track, row: int) -> str:
-        """The name of a row of the track's table, as short as it is clear."""
+        """Returns a short name for a row of the track's table."""
         names = self._short_names[side]
         table = track.table
         if table == "batches":
@@ -204,7 +212,7 @@ class Scene:
 
 
 def _paired(tracks: tuple[Tracks, ...]) -> tuple[SceneRow, ...]:
-    """The rows of the picture, rank by rank: tracks of the same key together, streams as `trace diff` pairs them."""
+    """Pairs the tracks of both traces into rows, rank by rank. Streams are paired as in `trace diff`."""
 
     def place(key: TrackKey) -> tuple[int, ...]:
         return key.rank, key.kind, key.place, key.detail
@@ -226,7 +234,7 @@ def _paired(tracks: tuple[Tracks, ...]) -> tuple[SceneRow, ...]:
 
 
 def _renamed_streams(first: Tracks, second: Tracks) -> dict[TrackKey, TrackKey]:
-    """For streams of the second trace whose numbers differ: the key of the first's stream that lies over it."""
+    """Returns the first trace's track key for each stream of the second trace that has a different number."""
     renamed = {}
     devices = {key[:3] for tracks in (first, second) for key in tracks if key.kind == TrackKind.GPU and key.detail != ALL}
     for device in devices:

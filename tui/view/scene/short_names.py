@@ -1,4 +1,4 @@
-"""Names of kernels, ops and modules, short enough for a line of the timeline.
+"""Shortens names of kernels, ops and modules for one line of the timeline.
 
     short_name("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(...)")
     # "AddFunctor vectorized_elementwise_kernel"
@@ -12,14 +12,17 @@ from traces.analyses.modules import PREFIX
 from tui.figures import kernel_text
 from tui.view.scene.cells import plain
 
-# CUTLASS launches every kernel through one of a few templates: what it is called is the argument.
+# CUTLASS launches every kernel through a few templates. The template argument has the kernel's name.
 _WRAPPED = re.compile(r"cutlass::(?:\w+::)*(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")
 _FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_kernel_impl|_kernel_cuda|Ops?(?=<)))")
 
 
 def short_name(text: str) -> str:
-    """A kernel's or op's name without namespaces and template arguments, after what it computes if they tell that:
-    "AddFunctor vectorized_elementwise_kernel". Of a module's call, the module: "Linear_0"."""
+    """Returns a name without namespaces and template arguments, such as "AddFunctor vectorized_elementwise_kernel".
+
+    If template arguments name the computation, the computation comes first. A module call returns the module's name, such as
+    "Linear_0".
+    """
     name = kernel_text(text).replace("(anonymous namespace)::", "").removeprefix(PREFIX)
     inner = _WRAPPED.match(name)
     if inner is not None:

@@ -1,4 +1,5 @@
-"""The rows that a trace has: phases, streams, collectives, loader, parts, memory, host threads by stack depth.
+"""Finds the rows of a trace: phases, streams, collectives, data loading, DataParallel stages, memory, and host threads by stack
+depth.
 
     tracks = gpu_tracks(trace)
     tracks[TrackKey(TrackKind.GPU, 0, 0, 7)].label   # "cuda:0 stream 7"
@@ -25,7 +26,7 @@ from tui.view.scene.lanes import Curve, Lane
 
 
 class TrackKind(IntEnum):
-    """What a row shows, in the order from top to bottom."""
+    """The kind of a row. The numbers give the order of rows from top to bottom."""
 
     PHASES = 0
     GPU = 1
@@ -37,7 +38,11 @@ class TrackKind(IntEnum):
 
 
 class TrackKey(NamedTuple):
-    """`place` and `detail`, by kind: device index and stream; loader and what it does; role, its how-manieth, and depth."""
+    """Identifies a row in both traces.
+
+    `place` and `detail` depend on the kind. They are a device index and stream, or a loader and its activity. For host threads,
+    they are the role, the index within that role, and the stack depth.
+    """
 
     kind: TrackKind
     rank: int
@@ -46,19 +51,21 @@ class TrackKey(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """Rows that can be shown as one: the streams of a "device", the stack of a "thread", all of a "rank"."""
+    """A group of rows that can be folded into one row: streams of a "device", the stack of a "thread", or everything of a
+    "rank".
+    """
 
     what: str
     rank: int
     place: int = 0
 
 
-ALL = -2  # as a detail: all streams of a device; as a place too: all devices of a rank
+ALL = -2  # in `detail`: all streams of a device. In `place` too: all devices of a rank
 
 
 @dataclass(frozen=True)
 class Track:
-    """`table` names the table of the trace that the lane's rows are numbers of."""
+    """A row of one trace. `table` names the trace table that the lane's row numbers refer to."""
 
     label: str
     table: str
@@ -68,17 +75,17 @@ class Track:
 Tracks = dict[TrackKey, Track]
 
 _ROLES = ("main", "backward", "loader", "other")
-_DEEPEST = 64  # deeper calls are shown in the last row
+_DEEPEST = 64  # maximum stack depth: deeper calls are shown in the last row
 
 
 def _track(label: str, trace: Trace, table: str, rows: Column, kinds: Column | Category) -> Track:
-    """Of these rows of a table, each of its kind or all of one."""
+    """Creates a track from these table rows. Their category is given by row, or is the same for all rows."""
     spans = getattr(trace, table)
     return Track(label, table, Lane(spans.start_ns[rows], spans.duration_ns[rows], np.broadcast_to(kinds, len(rows)), rows))
 
 
 def quick_tracks(trace: Trace) -> Tracks:
-    """Every track but the host's threads."""
+    """Returns all tracks except those of host threads."""
     found: Tracks = {}
     for tracks in (phase_tracks, gpu_tracks, collective_tracks, loader_tracks, part_tracks, memory_tracks):
         found.update(tracks(trace))
@@ -100,7 +107,7 @@ def phase_tracks(trace: Trace) -> Tracks:
 
 
 def gpu_tracks(trace: Trace) -> Tracks:
-    """A track per device and stream; of a phase-grained trace, one per device with the phases' times on it."""
+    """Returns a track for each device and stream. A trace with only phase times gets one track per device."""
     spans, found = trace.device, Tracks()
     rows = work_rows(trace)
     if not len(rows):
@@ -113,8 +120,10 @@ def gpu_tracks(trace: Trace) -> Tracks:
 
 
 def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
-    """A track for all streams of each device that has several, and for all of each of several ranks: what is shown of them when
-    they are folded. Where streams are busy at once, the time belongs to what began first."""
+    """Returns the tracks that folded rows show: one for all streams of a device, and one for all devices of a rank.
+
+    Where several streams are busy, the time counts for the work that began first.
+    """
     found = Tracks()
     streams = {key: track for key, track in tracks.items() if key.kind == TrackKind.GPU and key.detail != ALL}
     for rank, place in dict.fromkeys((key.rank, key.place) for key in streams):
@@ -149,7 +158,8 @@ def _phases_on_devices(trace: Trace) -> Tracks:
 
 
 def collective_tracks(trace: Trace) -> Tracks:
-    """What the ranks tell each other: the table of collectives, or, where there is none, the kernels that do it."""
+    """Returns the tracks of communication between ranks. They show the table of collectives, or else the communication kernels.
+    """
     found, table = Tracks(), "collectives"
     if len(trace.collectives):
         rows, ranks = np.arange(len(trace.collectives)), trace.collectives.rank
@@ -165,7 +175,7 @@ def collective_tracks(trace: Trace) -> Tracks:
 
 
 def loader_tracks(trace: Trace) -> Tracks:
-    """Waits for data: the table of batches, or, where there is none, the phases in which the script waited."""
+    """Returns the tracks of waits for data. They show the table of batches, or else the loader phases."""
     spans, found = trace.batches, Tracks()
     words: dict[int, str] = {BatchKind.WAIT: "loader", BatchKind.PIN: "pinning"}
     for (rank, loader, kind), rows in groups(np.arange(len(spans)), spans.rank, spans.loader, spans.kind):
@@ -183,7 +193,7 @@ def loader_tracks(trace: Trace) -> Tracks:
 
 
 def part_tracks(trace: Trace) -> Tracks:
-    """What goes on within phases at the same time: a row per thread."""
+    """Returns one track per thread for concurrent stages within phases (nn.DataParallel)."""
     parts, found = trace.parts, Tracks()
     for (thread,), rows in groups(np.arange(len(parts)), parts.thread):
         rank = trace.threads[thread].rank if 0 <= thread < len(trace.threads) else min(trace.ranks)
@@ -203,7 +213,9 @@ def memory_tracks(trace: Trace) -> Tracks:
 
 
 def host_tracks(trace: Trace) -> Tracks:
-    """A track per host thread and depth of its stack. Marks of whole steps are left out: the ruler shows the steps."""
+    """Returns a track for each host thread and stack depth. Profiler marks of whole steps are left out, because the ruler shows
+    steps.
+    """
     host, found = trace.host, Tracks()
     depth = stack_depth(trace)
     rows = np.flatnonzero(depth != NONE)
@@ -220,11 +232,13 @@ def host_tracks(trace: Trace) -> Tracks:
 
 
 def stack_depth(trace: Trace) -> Column:
-    """How many spans are around each host span, NONE for the profiler's marks of whole steps, which do not count."""
+    """Returns the number of enclosing spans for each host span. Profiler marks of whole steps do not count, and their own depth
+    is NONE.
+    """
     host = trace.host
     marks = [name for name, text in enumerate(trace.strings.texts) if text.startswith("ProfilerStep")]
     is_mark = np.isin(host.name, marks)
-    # A parent stands before its children; what does not is ignored, so that the walk ends on any input.
+    # A parent must precede its children. Other parents are ignored, so the loop ends for any input.
     parent = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
     depth = np.zeros(len(host), dtype=np.int16)
     rows, at = np.arange(len(host)), parent
@@ -239,7 +253,7 @@ def stack_depth(trace: Trace) -> Column:
 
 
 def _thread_places(threads: list[Thread]) -> list[tuple[int, int]]:
-    """Of each thread the number of its role, and which one of that role and rank it is."""
+    """Returns for each thread the number of its role, and its index among the threads with the same role and rank."""
     seen: dict[tuple[int, str], int] = {}
     places = []
     for thread in threads:
@@ -250,7 +264,7 @@ def _thread_places(threads: list[Thread]) -> list[tuple[int, int]]:
 
 
 def groups(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:
-    """The rows by the values of the keys, in order of these; the order of rows within a group stays."""
+    """Groups row numbers by the values of the keys. Within a group, rows keep their order."""
     if not len(rows):
         return
     changes = np.zeros(len(rows), dtype=bool)

@@ -1,5 +1,5 @@
-"""The tables of what is worked out of a trace beyond plain figures (traces/analyses/analyse.py): idle time by reason,
-launches, copies, communication, rates by op and shape, modules, the critical path, ranks that came late; and what fills memory.
+"""Makes the tables of analyses (traces/analyses/analyse.py), such as idle time by reason, launches, copies, rates, modules,
+late ranks and memory contents.
 
     analysis_table(scene, "idle").rows[0].values     # ("waiting for data", -12_000, 58_700_000, 58_688_000)
 """
@@ -21,7 +21,9 @@ from tui.view.tables.parts import Head, TableRow, TabTable, Unit, Value
 
 
 class _TableKind(NamedTuple):
-    """A table: what its rows are, their figures, of which the first is compared, and where these come from."""
+    """Defines a table: its row keys, its columns and the function that computes them. The first column is compared between
+    traces.
+    """
 
     head: str
     figures: Sequence[Head]
@@ -30,13 +32,13 @@ class _TableKind(NamedTuple):
 
 
 def analysis_table(scene: Scene, tab: str) -> TabTable:
-    """See the module; `tab` is one of ANALYSES."""
+    """Returns the table of the tab, which must be one of ANALYSES."""
     if tab == "memory":
         return _memory(scene)
     kind = _KINDS[tab]
     if tab == "overlap":
         found = [_overlap(of) for of in _communication(scene)]
-    elif tab == "launches" and scene.comparison is not None:  # whose streams may have other numbers
+    elif tab == "launches" and scene.comparison is not None:  # streams of the two traces may have different numbers
         pairs = paired_launches(scene.comparison.analyses).items()
         found = [{label: _launches(row) for label, both in pairs if (row := both[side]) is not None} for side in range(2)]
     else:
@@ -68,7 +70,7 @@ def _communication(scene: Scene) -> list[Communication | None]:
 
 
 def _overlap(of: Communication | None) -> dict[str, tuple[Value, ...]]:
-    """Per step and rank."""
+    """Returns communication times for each step and rank."""
     whole_ns = 0 if of is None else of.exposed_ns + of.hidden_ns
     if of is None or not whole_ns:
         return {}
@@ -89,7 +91,7 @@ def _number(value: Value) -> float:
 
 
 def _idle(of: Analyses) -> dict[str, tuple[Value, ...]]:
-    """Returns the mean of the devices, per step."""
+    """Returns the mean idle time of all devices, per step."""
     window_ns = sum(idle.window_ns / max(idle.steps, 1) for idle in of.idle.values()) / max(len(of.idle), 1)
     return {
         words: (time_ns, time_ns / window_ns if window_ns else None)
@@ -130,7 +132,7 @@ def _ranks(of: Analyses) -> dict[str, tuple[Value, ...]]:
 
 
 def _memory(scene: Scene) -> TabTable:
-    """Every device of every trace at its own peak."""
+    """Returns the memory contents of each device of each trace, at the peak of that device."""
     rows = []
     for side, trace in enumerate(scene.traces):
         for device in range(len(trace.devices)):

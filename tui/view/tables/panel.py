@@ -1,4 +1,5 @@
-"""The tables beside the lanes: sorted, filtered, copied, saved; choosing a row jumps to its place. table_rows.py makes them."""
+"""The tables beside the lanes: sorted, filtered, copied, saved; choosing a row jumps to its place. tables/rows.py makes the
+rows."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _SORTS = "123456789"
 
 
 class TableGrid(DataTable[Text], inherit_bindings=True):
-    """The table itself. Its arrows to the left and right change the tab; with Shift they scroll."""
+    """The table widget. The left and right arrow keys change the tab, and scroll with Shift."""
 
     BINDINGS = [
         Binding("left", "ask('tab', -1)", "table", key_display="← →"),
@@ -40,7 +41,7 @@ class TableGrid(DataTable[Text], inherit_bindings=True):
 
     @dataclass
     class Asked(Message):
-        """A key was pressed: the requested action and its argument."""
+        """Requests an action after a key press in the table."""
 
         what: str
         number: int
@@ -50,7 +51,7 @@ class TableGrid(DataTable[Text], inherit_bindings=True):
 
 
 class TablePanel(Widget):
-    """The panel. `source` makes the table of a tab when it is first opened, since most never are."""
+    """The table panel. `source` makes the table of a tab when the tab is first opened, because most tabs are never opened."""
 
     DEFAULT_CSS = """
     TablePanel { width: 50%; min-width: 60; display: none; border-left: solid $panel; }
@@ -69,14 +70,10 @@ class TablePanel(Widget):
 
     @dataclass
     class Chosen(Message):
-        """A row was chosen."""
-
         row: TableRow
 
     @dataclass
     class Saving(Message):
-        """Asks to save a table: its name and its text."""
-
         tab: str
         text: str
 
@@ -84,7 +81,7 @@ class TablePanel(Widget):
         super().__init__()
         self.source: Callable[[str], TabTable] | None = None
         self._of: dict[str, TabTable] = {}
-        self._sorted: dict[str, tuple[int, bool]] = {}  # by tab: the column, and whether from the least
+        self._sorted: dict[str, tuple[int, bool]] = {}  # by tab: the sorted column, and whether the order is ascending
         self._shown: list[TableRow] = []
 
     def compose(self) -> ComposeResult:
@@ -110,7 +107,7 @@ class TablePanel(Widget):
         return self.has_class("open")
 
     def forget(self, tab: str | None = None) -> None:
-        """Clears the contents of one tab or of all, because they have changed."""
+        """Clears the contents of one tab, or of all tabs, after a change of the traces."""
         for name in TABS if tab is None else (tab,):
             self._of.pop(name, None)
         if self.is_open and tab in (None, self.tab):
@@ -119,7 +116,7 @@ class TablePanel(Widget):
     def open(self, tab: str | None = None) -> None:
         self.add_class("open")
         if tab is not None and tab != self.tab:
-            self.query_one(Tabs).active = tab  # fills it
+            self.query_one(Tabs).active = tab  # changing the active tab also fills the table
         else:
             self._fill()
         self.rows.focus()
@@ -139,7 +136,6 @@ class TablePanel(Widget):
         return was
 
     def table(self) -> TabTable:
-        """The shown table: all rows that pass the filter, in order."""
         tab = self.tab
         if tab not in self._of:
             assert self.source is not None
@@ -167,14 +163,14 @@ class TablePanel(Widget):
             name = head.name + ((" ▲" if rising else " ▼") if n == column else "")
             side: Literal["left", "right"] = "left" if head.unit is Unit.TEXT else "right"
             texts = [_cell_text(head.unit, row.values[n]) for row in self._shown]
-            # The widget would measure every cell, which takes longer than all else.
+            # The width is given because the widget would otherwise measure every cell, which takes most of the time.
             widget.add_column(Text(name, justify=side), width=max(len(name), *map(len, texts), 1), key=str(n))
             columns.append([Text(text, justify=side) for text in texts])
         widget.add_rows(zip(*columns, strict=True))
         self._say(0 if self._shown else None, table)
 
     def _say(self, at: int | None, table: TabTable | None = None) -> None:
-        """The full name of the row at the cursor, or why there is none."""
+        """Shows the full name of the row at the cursor, or why the table is empty."""
         text = ""
         if at is not None and at < len(self._shown):
             text = self._shown[at].full_name
@@ -183,10 +179,11 @@ class TablePanel(Widget):
         more = len(table.rows) - len(self._shown) if table is not None else 0
         if more:
             text = f"{count_text(more)} more rows are not shown, but copied and saved; {text}"
-        # "void " would stand alone on the first line, for the name behind it is a word too long for the rest of it.
+        # Remove "void ", which would be alone on the first line if the following kernel name is too long for the rest of that
+        # line.
         self.query_one("#name", Static).update(Text(plain(text).removeprefix("void ")))
 
-    # --- what happens to it ---
+    # --- events ---
 
     def on_tabs_tab_activated(self, event: Tabs.TabActivated) -> None:
         event.stop()
@@ -225,7 +222,7 @@ class TablePanel(Widget):
             self.post_message(self.Saving(self.tab, csv_text(self.table())))
 
     def _sort(self, column: int) -> None:
-        """Sorts by a column, largest first; the second time, smallest first. Text columns start in ascending order."""
+        """Sorts by a column, largest first. Sorting again reverses the order. Text columns start in ascending order."""
         columns = self._of[self.tab].columns if self.tab in self._of else ()
         if column < len(columns):
             before = self._sorted.get(self.tab)

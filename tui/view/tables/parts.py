@@ -1,7 +1,7 @@
 """Defines a table: columns of values with units, and rows that lead to a place; as text for the screen and as CSV.
 
-Unit.TIME.text(1_200_000)                  # "1.2 ms"
-csv_text(table)                            # values in the units that the heads tell, and full names
+Unit.TIME.text(1_200_000)                  # "1.2 ms" csv_text(table)                            # values in the units given in
+the headings, and full names
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Value = str | int | float | None
 
 
 class Unit(Enum):
-    """The kind of values in a column: their format, and the unit in a file."""
+    """The kind of values in a column. It determines the format on the screen and the unit in a file."""
 
     TEXT = ""
     COUNT = " "
@@ -60,8 +60,11 @@ class Head(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """`values` go with the columns. What choosing the row goes to: rows named `name` of a `table`, found in trace `side`; the
-    pair of steps of number `step`; or a difference."""
+    """A table row. `values` has one value for each column.
+
+    Choosing the row goes to a difference, to the pair of steps with number `step`, or to rows called `name`. `table` and `side`
+    say in which table and trace these rows are.
+    """
 
     values: tuple[Value, ...]
     name: str = ""
@@ -80,11 +83,11 @@ class TableRow(NamedTuple):
 class TabTable(NamedTuple):
     columns: Sequence[Head]
     rows: list[TableRow]
-    note: str = ""  # what is said instead of rows
+    note: str = ""  # text to show if the table has no rows
 
 
 def csv_text(table: TabTable) -> str:
-    """Returns the table for a spreadsheet: full names, values in the units given in the headings."""
+    """Returns the table as CSV, with full names and with values in the units given in the headings."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     heads, last = [], ""

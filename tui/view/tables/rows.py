@@ -3,7 +3,8 @@
     table = table_of(scene, "kernels")
     table.columns[1], table.rows[0].values     # Head("change", Unit.CHANGE), ("volta_sgemm_nn", 1200, ...): values, not texts
 
-Times of kernels and ops are per step, over the steps that both traces have, without warm-up; of one trace they are of all.
+With two traces, times of kernels and ops are means over the steps in both traces, without warm-up. With one trace, they are
+totals.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def table_of(
     axis: Axis | None = None,
     range_ns: tuple[int, int] | None = None,
 ) -> TabTable:
-    """The whole table. `found` are the differences; of "range" the axis and the stretch on it are needed."""
+    """Returns the table of a tab. `found` has the differences. The tab "range" also needs the axis and the selected range."""
     if not scene.has_figures:
         return TabTable([Head("")], [], "working out the figures ...")
     if tab == "range":
@@ -68,7 +69,7 @@ def _differences(scene: Scene, found: Sequence[Difference]) -> TabTable:
 
 
 def compared_totals(scene: Scene, of: Callable[[Trace, Column], dict[str, Totals]]) -> list[dict[str, Totals]]:
-    """Of one trace the totals of all, of two each side's per step that is compared."""
+    """Returns totals by name for each trace. With two traces, the totals are per compared step."""
     pairs, two = compared_pairs(scene), len(scene.traces) == 2
     steps = [[scene.step_pairs[n][side] for n in pairs] if two and scene.step_pairs else [] for side in range(2)]
     return [of(trace, step_weights(trace, own)) for trace, own in zip(scene.traces, steps, strict=False)]
@@ -107,7 +108,7 @@ def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: 
 
 
 def _phases(scene: Scene) -> TabTable:
-    words = (("host", ""), ("between events", "device_"), ("GPU busy", "busy_"))  # and what the figures' names begin with
+    words = (("host", ""), ("between events", "device_"), ("GPU busy", "busy_"))  # labels, and prefixes of figure names
     if scene.comparison is None:
         assert scene.summary is not None
         heads = [Head("phase"), *(Head(word, Unit.TIME) for word, _ in words)]

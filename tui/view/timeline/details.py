@@ -42,12 +42,14 @@ _ENDINGS = {
     Ending.UNSEEN: "not seen: the time is at most that of the call which began it",
 }
 _LABEL = 12
-_HEAD = 280  # characters of a name before the facts; a longer name is repeated in full after them
-_FRAMES = 8  # innermost frames of a call stack to show
+_HEAD = 280  # characters of a name before the facts, a longer name is repeated in full below
+_FRAMES = 8  # maximum number of innermost frames of a call stack
 
 
 def details(scene: Scene, span: Span, by: Alignment, at_ns: int) -> list[str]:
-    """Returns the lines. `at_ns` is the position on the axis; of several counterparts, the closest to it is shown."""
+    """Returns the lines. `at_ns` is a position on the axis. If a span has several counterparts, the closest one to `at_ns` is
+    shown.
+    """
     trace = scene.traces[span.side]
     duration_ns = duration_of(scene, span)
     name = plain(name_of(scene, span))
@@ -111,7 +113,6 @@ def _of_device(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]
 
 
 def _launch_config(text: str) -> list[str]:
-    """Returns lines for grid, block and the other launch parameters of a kernel."""
     try:
         args = config_args(text)
     except ValueError:
@@ -127,7 +128,7 @@ def _launch_config(text: str) -> list[str]:
 
 
 def _rate(scene: Scene, side: int, op: int) -> list[str]:
-    """Returns the achieved rate of an op at its shapes, and its share of the GPU's peak."""
+    """Returns the rate that an op achieves at its shapes, and that rate's share of the GPU's peak."""
     trace = scene.traces[side]
     kind, shapes = canonical_op(trace.strings[int(trace.host.name[op])]), trace.strings[int(trace.host.shapes[op])]
     row = scene.rates[side].get((kind, compared_text(kind, shapes)))
@@ -144,7 +145,7 @@ def _rate(scene: Scene, side: int, op: int) -> list[str]:
 
 
 def _place(trace: Trace, number: int) -> list[str]:
-    """Returns the modules and Python frames around a host span."""
+    """Returns the modules and the Python frames around a host span."""
     modules, stack = modules_and_stack(trace, number)
     lines = [_fact("module", plain(" > ".join(modules)))] if modules else []
     return lines + [_fact("called from" if not n else "", plain(frame)) for n, frame in enumerate(stack[:_FRAMES])]

@@ -40,18 +40,15 @@ T = TypeVar("T")
 
 
 class Drawing:
-    """Draws frames and caches the parts of the last one."""
-
     def __init__(self) -> None:
         self._of: tuple[object, ...] | None = None
         self._parts: dict[tuple[object, ...], object] = {}
 
     def frame(self, window: Window) -> list[tuple[WindowLine, CellRow]]:
-        """Returns the lines in view."""
         return [(window.rows.lines[n], self.line(window, window.rows.lines[n])) for n in window.visible]
 
     def _look_again(self, window: Window) -> None:
-        """Clears cached parts of another time range or scene."""
+        """Clears cached results for another time range or scene."""
         of = (window.scene, window.alignment, window.start_ns, window.ns_per_column, window.columns)
         if self._of is None or of[0] is not self._of[0] or of[1:] != self._of[1:]:
             self._of, self._parts = of, {}
@@ -84,7 +81,7 @@ class Drawing:
         )[line.level]
 
     def _phase_kinds(self, window: Window, row: SceneRow, side: int) -> Column | None:
-        """Returns the longest phase in each column, for the row's rank; None without phases."""
+        """Returns the longest phase in each column for the rank of the row. Returns None if the trace has no phases."""
         wanted = TrackKey(TrackKind.PHASES, row.key.rank)
         number = next((n for n, other in enumerate(window.scene.rows) if other.key == wanted), None)
         found = None if number is None else self.busy(window, number, side)
@@ -93,7 +90,8 @@ class Drawing:
         return np.where(found.total_ns > 0, dominant(found), np.uint16(Category.MEMORY))
 
     def busy(self, window: Window, row: int, side: int) -> Busy | None:
-        """Returns the contents of each column of a row and side; None for a curve or a missing side."""
+        """Returns the contents of each column of a row for one trace. Returns None for a curve, and if the trace lacks the row.
+        """
         if (lane := window.scene.rows[row].lane(side)) is None:
             return None
         self._look_again(window)
@@ -127,13 +125,13 @@ class Drawing:
 
 
 def label_of(window: Window, line: WindowLine, width: int) -> str:
-    """Returns the label left of a line: the row's name on its first line, then the trace."""
+    """Returns the label at the left of a line: the row's name on the first line of the row, then the trace's name."""
     scene = window.scene
     row = scene.rows[line.row]
     if line.head:
         label = _folded_mark(window, row) + row.label
         if row.kind == TrackKind.HOST and None in row.tracks:
-            label += f" {scene.words[line.part.value]}"  # the only line of its row, or one beside an empty one
+            label += f" {scene.words[line.part.value]}"  # the row has only this line, or the other trace's line is empty
         return _fitted(label, width)
     if line.level:
         return _scale(scene, line, width).rjust(width) if row.is_curve else " " * width
@@ -141,7 +139,6 @@ def label_of(window: Window, line: WindowLine, width: int) -> str:
 
 
 def _folded_mark(window: Window, row: SceneRow) -> str:
-    """Returns "▸ " for a folded group of rows, "▪ " for a pinned row."""
     if row.key in window.rows.pinned:
         return "▪ "
     thread = Fold("thread", row.key.rank, row.key.place)
@@ -150,7 +147,7 @@ def _folded_mark(window: Window, row: SceneRow) -> str:
 
 
 def _scale(scene: Scene, line: WindowLine, width: int) -> str:
-    """Returns the value of the top of a curve, shown beside its second line."""
+    """Returns the value at the top of a curve, which is shown beside the curve's second line."""
     if line.level > 1:
         return ""
     top = size_text(scene.top_bytes(line.row))

@@ -1,4 +1,4 @@
-"""The first lines of the app: same program or not, step times and error, busy share, memory peak, matched share.
+"""Makes the first lines of the app: the verdict, step times and error, busy share, memory peak and matched share.
 
     headline(scene, width=80)   # [Said("Same program, PASS: ...", "good"), ...]
 
@@ -29,7 +29,7 @@ from tui.figures import (
 from tui.text.diff import verdict_sentences
 from tui.view.scene.scene import Scene
 
-LINES = 4  # at most
+LINES = 4  # maximum number of lines
 _FEW_DEVICES = 4
 T = TypeVar("T", int, float)
 
@@ -54,7 +54,7 @@ def headline(scene: Scene, width: int) -> list[Said]:
 
 
 def _verdict(of: Comparison) -> Said:
-    """Returns the verdict of `trace diff` and its reason."""
+    """Returns the verdict of `trace diff` and the reason for the verdict."""
     (said, style), *_ = verdict_sentences(of)
     said = said.rstrip(".")
     if of.verdict.same is None:

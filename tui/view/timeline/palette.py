@@ -4,8 +4,8 @@
     styles[Category.MATRIX]           # a part of a column
     styles[Category.MATRIX | NAMED]   # a letter of a name, on the category's colour
 
-Red and blue are kept for differences. All other colours are far enough from these and from each other to be told apart, which a
-test measures. What colours say, glyphs and signs say too.
+Red and blue are reserved for differences. A test checks that all colours are far enough apart to be distinguished. Glyphs and
+signs repeat the information that colours carry.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from rich.style import Style
 from tui.view.scene.categories import Category
 from tui.view.scene.cells import BEHIND, HANGING, LIT, NAMED, Sign
 
-# Colours for a light and for a dark background.
 _COLOURS = {
     Category.LOADER: ("#7d470a", "#9e7a18"),
     Category.H2D: ("#3a91c0", "#16d7e3"),
@@ -42,8 +41,6 @@ _COLOURS = {
 
 
 class Palette:
-    """All colours of one theme."""
-
     def __init__(self, dark: bool) -> None:
         self.dark = dark
         self.colours = {category: both[dark] for category, both in _COLOURS.items()}
@@ -84,7 +81,7 @@ class Palette:
 
 
 def contrast(one: str, other: str) -> float:
-    """Returns the contrast of two colours, 1 to 21. From 4.5, text is easy to read (WCAG 2.1, 1.4.3)."""
+    """Returns the contrast ratio of two colours, from 1 to 21. Text is easy to read from 4.5 upwards (WCAG 2.1, 1.4.3)."""
     darker, lighter = sorted(map(_luminance, (one, other)))
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -96,7 +93,7 @@ def _luminance(colour: str) -> float:
 
 
 class _Styles(dict[int, Style]):
-    """Styles by paint, created on first use."""
+    """Creates the style of each paint at its first use."""
 
     def __init__(self, palette: Palette) -> None:
         super().__init__()

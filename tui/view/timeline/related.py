@@ -1,4 +1,5 @@
-"""Finds spans related to a span: its launcher, the work it launched, its backward pass, the next with its name.
+"""Finds spans that are related to a span: its launcher, the work it launched, its backward pass, and the next span with its
+name.
 
 launcher(scene, kernel)              # the op that launched it
 launched(scene, op)                  # the first kernel that it launched
@@ -23,7 +24,7 @@ _DEEPEST = 10_000
 
 
 def launcher(scene: Scene, span: Span) -> Span | None:
-    """Returns the op (or call) that launched device work; for a host span, the enclosing one."""
+    """Returns the op or runtime call that launched device work. For a host span, returns the enclosing span."""
     trace = scene.traces[span.side]
     if span.table == "host":
         row = int(trace.host.parent[span.number])
@@ -36,7 +37,7 @@ def launcher(scene: Scene, span: Span) -> Span | None:
 
 
 def launched(scene: Scene, span: Span) -> Span | None:
-    """Returns the first device work launched by a host span or by a span inside it."""
+    """Returns the first device work that was launched by a host span or by a span inside it."""
     if span.table != "host":
         return None
     rows = launched_rows(scene.traces[span.side], span.number)
@@ -44,9 +45,9 @@ def launched(scene: Scene, span: Span) -> Span | None:
 
 
 def launched_rows(trace: Trace, number: int) -> Column:
-    """Returns the rows of device spans launched by a host span, by start time."""
+    """Returns the rows of device spans launched by a host span, ordered by start time."""
     host = trace.host
-    own = np.flatnonzero(host.thread == host.thread[number])  # by start time: nested spans follow
+    own = np.flatnonzero(host.thread == host.thread[number])  # rows are ordered by start time, so nested spans follow
     behind = own[0] + np.searchsorted(host.start_ns[own], int(host.end_ns[number]), side="left") if len(own) else number
     launch = trace.device.launch
     rows = np.flatnonzero((launch >= number) & (launch < max(int(behind), number + 1)))
@@ -54,7 +55,9 @@ def launched_rows(trace: Trace, number: int) -> Column:
 
 
 def backward(scene: Scene, span: Span) -> Span | None:
-    """Returns the backward op of a forward op or the reverse, by autograd's sequence numbers; for a kernel, a kernel."""
+    """Returns the backward op of a forward op, or the reverse, using autograd's sequence numbers. For a kernel, returns a
+    kernel.
+    """
     trace = scene.traces[span.side]
     start = launcher(scene, span) if span.table == "device" else span
     if start is None or start.table != "host":
@@ -68,7 +71,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
     others = np.flatnonzero(same & (is_backward if not is_backward[row] else ~is_backward))
     ranks = np.array([thread.rank for thread in trace.threads])
     others = others[ranks[host.thread[others]] == ranks[host.thread[row]]]
-    # Some recordings restart the numbers in every step, so take the closest in time in the right direction.
+    # Some recordings restart the sequence numbers in every step. So the op closest in time in the right direction is taken.
     ahead = host.start_ns[others] - host.start_ns[row] if not is_backward[row] else host.start_ns[row] - host.start_ns[others]
     others, ahead = others[ahead > 0], ahead[ahead > 0]
     if not len(others):
@@ -78,7 +81,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
 
 
 def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
-    """Returns the modules around a host span, outermost first, and its Python frames, innermost first."""
+    """Returns the modules around a host span, outermost first, and the Python frames, innermost first."""
     host, modules, frames = trace.host, list[str](), list[str]()
     stack = trace.strings[int(host.stack[number])]
     for row in _outward(host, number):
@@ -91,7 +94,7 @@ def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
 
 
 def _outward(host: HostSpans, row: int) -> Iterator[int]:
-    """Yields a host span, then its enclosing spans, innermost first."""
+    """Yields a host span and then its enclosing spans, innermost first."""
     for _ in range(_DEEPEST):
         if row == NONE:
             return
@@ -100,8 +103,11 @@ def _outward(host: HostSpans, row: int) -> Iterator[int]:
 
 
 def place_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, int] | None:
-    """The next (`by` 1) or previous (-1) of a span's name on the axis, where it is, and which of how many it is; behind the
-    last comes the first again."""
+    """Finds the next (`by` 1) or previous (-1) span with the same name, its axis position, its index, and the number of such
+    spans.
+
+    After the last span, the search continues with the first.
+    """
     spans = getattr(window.scene.traces[span.side], span.table)
     if span.table == "batches":
         return None
@@ -111,7 +117,9 @@ def place_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, in
 def next_named(
     window: Window, side: int, table: str, name: int, by: int, after: int = NONE
 ) -> tuple[Span, int, int, int] | None:
-    """See `place_among`: of a name, seen from a row of the table, or from the cursor where that is not shown."""
+    """Finds a span with a given name like `place_among`. The search starts at a table row, or at the cursor if that row is not
+    shown.
+    """
     spans = getattr(window.scene.traces[side], table)
     rows = np.flatnonzero(spans.name == name)
     places, which = window.axis.sides[side].every_place(spans.start_ns[rows])

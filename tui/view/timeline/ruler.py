@@ -3,8 +3,8 @@
     steps_line(window, marks)   # "│step 5              │step 6        "
     times_line(window, marks)   # "╷0 ms     ╷50 ms     ╷0 ms     ╷50 ms"
 
-Times are those of one trace, the first where it has the step: since the beginning of the step they are in, as everywhere in the
-app. Where steps are too narrow for that, they are since the first step. `time_words` says which.
+The ruler shows times of the first trace, or of the second trace where the first lacks the step. Times count from the start of
+the current step. If steps are too narrow, times count from the first step. `time_words` names the trace and the origin.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tui.view.scene.alignment import Alignment
 from tui.view.scene.scene import Scene
 from tui.view.timeline.window import Window
 
-_TICK_COLUMNS = 14  # minimum distance between two labels
+_TICK_COLUMNS = 14  # minimum number of columns between two labels
 _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))
 Marks = list[tuple[int, str, int]]
 
 
 def step_places(scene: Scene, by: Alignment) -> Marks:
-    """Where each step begins on the axis, what it is called, and its place among `scene.step_pairs`.
+    """Returns each step's position on the axis, its label, and its index in `scene.step_pairs`.
 
-    By wall time the two traces' steps lie anywhere, so only those of the first trace are marked.
+    With alignment by wall time, steps of two traces do not line up, so only the first trace's steps are marked.
     """
     sides, steps = scene.axis(by).sides, [trace.steps for trace in scene.traces]
     found: Marks = []
@@ -46,7 +46,7 @@ def step_places(scene: Scene, by: Alignment) -> Marks:
 
 
 def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
-    """Returns "5", or "5/0" if the two traces number the step differently."""
+    """Returns the label of a pair of steps: "5", or "5/0" if the two traces number the step differently."""
     pair = scene.step_pairs[number]
     numbers = [str(trace.steps.number[row]) for trace, row in zip(scene.traces, pair, strict=False) if row != NONE]
     if by is Alignment.WALL:
@@ -55,8 +55,11 @@ def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
 
 
 def when(scene: Scene, side: int, time_ns: int, step: int) -> str:
-    """A time of one side as the app says it everywhere, "+94.8 ms in step 5"; `step` is the row of its step, or NONE. Of ranks
-    other than the one whose steps the ruler shows, the step's rank is told: each begins it at its own time."""
+    """Formats a time, such as "+94.8 ms in step 5". `step` is the row of the step, or NONE.
+
+    The step's rank is added if it differs from the rank that the ruler shows, because each rank begins the step at its own
+    time.
+    """
     steps = scene.traces[side].steps
     first = next((pair[side] for pair in scene.step_pairs if pair[side] != NONE), NONE)
     if step != NONE:
@@ -73,13 +76,13 @@ def _since(time_ns: int) -> str:
 
 
 def pair_at(marks: Marks, place_ns: int) -> int:
-    """Returns the pair of steps at a position on the axis, NONE before the first."""
+    """Returns the pair of steps at a position on the axis, or NONE before the first step."""
     before = bisect_right(marks, place_ns, key=lambda mark: mark[0])
     return marks[before - 1][2] if before else NONE
 
 
 def steps_line(window: Window, marks: Marks) -> str:
-    """Returns a line with a mark and number at each step start in view; with little room, only at every n-th step."""
+    """Returns a line with a mark and a number at each step start in view. If space is short, only every n-th step is marked."""
     text = [" "] * window.columns
     places = np.array([place for place, _, _ in marks], dtype=np.int64)
     columns = np.searchsorted(window.edges_ns, places, side="right") - 1
@@ -100,7 +103,7 @@ def steps_line(window: Window, marks: Marks) -> str:
 
 
 def time_words(window: Window, marks: Marks, width: int) -> str:
-    """Returns which trace's times the second line shows, and their origin."""
+    """Returns which trace's times the second line shows, and where these times start at 0."""
     word = window.scene.words[_side(window, marks)]
     if not marks:
         return f"{word} time".strip()[:width]
@@ -123,19 +126,18 @@ def times_line(window: Window, marks: Marks) -> str:
 
 
 def _side(window: Window, marks: Marks) -> int:
-    """Returns the trace whose times the ruler shows: the first, unless it has no steps in view."""
+    """Returns the trace whose times the ruler shows: the first trace, unless it has no steps in view."""
     pairs = window.scene.step_pairs
     return 0 if not marks or pairs[marks[0][2]][0] != NONE else 1
 
 
 def _wide(window: Window, marks: Marks) -> bool:
-    """Whether the steps in view are wide enough for ticks inside them."""
+    """Returns whether the steps in view are wide enough for ticks inside them."""
     seen = [place for place, _, _ in marks if window.start_ns <= place < window.end_ns]
     return len(seen) * _TICK_COLUMNS <= window.columns
 
 
 def _ticks(window: Window, marks: Marks, every_ns: int) -> list[tuple[int, str]]:
-    """Returns the positions in view and their labels."""
     scene, axis = window.scene, window.axis
     side = _side(window, marks)
     of, steps = axis.sides[side], scene.traces[side].steps
@@ -174,7 +176,7 @@ def round_ns(least_ns: float) -> int:
 
 
 def tick_text(at_ns: int, every_ns: int) -> str:
-    """Returns a time in a unit that suits the tick distance: "150 ms", "1.02 s"."""
+    """Formats a time in a unit that suits the distance between ticks: "150 ms", "1.02 s"."""
     unit_ns, unit = next((u for u in _UNITS if max(abs(at_ns), every_ns) >= u[0]), _UNITS[-1])
     decimals = 0
     while every_ns * 10**decimals < unit_ns:

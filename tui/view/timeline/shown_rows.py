@@ -1,4 +1,4 @@
-"""Decides which rows of a scene are shown, their order, and the number of lines of each.
+"""Decides which rows of a scene are shown, the order of rows, and the number of lines of each row.
 
     rows = ShownRows(scene, height=30)
     rows.shown                # (0, 1, 4): rows of the scene, from top to bottom
@@ -15,7 +15,7 @@ from functools import cached_property
 from tui.view.scene.scene import Scene, SceneRow
 from tui.view.scene.tracks import Fold, TrackKey, TrackKind
 
-_LEAST_LINES = {TrackKind.MEMORY: 2}  # per row and side; other rows have 1
+_LEAST_LINES = {TrackKind.MEMORY: 2}  # minimum lines per row and trace, other kinds of rows have 1
 _MOST_LINES = dict.fromkeys(TrackKind, 2) | {TrackKind.GPU: 12, TrackKind.MEMORY: 8, TrackKind.PHASES: 4}
 # The order in which kinds of rows get the remaining lines.
 _ORDER = """
@@ -23,7 +23,7 @@ GPU MEMORY GPU PHASES GPU MEMORY HOST GPU LOADER COLLECTIVES PARTS
 GPU PHASES GPU MEMORY GPU GPU MEMORY GPU PHASES GPU MEMORY GPU MEMORY
 """
 _GROWING = tuple(TrackKind[name] for name in _ORDER.split())
-_FEW_RANKS = 2  # with more ranks, all but the first start folded
+_FEW_RANKS = 2  # with more ranks, all ranks except the first start folded
 _FEW_STREAMS = 4
 
 
@@ -35,16 +35,18 @@ class LinePart(Enum):
 
 @dataclass(frozen=True)
 class WindowLine:
-    """A line of the picture: the row of the scene, the part of that row, and the line within the part, from the top."""
+    """A line of the picture, given by the row of the scene, the part of the row, and the line number within the part."""
 
     row: int
     part: LinePart
     level: int = 0
-    head: bool = False  # the first line of its row: it carries the label
+    head: bool = False  # the first line of a row, which has the label
 
 
 class ShownRows:
-    """`height` is the number of lines in sight. `wanted` hides rows whose labels do not contain it."""
+    """Holds the visible rows. `height` is the number of visible lines. Rows are hidden if their label does not contain
+    `wanted`.
+    """
 
     def __init__(self, scene: Scene, height: int) -> None:
         self.scene = scene
@@ -54,13 +56,13 @@ class ShownRows:
         self.folded: set[Fold] = set()
         self.pinned: list[TrackKey] = []
         self.wanted = ""
-        self._places: dict[TrackKey, int] = {}  # of rows that were moved
+        self._places: dict[TrackKey, int] = {}  # positions of rows that the user moved
         self._foldable: set[Fold] = set()
         self._fold_new()
 
     @cached_property
     def shown(self) -> tuple[int, ...]:
-        """The shown rows of the scene from top to bottom, pinned rows first."""
+        """Returns the shown rows of the scene from top to bottom. Pinned rows come first."""
         found = []
         for number, row in enumerate(self.scene.rows):
             off = (row.kind == TrackKind.MEMORY and not self.memory) or (row.kind == TrackKind.HOST and not self.host)
@@ -74,7 +76,7 @@ class ShownRows:
 
     @cached_property
     def lines(self) -> tuple[WindowLine, ...]:
-        """The lines of the picture from top to bottom, also those outside the window's height."""
+        """Returns the lines of the picture from top to bottom, including lines outside the window's height."""
         found: list[WindowLine] = []
         for number in self.shown:
             here = [
@@ -89,13 +91,15 @@ class ShownRows:
         sides = [LinePart.FIRST] if len(self.scene.traces) == 1 else [LinePart.FIRST, LinePart.SECOND]
         if self.swapped:
             sides.reverse()
-        if row.kind == TrackKind.HOST:  # no differences: a replay lacks some recorded calls
+        if row.kind == TrackKind.HOST:  # no line of differences, because a replay lacks some recorded calls
             return [part for part in sides if row.tracks[part.value] is not None]
         return sides if len(sides) == 1 else [*sides, LinePart.DIFFERENCE]
 
     @cached_property
     def heights(self) -> dict[int, int]:
-        """Lines per side of each shown row: more if the window has room for all rows of that kind."""
+        """Returns the number of lines per trace of each shown row. If the window has room, rows of the same kind all get more
+        lines.
+        """
         sides = {row: sum(part is not LinePart.DIFFERENCE for part in self._parts(self.scene.rows[row])) for row in self.shown}
         kinds = {row: self.scene.rows[row].kind for row in sides}
         heights = {row: _LEAST_LINES.get(kind, 1) for row, kind in kinds.items()}
@@ -112,25 +116,24 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """The number of lines that stay at the top while scrolling; 0 if they would fill the window."""
+        """Returns the number of lines that stay at the top while scrolling. Returns 0 if they exceed half the window."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
-    # --- what is changed ---
+    # --- changes ---
 
     def show(self, scene: Scene) -> None:
-        """Shows the rows of a scene with more data."""
         self.scene = scene
         self._fold_new()
         self.forget()
 
     def forget(self) -> None:
-        """Clears cached rows after a change."""
+        """Clears the cached rows after a change."""
         for worked_out in ("shown", "heights", "lines"):
             self.__dict__.pop(worked_out, None)
 
     def toggle(self, what: str) -> None:
-        """Turns "mirrored", "swapped", "memory" or "host" on or off."""
+        """Toggles one display option: "mirrored", "swapped", "memory" or "host"."""
         setattr(self, what, not getattr(self, what))
         self.forget()
 
@@ -139,23 +142,23 @@ class ShownRows:
         self.forget()
 
     def fold_of(self, row: SceneRow, what: tuple[str, ...]) -> Fold | None:
-        """Returns the fold of a kind in `what` that contains this row or is shown as it; None without one."""
+        """Returns the fold that contains this row, or that this row represents. The fold's kind must be in `what`. Returns None
+        if there is none.
+        """
         own = (Fold("thread", row.key.rank, row.key.place),) if row.kind is TrackKind.HOST else ()
         choices = [fold for fold in (row.stands_for, *own, *row.folds) if fold in self._foldable and fold.what in what]
         return choices[0] if choices else None
 
     def fold(self, fold: Fold) -> None:
-        """Folds or unfolds it."""
         self.folded ^= {fold}
         self.forget()
 
     def pin(self, key: TrackKey) -> None:
-        """Pins a row to the top, or unpins it."""
         (self.pinned.remove if key in self.pinned else self.pinned.append)(key)
         self.forget()
 
     def move(self, row: int, by: int) -> None:
-        """Swaps a row with the one above (-1) or below (1), unless only one of the two is pinned."""
+        """Swaps a row with its neighbour above (-1) or below (1). Pinned rows only swap with pinned rows."""
         keys = [self.scene.rows[number].key for number in self.shown]
         at = self.shown.index(row)
         if not 0 <= at + by < len(keys) or (keys[at] in self.pinned) != (keys[at + by] in self.pinned):
@@ -165,7 +168,6 @@ class ShownRows:
         self.forget()
 
     def reveal(self, row: int) -> None:
-        """Unhides a row."""
         of = self.scene.rows[row]
         hidden = row not in self.shown
         self.host |= of.kind == TrackKind.HOST
@@ -176,7 +178,7 @@ class ShownRows:
             self.forget()
 
     def instead_of(self, row: int, fold: Fold | None) -> int:
-        """Returns the row if it is shown, otherwise the folded row that is shown in its place."""
+        """Returns the row if it is shown. Otherwise returns the folded row that replaces it."""
         if fold is None or row in self.shown:
             return row
         key = self.scene.rows[row].key
@@ -185,7 +187,7 @@ class ShownRows:
         return next(iter(same or thread), row)
 
     def _fold_new(self) -> None:
-        """Folds new rows if there are many: stacks, devices with many streams, all but the first of many ranks."""
+        """Folds new rows if there are many: host stacks, devices with many streams, and all ranks except the first."""
         hiding = [fold for row in self.scene.rows for fold in row.folds]
         standing = {row.stands_for for row in self.scene.rows}
         found = {fold for fold in hiding if fold.what == "thread" or fold in standing}

@@ -3,9 +3,9 @@
     span = under(window)                      # Span(side=0, row=1, place=812, table="device", number=812)
     counterpart(scene, span, by, at_ns)       # the same call in the other trace, or None
 
-The counterpart of a kernel is that of traces/comparison/counterparts.py. Of anything else it is the span of the same 0-based
-index among those of its name in the step that lies over this one. Ops go by their canonical names, and one within another of
-the same (aten::cudnn_convolution in aten::conv2d) is not counted: its counterpart is that of the outer one.
+The counterparts of kernels come from traces/comparison/counterparts.py. Any other span is matched by its name and its index
+among the spans of that name in the aligned step. Ops are compared by canonical name. Nested ops with the same canonical name
+(aten::cudnn_convolution in aten::conv2d) share the counterpart of the outer op.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tui.view.timeline.window import Window
 
 @dataclass(frozen=True)
 class Span:
-    """A row of a trace's table. `row` is the scene's row that shows it, `place` its index in that row's lane."""
+    """A row of a trace table, as shown in the scene. `row` is the scene's row, and `place` is the index in that row's lane."""
 
     side: int
     row: int
@@ -36,14 +36,14 @@ class Span:
 
 
 def _cursor(window: Window) -> tuple[int, int, Lane] | None:
-    """Returns side, row and lane of the cursor's line; None if it has no spans."""
+    """Returns the side, row and lane at the cursor. Returns None if the cursor's line has no spans."""
     line, side = window.cursor_line, window.cursor_side
     lane = window.scene.rows[line.row].lane(side) if line is not None else None
     return (side, line.row, lane) if line is not None and lane is not None and len(lane) else None
 
 
 def under(window: Window) -> Span | None:
-    """Returns the span at the middle of the cursor's column, else the closest in the column, else None."""
+    """Returns the span at the middle of the cursor's column, or else the closest span in that column."""
     if (at := _cursor(window)) is None:
         return None
     side, row, lane = at
@@ -63,7 +63,7 @@ def under(window: Window) -> Span | None:
 
 
 def neighbour(window: Window, span: Span | None, by: int) -> Span | None:
-    """Returns the next (`by` 1) or previous (-1) span of the cursor's line; None at its end."""
+    """Returns the next (`by` 1) or previous (-1) span of the cursor's line, or None at the end of the line."""
     if (at := _cursor(window)) is None:
         return None
     side, row, lane = at
@@ -83,7 +83,7 @@ def _span(scene: Scene, side: int, row: int, place: int) -> Span:
 
 
 def find_span(scene: Scene, side: int, table: str, number: int) -> Span | None:
-    """Returns the span for a row of a table; None if the scene does not show it."""
+    """Returns the span for a row of a trace table, or None if the scene does not show that row."""
     for row, of in enumerate(scene.rows):
         track = of.tracks[side]
         if of.stands_for is None and track is not None and track.table == table and isinstance(track.lane, Lane):
@@ -94,7 +94,6 @@ def find_span(scene: Scene, side: int, table: str, number: int) -> Span | None:
 
 
 def name_of(scene: Scene, span: Span) -> str:
-    """Returns the full name."""
     if span.table == "batches":
         return scene.rows[span.row].label
     trace = scene.traces[span.side]
@@ -110,19 +109,23 @@ def duration_of(scene: Scene, span: Span) -> int:
 
 
 def place_of(window: Window, span: Span, near_ns: int | None = None) -> int | None:
-    """Returns the start of a span on the axis, closest to `near_ns` or the cursor; None if it is not shown."""
+    """Returns the axis position of a span's start, closest to `near_ns` or to the cursor. Returns None if the span is not
+    shown.
+    """
     near_ns = window.cursor_ns if near_ns is None else near_ns
     return window.axis.sides[span.side].place(start_of(window.scene, span), near_ns)
 
 
 def step_of(scene: Scene, span: Span) -> int:
-    """Returns the row of the step in which a span started (device work: was launched); NONE outside steps."""
+    """Returns the step in which a host span started or device work was launched. Returns NONE outside steps."""
     trace = scene.traces[span.side]
     return int(_steps_of(trace, span.table, np.array([span.number]))[0])
 
 
 def counterpart(scene: Scene, span: Span, by: Alignment, near_ns: int) -> Span | None:
-    """Returns the counterpart in the other trace; if several steps align with this one, in the closest to `near_ns`."""
+    """Returns the counterpart of a span in the other trace. If several steps are aligned with this step, the one closest to
+    `near_ns` counts.
+    """
     if len(scene.traces) < 2:
         return None
     step, other = step_of(scene, span), 1 - span.side
@@ -132,7 +135,7 @@ def counterpart(scene: Scene, span: Span, by: Alignment, near_ns: int) -> Span |
     if step == NONE or not over:
         return None
     ours, theirs = scene.traces[span.side], scene.traces[other]
-    if len(over) > 1:  # the axis position decides between the replayed steps
+    if len(over) > 1:  # the axis position selects one of several replayed steps
         shown_ns = int(scene.axis(by).sides[other].times([near_ns])[0])
         begin, end = theirs.steps.start_ns, theirs.steps.end_ns
         over.sort(key=lambda row: max(int(begin[row]) - shown_ns, shown_ns - int(end[row]), 0))
@@ -158,7 +161,7 @@ def _kernels_counterpart(scene: Scene, found: Counterparts, span: Span, by: Alig
 
 
 def _alike(trace: Trace, table: str, step: int, text: str) -> Column:
-    """Returns the rows of a step with a name, by time."""
+    """Returns the rows of a step that have a given name, in order of time."""
     spans = getattr(trace, table)
     if table == "batches":
         rows = np.arange(len(spans))
@@ -175,7 +178,7 @@ def _alike(trace: Trace, table: str, step: int, text: str) -> Column:
 
 
 def _outermost(trace: Trace, rows: Column) -> Column:
-    """Returns the host rows (sorted by thread and start) that are not inside another of them."""
+    """Returns the host rows that are not inside another of these rows. The input is sorted by thread and start."""
     thread, end_ns = trace.host.thread, trace.host.end_ns
     kept: list[int] = []
     for row in rows.tolist():
@@ -185,7 +188,7 @@ def _outermost(trace: Trace, rows: Column) -> Column:
 
 
 def _outermost_around(trace: Trace, span: Span, among: Column) -> int:
-    """Returns the row of `among` that is or contains the span; the span's own number if there is none."""
+    """Returns the row of `among` that is or contains the span. Returns the span's own number if there is none."""
     if span.table != "host":
         return span.number
     host, row = trace.host, span.number
@@ -195,7 +198,6 @@ def _outermost_around(trace: Trace, span: Span, among: Column) -> int:
 
 
 def _steps_of(trace: Trace, table: str, rows: Column) -> Column:
-    """Returns the step of each row."""
     if table == "phases":
         return np.asarray(trace.phases.step[rows])
     if table == "device":

@@ -1,4 +1,4 @@
-"""The lines below the lanes: what is under the cursor, and the legend of the colours in view."""
+"""Makes the lines below the lanes: the event under the cursor, and the legend of the colours in view."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from tui.view.timeline.ruler import Marks, pair_at, when
 from tui.view.timeline.spans import Span, duration_of, name_of, start_of, step_of
 from tui.view.timeline.window import Window
 
-_LEGEND_COLUMNS = (140, 200)  # what a legend of one trace and of two takes at most, of what traces hold
+_LEGEND_COLUMNS = (140, 200)  # maximum total columns of a legend for one trace and for two traces
 
 
 def status(window: Window, drawing: Drawing, marks: Marks, span: Span | None, partner: Span | None = None) -> str:
-    """The selected span and its counterpart, else the row, the time in each trace, and how busy the cursor's column is."""
+    """Describes the selected span and its counterpart. Without a selection, describes the row, the times and the load of the
+    cursor's column.
+    """
     line = window.cursor_line
     if line is None:
         return "nothing to show"
@@ -49,7 +51,7 @@ def _span_text(scene: Scene, span: Span) -> str:
 
 
 def _times(window: Window, marks: Marks) -> list[str]:
-    """The cursor's time in each trace that has one there."""
+    """Returns the time at the cursor for each trace that has data there."""
     scene, found = window.scene, []
     pair = pair_at(marks, window.cursor_ns)
     for side, word in enumerate(scene.words):
@@ -79,7 +81,7 @@ def _column(window: Window, drawing: Drawing, row: int, column: int) -> str:
 
 
 def range_text(window: Window) -> str:
-    """What the selected stretch holds, in short."""
+    """Summarizes the selected range."""
     if window.range_ns is None:
         return ""
     begin, end = sorted(window.range_ns)
@@ -97,7 +99,7 @@ def range_text(window: Window) -> str:
 
 
 def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Text:
-    """The kinds of work in sight, and of two traces the signs: always on as many lines as all of them could need."""
+    """Returns the legend of the kinds of work in view, and of the signs for two traces. The number of lines is constant."""
     seen: set[int] = set()
     for number in window.visible:
         line = window.rows.lines[number]
@@ -112,12 +114,11 @@ def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Te
     for mark, style, words in parts:
         if lines[-1].cell_len + len(words) + 2 > width:
             lines.append(Text())
-        lines[-1].append(f"{mark} ", style)  # no words begin with a space: some programs that show SVG pictures drop it
+        lines[-1].append(f"{mark} ", style)  # a space at the start would be dropped by some SVG viewers
         lines[-1].append(f"{words}  ")
     most = -(-_LEGEND_COLUMNS[two] // max(width, 1))
     return Text("\n").join([*lines, *[Text()] * (most - len(lines))][:most])
 
 
 def words_of(category: Category) -> str:
-    """ "zero grad", "matrix"."""
     return category.name.lower().replace("_", " ")

@@ -1,7 +1,7 @@
 """The widget that shows a window of a scene: two lines of ruler, then the lanes, drawn line by line (textual's Line API).
 
-The widget changes nothing by itself but the window, by mouse: click selects, wheel zooms, drag pans, with Shift it selects a
-stretch. It tells the app so.
+The mouse changes the window: a click selects, the wheel zooms, and dragging pans. Dragging with Shift selects a range. The
+widget posts a message to the app after each change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WHEEL = 0.8
 _WORDS = re.compile(r" +|[^ ]+(?: [^ ]+)*")
 _WIDE_LABELS = 20
 _NARROW_LABELS = 14
-_WIDE = 100  # columns of the terminal from which on labels may be wide
+_WIDE = 100  # with at least this many columns, labels may be wide
 
 
 class TimelineView(Widget, can_focus=True):
@@ -43,7 +43,7 @@ class TimelineView(Widget, can_focus=True):
 
     @dataclass
     class Changed(Message):
-        """The cursor or the window was changed by mouse; `selected` if by a click."""
+        """Reports that the mouse changed the cursor or the window. `selected` is True after a click."""
 
         selected: bool
 
@@ -55,12 +55,12 @@ class TimelineView(Widget, can_focus=True):
         self._drawn: list[tuple[WindowLine, CellRow]] | None = None
         self._dragged_from: tuple[int, float] | None = None
         self._dragged = False
-        self._from_ns: int | None = None  # where a stretch that is being selected begins
+        self._from_ns: int | None = None  # start of a range that the user is selecting
 
-    # --- what others tell it ---
+    # --- calls by the app ---
 
     def show(self, scene: Scene) -> None:
-        """Show a scene, where the one before was looked at if it had anything to look at."""
+        """Shows a scene. If a scene was already shown, the window keeps its position."""
         if self.window is None:
             self.window = Window(scene, *self._room())
         else:
@@ -73,7 +73,7 @@ class TimelineView(Widget, can_focus=True):
 
     @property
     def marks(self) -> Marks:
-        """Where steps begin, in this scene and alignment."""
+        """Returns the starts of steps in this scene and alignment."""
         assert self.window is not None
         scene, axis = self.window.scene, self.window.axis
         if self._marks is None or self._marks[0] is not scene or self._marks[1] is not axis:
@@ -119,7 +119,7 @@ class TimelineView(Widget, can_focus=True):
             styles[column] = palette.cursor_cell
         bounds = [0, *(n for n in range(1, len(text)) if styles[n] is not styles[n - 1]), len(text)]
         parts = [(label, palette.ruler), *((text[a:b], styles[a]) for a, b in itertools.pairwise(bounds))]
-        # Gaps are segments of their own: some programs that show SVG pictures drop the spaces that a text begins with.
+        # Gaps are separate segments, because some SVG viewers drop spaces at the beginning of a text.
         return Strip([Segment(word, style) for part, style in parts for word in _WORDS.findall(part)])
 
     # --- mouse and size ---
@@ -133,7 +133,7 @@ class TimelineView(Widget, can_focus=True):
         return event.x - self.label_width - 1
 
     def _place(self, event: events.MouseEvent) -> int:
-        """The place on the axis that the mouse points at."""
+        """Returns the axis position at the mouse pointer."""
         assert self.window is not None
         column = min(max(self._column(event), 0), self.window.columns)
         return min(max(int(self.window.start_ns + column * self.window.ns_per_column), 0), self.window.axis.length_ns)
@@ -185,19 +185,19 @@ class TimelineView(Widget, can_focus=True):
 
 
 def range_columns(window: Window) -> range:
-    """The columns of the selected stretch that are in sight."""
+    """Returns the visible columns of the selected range."""
     return range(0) if window.range_ns is None else _columns(window, *sorted(window.range_ns))
 
 
 def _columns(window: Window, begin_ns: int, end_ns: int) -> range:
-    """The columns in sight that show any of a stretch of the axis."""
+    """Returns the visible columns that overlap a range of the axis."""
     first = int((begin_ns - window.start_ns) / window.ns_per_column)
     behind = math.ceil((end_ns - window.start_ns) / window.ns_per_column)
     return range(min(max(first, 0), window.columns), min(max(behind, 0), window.columns))
 
 
 def strip_of(window: Window, line: WindowLine, cells: CellRow, label_width: int, is_cursor: bool, palette: Palette) -> Strip:
-    """A line of the picture: its label, then its cells, neighbours of one paint in one segment."""
+    """Renders one line of the picture: the label, then the cells. Neighbouring cells with the same paint share a segment."""
     label = label_of(window, line, label_width)
     style = palette.label_cursor if is_cursor else palette.label if line.head else palette.label_dim
     segments = [Segment(label, style), Segment(" ", palette.label)]
@@ -214,7 +214,7 @@ def strip_of(window: Window, line: WindowLine, cells: CellRow, label_width: int,
 
 
 def _lit(window: Window, line: WindowLine, paints: Column) -> Column:
-    """The paints with what is selected lit: spans of this line, and what is empty within the selected stretch."""
+    """Returns the paints with the selection highlighted: selected spans of this line, and empty cells in the selected range."""
     if window.range_ns is None and not window.lit:
         return paints
     selected = range_columns(window)
@@ -232,7 +232,7 @@ def _lit(window: Window, line: WindowLine, paints: Column) -> Column:
 
 
 def _cut_out(bounds: list[int], styles: list[Style], cursor: int, over: Style) -> None:
-    """Make the cursor's column a stretch of its own: `styles` has the style between each two of `bounds`."""
+    """Splits the segments at the cursor's column. `styles` has the style between each two of `bounds`."""
     at = bisect_right(bounds, cursor) - 1
     inside = styles[at]
     cut = [bound for bound in (cursor, cursor + 1) if bound not in (bounds[at], bounds[at + 1])]

@@ -1,4 +1,4 @@
-"""Which stretch of time is shown, and where the cursor is. Changed by keys and mouse; knows no terminal.
+"""Holds the visible time range and the position of the cursor, independently of the terminal. Keys and mouse change them.
 
     window = Window(scene, columns=110, height=30)
     window.zoom(0.5)                      # half as much time, around the cursor
@@ -22,8 +22,8 @@ from tui.view.scene.scene import Scene, SceneRow
 from tui.view.scene.tracks import Fold
 from tui.view.timeline.shown_rows import LinePart, ShownRows, WindowLine
 
-MARGIN = 0.05  # on both sides of what is fitted
-LEAST_NS = 20  # the shortest time that the whole window can show
+MARGIN = 0.05  # share of the window left free on both sides by `fit`
+LEAST_NS = 20  # the shortest time range that the window can show
 
 
 class Window:
@@ -32,8 +32,8 @@ class Window:
         self.columns = columns
         self.alignment = Alignment.COUNTERPART
         self.rows = ShownRows(scene, height)
-        self.range_ns: tuple[int, int] | None = None  # the two ends of the selected stretch, in any order
-        self.lit: list[tuple[int, int, int, int]] = []  # row, side, and from where to where on the axis: what is selected
+        self.range_ns: tuple[int, int] | None = None  # the two ends of the selected range, in any order
+        self.lit: list[tuple[int, int, int, int]] = []  # highlighted spans: row, side, start and end on the axis
         self._edges: tuple[tuple[float, float, int], Column] | None = None
         self.start_ns = 0.0
         self.ns_per_column = 1.0
@@ -41,7 +41,7 @@ class Window:
         self.line = self.top = 0
         self.home()
 
-    # --- what is there ---
+    # --- state ---
 
     @property
     def axis(self) -> Axis:
@@ -49,15 +49,14 @@ class Window:
 
     @property
     def visible(self) -> range | list[int]:
-        """The numbers of the lines in sight."""
         pinned = self.rows.pinned_lines
         return [*range(pinned), *range(self.top + pinned, min(self.top + self.rows.height, len(self.rows.lines)))]
 
     @property
     def edges_ns(self) -> Column:
-        """The places between the columns, one more than columns, growing."""
+        """Returns the axis positions of the column edges in ascending order. There is one more edge than columns."""
         of = self.start_ns, self.ns_per_column, self.columns
-        if self._edges is None or self._edges[0] != of:  # every line of a frame asks for them
+        if self._edges is None or self._edges[0] != of:  # every line of a frame uses the same edges
             edges = np.floor(self.start_ns + np.arange(self.columns + 1) * self.ns_per_column).astype(np.int64)
             self._edges = of, edges
         return self._edges[1]
@@ -77,7 +76,7 @@ class Window:
 
     @property
     def cursor_side(self) -> int:
-        """The trace that the cursor's line shows; on a line of differences the second one."""
+        """Returns the trace of the cursor's line. A line of differences counts as the second trace."""
         line = self.cursor_line
         return 0 if line is None or line.part is LinePart.FIRST else len(self.scene.traces) - 1
 
@@ -85,10 +84,10 @@ class Window:
     def cursor_column(self) -> int:
         return int(np.searchsorted(self.edges_ns, self.cursor_ns, side="right")) - 1
 
-    # --- what is changed ---
+    # --- changes ---
 
     def show(self, scene: Scene) -> None:
-        """A scene with more in it: the same place stays shown, unless a second trace makes another axis of it."""
+        """Shows an updated scene at the same position, unless a second trace has changed the axis."""
         row, before, at_home = self.cursor_row, self.axis, self.at_home
         other_axis = len(scene.traces) != len(self.scene.traces) or not before.length_ns
         side = self.cursor_side
@@ -104,7 +103,7 @@ class Window:
             self._to_row(next((n for n, other in enumerate(scene.rows) if other.key == row.key), 0))
 
     def resize(self, columns: int, height: int) -> None:
-        """The same time span in another number of columns."""
+        """Shows the same time range in another number of columns."""
         span = self.columns * self.ns_per_column
         self.columns = max(columns, 1)
         self.rows.height = max(height, 1)
@@ -113,7 +112,7 @@ class Window:
         self._relaid()
 
     def home(self) -> None:
-        """All steps; of traces without steps, everything."""
+        """Shows all steps, or the whole trace if it has no steps."""
         begin_ns = _steps_begin_ns(self.scene, self.axis)
         if begin_ns >= self.axis.length_ns:
             begin_ns = 0
@@ -129,12 +128,11 @@ class Window:
         return self.start_ns == begin_ns and self.columns * self.ns_per_column >= self.axis.length_ns - begin_ns
 
     def fit(self, begin_ns: int, end_ns: int) -> None:
-        """Show this stretch with a margin."""
         span = max(end_ns - begin_ns, 1)
         self._set(begin_ns - MARGIN * span, span * (1 + 2 * MARGIN))
 
     def zoom(self, factor: float, around_ns: int | None = None) -> None:
-        """Show `factor` times as much time; the place around which this is done stays where it is."""
+        """Multiplies the visible time range by `factor`. The given axis position stays in its column."""
         at_ns = self.cursor_ns if around_ns is None else around_ns
         if not self.start_ns <= at_ns <= self.end_ns:
             at_ns = int((self.start_ns + self.end_ns) / 2)
@@ -143,26 +141,25 @@ class Window:
         self._set(at_ns - (at_ns - self.start_ns) * new_span / span, new_span)
 
     def pan(self, columns: float) -> None:
-        """Move to the right by so many columns; the cursor keeps its column."""
+        """Moves the window to the right by a number of columns. The cursor keeps its column."""
         before = self.start_ns
         self._set(self.start_ns + columns * self.ns_per_column, self.columns * self.ns_per_column)
         self.cursor_ns = self._on_axis(self.cursor_ns + self.start_ns - before)
 
     def move(self, columns: int) -> None:
-        """Move the cursor, and the window where it would leave it."""
         at = min(max(self.cursor_column, 0), self.columns - 1) + columns
         self.cursor_ns = self._on_axis(self.start_ns + (at + 0.5) * self.ns_per_column)
         self._keep_cursor_in_sight()
 
     def point(self, column: int, line: int) -> None:
-        """Put the cursor where the mouse points: a column and a line of what is in sight."""
+        """Moves the cursor to the column and the visible line at the mouse pointer."""
         self.cursor_ns = self._on_axis(self.start_ns + (column + 0.5) * self.ns_per_column)
         if line < len(self.visible):
             self.line = self.visible[line]
             self.line -= self.rows.lines[self.line].level
 
     def move_line(self, lines: int) -> None:
-        """Up or down by one part of a row, or by so many lines, to the first line of a part."""
+        """Moves the cursor up or down by one part of a row, or by a number of lines."""
         if not self.rows.lines:
             return
         at = min(max(self.line + lines, 0), len(self.rows.lines) - 1)
@@ -172,7 +169,7 @@ class Window:
         self._keep_line_in_sight()
 
     def go(self, at_ns: int, row: int | None = None, side: int | None = None) -> None:
-        """Put the cursor at a place, on a row and side, and bring both into sight."""
+        """Moves the cursor to an axis position, row and side, and scrolls both into view."""
         self.cursor_ns = self._on_axis(at_ns)
         if row is not None:
             self.rows.reveal(row)
@@ -181,7 +178,7 @@ class Window:
         self._keep_cursor_in_sight(centre=True)
 
     def align(self, by: Alignment) -> None:
-        """Align otherwise; what the cursor points at stays under it."""
+        """Changes the alignment. The time under the cursor stays under the cursor."""
         side = self.cursor_side
         time_ns = int(self.axis.sides[side].times([self.cursor_ns])[0])
         self.alignment = by
@@ -189,7 +186,7 @@ class Window:
         self._keep_under_cursor(side, time_ns)
 
     def _keep_under_cursor(self, side: int, time_ns: int) -> None:
-        """The cursor stays in its column, where the axis is another one, at a time of one side."""
+        """Keeps a given time of one trace in the cursor's column after a change of the axis."""
         column = self.cursor_ns - self.start_ns
         place = self.axis.sides[side].place(time_ns, self.cursor_ns)
         if place is not None:
@@ -199,7 +196,7 @@ class Window:
     # --- bounds ---
 
     def change_rows(self, change: Callable[[ShownRows], object], fold: Fold | None = None) -> None:
-        """Change which rows there are; the cursor stays on its row, or goes to the one that a fold is shown as."""
+        """Changes the set of rows. If the cursor's row is folded, the cursor moves to the folded row."""
         line = self.cursor_line
         change(self.rows)
         self._relaid()
@@ -217,7 +214,7 @@ class Window:
         wanted = [n for n in here if side is None or self.rows.lines[n].part.value == side]
         if here:
             self.line = (wanted or here)[0]
-        elif self.rows.lines:  # the row is gone: to the first line of the one that is there now
+        elif self.rows.lines:  # the cursor's row is gone, so the cursor moves to the first line of its successor
             self._to_row(self.rows.lines[self.line].row)
         self._keep_line_in_sight()
 
@@ -226,7 +223,7 @@ class Window:
         self.ns_per_column = span / self.columns
         slack = MARGIN * span
         furthest = max(self.axis.length_ns + slack - span, 0.0)
-        # Whole nanoseconds, or columns of one nanosecond would jitter.
+        # The start is a whole nanosecond, because columns of one nanosecond would otherwise jitter.
         self.start_ns = float(round(min(max(start_ns, min(-slack, self.axis.length_ns - span)), furthest)))
 
     def _on_axis(self, at_ns: float) -> int:
@@ -244,7 +241,7 @@ class Window:
             self._set(self.cursor_ns - span + self.ns_per_column, span)
 
     def _keep_line_in_sight(self) -> None:
-        """Scroll so that the cursor's row is seen as a whole, if it fits."""
+        """Scrolls until the cursor's whole row is visible, if the row fits."""
         if not self.rows.lines:
             self.top = 0
             return
@@ -260,7 +257,7 @@ class Window:
 
 
 def _steps_begin_ns(scene: Scene, axis: Axis) -> int:
-    """Where the first step begins on the axis, after the script's set-up; 0 without steps."""
+    """Returns the start of the first step on the axis, after the script's set-up. Returns 0 without steps."""
     slots, trace = axis.slots_ns, scene.traces[0]
     if len(scene.traces) == 1 and len(trace.steps):
         return axis.sides[0].place(int(trace.steps.start_ns.min())) or 0
@@ -268,12 +265,14 @@ def _steps_begin_ns(scene: Scene, axis: Axis) -> int:
 
 
 def _bounded(span_ns: float, columns: int, axis: Axis) -> float:
-    """The time that the whole window shows: neither less than a column can show nor more than there is."""
+    """Limits a time range to at least LEAST_NS and at most the length of the axis."""
     return min(max(span_ns, LEAST_NS, columns), max(axis.length_ns, columns, LEAST_NS) * (1 + 2 * MARGIN))
 
 
 def fold(window: Window, what: tuple[str, ...]) -> bool:
-    """Fold or unfold the cursor's row with those that it belongs to, of a kind in `what`; whether there are any."""
+    """Folds or unfolds the group of the cursor's row. The group's kind must be in `what`. Returns whether there is such a
+    group.
+    """
     row = window.cursor_row
     found = None if row is None else window.rows.fold_of(row, what)
     if found is None:
@@ -283,7 +282,7 @@ def fold(window: Window, what: tuple[str, ...]) -> bool:
 
 
 def pin(window: Window) -> bool:
-    """Pin the cursor's row to the top, or unpin it; whether it is pinned then."""
+    """Pins the cursor's row to the top or unpins it. Returns whether the row is now pinned."""
     row = window.cursor_row
     if row is None:
         return False
@@ -292,7 +291,6 @@ def pin(window: Window) -> bool:
 
 
 def move_row(window: Window, by: int) -> None:
-    """Swap the cursor's row with the one above (-1) or below (1)."""
     line = window.cursor_line
     if line is not None:
         window.change_rows(lambda rows: rows.move(line.row, by))
