@@ -31,7 +31,7 @@ from traces.script.deferred_signals import at_exit
 
 
 def start(session: Mapping[str, Any]) -> None:
-    """Wrap torch. The recorder is created at the first event to record."""
+    """Wraps torch functions. The recorder itself is created at the first recorded event."""
     torch: ModuleType = sys.modules["torch"]
     told = from_json(RecordSession, session)
     state.start(lambda: _make(torch, told))
@@ -39,7 +39,6 @@ def start(session: Mapping[str, Any]) -> None:
 
 
 def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
-    """Create the recorder. Returns None in DataLoader workers: they may call modules, but train nothing."""
     if torch.utils.data.get_worker_info() is not None:
         return None
     config, out = session.config, session.out

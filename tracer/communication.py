@@ -32,72 +32,79 @@ class CommunicationRecorder:
         flight: FlightRecorder | None,
         cost: OwnCost,
     ) -> None:
-        """`flight` finds collectives that bypass Python. It is None when torch.profiler runs, which records them."""
+        """Creates the recorder. `flight` finds collectives that bypass Python. `flight` is None while torch.profiler runs,
+        because the profiler records these collectives.
+        """
         self.cost = cost
         self._writer, self._taken, self._access, self._facts, self._flight = writer, taken, access, facts, flight
 
     @costed
     def joined(self, rank: int) -> None:
-        """The script has joined a process group and has this rank."""
+        """Notes that the script has joined a process group with this rank."""
         self._writer.joined(rank)
         if self._flight is not None:
             self._flight.joined()
 
     @costed
     def distributes(self, model: object) -> None:
-        """The script has made a DistributedDataParallel."""
+        """Notes that the script has created a DistributedDataParallel model."""
         self._facts.distributes(model)
 
     @costed
     def leaving(self, is_all: bool) -> None:
-        """A process group (or all of them) is about to be destroyed. Read the logs of its models first."""
+        """Reads the logs of the group's models before the script destroys the process group. The group None means all groups.
+        """
         self._facts.read_reducers()
         if is_all:
             self.look(last=True)
 
     def called(self, began_ns: int) -> None:
-        """A recorded call from Python returns in this thread. It began at `began_ns` (`time.time_ns`)."""
+        """Notes the end of a recorded Python call in this thread. The call began at `began_ns` (`time.time_ns`)."""
         if self._flight is not None:
             self._flight.called(began_ns)
 
     @costed
     def begin_call(self, stream: Any) -> BoundaryEvent | None:
-        """A collective is about to be called, or waited for, on this stream. Returns an event taken before it."""
+        """Takes an event before the script calls a collective on this stream or waits for one. Returns the event."""
         return self._taken.take(stream)
 
     @costed
     def communicated(
         self, call: CollectiveCall, begin: BoundaryEvent | None = None, stream: Any = None, ending: Ending = Ending.SEEN
     ) -> None:
-        """A blocking collective has returned. With an event `begin`, it ends where the stream is now."""
+        """Records a blocking collective that has returned. With an event `begin`, the duration ends at the stream's current
+        position.
+        """
         end = None if begin is None else self._taken.take(stream)
         self._writer.collectives.add(call, self._writer.rank, begin, end, ending)
         self._write_done()
 
     @costed
     def communicates(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """An asynchronous collective has returned `works` works. Pass the result to `waited_for`."""
+        """Records an asynchronous collective that has returned `works` works. Pass the result to `waited_for`."""
         return self._writer.collectives.open(call, self._writer.rank, begin, works)
 
     @costed
     def waited_for(self, pending: PendingCollective, before: BoundaryEvent | None, stream: Any) -> None:
-        """The stream has waited for one work of a collective. `before` is the event before that wait."""
+        """Records that the stream has waited for one work of a collective. `before` is the event taken before that wait."""
         self._writer.collectives.waited(pending, before, None if before is None else self._taken.take(stream))
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """The works were deleted without a wait. Takes no lock, because finalizers call it at any time."""
+        """Gives up a collective whose works were deleted without a wait. Takes no lock, because finalizers may call this method
+        at any time.
+        """
         self._writer.collectives.give_up(pending)
 
     def look_if_due(self) -> bool:
-        """After a step: read the flight recorder if it is due. Returns whether it was read."""
+        """Reads the flight recorder after a step if a read is due. Returns whether it was read."""
         if self._flight is None or not self._flight.is_due() or (self._access.is_used and self._access.is_capturing):
             return False
         self.look()
         return True
 
     def look(self, last: bool = False) -> None:
-        """Write the collectives that C++ started. This queries NCCL's events."""
+        """Writes the collectives that C++ started. This queries NCCL's events."""
         if self._flight is None or (self._access.is_used and self._access.closed is not None):
             return
         began_ns = self.cost.clock.perf_ns()

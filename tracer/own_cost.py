@@ -31,28 +31,28 @@ from traces.script.script_hooks import ModuleCalls
 
 T = TypeVar("T", bound=Callable[..., Any])
 
-_GROUPS = 1024  # groups of steps kept; older ones are dropped
-_CALLS, _REPEATS = 50, 5  # of the measurement at the start
+_GROUPS = 1024  # number of groups of steps to keep
+_CALLS, _REPEATS = 50, 5  # number of calls and rounds of the measurement at the start
 
 
 class OwnCost:
-    """Total time of costed methods, and their reentrant lock."""
+    """Adds up the time of costed methods, and holds the reentrant lock that these methods share."""
 
     def __init__(self, clock: EpochClock) -> None:
         self.clock = clock
         self.spent_ns = 0
-        self.calls = 0  # of costed methods from outside
-        self.is_inside = False  # whether a costed method is running; the lock guards it
+        self.calls = 0  # number of calls of costed methods from outside
+        self.is_inside = False  # True while a costed method runs; guarded by the lock
         self.lock = threading.RLock()
-        self._outside_ns = self._module_ns = 0.0  # per costed call, and per call of a module within another
+        self._outside_ns = self._module_ns = 0.0  # cost per call of a costed method, and per call of a nested module
         self._steps = 0
-        self._groups: deque[float] = deque(maxlen=_GROUPS)  # per step, in ns
-        self._last = 0, 0, 0  # spent, calls and calls of modules at the end of the last group
+        self._groups: deque[float] = deque(maxlen=_GROUPS)  # overhead per step of each group, in ns
+        self._last = 0, 0, 0  # overhead, calls and module calls at the end of the last group
         self._appending: deque[int] = deque(maxlen=_GROUPS)
         self._appended = 0
 
     def steps_ended(self, steps: int) -> None:
-        """`steps` steps have ended since the last call."""
+        """Assigns the overhead since the last call of this method to `steps` steps."""
         spent, calls, modules = now = self.spent_ns, self.calls, ModuleCalls.within[0]
         before = self._last
         self._last = now
@@ -61,14 +61,16 @@ class OwnCost:
         self._groups.append((spent - before[0] + outside_ns) / steps)
 
     def appended(self, took_ns: int) -> None:
-        """Appending to the file took `took_ns` of a costed call."""
+        """Notes that appending to the file took `took_ns` of a costed call."""
         self.spent_ns -= took_ns
         self._appending.append(took_ns)
         self._appended += 1
 
     @property
     def per_step_ns(self) -> int:
-        """Overhead per step, see Note [What a step costs]. Before the first written step: the total."""
+        """Returns the overhead per step, see Note [What a step costs]. Before the first written step, returns the total
+        overhead.
+        """
         groups = list(self._groups)
         if not groups:
             return self.spent_ns
@@ -78,7 +80,7 @@ class OwnCost:
         return round(usual_ns + appending_ns / self._steps)
 
     def measure_wrappers(self, as_nested_module: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
-        """Measure the cost of the wrappers, in less than a millisecond.
+        """Measures the cost of the wrappers, which takes less than a millisecond.
 
         `as_nested_module` wraps a function like the call of a nested module.
         """
@@ -92,7 +94,7 @@ class OwnCost:
         (self.spent_ns, self.calls), ModuleCalls.within[0] = counted, modules
 
     def _fastest_ns(self, call: Callable[..., None], own: bool = False) -> float:
-        """Time per call in the fastest round. With `own`, minus the time that costed methods count."""
+        """Returns the time per call in the fastest round. With `own`, the time that costed methods count is subtracted."""
         times = []
         for _ in range(_REPEATS):
             began_ns, spent_ns = self.clock.perf_ns(), self.spent_ns
@@ -112,7 +114,7 @@ class _Costed(Protocol):
 
 
 def costed(method: T) -> T:
-    """Run `method` under the lock and count its time as recording overhead."""
+    """Wraps a method so that it runs under the lock and its time counts as recording overhead."""
 
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:
@@ -120,7 +122,7 @@ def costed(method: T) -> T:
         perf_ns = cost.clock.perf_ns
         began_ns = perf_ns()
         with cost.lock:
-            if cost.is_inside:  # called by another costed method, which counts this time
+            if cost.is_inside:  # the calling costed method already counts this time
                 return method(self, *args, **kwargs)
             cost.is_inside = True
             try:
@@ -134,7 +136,7 @@ def costed(method: T) -> T:
 
 
 class _Probe:
-    """Receives the reports while wrappers are measured."""
+    """Receives the reports while the cost of the wrappers is measured."""
 
     def __init__(self, cost: OwnCost) -> None:
         self.cost = cost

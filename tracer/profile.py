@@ -52,11 +52,11 @@ from traces.model.run import ProfilerUse
 # A line of Kineto's log: "WARNING:2026-11-25 01:02:03 4711:4711 CuptiActivityApi.cpp:90] text".
 _KINETO_LINE = re.compile(rb"(?:(INFO|WARNING|ERROR|STAGE|VLOG\(\d\)):\S+ \S+ \d+:\d+ \S+\] |USDT:)(.*)")
 _OLD_BLOCK = re.compile(rb"\[W\S+ \S+ CPUAllocator\.cpp:\d+\] Memory block of unknown size was allocated before")
-_MOST_WARNINGS = 8  # warnings kept
+_MOST_WARNINGS = 8  # maximum number of warnings kept
 
 
 class Ranges(Protocol):
-    """Ranges that the profiler records between `begin` and `end`, such as module calls."""
+    """Adds ranges, such as module calls, to the profile between `begin` and `end`."""
 
     def begin(self) -> None: ...
 
@@ -64,7 +64,7 @@ class Ranges(Protocol):
 
 
 class Profiler:
-    """Runs torch.profiler over windows of steps. Does nothing in the phase grain, where `wanted` is False."""
+    """Runs torch.profiler over windows of steps. In the phase grain, `wanted` is False and the class does nothing."""
 
     def __init__(
         self,
@@ -76,27 +76,29 @@ class Profiler:
         stacks: bool = False,
         modules: Ranges | None = None,
     ) -> None:
-        """`devices`: those that the script uses. `modules`: ranges around module calls, not needed with `stacks`."""
+        """Creates the profiler. `devices` returns the devices that the script uses. `modules` adds ranges around module calls
+        if there are no `stacks`.
+        """
         self.wanted = path is not None
-        self.paused = False  # whether the last `begin_step` took noticeable time
-        self.all_threads = False  # whether replicas run in their own threads
-        self.active = False  # between attaching and the end of the window
-        self.is_beginning = False  # whether the recorder is starting a profile right now
+        self.paused = False  # True if the last `begin_step` took noticeable time
+        self.all_threads = False  # True if replicas run in separate Python threads
+        self.active = False  # True from attaching to the end of the window
+        self.is_beginning = False  # True while the recorder starts a profile
         self._torch = torch
         self._path = path
         self._access, self._clock, self._devices = access, clock, devices
         self._stacks = stacks
         self._modules = None if stacks else modules
         self._profile: Any = None
-        self._has_gpu: bool | None = None  # None until first needed
-        self._has_device = False  # whether device activities were requested
+        self._has_gpu: bool | None = None  # None until the GPU count is first needed
+        self._has_device = False  # True if device activities were requested
         self._range: Any = None
         self._tracing = False
         self._windows: list[list[int]] = []  # step numbers of each window
         self._why_not = ""
-        self._warnings: list[str] = []  # from Kineto
-        self._began_ns = 0  # when the last step began
-        self._longest_ns = 0  # longest step so far
+        self._warnings: list[str] = []  # warnings of Kineto
+        self._began_ns = 0  # begin of the last step
+        self._longest_ns = 0  # duration of the longest step so far
 
     def begin_step(self, number: int, action: str) -> None:
         self.paused = False
@@ -124,13 +126,13 @@ class Profiler:
             self._leave_range()
 
     def make_way(self) -> None:
-        """A profile begins. If it is the script's, end the recorder's."""
+        """Ends the recorder's profile if the script starts a profile."""
         if self._profile is not None and not self.is_beginning:
             self._why_not = "the script started its own profiler"
             self.stop()
 
     def stop(self, at_end: bool = False) -> None:
-        """End the window, even within a step, and write the file. See Note [When a window begins and ends]."""
+        """Ends the window, even within a step, and writes the file. See Note [When a window begins and ends]."""
         if self._profile is None:
             return
         if self._is_idle(PATIENCE_NS if at_end else self._patience_ns):
@@ -140,17 +142,17 @@ class Profiler:
             self._abandon()
 
     def use(self) -> ProfilerUse:
-        """Return which steps were profiled, or why none was."""
+        """Returns which steps were profiled, or why no step was profiled."""
         numbers = tuple(number for window in self._windows for number in window)
         return ProfilerUse(numbers, self._why_not or None, tuple(self._warnings))
 
     @property
     def must_wait(self) -> bool:
-        """Whether no window may begin yet. See Note [No context of the recorder's]."""
+        """Returns whether no window may begin yet. See Note [No context of the recorder's]."""
         if not self.wanted or self._access.is_used:
             return False
         if self._has_gpu is None:
-            self._has_gpu = self._torch.cuda.device_count() > 0  # asks NVML, which does not start CUDA
+            self._has_gpu = self._torch.cuda.device_count() > 0  # the count comes from NVML, which does not initialize CUDA
         return self._has_gpu
 
     @property
@@ -158,7 +160,7 @@ class Profiler:
         return max(PATIENCE_NS, 2 * self._longest_ns)
 
     def _is_idle(self, limit_ns: int) -> bool:
-        """Whether the profiled devices finish all their work within the limit."""
+        """Returns whether the profiled devices finish all their work within the time limit."""
         return not self._has_device or self._access.is_idle_within(limit_ns, self._devices())
 
     def _prepare(self) -> None:
@@ -182,9 +184,10 @@ class Profiler:
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:
-        """Profiler options: CUDA synchronizations, and all threads if there are replicas (Note [Memory or threads]).
+        """Returns the profiler options. They include CUDA synchronizations, and all threads if there are replicas (Note [Memory
+        or threads]).
 
-        `trace_only` (since PyTorch 2.14) avoids making Python objects of the events.
+        `trace_only` (since PyTorch 2.14) avoids creating Python objects for the events.
         """
         settings = self._torch._C._profiler._ExperimentalConfig
         options = {"enable_cuda_sync_events": True, "profile_all_threads": self.all_threads}
@@ -213,7 +216,7 @@ class Profiler:
         if self._modules is not None:
             self._modules.end()
         try:
-            if not self._tracing:  # Kineto can only be stopped after it was started
+            if not self._tracing:  # Kineto can only be stopped if it was started
                 profile.start_trace()
             profile.stop_trace()
             if self._path is not None and self._tracing and self._windows[-1]:
@@ -223,7 +226,7 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Discard the window. Ending it would wait for a device that does not respond."""
+        """Discards the window. Ending the window would wait for a device that does not respond."""
         if self._tracing:
             self._windows.pop()
         if self._modules is not None:
@@ -233,7 +236,9 @@ class Profiler:
         self._why_not = self._why_not or f"the device did not finish: {self._access.lost or 'its work did not finish'}"
 
     def _attempt(self, action: Callable[..., None]) -> None:
-        """Run `action`. Errors (no permission for CUPTI, full disk, other release) turn profiling off."""
+        """Runs `action`. An error turns profiling off, for example a missing permission for CUPTI, a full disk, or another
+        PyTorch release.
+        """
         self.paused = self.is_beginning = True
         try:
             with _without_kinetos_words(self._warnings):
@@ -248,7 +253,7 @@ class Profiler:
 
 @contextmanager
 def _without_kinetos_words(warnings: list[str]) -> Iterator[None]:
-    """Buffer stderr, and add Kineto's warnings to `warnings`. See Note [What Kineto says]."""
+    """Buffers stderr, and adds Kineto's warnings to `warnings`. See Note [What Kineto says]."""
     sys.stderr.flush()
     own = os.dup(2)
     with tempfile.TemporaryFile() as held:

@@ -42,7 +42,7 @@ _PATH = re.compile(r"(?<![\w.])~?/[^\s=,;:'\"]+")
 
 
 class ProcessFacts:
-    """Facts about one process. Facts about a GPU are collected only after the script has used it."""
+    """Collects facts about one process. Facts about a GPU are collected only after the script has used that GPU."""
 
     def __init__(self, torch: ModuleType, rank: int, config: RecordConfig) -> None:
         self.devices: list[Device] = []
@@ -56,8 +56,8 @@ class ProcessFacts:
         self._loader_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._oom_text: str | None = None
         self._cublas_bytes: int | None = None
-        self._versions: dict[str, Any] = {}  # known only after the GPU was used
-        self._version = _own_version()  # looked up once: it reads files, and the header is written often
+        self._versions: dict[str, Any] = {}  # empty until the script has used the GPU
+        self._version = _own_version()  # looked up once, because the lookup reads files and the header is written often
         self._base = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "environment": _environment(),
@@ -66,44 +66,43 @@ class ProcessFacts:
         self._argv = tuple(without_paths(word, _folder()) for word in sys.argv[1:])
 
     def joined(self, rank: int) -> None:
-        """The process has this rank of a process group. This also applies to earlier rows."""
+        """Sets the rank of this process, also in device rows that were added before."""
         self._rank = rank
         self._is_distributed = True
         self.devices = [replace(device, rank=rank) for device in self.devices]
 
     def distributes(self, model: object) -> None:
-        """Remember a DistributedDataParallel; its reducer keeps a log."""
+        """Remembers a DistributedDataParallel model, because its reducer keeps a log."""
         self._models.append(weakref.ref(model))
         self._reducers.append({})
 
     def read_reducers(self) -> None:
-        """Read the logs of the models that still exist, without waiting."""
+        """Reads the reducer logs of the models that still exist, without waiting."""
         for number, model in enumerate(self._models):
             if (alive := model()) is not None:
                 self._reducers[number] = _reducer(alive._get_ddp_logging_data())
 
     def device_row(self, index: int) -> int:
-        """Return the row of a device. The first call adds it with its properties."""
+        """Returns the row of a device. The first call adds the row with the device's properties."""
         for row, device in enumerate(self.devices):
             if device.index == index:
                 return row
-        properties = self._torch.cuda.get_device_properties(index)  # cached by torch: no call to the device
+        properties = self._torch.cuda.get_device_properties(index)  # cached by torch, so the device is not called
         known = DeviceProperties.of({name: getattr(properties, name) for name in dir(properties) if not name.startswith("_")})
         self._versions = self._versions or _versions(self._torch)
         self.devices.append(Device(self._rank, index, properties.name, properties.total_memory, known))
         return len(self.devices) - 1
 
     def current_device_row(self) -> int:
-        """The row of the current device."""
         return self.device_row(self._torch.cuda.current_device())
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Changes when the header must be rewritten for more than new figures."""
+        """Returns a value that changes whenever the header must be rewritten, except for changed figures."""
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
     def loader(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """Return the number of a DataLoader."""
+        """Returns the number of a DataLoader."""
         number = self._loader_numbers.get(loader)
         if number is None:
             number = self._loader_numbers[loader] = len(self._loaders)
@@ -111,19 +110,21 @@ class ProcessFacts:
         return number
 
     def run(self, steps: int, steps_ns: int, cost_ns: int, profiler: ProfilerUse) -> Run:
-        """Facts about the run so far. `cost_ns`: recording overhead per step; `steps_ns`: time of all steps."""
+        """Returns facts about the run so far. `cost_ns` is the recording overhead per step, and `steps_ns` is the total time of
+        all steps.
+        """
         share = round(cost_ns * steps / steps_ns, 6) if steps_ns else 0.0
         recorder = RecorderNotes(self._version, cost_ns, share, self._config)
         return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)
 
     def provenance(self) -> dict[str, Any]:
-        """The date, the environment, and DistributedDataParallel's log so far."""
+        """Returns the date, the environment, and the log of DistributedDataParallel so far."""
         self.read_reducers()
         logged = [reducer for reducer in self._reducers if reducer]
         return {**self._base, "ddp": logged} if logged else dict(self._base)
 
     def machine(self) -> Machine:
-        """Hardware and software of this process, as far as the script has used them."""
+        """Returns the hardware and software of this process, as far as the script has used them."""
         torch = self._torch
         return Machine(
             torch=str(torch.__version__),
@@ -151,12 +152,12 @@ class ProcessFacts:
         return lacks
 
     def failed(self, error: BaseException | None) -> None:
-        """The script raised an error. Keep the text of an out-of-memory error."""
+        """Notes that the script has failed. Keeps the text of an out-of-memory error."""
         if error is not None and isinstance(error, self._torch.OutOfMemoryError):
             self._oom_text = str(error)
 
     def at_end(self, access: DeviceAccess) -> None:
-        """Collect facts that are read only at the end of the script, without freeing or waiting."""
+        """Collects facts that are read only at the end of the script, without freeing memory and without waiting."""
         cuda = self._torch.cuda
         for row, device in enumerate(self.devices):
             told = access.attempt(cuda.mem_get_info, device.index)
@@ -168,9 +169,9 @@ class ProcessFacts:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
 
     def _kept_workspace_bytes(self) -> int | None:
-        """Bytes that cuBLAS handles hold: allocator blocks of exactly the workspace size.
+        """Returns the bytes that cuBLAS handles hold. These are the allocator blocks of exactly the workspace size.
 
-        None for releases that keep no workspaces, and if the script records its memory history.
+        Returns None for PyTorch releases that keep no workspaces, and if the script records its memory history.
         """
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
@@ -193,7 +194,7 @@ class ProcessFacts:
 
 
 def _own_version() -> str | None:
-    """The installed release of this tool; None if it was only copied, not installed."""
+    """Returns the installed release of this tool. Returns None if the tool was copied instead of installed."""
     try:
         return metadata.version("trace-replay")
     except metadata.PackageNotFoundError:
@@ -201,7 +202,7 @@ def _own_version() -> str | None:
 
 
 def _versions(torch: ModuleType) -> dict[str, Any]:
-    """Versions of the libraries below PyTorch, by `Machine` field. May load the libraries."""
+    """Returns the versions of the libraries below PyTorch, by field of `Machine`. May load these libraries."""
     return {
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
@@ -212,7 +213,9 @@ def _versions(torch: ModuleType) -> dict[str, Any]:
 
 
 def _allows_tf32(backend: Any) -> bool:
-    """Whether TF32 is allowed. PyTorch 2.9 added a second setting; once a script uses it, the first one raises."""
+    """Returns whether TF32 is allowed. PyTorch 2.9 added a second setting, and reading the first setting fails once a script
+    uses the second.
+    """
     try:
         return bool(backend.allow_tf32)
     except RuntimeError:
@@ -220,7 +223,8 @@ def _allows_tf32(backend: Any) -> bool:
 
 
 def _nccl_version(torch: ModuleType) -> str | None:
-    """None for a build without NCCL, and for a virtual GPU if the recording does not contain it."""
+    """Returns NCCL's version. Returns None for a build without NCCL, and for a virtual GPU if the recording lacks the version.
+    """
     try:
         return ".".join(map(str, torch.cuda.nccl.version()[:3]))
     except (AttributeError, NotImplementedError, RuntimeError):
@@ -228,7 +232,7 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """The NVIDIA driver version on Linux, otherwise the CUDA version that the driver supports."""
+    """Returns the NVIDIA driver version on Linux. On other systems, returns the CUDA version that the driver supports."""
     told = Path("/sys/module/nvidia/version")
     if told.exists():
         return told.read_text(encoding="ascii", errors="replace").strip()
@@ -237,7 +241,7 @@ def _driver_version(torch: ModuleType) -> str | None:
 
 
 def _reducer(log: dict[str, Any]) -> dict[str, Any]:
-    """Bucket sizes and average times from DistributedDataParallel's log (c10::DDPLoggingData)."""
+    """Returns bucket sizes and average times from DistributedDataParallel's log (c10::DDPLoggingData)."""
     sizes = log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or ""
     facts = {
         "bucket_bytes": [int(size) for size in sizes.split(",") if size.strip().isdigit()],
@@ -260,7 +264,7 @@ def _script() -> Script | None:
     module = getattr(main, "__spec__", None)
     try:
         digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    except OSError:  # the script was piped in, or has been deleted
+    except OSError:  # the script's file was deleted, or the script came from a pipe
         digest = "unknown"
     return Script(Path(file).name, None if module is None else module.name, digest)
 
@@ -280,7 +284,7 @@ def _environment() -> dict[str, str]:
 
 
 def without_paths(text: str, folder: Path | None) -> str:
-    """Shorten absolute paths in `text`: relative to the script's folder if inside it, otherwise to the last part.
+    """Shorten absolute paths in `text`: paths inside the script's folder become relative, and others keep only the last part.
 
     >>> without_paths("--data=/mnt/ann/sets/cifar", Path("/mnt/ann/project"))
     '--data=.../cifar'

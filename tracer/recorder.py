@@ -1,7 +1,7 @@
 """The recorder: what the surfaces of torch report to.
 
-It passes reports on: steps and phases to `step_recorder.py`, collectives to `communication.py`, the file to
-`recording_writer.py`. It takes a few microseconds per phase boundary and counts them.
+The recorder passes steps and phases to `step_recorder.py`, collectives to `communication.py`, and rows to
+`recording_writer.py`. Each phase boundary costs a few microseconds, which count as recording overhead.
 
     recorder.enter_phase("backward"); ...; recorder.leave_phase("backward")
     recorder.optimizer_stepped(is_first=True)      # a step has ended
@@ -49,14 +49,14 @@ _LOCK_S = 0.5
 
 
 class CapturedCalls:
-    """The calls that one thread reports while it captures a graph. See Note [Replays of a CUDA graph]."""
+    """Keeps the calls that one thread reports while it captures a graph. See Note [Replays of a CUDA graph]."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
         self._thread = threading.get_ident()
 
     def notes(self, call: Callable[..., None], *args: Any) -> bool:
-        """Note a call of the capturing thread. Returns False for other threads; their calls are made now."""
+        """Keeps a call of the capturing thread. Returns False for other threads, because their calls must be made now."""
         if threading.get_ident() != self._thread:
             return False
         self.calls.append(partial(call, *args))
@@ -79,7 +79,6 @@ class Recorder:
         optimizers: Optimizers,
         flight: FlightRecorder | None = None,
     ) -> None:
-        """`optimizers`: all optimizers of the process."""
         self.clock = clock
         self.cost = OwnCost(clock)
         self.closed = False
@@ -94,33 +93,33 @@ class Recorder:
         )
         self._script = self.steps.script
         self._capture: CapturedCalls | None = None  # in progress
-        self._captured = WeakKeyDictionary[Any, CapturedCalls]()  # by graph
+        self._captured = WeakKeyDictionary[Any, CapturedCalls]()  # keyed by graph
 
     @property
     def phase(self) -> str:
-        """The phase that was entered by name and not left yet; "" if there is none."""
+        """Returns the name of the phase that the script has entered and not yet left, or ""."""
         return self._script.entered
 
     @property
     def workload(self) -> WorkloadObserver:
-        """Collects the workload signature until it is complete."""
+        """Returns the collector of the workload signature."""
         return self._script.workload
 
     @costed
     def make_way_for_profile(self) -> None:
-        """The script or the recorder is about to start a torch profiler."""
+        """Prepares for a torch profiler that the script or the recorder is about to start."""
         self._profiler.make_way()
 
     @property
     def begins_profile(self) -> bool:
-        """Whether a profile that starts now is the recorder's."""
+        """Returns whether a profile that starts now belongs to the recorder."""
         return self._profiler.is_beginning
 
     # --- phases and steps
 
     @costed
     def enter_phase(self, name: str) -> None:
-        """The script enters loader, h2d, zero_grad, backward, optimizer or other."""
+        """Records that the script enters the phase loader, h2d, zero_grad, backward, optimizer or other."""
         if self._capture is not None and self._capture.notes(self.enter_phase, name):
             return
         self._script.enter(threading.get_ident(), name, self.clock.now_ns())
@@ -134,7 +133,7 @@ class Recorder:
 
     @costed
     def loader_exhausted(self) -> None:
-        """The last entered loader had no batch left."""
+        """Records that the last entered loader had no batch left."""
         self._script.loader_exhausted(threading.get_ident())
 
     def module_marks(self, module: object) -> None:
@@ -145,13 +144,13 @@ class Recorder:
 
     @costed
     def module_called(self, module: object, grad_enabled: bool) -> None:
-        """An outermost module is called: a forward pass begins or continues."""
+        """Records a call of an outermost module. A forward pass begins or continues."""
         if self._capture is not None and self._capture.notes(self.module_called, module, grad_enabled):
             return
         self._script.module_called(threading.get_ident(), id(module), grad_enabled, self.clock.now_ns())
 
     def module_returned(self) -> None:
-        """The outermost module has returned."""
+        """Records that the outermost module has returned."""
         self._note_failure()
         if self._capture is None or not self._capture.notes(self.module_returned):
             self._script.module_returned()
@@ -164,14 +163,14 @@ class Recorder:
 
     @costed
     def aside_called(self) -> None:
-        """The script does something outside forward and backward: clipping, unscaling, reading a value."""
+        """Records work outside forward and backward, such as clipping, unscaling or reading a value."""
         if self._capture is not None and self._capture.notes(self.aside_called):
             return
         self._script.op(threading.get_ident(), ASIDE, self.clock.now_ns())
 
     @costed
     def optimizer_stepped(self, is_first: bool) -> None:
-        """An optimizer's `step` has returned."""
+        """Records that an optimizer's `step` has returned."""
         if self._capture is not None and self._capture.notes(self.optimizer_stepped, is_first):
             return
         self._script.optimizer_stepped(threading.get_ident(), is_first, self.clock.now_ns())
@@ -179,23 +178,23 @@ class Recorder:
     # --- CUDA graphs
 
     def capture_begins(self, graph: object) -> None:
-        """Capture of this thread's stream begins. See Note [Replays of a CUDA graph]."""
+        """Records the begin of a capture of this thread's stream. See Note [Replays of a CUDA graph]."""
         self._capture = CapturedCalls()
         self._captured[graph] = self._capture
         self.steps.has_captured = True
 
     def capture_ends(self) -> None:
-        """The capture has ended or failed."""
+        """Records that the capture has ended or failed."""
         self._capture = None
 
     def replay_begins(self, graph: object) -> None:
-        """The script is about to replay a graph. The first captured call begins its forward pass."""
+        """Prepares for the replay of a graph. The first captured call begins the graph's forward pass."""
         calls = self._calls_of(graph)
         if calls:
             calls[0]()
 
     def replay_ends(self, graph: object) -> None:
-        """The graph was launched. Make the other captured calls; all its work belongs to the current segment."""
+        """Makes the other captured calls after the graph was launched. All work of the graph belongs to the current segment."""
         for call in self._calls_of(graph)[1:]:
             call()
 
@@ -204,7 +203,7 @@ class Recorder:
         return captured.calls if captured is not None else []
 
     def _note_failure(self) -> None:
-        """Keep the text of an out-of-memory error; a replay uses the same wording."""
+        """Keeps the text of an out-of-memory error, because a replay uses the same wording."""
         error = sys.exception()
         if error is not None:
             self._facts.failed(error)
@@ -213,7 +212,8 @@ class Recorder:
 
     @costed
     def batch(self, kind: BatchKind, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
-        """The script waited for a batch, or a loader's pinning thread copied one into pinned memory."""
+        """Records a batch. The script has waited for the batch, or a loader's pinning thread has copied it into pinned memory.
+        """
         self._output.add(
             "batches",
             rank=self._writer.rank,
@@ -225,23 +225,23 @@ class Recorder:
         )
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """Return the number of a DataLoader. `describe` is called at its first batch."""
+        """Returns the number of a DataLoader. `describe` is called at the loader's first batch."""
         return self._facts.loader(loader, describe)
 
     @costed
     def read(self, op: str, dtype: str, values: Sequence[float]) -> None:
-        """The host read `values` from a device. They are part of the current step."""
+        """Records `values` that the host read from a device in the current step."""
         self.steps.reads.append((self._output.text(op), self._output.text(dtype), values))
 
     @costed
     def found(self, op: str, searched: Shape, size: int) -> None:
-        """An op with a data-dependent result size (nonzero, unique) returned `size` elements (NONE: unknown)."""
+        """Records the result size of an op with a data-dependent size (nonzero, unique). The size NONE means unknown."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
 
     # --- the end
 
     def close(self) -> None:
-        """The script ends: write everything that is known. An unfinished training step is dropped.
+        """Writes all data at the end of the script. An unfinished training step is dropped.
 
         If another thread hangs in a CUDA call while it holds the lock, the file is written without the lock.
         """

@@ -39,7 +39,7 @@ FIGURES_NS = 10_000_000_000
 
 @dataclass(frozen=True)
 class HeaderSources:
-    """Sources of the header besides `ProcessFacts`."""
+    """Holds the sources of the header besides `ProcessFacts`."""
 
     threads: ThreadRows
     profiler: Profiler
@@ -49,8 +49,6 @@ class HeaderSources:
 
 
 class RecordingWriter:
-    """Writes the rows of one process. The recorder's lock guards it."""
-
     def __init__(
         self, rank: int, output: RecordingFile, facts: ProcessFacts, events: BoundaryEvents, access: DeviceAccess,
         sources: HeaderSources,
@@ -58,33 +56,32 @@ class RecordingWriter:
         self.rank = rank
         self.pending: deque[EndedStep] = deque()
         self.collectives = CollectiveWriter(output, facts)
-        self.number = 0  # of the next step
+        self.number = 0  # number of the next step
         self.steps_ns = 0  # total time of all steps
-        self._counted = 0  # steps whose cost is known
+        self._counted = 0  # number of steps with a known cost
         self._output, self._facts, self._events, self._access, self._from = output, facts, events, access, sources
         self._step_writer = StepWriter(output, facts)
-        self._written_extent: tuple[Any, ...] = ()  # state of the header that was last written
+        self._written_extent: tuple[Any, ...] = ()  # state of the last written header
         self._written_ns = 0
 
     def joined(self, rank: int) -> None:
-        """This process has this rank. Rows written earlier get it at the end."""
+        """Sets the rank of this process. Rows written earlier get the rank at the end."""
         self.rank = rank
         self._facts.joined(rank)
         self._from.threads.joined(rank)
 
     def add(self, step: EndedStep) -> None:
-        """Add a step that has ended on the host."""
+        """Adds a step that has ended on the host."""
         self.number += 1
         self.steps_ns += step.end_ns - step.start_ns
         self.pending.append(step)
 
     def write_done(self) -> None:
-        """Write the steps that the GPU has finished, in order."""
         access, events = self._access, self._events
         if access.is_used and access.is_capturing:
             return
         done = 0
-        for step in self.pending:  # read all before writing: later events make the clock offset more exact
+        for step in self.pending:  # read all events before writing, because later events make the clock offset more exact
             if not events.settle(step.taken) and not access.lost:
                 break
             done += 1
@@ -93,7 +90,7 @@ class RecordingWriter:
         self.collectives.write_done()
 
     def flush_if_due(self) -> None:
-        """Write steps that are done, and append them to the file if it is time."""
+        """Writes finished steps, and appends them to the file if enough time has passed."""
         due = self._output.due
         if due or len(self.pending) >= _TOGETHER:
             with deferred_signals():
@@ -107,7 +104,7 @@ class RecordingWriter:
                     cost.appended(cost.clock.perf_ns() - began_ns)
 
     def close(self, taken: list[BoundaryEvent], reads: list[Read], found: list[Found]) -> None:
-        """Write everything that is known. `taken`, `reads` and `found`: data since the last step ended."""
+        """Writes all remaining data. `taken`, `reads` and `found` hold the data since the last step ended."""
         access, events = self._access, self._events
         for step in self.pending:
             if not events.settle_within(step.taken, PATIENCE_NS):
@@ -117,7 +114,7 @@ class RecordingWriter:
         for step in self.pending:
             self._write(step)
         self.pending.clear()
-        events.settle(taken)  # without waiting: another rank may never arrive
+        events.settle(taken)  # does not wait, because another rank may never arrive
         self.collectives.write_done()
         self.collectives.write_open()
         self._step_writer.write_reads(reads, NONE, self.rank)
@@ -132,7 +129,7 @@ class RecordingWriter:
         self._step_writer.write(step, self.rank)
 
     def _changed_header(self) -> Trace | None:
-        """Return the header if it has changed or its figures are old; else None."""
+        """Returns the header if it has changed or its figures are outdated, otherwise None."""
         of = self._from
         extent = len(of.threads.threads), self._facts.extent, of.profiler.use(), of.workload(), self._access.lost
         now_ns = of.cost.clock.perf_ns()

@@ -15,7 +15,7 @@ from traces.model.trace import StepKind
 
 
 class Schedule:
-    """Counts steps. `profiled` is 0 for the phase grain, which needs no profiler."""
+    """Counts steps. `profiled` is 0 in the phase grain, which needs no profiler."""
 
     def __init__(self, warmup: int, clean: int, profiled: int) -> None:
         self._first_clean = warmup
@@ -27,13 +27,13 @@ class Schedule:
 
     @property
     def profile(self) -> str:
-        """What the profiler does during the current step."""
+        """Returns what the profiler does during the current step."""
         if self._first_profiled <= self._count < self._end:
             return "record"
         return "prepare" if self._end and self._count == self._prepare else ""
 
     def kind(self, evaluation: bool) -> StepKind:
-        """The kind of the current step, which has ended."""
+        """Returns the kind of the current step, which has ended."""
         if evaluation:
             return StepKind.EVALUATION
         if self._is_first_training or self._count < self._first_clean or self.profile == "prepare":
@@ -42,11 +42,11 @@ class Schedule:
 
     @property
     def _is_first_training(self) -> bool:
-        """Whether a training step would be the first one after evaluation steps."""
+        """Returns whether a training step would be the first one after evaluation steps."""
         return not self._has_trained and self._count > 0
 
     def postpone(self) -> None:
-        """The profiler cannot attach yet. The current step becomes a clean one, and the next one tries again."""
+        """Makes the current step a clean step, because the profiler cannot attach yet. The next step tries again."""
         if self.profile == "prepare":
             self._count -= 1
 

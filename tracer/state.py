@@ -27,7 +27,7 @@ class _RecorderState:
         self.profiles = WeakSet[Any]()
 
     def after_fork(self) -> None:
-        """Forget the parent's recorder in a forked child. A child that trains gets its own recorder and file."""
+        """Forgets the parent's recorder in a forked child. A child that trains gets a separate recorder and file."""
         self.recorder = None
 
 
@@ -36,7 +36,7 @@ os.register_at_fork(after_in_child=_STATE.after_fork)
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Set the function that creates the recorder. If it returns None, nothing is recorded."""
+    """Sets the function that creates the recorder. If the function returns None, nothing is recorded."""
     _STATE.make, _STATE.recorder = make, None
 
 
@@ -57,15 +57,13 @@ def recorder() -> Recorder | None:
 
 
 def optimizers() -> Optimizers:
-    """The optimizers that the script has made in this process."""
     return _STATE.optimizers
 
 
 def captures() -> WeakSet[Any]:
-    """The CUDA graphs that are being captured in this process."""
     return _STATE.captures
 
 
 def profiles() -> WeakSet[Any]:
-    """The script's own profiles that are running."""
+    """Returns the script's profiles that are running."""
     return _STATE.profiles

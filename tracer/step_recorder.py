@@ -3,7 +3,7 @@
     steps = StepRecorder(...)
     steps.script.enter(thread, "backward", now_ns)      # `ScriptCut` calls `steps` back at each boundary
 
-It also holds the data of the current step: DataParallel stages, values that the host read, data-dependent sizes.
+The class also holds the data of the current step: DataParallel stages, values that the host read, and data-dependent sizes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from traces.script.step_rule import Optimizers
 
 
 class StepRecorder:
-    """The listener of `ScriptCut` (traces/script/script_cut.py). The recorder's lock guards it."""
+    """Implements the listener of `ScriptCut` (traces/script/script_cut.py). The recorder's lock guards this class."""
 
     def __init__(
         self,
@@ -40,59 +40,60 @@ class StepRecorder:
         threads: ThreadRows,
         cost: OwnCost,
     ) -> None:
-        self.script = ScriptCut[int](self, optimizers)  # threads by `threading.get_ident()`
+        self.script = ScriptCut[int](self, optimizers)  # threads are identified by `threading.get_ident()`
         self.cost = cost
-        self.has_captured = False  # whether a CUDA graph was captured since the last step ended
-        self.reads: list[Read] = []  # since the last step ended
-        self.found: list[Found] = []  # since the last step ended
+        self.has_captured = False  # True if a CUDA graph was captured since the last step ended
+        self.reads: list[Read] = []  # values read since the last step ended
+        self.found: list[Found] = []  # sizes found since the last step ended
         self._taken, self._schedule, self._profiler = taken, schedule, profiler
         self._writer, self._communication, self._threads = writer, communication, threads
         self._clock = cost.clock
-        self._start_ns = NONE  # of the current step; NONE before the first event of the first step
-        self._at: dict[int, BoundaryEvent] = {}  # by the host's time
+        self._start_ns = NONE  # begin of the current step, NONE before the first event of the first step
+        self._at: dict[int, BoundaryEvent] = {}  # events by the host time of their boundary
         self._parts: list[PhasePart] = []
 
     # --- DataParallel stages
 
     @property
     def profiling(self) -> bool:
-        """Whether the recorder's torch.profiler is attached and records ranges."""
+        """Returns whether the recorder's torch.profiler is attached and records ranges."""
         return self._profiler.active
 
     @costed
     def begin_part(self, stream: Any = None) -> tuple[int, BoundaryEvent | None]:
-        """A DataParallel stage begins; returns what `end_part` needs. It may also begin a forward pass."""
+        """Records the begin of a DataParallel stage, which may also begin a forward pass. Returns the argument of `end_part`.
+        """
         now_ns = self._clock.now_ns()
         self.script.op(threading.get_ident(), PLAIN, now_ns)
         return now_ns, self._taken.take(stream)
 
     @costed
     def end_part(self, name: str, begun: tuple[int, BoundaryEvent | None], stream: Any = None, thread: str = "") -> None:
-        """The stage ends. `thread`: role of a thread that was created for it (see `ThreadRows`)."""
+        """Records the end of a stage. `thread` is the role of a thread that was created for the stage (see `ThreadRows`)."""
         start_ns, begin = begun
         self._profiler.all_threads |= thread.startswith("replica")
         end_ns, end = self._clock.now_ns(), self._taken.take(stream)
         self._parts.append(PhasePart(name, self._threads.row(thread), start_ns, end_ns, begin, end))
 
-    # --- what ScriptCut reports
+    # --- callbacks of ScriptCut
 
     def segment_begins(self, thread: int, name: str, now_ns: int) -> None:
-        """Take an event, unless there is already one where the previous phase ended."""
+        """Takes an event, unless the end of the previous phase already has one."""
         segments = self.script.segments
         if not segments and self._start_ns != NONE:
-            return  # the first segment begins with its step, which has an event
+            return  # the first segment begins with the step, which already has an event
         if self._start_ns == NONE:
             self._start_ns = now_ns
         if not segments or segments[-1].end_ns == now_ns:
             self._take_event(now_ns)
 
     def phase_left(self, thread: int, name: str, now_ns: int) -> None:
-        """Take an event. A loader segment lasts until the next segment begins."""
+        """Takes an event at the end of a phase. A loader segment lasts until the next segment begins."""
         if name != "loader":
             self._take_event(now_ns)
 
     def set_up_ends(self, thread: int, now_ns: int) -> None:
-        """Set-up is over; the first step begins with the next call."""
+        """Notes the end of set-up. The first step begins with the next call."""
         self._start_ns = NONE
         self._at.clear()
 
@@ -103,10 +104,10 @@ class StepRecorder:
         """Returns None: the recorder follows no recording."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
-        """Keep the step until the GPU has passed its events. Write earlier steps that are done."""
+        """Keeps the step until the GPU has passed the step's events. Writes earlier steps that are done."""
         now_ns, left_ns = step.end_ns, step.left_ns
         if not step.is_evaluation and left_ns is not None and left_ns in self._at:
-            self._at[now_ns] = self._at[left_ns]  # the step ended on the GPU when the optimizer returned
+            self._at[now_ns] = self._at[left_ns]  # on the GPU, the step ended when the optimizer returned
         else:
             self._take_event(now_ns)
         if step.segments:
@@ -116,7 +117,7 @@ class StepRecorder:
         self._taken.handed_out()
         self._start_ns = now_ns
         looked = self._communication.look_if_due()
-        if self._profiler.paused or looked:  # this time is outside all steps
+        if self._profiler.paused or looked:  # this time does not belong to any step
             self._start_ns = self._clock.now_ns()
             self._take_event(self._start_ns)
         elif last is not None:
@@ -127,14 +128,14 @@ class StepRecorder:
     def _keep(self, step: CutStep) -> None:
         segments = step.segments
         start_ns = self._start_ns if self._start_ns != NONE else segments[0].start_ns
-        # A step begins where the previous one ended. Its time before the first event belongs to its first segment.
+        # A step begins where the previous step ended. The time before the first event belongs to the first segment of the step.
         segments[0] = segments[0]._replace(start_ns=start_ns)
         taken, untimed = self._taken.handed_out()
         ended = EndedStep(
             self._writer.number, self._kind(step.is_evaluation, untimed), start_ns, step.end_ns, segments, self._at, taken,
             self._parts, self.reads, self.found, untimed,
         )  # fmt: skip
-        # If a signal handler raises here, the step is lost, but never written twice.
+        # If a signal handler raises here, the step is lost. This order prevents writing a step twice.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not self.has_captured and untimed not in (Untimed.CAPTURE, Untimed.PROFILE):
@@ -143,9 +144,10 @@ class StepRecorder:
         self._turn_profiler()
 
     def _kind(self, is_evaluation: bool, untimed: Untimed) -> StepKind:
-        """The step's kind. The schedule does not count steps that capture a graph or that the script profiles.
+        """Returns the step's kind. The schedule does not count steps that capture a graph or that the script profiles.
 
-        Neither is clean: the script's profiler slows the host as the recorder's does."""
+        Such steps are not clean, because a profiler of the script slows the host as much as the recorder's profiler does.
+        """
         if is_evaluation:
             return StepKind.EVALUATION
         if self.has_captured or untimed == Untimed.CAPTURE:
@@ -153,7 +155,7 @@ class StepRecorder:
         return StepKind.PROFILED if untimed == Untimed.PROFILE else self._schedule.kind(is_evaluation)
 
     def _turn_profiler(self) -> None:
-        """Begin or end profiling between two steps. That time does not count as recording overhead per step."""
+        """Begins or ends profiling between two steps. That time does not count as recording overhead per step."""
         began_ns = self._clock.perf_ns()
         if self._schedule.profile == "prepare" and self._profiler.must_wait:
             self._schedule.postpone()

@@ -14,21 +14,19 @@ from traces.model.trace import Thread
 
 
 class ThreadRows:
-    """Threads by identity or role. The recorder's lock guards it."""
+    """Assigns rows to threads by identity or role. The recorder's lock guards this class."""
 
     def __init__(self, rank: int) -> None:
         self.script_thread = threading.get_ident()
         self.threads = [Thread(rank, threading.get_native_id(), threading.current_thread().name, "main")]
         self._rank = rank
-        self._rows: dict[int | str, int] = {self.script_thread: 0}  # by role or identity
+        self._rows: dict[int | str, int] = {self.script_thread: 0}  # keyed by role or thread identity
 
     def joined(self, rank: int) -> None:
-        """The process has this rank."""
         self._rank = rank
         self.threads = [replace(thread, rank=rank) for thread in self.threads]
 
     def row(self, role: str = "") -> int:
-        """The row of the calling thread."""
         ident = threading.get_ident()
         key = ident if ident == self.script_thread else role or ident
         row = self._rows.get(key)
@@ -42,7 +40,7 @@ class ThreadRows:
         return row
 
     def note_script_thread(self, ident: int) -> None:
-        """Make this thread row 0. The recorder may have been created in another thread."""
+        """Makes this thread row 0, because the recorder may have been created in another thread."""
         if ident != self.script_thread:
             self._rows.pop(self.script_thread)
             self.script_thread, self._rows[ident] = ident, 0

@@ -31,29 +31,29 @@ _LOOK_AGAIN_NS = 500_000
 class DeviceClock:
     """Maps the events of one device to host time. See Note [One clock out of many events]."""
 
-    offset_ns: int  # host time of the device's first event, as narrowed so far
-    last: BoundaryEvent | None = None  # the next event is measured against it
+    offset_ns: int  # best estimate of the host time of the device's first event
+    last: BoundaryEvent | None = None  # the reference for measuring the next event
 
     def narrow(self, ticks_ns: int, not_before_ns: int, found_ns: int) -> None:
-        """Use an event at `ticks_ns`: not done before `not_before_ns` and found done at `found_ns` (host times)."""
+        """Narrows the clock offset with an event at `ticks_ns`. The event was not done before `not_before_ns` and was found
+        done at `found_ns` (host times).
+        """
         self.offset_ns = max(min(self.offset_ns, found_ns - ticks_ns), not_before_ns - ticks_ns)
 
 
 @dataclass(slots=True, eq=False)
 class BoundaryEvent:
-    """A CUDA event at one boundary, on one stream."""
-
     event: Any
     device: int
     stream: int
-    host_ns: int  # when the host recorded it
+    host_ns: int  # host time at which the event was recorded
     clock: DeviceClock
-    not_before_ns: int  # when the host last found it not done
-    ticks_ns: int = NONE  # since the device's first event; NONE until read
+    not_before_ns: int  # host time at which the event was last found unfinished
+    ticks_ns: int = NONE  # time since the device's first event, NONE until read
 
     @property
     def time_ns(self) -> int:
-        """When the GPU passed the event, in host time; NONE until it was read."""
+        """Returns when the GPU passed the event, in host time. Returns NONE until the event was read."""
         return NONE if self.ticks_ns == NONE else self.clock.offset_ns + self.ticks_ns
 
 
@@ -66,7 +66,7 @@ class CurrentStream:
 
     def __init__(self, torch: Any) -> None:
         self._cuda, self._bindings = torch.cuda, torch._C
-        self._known: dict[tuple[int, ...], Any] = {}  # by id, device and type of the device
+        self._known: dict[tuple[int, ...], Any] = {}  # keyed by stream id, device index and device type
 
     def __call__(self) -> Any:
         device = self._cuda.current_device()
@@ -83,21 +83,21 @@ class BoundaryEvents:
     def __init__(
         self, cuda: Any, clock: EpochClock, access: DeviceAccess, current_stream: Callable[[], Any] | None = None
     ) -> None:
-        """`current_stream` returns the calling thread's stream; default: `cuda.current_stream`."""
         self._cuda = cuda
         self._current_stream = current_stream or cuda.current_stream
         self._clock = clock
         self._access = access
-        self._free: dict[int, list[Any]] = {}  # by device: an event cannot change its device once recorded
+        self._free: dict[int, list[Any]] = {}  # keyed by device, because an event cannot change its device once recorded
         self._clocks: dict[int, DeviceClock] = {}  # by device
 
     @property
     def devices(self) -> Iterable[int]:
-        """Devices on which events were taken."""
         return list(self._clocks)
 
     def take(self, stream: Any = None) -> BoundaryEvent | None:
-        """Record an event on `stream` (default: current). None if CUDA must not be called now (device_access.py)."""
+        """Records an event on `stream` (default: current stream). Returns None if CUDA must not be called now
+        (device_access.py).
+        """
         access = self._access
         if access.closed is not None:
             return None
@@ -121,7 +121,7 @@ class BoundaryEvents:
         return BoundaryEvent(event, device, stream.stream_id, host_ns, clock, host_ns)
 
     def settle(self, events: list[BoundaryEvent]) -> bool:
-        """Read finished events, given in the order in which they were taken. Returns whether all are done."""
+        """Reads finished events in the order in which they were taken. Returns whether all events are done."""
         unread = [boundary for boundary in events if boundary.ticks_ns == NONE]
         if not unread:
             return True
@@ -138,7 +138,7 @@ class BoundaryEvents:
             access.is_calling = False
 
     def settle_within(self, events: list[BoundaryEvent], patience_ns: int) -> bool:
-        """Like `settle`, but repeat while the device passes at least one event every `patience_ns`."""
+        """Repeats `settle` while the device passes at least one event every `patience_ns`."""
         clock = self._clock
         left, since_ns = len(events) + 1, clock.now_ns()
         while not self.settle(events):
@@ -161,5 +161,5 @@ class BoundaryEvents:
         clock.narrow(boundary.ticks_ns, boundary.not_before_ns, self._clock.now_ns())
         clock.last = boundary
         if last is not None:
-            self._free.setdefault(boundary.device, []).append(last.event)  # no longer needed for measuring
+            self._free.setdefault(boundary.device, []).append(last.event)
         return True

@@ -26,5 +26,4 @@ class EpochClock:
         return time.perf_counter_ns() + self._offset_ns
 
     def sleep(self, duration_ns: int) -> None:
-        """Sleep for about `duration_ns` in the calling thread."""
         time.sleep(duration_ns / 1e9)

@@ -38,39 +38,39 @@ T = TypeVar("T")
 
 
 class DeviceAccess:
-    """Guards all CUDA calls of the recorder in this process. Any thread may use it."""
-
     def __init__(self, cuda: Any, captures: Sized, profiles: Sized) -> None:
-        """`captures`: graphs being captured; `profiles`: running profiles of the script."""
-        self.lost = ""  # why the device is lost, in one line; "" if it is not
-        self.is_calling = False  # whether a CUDA call is running; it may hang
+        """Creates the guard. `captures` are the graphs being captured, and `profiles` are the running profiles of the script.
+        """
+        self.lost = ""  # the reason why the device counts as lost, or ""
+        self.is_calling = False  # True during a CUDA call, which may hang
         self._cuda, self._captures, self._profiles = cuda, captures, profiles
 
     @property
     def is_used(self) -> bool:
-        """Whether the script has initialized CUDA; the recorder never does."""
+        """Returns whether the script has initialized CUDA. The recorder never initializes CUDA."""
         return bool(self._cuda.is_initialized())
 
     @property
     def is_capturing(self) -> bool:
-        """See Note [Captures of CUDA graphs]."""
+        """Returns whether a CUDA graph is being captured. See Note [Captures of CUDA graphs]."""
         if self._captures:
             return True
         if self._profiles:
-            return False  # a CUDA call would appear in the script's profile
+            return False  # calling CUDA would add a call to the script's profile
         try:
             return bool(self._cuda.is_current_stream_capturing())
-        except RuntimeError:  # legacy stream, blocked by a capture (cudaErrorStreamCaptureImplicit)
+        except RuntimeError:  # a capture blocks the legacy stream (cudaErrorStreamCaptureImplicit)
             return True
 
     @property
     def is_profiled(self) -> bool:
-        """Whether the script profiles itself."""
         return bool(self._profiles)
 
     @property
     def closed(self) -> Untimed | None:
-        """Why CUDA must not be called now; None if it may be. `Untimed.NO`: the script does not use CUDA."""
+        """Returns why CUDA must not be called now, or None if CUDA may be called. `Untimed.NO` means that the script does not
+        use CUDA.
+        """
         if self.lost:
             return Untimed.LOST
         if not self._cuda.is_initialized():
@@ -80,24 +80,24 @@ class DeviceAccess:
         return Untimed.PROFILE if self._profiles else None
 
     def lose(self, reason: BaseException | str) -> None:
-        """Mark the device as lost: a call failed or its work does not end. See Note [A lost device]."""
+        """Marks the device as lost after a failed call or after work that does not end. See Note [A lost device]."""
         self.lost = self.lost or str(reason).partition("\n")[0]
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Return `call(*args)`, a CUDA call; None if CUDA must not be called or the call fails."""
+        """Calls `call(*args)`, a CUDA function. Returns None if CUDA must not be called, or if the call fails."""
         if self.closed is not None:
             return None
         self.is_calling = True
         try:
             return call(*args)
-        except RuntimeError as error:  # torch.AcceleratorError is one
+        except RuntimeError as error:  # torch.AcceleratorError is a subclass
             self.lose(error)
             return None
         finally:
             self.is_calling = False
 
     def is_idle_within(self, limit_ns: int, devices: Iterable[int]) -> bool:
-        """Wait until these devices are idle. Returns False after the limit, or if CUDA must not be called."""
+        """Waits until these devices are idle. Returns False after the time limit, or if CUDA must not be called."""
         if self.closed is not None:
             return False
         done = threading.Event()

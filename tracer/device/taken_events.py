@@ -14,15 +14,13 @@ from traces.model.trace import Untimed
 
 
 class TakenEvents:
-    """Events taken since the last step ended, in order."""
-
     def __init__(self, events: BoundaryEvents, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []
-        self.untimed = Untimed.NO  # reason if some could not be taken
+        self.untimed = Untimed.NO  # why some events could not be taken
         self._events, self._access = events, access
 
     def take(self, stream: Any = None) -> BoundaryEvent | None:
-        """Take an event on `stream` (default: current). Returns None if CUDA must not be called."""
+        """Takes an event on `stream` (default: current stream). Returns None if CUDA must not be called."""
         event = self._events.take(stream)
         if event is not None:
             self.taken.append(event)
@@ -31,12 +29,12 @@ class TakenEvents:
         return event
 
     def forget_read(self) -> None:
-        """Drop the events if all were read. Without steps they would accumulate."""
+        """Drops the events if all were read. Otherwise events would accumulate in scripts without steps."""
         if self._events.settle(self.taken):
             self.taken.clear()
 
     def handed_out(self) -> tuple[list[BoundaryEvent], Untimed]:
-        """Return and clear the events of the step that has ended."""
+        """Returns and clears the events of the step that has ended."""
         out = self.taken, self.untimed
         self.taken, self.untimed = [], Untimed.NO
         return out

@@ -1,6 +1,7 @@
 """Wrappers around torch functions that report to the recorder, one file per part of torch.
 
-Each wrapper reports and then calls the original, which is torch's or the replayer's. None changes what torch does.
+Each wrapper reports to the recorder and then calls the original function of torch or of the replayer. Wrappers do not change
+what torch does.
 """
 
 from __future__ import annotations
@@ -16,6 +17,5 @@ _SURFACES = (
 
 
 def install_all(torch: ModuleType) -> None:
-    """Install all wrappers, once per process."""
     for name in _SURFACES.split():
         import_module(f"tracer.surfaces.{name}").install(torch)

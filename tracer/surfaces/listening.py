@@ -13,7 +13,7 @@ from traces.script.patching import around
 
 
 def before(call: Callable[..., Any], report: str) -> Callable[..., Any]:
-    """Wrap `call`: if this process is recorded, call the recorder's method `report` first."""
+    """Wraps `call` so that the recorder's method `report` is called first. Processes without a recorder report nothing."""
 
     def reported(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if (to := recorder()) is not None:

@@ -15,7 +15,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap `os._exit`. Forked children, such as those of multiprocessing, have no recorder."""
+    """Wraps `os._exit`. Forked children, such as processes of multiprocessing, have no recorder."""
 
     def _exit(leave: Callable[[int], NoReturn], status: int) -> NoReturn:
         if (recorder := started()) is not None:

@@ -15,6 +15,6 @@ from traces.script.patching import patch
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the two methods that work on the device; torch.cuda.amp.GradScaler inherits them."""
+    """Wraps the two methods that work on the device. torch.cuda.amp.GradScaler inherits both methods."""
     cls: Any = torch.amp.GradScaler
     patch(cls, _unscale_grads_=before(cls._unscale_grads_, "aside_called"), update=before(cls.update, "aside_called"))

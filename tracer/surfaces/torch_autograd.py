@@ -12,5 +12,5 @@ from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the entry points of autograd's engine. They call each other; only the outermost counts."""
+    """Wraps the entry points of autograd's engine. Entry points call each other, and only the outermost call is recorded."""
     ScriptHooks(torch, recorder, optimizers()).backward()

@@ -1,4 +1,4 @@
-"""torch.cuda.CUDAGraph: no CUDA calls during a capture; each replay repeats the calls captured.
+"""Wraps torch.cuda.CUDAGraph. The recorder makes no CUDA calls during a capture, and repeats the captured calls at each replay.
 
 with torch.cuda.graph(g := torch.cuda.CUDAGraph()):     # captures.add(g); calls are noted
     y = model(static_x)
@@ -16,7 +16,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the begin and end of captures, and replays. A build without CUDA has none."""
+    """Wraps the begin and end of captures, and replays. A build without CUDA has none of these functions."""
     cls: Any = torch.cuda.CUDAGraph
     if not hasattr(cls, "capture_begin"):
         return
@@ -42,7 +42,9 @@ def install(torch: ModuleType) -> None:
             under_way.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Replay. Within a module's call or a backward pass (make_graphed_callables) it belongs to that."""
+        """Replays the graph. Within a module's call or a backward pass (make_graphed_callables), the graph's work belongs to
+        that call or pass.
+        """
         to = started()
         if to is None or to.phase or in_module():
             return replay(self, *args, **kwargs)

@@ -34,7 +34,8 @@ from tracer.writing.collectives import CollectiveCall
 from traces.model.trace import NONE, Ending
 from traces.script.patching import argument, around, patch, patch_everywhere
 
-# The argument with this rank's input, by operation. "": no input, or composed of other operations.
+# The name of the argument with this rank's input, by operation. The name is "" for operations without input, and for operations
+# composed of others.
 _INPUTS = {
     name: given
     for given, names in {
@@ -50,8 +51,8 @@ _INPUTS = {
     for name in names.split()
 }
 
-# Methods of a process group, with their operation and the position of this rank's input. DDP's Reducer and functional
-# collectives pass arguments by position.
+# Methods of a process group, each with the operation and the position of this rank's input. C++ callers pass arguments by
+# position.
 _METHODS = {
     method: (name, place)
     for name, place, methods in (
@@ -70,22 +71,22 @@ _METHODS = {
     for method in methods.split()
 }
 
-# Renamed functions, with the names that profilers still use.
+# Maps renamed functions to the names that profilers still use.
 _KNOWN_AS = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
 
 
-Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # returns an argument of a call
+Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # returns one argument of a call
 
 
 class _Here(threading.local):
-    """The outermost collective of this thread; nested calls are part of it."""
+    """Holds the outermost collective of this thread. Nested calls are part of the outermost collective."""
 
     call: _RunningCollective | None = None
 
 
 @dataclass
 class _RunningCollective:
-    """A collective in progress. A composed one consists of others and sums their bytes."""
+    """A collective in progress. A composed collective adds up the bytes of the collectives it calls."""
 
     is_composed: bool
     name: str = ""
@@ -93,12 +94,12 @@ class _RunningCollective:
     start_ns: int = NONE
     bytes: int = 0
     dtypes: set[str] = field(default_factory=set)
-    device: Any = None  # of its tensors
-    stream: Any = None  # the stream that will wait for it, if any
-    begin: BoundaryEvent | None = None  # on that stream
+    device: Any = None  # device of the tensors
+    stream: Any = None  # the stream that will wait for the collective, if any
+    begin: BoundaryEvent | None = None  # event before the call on that stream
 
     def add(self, tensors: Any) -> None:
-        """Add the bytes of an input: a tensor, a list of tensors, or nothing."""
+        """Adds the bytes of an input, which may be a tensor, a list of tensors, or None."""
         if isinstance(tensors, list | tuple):
             for tensor in tensors:
                 self.add(tensor)
@@ -113,16 +114,16 @@ class _RunningCollective:
 
 
 class _CollectiveWrappers:
-    """Makes the wrappers."""
+    """Creates the wrappers."""
 
     def __init__(self, torch: Any) -> None:
         self._dist, self._cuda = torch.distributed, torch.cuda
         self._works = Works(torch)
         self._here = _Here()
-        self._patched: set[type] = set()  # classes of process groups
+        self._patched: set[type] = set()  # patched classes of process groups
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
-        """Wrap `call` to record it on success. Calls of ranks outside the group are not recorded."""
+        """Wraps `call` to record successful calls. Calls of ranks outside the group are not recorded."""
         if name != "batch_isend_irecv":
             return self._noted(call, name, argument(call, given) if given else None, self._member(argument(call, "group")))
         operations_of = argument(call, "p2p_op_list")
@@ -165,7 +166,9 @@ class _CollectiveWrappers:
         return noted
 
     def _member(self, given: Argument) -> Argument:
-        """A function that returns the process group of a call; None if it does not exist or lacks this rank."""
+        """Returns a function that finds the process group of a call. The function returns None if the group does not exist or
+        lacks this rank.
+        """
         dist = self._dist
 
         def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -175,7 +178,7 @@ class _CollectiveWrappers:
         return find
 
     def _stream(self, device: Any) -> Any:
-        """The stream that will wait for an operation on this device; None for the host."""
+        """Returns the stream that will wait for an operation on this device, or None for the host."""
         return self._cuda.current_stream(device) if device is not None and device.type == "cuda" else None
 
     def _note(self, to: Recorder, operation: _RunningCollective, result: Any) -> None:
@@ -191,7 +194,7 @@ class _CollectiveWrappers:
             to.communication.communicated(call_until_now(), ending=Ending.UNSEEN)
         elif result is None and backend == "gloo":
             to.communication.communicated(call_until_now())
-        elif result is None:  # without an event (graph capture) the end is unknown
+        elif result is None:  # without an event, as during a graph capture, the end is unknown
             is_unseen = begin is None and stream is not None
             to.communication.communicated(call_until_now(), begin, stream, Ending.UNSEEN if is_unseen else Ending.SEEN)
         elif backend == "gloo" and (future := _future(result)) is not None:
@@ -202,23 +205,24 @@ class _CollectiveWrappers:
             to.communication.communicated(call_until_now(), ending=Ending.UNSEEN)
 
     def _is_collecting(self, group: Any) -> bool:
-        """Whether a coalescing manager of this group is open. It starts its calls when it is left."""
+        """Returns whether a coalescing manager of this group is open. Such a manager starts the collected calls at its exit."""
         return group in self._dist.distributed_c10d._world.pg_coalesce_state
 
     def _works_of(self, result: Any) -> list[Any]:
-        """The works that a call returned, one or a list; empty for other results."""
+        """Returns the works in the result of a call, which may be one work or a list. Returns an empty list for other results.
+        """
         works = result if isinstance(result, list) else [result]
         return works if all(isinstance(work, self._dist.Work) for work in works) else []
 
     def _backend(self, group: Any, device: Any) -> str:
-        """The backend for this device. A group may use different ones for CPU and GPUs."""
+        """Returns the group's backend for this device. A group may use different backends for CPU and GPUs."""
         try:
             return str(group._get_backend(device or group._device_types[0]).name())
         except (RuntimeError, AttributeError, IndexError):  # a user-defined process group
             return str(self._dist.get_backend(group))
 
     def collecting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a coalescing manager. Its operations were recorded when they were called inside it."""
+        """Wraps a coalescing manager. The operations inside the manager are already recorded when they are called."""
         here = self._here
 
         @contextmanager
@@ -239,7 +243,7 @@ class _CollectiveWrappers:
         return collect
 
     def join(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call `init_process_group`, then note the rank of this process."""
+        """Calls `init_process_group`, then notes the rank of this process."""
         result = call(*args, **kwargs)
         if (to := started()) is not None:
             to.communication.joined(self._dist.get_rank())
@@ -247,7 +251,7 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """Wrap a process group written in Python, which C++ calls for its collectives."""
+        """Wraps a process group written in Python, because C++ calls this group's methods for collectives."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():
@@ -260,7 +264,7 @@ class _CollectiveWrappers:
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the operations wherever torch keeps them, if the build has torch.distributed.
+    """Wraps all references that torch keeps to the operations, if the build has torch.distributed.
 
     Deprecated functions are not wrapped. They call their replacements, and their warning must name the script's line.
     """
@@ -278,12 +282,12 @@ def install(torch: ModuleType) -> None:
 
 
 def _at(place: int) -> Argument:
-    """A function that returns the positional argument at `place`, or None if it is missing."""
+    """Returns a function that returns the positional argument at `place`, or None if the call lacks it."""
     return lambda args, _: args[place] if place < len(args) else None
 
 
 def _future(work: Any) -> Any:
-    """The future of a pending operation, or None: gloo has none for sends and receives."""
+    """Returns the future of a pending operation. Returns None for gloo's sends and receives, which have no future."""
     try:
         return work.get_future()
     except (AttributeError, RuntimeError):

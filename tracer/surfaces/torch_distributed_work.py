@@ -27,12 +27,12 @@ _WAITS = ("wait", "synchronize", "block_current_stream")
 
 
 class _WaitHandle:
-    """One work of a collective. The script waits for it or for one of its futures."""
+    """One work of a collective. The script waits for the work or for a future of the work."""
 
     def __init__(self, pending: PendingCollective) -> None:
         self.pending = pending
         self.is_used = False
-        self.handles = 0  # live objects (work and futures) that can be waited for
+        self.handles = 0  # number of live objects (work and futures) that can be waited for
 
     def drop(self) -> None:
         self.handles -= 1
@@ -41,7 +41,7 @@ class _WaitHandle:
 
 
 class Works:
-    """Pending works by identity, because their classes may define equality."""
+    """Holds pending works by identity, because classes of works may define equality."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -53,7 +53,7 @@ class Works:
         patch(future, wait=self._waiting(future.wait))
 
     def watch(self, works: Sequence[Any], pending: PendingCollective) -> None:
-        """Watch the works of an operation that has begun."""
+        """Watches the works of an operation that has begun."""
         for work in works:
             for cls in type(work).__mro__:
                 if cls not in self._patched and issubclass(cls, self._torch.distributed.Work):
@@ -79,7 +79,7 @@ class Works:
         patch(cls, **{name: self._waiting(vars(cls)[name]) for name in _WAITS if name in vars(cls)})
 
     def _waiting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `call`, a wait. Take events around the first wait for a watched work or future."""
+        """Wraps `call`, a wait. Takes events around the first wait for a watched work or future."""
 
         @wraps(call)
         def waiting(waitable: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,7 +99,7 @@ class Works:
         return waiting
 
     def _get_future(self, call: Callable[..., Any], work: Any) -> Any:
-        """Return the future of a C++ work and watch it. Futures of Python subclasses wait for no stream."""
+        """Returns the future of a C++ work and watches that future. Futures of Python subclasses wait for no stream."""
         future = call(work)
         handle = self._handle_of(work) if self._handles else None
         if handle is not None and not handle.is_used:

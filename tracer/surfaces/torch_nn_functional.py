@@ -20,7 +20,7 @@ _LOSSES = (
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the losses, and `log_softmax` wherever torch offers it."""
+    """Wraps the loss functions, and all references of torch to `log_softmax`."""
     functional = torch.nn.functional
     losses = [name for name in _LOSSES.split() if hasattr(functional, name)]
     patch(functional, **{name: before(getattr(functional, name), "loss_called") for name in losses})

@@ -18,30 +18,29 @@ from traces.analyses.modules import ModuleNames
 from traces.script.patching import PhaseScope, patch
 from traces.script.script_hooks import ModuleCalls, ScriptHooks
 
-_CALLS = ModuleCalls()  # torch's modules are global
+_CALLS = ModuleCalls()  # global, because torch's modules are global
 
 
 def in_module() -> bool:
-    """Whether this thread is inside a module's call."""
+    """Returns whether this thread is inside a module's call."""
     return bool(_CALLS.inside)
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap `Module.__call__` and `Module._apply`."""
     ScriptHooks(torch, recorder, optimizers()).module_calls(_CALLS)
     cls: Any = torch.nn.Module
     patch(cls, _apply=PhaseScope("other", recorder).around(cls._apply))
 
 
 def as_nested_module(torch: ModuleType, call: Any) -> Any:
-    """Wrap `call` like the call of a nested module."""
+    """Wraps `call` like the call of a nested module."""
     calls = ModuleCalls()
     calls.inside = True
     return ScriptHooks(torch, recorder, optimizers()).module_call(call, calls)
 
 
 class ModuleRanges:
-    """Adds a profiler range around each module call, named as torch.profiler names it with stacks.
+    """Adds a profiler range around each module call. The name of the range is the name that torch.profiler uses with stacks.
 
     The name is the class and the 0-based index of the module among the called modules of that class. `Module.__call__` is
     replaced only between `begin` and `end`, so other steps are not slowed. It is not replaced once torch.compile has compiled
@@ -50,7 +49,7 @@ class ModuleRanges:
 
     def __init__(self, torch: ModuleType) -> None:
         self._cls: Any = torch.nn.Module
-        # C++ ranges, ten times cheaper than `record_function`. They appear as cpu_op; the importer knows their names.
+        # C++ ranges cost a tenth of `record_function`. They appear as cpu_op events, and the importer recognizes their names.
         self._range: Any = torch._C._profiler._RecordFunctionFast
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._new = ModuleNames()

@@ -31,7 +31,7 @@ from traces.script.patching import OutermostCalls, argument, around, patch_every
 
 @contextmanager
 def _part_on(name: str, device: int | None, thread: str, label: str = "") -> Iterator[None]:
-    """Record one stage. `device`: index, or None for the current device; `thread`: role of the thread."""
+    """Records one stage. `device` is an index, or None for the current device. `thread` is the role of the thread."""
     to = recorder()
     if to is None:
         yield
@@ -45,19 +45,19 @@ def _part_on(name: str, device: int | None, thread: str, label: str = "") -> Ite
 
 
 def _stream(device: int | None) -> Any:
-    """This thread's current stream on the device; None for the current device."""
+    """Returns this thread's current stream on the device. Returns None for the current device."""
     return torch.cuda.current_stream(device) if device is not None and torch.cuda.is_initialized() else None
 
 
 def _part(name: str, device: int | None) -> AbstractContextManager[None]:
-    """Record a stage in the calling thread. Autograd has one thread per device."""
+    """Records a stage in the calling thread. Autograd has one thread per device."""
     if not name.endswith("_backward"):
         return _part_on(name, device, "")
     return _part_on(name, device, "backward" if device is None else f"backward {device}")
 
 
 def _forward(here: OutermostCalls, call: Callable[..., Any], module: str) -> Callable[..., Any]:
-    """Wrap `call` on a module: it begins a forward pass, unless it runs inside one."""
+    """Wraps `call` on a module. The call begins a forward pass, unless it is inside another forward pass."""
     module_of = argument(call, module)
 
     @wraps(call)
@@ -73,7 +73,7 @@ def _forward(here: OutermostCalls, call: Callable[..., Any], module: str) -> Cal
 
 
 def replicas(call: Callable[..., Any], modules: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call `parallel_apply`, recording each replica's module call as a stage in its own thread."""
+    """Calls `parallel_apply`, and records each replica's module call as a stage in the replica's thread."""
     return call([_replica(number, module) for number, module in enumerate(modules)], *args, **kwargs)
 
 
@@ -87,7 +87,7 @@ def _replica(number: int, module: Any) -> Callable[..., Any]:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap the stages, and functions that are forward passes without being modules."""
+    """Wraps the stages, and functions that are forward passes without being modules."""
     hooks, parallel = DataParallelHooks(torch_module, _part), torch_module.nn.parallel
     hooks.install()
     patch_everywhere(parallel.parallel_apply, around(parallel.parallel_apply, replicas))

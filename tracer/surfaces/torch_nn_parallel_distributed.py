@@ -17,7 +17,7 @@ from traces.script.patching import argument, around, patch_around, patch_everywh
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the constructor, and the destruction of process groups."""
+    """Wraps the constructor of DistributedDataParallel, and the destruction of process groups."""
     dist = torch.distributed
     if not dist.is_available():
         return

@@ -14,7 +14,7 @@ _CLIPPING = "clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_nor
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap clipping wherever torch keeps it (`torch.nn.utils.get_total_norm` is also `_get_total_norm`)."""
+    """Wraps all references of torch to the clipping functions (`torch.nn.utils.get_total_norm` is also `_get_total_norm`)."""
     for name in _CLIPPING.split():
         call = getattr(torch.nn.utils, name)
         wrapped = before(call, "aside_called")

@@ -14,5 +14,4 @@ from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap `step` and `zero_grad` of all optimizer classes."""
     ScriptHooks(torch, recorder, optimizers()).optimizers()

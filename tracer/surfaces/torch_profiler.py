@@ -14,7 +14,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap both ways to start a profile, and its end."""
+    """Wraps both functions that start a profile, and the function that ends a profile."""
     cls: Any = torch.autograd.profiler.profile
     under_way = profiles()
 

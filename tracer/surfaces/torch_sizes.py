@@ -27,18 +27,18 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE
 from traces.script.patching import patch, replaced
 
-NONZERO = "aten::nonzero"  # recorded for all searches of nonzero elements, as on a GPU
+NONZERO = "aten::nonzero"  # one name for all searches of nonzero elements, as on a GPU
 
 
 class Found(NamedTuple):
-    """One search: the op, the shape of the searched tensor, and the number of elements found."""
+    """One search for elements: the op, the shape of the searched tensor, and the number of elements found."""
 
     op: str
     searched: Shape
     size: int
 
 
-_AS_SEQUENCE, _ITEM = 13, 3  # offsets in words: tp_as_sequence in a type, sq_item in its target
+_AS_SEQUENCE, _ITEM = 13, 3  # offsets in pointer-sized words: tp_as_sequence in a type, sq_item in PySequenceMethods
 
 Seen = Callable[..., Iterator[Found]]  # called with a call's result and arguments
 
@@ -47,11 +47,11 @@ class _Within(threading.local):
     another = False
 
 
-_WITHIN = _Within()  # per thread
+_WITHIN = _Within()  # one value per thread
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap them as functions of torch, and as methods of torch.Tensor and its subclasses."""
+    """Wraps the search functions of torch, and the methods of torch.Tensor and its subclasses."""
     counts = counting(torch_module)
     seen: dict[str, Seen] = {
         "nonzero": _nonzero,
@@ -80,7 +80,7 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 
 
 def _is_no_sequence(cls: type) -> None:
-    """Make PySequence_Check (C) return false for these objects again, as for unpatched tensors.
+    """Makes the C function PySequence_Check return false for these objects again, as for unpatched tensors.
 
     A Python `__getitem__` also sets the C slot for sequences. Then `torch.Tensor([[x]])` asks a scalar `x` for its length.
     The layout is that of PyTypeObject and PySequenceMethods (CPython's Include/cpython/object.h).
@@ -110,7 +110,7 @@ def _noting(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) 
 
 
 def _noting_index(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) -> Callable[..., Any]:
-    """Wrap `x[index]`. Indices without masks, the common case, are passed on at once."""
+    """Wraps `x[index]`. Indices without masks, the common case, are passed on at once."""
     noting = _noting(call, see, counts)
 
     @wraps(call)
@@ -123,7 +123,7 @@ def _noting_index(call: Callable[..., Any], see: Seen, counts: Callable[[Any], b
 
 
 def _masks(index: Any) -> list[Any]:
-    """The boolean and uint8 tensors among the parts of an index."""
+    """Returns the boolean and uint8 tensors among the parts of an index."""
     if isinstance(index, tuple):
         return [mask for part in index for mask in _masks(part)]
     return [index] if _is_mask(index) else []
@@ -139,7 +139,7 @@ def _nonzero(result: Any, searched: Any, **kwargs: Any) -> Iterator[Found]:
 
 
 def _where(result: Any, condition: Any, *args: Any, **kwargs: Any) -> Iterator[Found]:
-    if not args and not kwargs:  # with values to choose from, it does not search
+    if not args and not kwargs:  # with values to choose from, `torch.where` does not search
         yield from _nonzero(result, condition)
 
 
@@ -149,14 +149,15 @@ def _masked_select(result: Any, source: Any, mask: Any, **kwargs: Any) -> Iterat
 
 def _getitem(result: Any, source: Any, index: Any) -> Iterator[Found]:
     for mask in _masks(index):
-        if mask.is_cuda is source.is_cuda:  # a mask on the host is searched on the host
+        if mask.is_cuda is source.is_cuda:  # a mask on the host is searched on the host, not on the GPU
             yield Found(NONZERO, tuple(mask.shape), _length_found(result, source, index))
 
 
 def _length_found(result: Any, source: Any, index: Any) -> int:
-    """Number of elements that the masks of an index chose: the length of the result at their position.
+    """Returns the number of elements that the masks of an index selected. The number is the result's length at the masks'
+    position.
 
-    NONE if the index also has lists or tensors with more than one dimension.
+    Returns NONE if the index also has lists or tensors with more than one dimension.
     """
     parts = index if isinstance(index, tuple) else (index,)
     tensors = [part for part in parts if hasattr(part, "dim")]
@@ -164,7 +165,7 @@ def _length_found(result: Any, source: Any, index: Any) -> int:
         return NONE
     chosen = [i for i, part in enumerate(parts) if hasattr(part, "dim")]
     if chosen[-1] - chosen[0] >= len(chosen) and any(not isinstance(part, int) for part in _between(parts, chosen)):
-        return int(result.shape[0])  # separated masks come first in the result
+        return int(result.shape[0])  # with separated masks, the masked dimension comes first in the result
     taken = sum(_dimensions(part) for part in parts)
     place = 0
     for part in parts[: chosen[0]]:
@@ -177,14 +178,15 @@ def _between(parts: Any, chosen: list[int]) -> list[Any]:
 
 
 def _dimensions(part: Any) -> int:
-    """Number of source dimensions that one part of an index consumes."""
+    """Returns the number of source dimensions that one part of an index consumes."""
     if _is_mask(part):
         return int(part.dim())
     return 0 if part is None or part is Ellipsis else 1
 
 
 def _distinct(op: str, op_of_slices: str, place: int, result: Any, source: Any, *args: Any, **kwargs: Any) -> Iterator[Found]:
-    """Sizes from `unique` and `unique_consecutive`. `place`: position of the argument `dim` after the source."""
+    """Returns the sizes from `unique` and `unique_consecutive`. `place` is the position of the argument `dim` after the source.
+    """
     dim = args[place] if len(args) > place else kwargs.get("dim")
     yield Found(op if dim is None else op_of_slices, tuple(source.shape), _length(result, dim))
 
@@ -193,10 +195,10 @@ def _repeat_interleave(
     result: Any, source: Any, repeats: Any = None, dim: Any = None, *, output_size: Any = None
 ) -> Iterator[Found]:
     if output_size is not None or isinstance(repeats, int):
-        return  # known from shapes
+        return  # the size follows from the shapes
     if repeats is None:
         yield Found("aten::repeat_interleave", tuple(source.shape), result.shape[0])
-    else:  # a single count is first expanded
+    else:  # a single count is expanded first
         length = source.numel() if dim is None else source.shape[dim]
         yield Found("aten::repeat_interleave", (length,), _length(result, dim))
 

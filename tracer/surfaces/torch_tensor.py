@@ -29,11 +29,11 @@ class _Depth(threading.local):
     quiet = 0
 
 
-_DEPTH = _Depth()  # per thread
+_DEPTH = _Depth()  # one value per thread
 
 
 class Quiet(ContextDecorator):
-    """A context in which this thread's reads are not recorded."""
+    """A context in which reads of this thread are not recorded."""
 
     def __enter__(self) -> Self:
         _DEPTH.quiet += 1
@@ -44,15 +44,15 @@ class Quiet(ContextDecorator):
 
 
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
-    """Return a function that decides whether a read of a tensor is recorded."""
+    """Returns a function that decides whether a read of a tensor is recorded."""
 
     @cache
     def without_gpu() -> bool:
-        """Whether there is no GPU. Uses NVML, because the CUDA driver must not be started before a fork."""
+        """Returns whether this machine has no GPU. Uses NVML, because the CUDA driver must not be initialized before a fork."""
         return bool(torch.cuda.device_count() == 0)
 
     def counts(tensor: Any) -> bool:
-        """Whether to record a read of `tensor`. Processes without a recorder record none.
+        """Returns whether to record a read of `tensor`. Processes without a recorder record no reads.
 
         On the host, an optimizer's reads of its step counts are excluded: with a GPU these are CPU tensors too."""
         to = None if _DEPTH.quiet else started()
@@ -62,7 +62,7 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap reads and moves of torch.Tensor, and of subclasses that override them."""
+    """Wraps reads and moves of torch.Tensor, and of subclasses that override these methods."""
     calls = _ReadsAndMoves(counting(torch))
     wrappers: dict[str, Callable[..., Any]] = {
         **dict.fromkeys("item __bool__ __float__ __int__ __index__ __complex__ is_nonzero".split(), calls.scalar_read),
@@ -73,14 +73,16 @@ def install(torch: ModuleType) -> None:
         "__repr__": calls.shown,
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # torch.Tensor inherits most of these from a C base class that cannot be patched.
+        # torch.Tensor inherits most of these methods from a C base class that cannot be patched.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: around(own[name], by) for name, by in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)
 
 
 class _ReadsAndMoves:
-    """Replacements for torch's functions; each gets the original first. `reads`: see `counting`."""
+    """Replaces torch's methods. Each replacement gets the original method as first argument. `reads` is the result of
+    `counting`.
+    """
 
     def __init__(self, reads: Callable[[Any], bool]) -> None:
         self._reads = reads
@@ -106,7 +108,7 @@ class _ReadsAndMoves:
         return copied
 
     def move(self, move: Call, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Replace `to`: a copy to the device, to the host, or neither."""
+        """Replaces `Tensor.to`, which may copy to the device, copy to the host, or only convert the tensor."""
         target = _device_type(args, kwargs)
         if target == "cpu" and tensor.is_cuda:
             return self.copy_read(move, tensor, *args, **kwargs)
@@ -132,7 +134,7 @@ class _ReadsAndMoves:
         return tensor
 
     def shown(self, show: Call, tensor: Any, **kwargs: Any) -> Any:
-        """Replace `repr`. torch reads the tensor in pieces; record one read, as in a replay."""
+        """Replaces `repr`. torch reads the tensor in pieces, but the recording has one read, as in a replay."""
         if not self._reads(tensor):
             return show(tensor, **kwargs)
         with Quiet():
@@ -152,7 +154,7 @@ class _ReadsAndMoves:
 
 
 def _note(tensor: Any, host: Any) -> None:
-    """Record the values of `tensor` on the host (tensor or nested lists), unless it is large."""
+    """Records the values of `tensor` on the host (tensor or nested lists), unless the tensor is large."""
     if tensor.numel() > READ_LIMIT or tensor.is_complex() or not tensor.numel():
         return
     with Quiet():
@@ -163,12 +165,12 @@ def _note(tensor: Any, host: Any) -> None:
 
 
 def _device_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """The device type in the arguments of `to`; None if they only change dtype or layout."""
+    """Returns the device type in the arguments of `to`. Returns None if the arguments only change dtype or layout."""
     wanted = kwargs.get("device", kwargs.get("other", args[0] if args else None))
     if isinstance(wanted, str):
         return wanted.partition(":")[0]
     if isinstance(wanted, int):
         return "cuda"
-    if wanted is not None and hasattr(wanted, "is_cuda"):  # a tensor
+    if wanted is not None and hasattr(wanted, "is_cuda"):  # the argument is a tensor
         return "cuda" if wanted.is_cuda else "cpu"
     return getattr(wanted, "type", None)

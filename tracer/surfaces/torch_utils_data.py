@@ -25,7 +25,7 @@ from traces.script.script_hooks import ScriptHooks, tensors_in
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap the iterators' `__next__` and `__init__`, and the pinning thread's loop."""
+    """Wraps `__next__` and `__init__` of the iterators, and the loop of the pinning thread."""
     iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
     load = ScriptHooks(torch_module, recorder, optimizers()).loading(Quiet()(iterator.__next__))
 
@@ -50,7 +50,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _recorded_loop(module: Any) -> Any:
-    """Wrap the pinning thread's loop, which calls `pin_memory` on each batch and, recursively, on its parts."""
+    """Wraps the pinning thread's loop, which calls `pin_memory` on each batch and, recursively, on the batch's parts."""
     depth = [0]
 
     def pin_recorded(pin: Any, data: Any, device: Any = None) -> Any:
@@ -89,11 +89,11 @@ def _describe(loader: Any) -> LoaderSettings:
 
 
 def _whole(count: Any) -> int | None:
-    """An int (also from numpy integers), or None if it is not a number."""
+    """Returns an int, also from numpy integers. Returns None for other objects."""
     return operator.index(count) if hasattr(count, "__index__") else None
 
 
 def _size_of(batch: object) -> int:
-    """Total bytes of the tensors in a batch; NONE if there are none."""
+    """Returns the total bytes of the tensors in a batch, or NONE if the batch has no tensors."""
     sizes = [int(tensor.nbytes) for tensor in tensors_in(torch, batch)]
     return sum(sizes) if sizes else NONE

@@ -25,15 +25,15 @@ from tracer.provenance import ProcessFacts
 from tracer.writing.output import RecordingFile
 from traces.model.trace import NONE, Ending
 
-# An idle stream passes two consecutive events in less time. Both clocks have a finer resolution.
+# An idle stream passes two consecutive events in less time than this. Both clocks have a finer resolution.
 _AT_ONCE_NS = 5_000
 
 
 class CollectiveCall(NamedTuple):
-    """One collective as this rank called it. Times are host times."""
+    """One collective as called by this rank. The times are host times."""
 
     name: str
-    dtype: str  # "" if mixed or none
+    dtype: str  # "" if the call has no dtype or several
     group: str
     group_size: int
     backend: str
@@ -43,27 +43,28 @@ class CollectiveCall(NamedTuple):
 
 
 class PendingCollective:
-    """An asynchronous collective. Holds no references to works or tensors, to avoid keeping them alive."""
+    """An asynchronous collective. Holds no references to works or tensors, because references would keep them alive."""
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
         self.call, self.rank, self.begin = call, rank, begin
-        self.works = works  # number of works not waited for yet
+        self.works = works  # number of works that nobody has waited for yet
         self.waits: list[tuple[BoundaryEvent | None, BoundaryEvent]] = []
 
     @property
     def is_passed(self) -> bool:
-        """Whether all its events have been read."""
+        """Returns whether all events of the collective have been read."""
         return all(after.time_ns != NONE for _, after in self.waits)
 
     def duration(self) -> tuple[int, Ending]:
-        """The duration (ns) and its kind, see Note [Whether a stream stalled]. The last work counts."""
+        """Returns the duration (ns) and its kind, see Note [Whether a stream stalled]. The last work determines the duration.
+        """
         before, after = max(self.waits, key=lambda wait: wait[1].time_ns)
         stalled = before is None or (after.time_ns - before.time_ns > after.host_ns - before.host_ns + _AT_ONCE_NS)
         return max(after.time_ns - self.begin.time_ns, 0), Ending.SEEN if stalled else Ending.BY
 
 
 class CollectiveWriter:
-    """Writes rows of the table `collectives`, ordered by when their durations become known."""
+    """Writes rows of the table `collectives`, in the order in which durations become known."""
 
     def __init__(self, output: RecordingFile, facts: ProcessFacts) -> None:
         self._output = output
@@ -80,7 +81,9 @@ class CollectiveWriter:
         end: BoundaryEvent | None,
         ending: Ending = Ending.SEEN,
     ) -> None:
-        """A call has returned. The collective ended with the call or its end event, unless `ending` says otherwise."""
+        """Records a call that has returned. The collective ended with the call or at its end event, unless `ending` says
+        otherwise.
+        """
         if begin is None or end is None or begin.device != end.device:
             self.write(call, rank, call.end_ns - call.start_ns, ending)
         else:
@@ -89,13 +92,13 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def open(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """An asynchronous call has returned with `works` torch.distributed.Work objects to wait for."""
+        """Records an asynchronous call that has returned `works` torch.distributed.Work objects."""
         pending = PendingCollective(call, rank, begin, works)
         self._open.add(pending)
         return pending
 
     def waited(self, pending: PendingCollective, before: BoundaryEvent | None, after: BoundaryEvent | None) -> None:
-        """One work was waited for between these events (None: no event could be taken)."""
+        """Records that one work was waited for between these events. An event is None if it could not be taken."""
         if before is None or after is None or not before.device == after.device == pending.begin.device:
             self.give_up(pending)
             return
@@ -106,11 +109,13 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def give_up(self, pending: PendingCollective) -> None:
-        """Its end will not be seen. Callable at any time and from any thread, including from finalizers."""
+        """Gives up a collective, because its end will not be seen. Any thread may call this method at any time, including
+        finalizers.
+        """
         self._given_up.append(pending)
 
     def write_done(self) -> None:
-        """Write the collectives whose events were read, in order, and those given up."""
+        """Writes the collectives with read events, in order, and all collectives that were given up."""
         while self._given_up:
             self._write_unseen(self._given_up.popleft())
         while self._ended and self._ended[0].is_passed:
@@ -119,7 +124,7 @@ class CollectiveWriter:
             self.write(ended.call, ended.rank, *ended.duration(), device=device)
 
     def write_open(self) -> None:
-        """At the end of the recording, write collectives that were never waited for."""
+        """Writes the collectives that were never waited for, at the end of the recording."""
         for pending in list(self._open):
             self._write_unseen(pending)
 
@@ -130,7 +135,7 @@ class CollectiveWriter:
             self.write(call, pending.rank, call.end_ns - call.start_ns, Ending.UNSEEN)
 
     def write(self, call: CollectiveCall, rank: int, duration_ns: int, ending: Ending, device: int = NONE) -> None:
-        """Write one row. `device`: row of the device whose events measured the duration, or NONE."""
+        """Writes one row. `device` is the row of the device whose events measured the duration, or NONE."""
         text = self._output.text
         self._output.add(
             "collectives",

@@ -42,40 +42,40 @@ from traces.names.collectives import SCALAR_TYPES, function_of
 from traces.rates.op_cost import size_bytes
 
 _DUMPS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}
-_SHARE = 1_000  # reading takes at most 1/1000 of the run time
-_ENTRY_NS = 10_000  # assumed cost of a read, per entry
+_SHARE = 1_000  # reading may take 1/1000 of the run time
+_ENTRY_NS = 10_000  # assumed cost of reading one entry
 _DEFAULT_ENTRIES = 2_000
-_RETIRES_WITHIN_NS = 1_000_000_000  # ten rounds of the watchdog
+_RETIRES_WITHIN_NS = 1_000_000_000  # time of ten rounds of the watchdog
 _LAST_WAIT_NS, _LAST_PAUSE_NS = 500_000_000, 50_000_000
 
 Entry = dict[str, Any]
 
 
 class FlightRecord(NamedTuple):
-    """A collective started in C++. `duration_ns`: of its kernels, or NONE."""
+    """A collective that C++ started. `duration_ns` is the duration of its kernels, or NONE."""
 
     call: CollectiveCall
     duration_ns: int
 
 
 class _Ring:
-    """One backend's ring buffer, and the position up to which it was read."""
+    """Holds one backend's ring buffer, and the position up to which the ring was read."""
 
     def __init__(self, dump: Any) -> None:
         self._dump = dump
         self._next = 0  # record_id of the first unread entry
         self._waits_for = NONE  # record_id of the first entry that is not retired
-        self._since_ns = 0  # when that was first seen
+        self._since_ns = 0  # when that entry was first seen
         self.forgotten = 0
         self.entries = 0
-        self.has_entries = False  # ever; gloo has entries since PyTorch 2.11
+        self.has_entries = False  # True once the ring had entries: gloo has entries since PyTorch 2.11
 
     def new(self, last: bool, now_ns: int) -> list[Entry]:
-        """Return the entries since the last read. See Note [Retired entries]."""
+        """Returns the entries since the last read. See Note [Retired entries]."""
         entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         self.entries = len(entries)
         self.has_entries |= bool(entries)
-        if entries and entries[-1]["record_id"] < self._next - 1:  # the script has reset it
+        if entries and entries[-1]["record_id"] < self._next - 1:  # the script has reset the ring
             self._next, self._waits_for = 0, NONE
         found: list[Entry] = []
         for entry in entries:
@@ -90,44 +90,44 @@ class _Ring:
         return found
 
     def is_waiting(self) -> bool:
-        """Whether any unread entry is not retired yet."""
+        """Returns whether any unread entry is not retired yet."""
         entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         return any(entry["record_id"] >= self._next and not entry.get("retired") for entry in entries)
 
     def _is_young(self, number: int, now_ns: int) -> bool:
-        """Whether an entry may still be retired soon."""
+        """Returns whether an entry may still be retired soon."""
         if self._waits_for != number:
             self._waits_for, self._since_ns = number, now_ns
         return now_ns - self._since_ns < _RETIRES_WITHIN_NS
 
 
 class FlightRecorder:
-    """Reads the ring buffers of the process groups. The recorder's lock guards all methods but `called`."""
+    """Reads the ring buffers of the process groups. The recorder's lock guards all methods except `called`."""
 
     def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0
-        self.spent_ns = 0  # reading and writing the results
+        self.spent_ns = 0  # time spent reading, and writing the results
         self._torch, self._clock = torch, clock
         self._entries = _DEFAULT_ENTRIES
         self._rings: dict[str, _Ring] = {}
-        self._without: set[str] = set()  # backends without a ring
-        self._sizes: dict[str, int] = {}  # number of ranks, by group
+        self._without: set[str] = set()  # backends that have no ring
+        self._sizes: dict[str, int] = {}  # number of ranks by group
         self._windows: dict[int, deque[tuple[int, int]]] = {}  # begin and end of recorded calls (Unix time), by thread
         self._rows = self._untimed = 0
-        self._steps = 0  # since the last read
+        self._steps = 0  # number of steps since the last read
         self._rate = 0  # entries per step
-        self._interval = 1  # steps from the last read to the next
+        self._interval = 1  # number of steps from the last read to the next
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """A recorded call from Python returns in this thread. It began at `begin_ns` (`time.time_ns`)."""
+        """Notes the end of a recorded Python call in this thread. The call began at `begin_ns` (`time.time_ns`)."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))
         own.append((begin_ns, time.time_ns()))
 
     def joined(self) -> None:
-        """Find the rings of new process groups. Groups written in Python have none; their calls are recorded."""
+        """Finds the rings of new process groups. Groups written in Python have no ring, because their calls are recorded."""
         world = self._torch.distributed.distributed_c10d._world
         native = self._torch._C._distributed_c10d
         self._entries = _ring_size()
@@ -137,7 +137,7 @@ class FlightRecorder:
             self._sizes[name] = group.size()
             for backend in {word.rpartition(":")[2] for word in world.pg_backend_config[group].split(",")}:
                 if not self._torch.distributed.is_backend_available(backend):
-                    continue  # a default backend for devices that are missing here
+                    continue  # the default backend serves devices that this machine lacks
                 dump = getattr(native, _DUMPS.get(backend, ""), None)
                 if dump is None or not self._entries or (backend == "nccl" and not _keeps_events()):
                     self._without.add(backend)
@@ -145,7 +145,7 @@ class FlightRecorder:
                     self._rings[backend] = _Ring(dump)
 
     def is_due(self) -> bool:
-        """After a step: return whether to read now. See Note [How often to read]."""
+        """Returns whether to read now, after a step. See Note [How often to read]."""
         if not self._rings:
             return False
         self._steps += 1
@@ -156,7 +156,7 @@ class FlightRecorder:
         return not self.reads or expected_ns * _SHARE <= self._clock.perf_ns() - self._began_ns
 
     def read(self, last: bool = False) -> list[FlightRecord]:
-        """Return collectives begun in C++ since the last read, in order."""
+        """Returns the collectives that C++ has started since the last read, in order."""
         self.joined()
         offset_ns = time.time_ns() - self._clock.now_ns()
         found, new = [], 0
@@ -180,7 +180,7 @@ class FlightRecorder:
         return found
 
     def _wait_for_watchdog(self, ring: _Ring) -> None:
-        """See Note [Retired entries]."""
+        """Waits for the watchdog to retire entries, see Note [Retired entries]."""
         until_ns = self._clock.now_ns() + _LAST_WAIT_NS
         while ring.is_waiting() and self._clock.now_ns() < until_ns:
             self._clock.sleep(_LAST_PAUSE_NS)
@@ -214,11 +214,11 @@ class FlightRecorder:
         return FlightRecord(call, NONE if took_ms is None else round(took_ms * 1e6))
 
     def facts(self) -> dict[str, int]:
-        """Return counts for the provenance; empty if there is no ring."""
+        """Returns counts for the provenance. The result is empty if there is no ring."""
         return {"looks": self.reads, "collectives": self._rows, "forgotten": self._forgotten} if self._rings else {}
 
     def lacks(self) -> list[str]:
-        """Describe missing data about collectives started in C++."""
+        """Describes which data about collectives started in C++ is missing."""
         lacks = []
         if self._without:
             of = ", ".join(sorted(self._without))
@@ -233,12 +233,12 @@ class FlightRecorder:
 
     @property
     def _forgotten(self) -> int:
-        """Number of entries overwritten before they were read, including those of calls from Python."""
+        """Returns the number of entries that were overwritten before they were read. Calls from Python are included."""
         return sum(ring.forgotten for ring in self._rings.values())
 
 
 def _ring_size() -> int:
-    """Number of entries in torch's rings, from the same settings that torch reads."""
+    """Returns the number of entries in torch's rings, from the settings that torch reads."""
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         if name in os.environ:
             size = os.environ[name].strip()
@@ -247,15 +247,15 @@ def _ring_size() -> int:
 
 
 def _keeps_events() -> bool:
-    """See Note [Events of NCCL]."""
+    """Returns whether torch keeps NCCL's events for reuse, see Note [Events of NCCL]."""
     return _is_set("TORCH_NCCL_CUDA_EVENT_CACHE", "1")
 
 
 def _is_timed() -> bool:
-    """Whether entries get durations."""
+    """Returns whether the entries get durations."""
     return _is_set("TORCH_NCCL_ENABLE_TIMING", "0")
 
 
 def _is_set(name: str, default: str) -> bool:
-    """Whether a setting is true, with the spellings of torch's getCvarBool."""
+    """Returns whether a setting is true, with the spellings of torch's getCvarBool."""
     return os.environ.get(name, default).lower() in ("1", "y", "yes", "t", "true")

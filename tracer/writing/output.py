@@ -25,7 +25,7 @@ from traces.script.deferred_signals import deferred_signals
 
 _Row = tuple[Any, ...]  # (names of columns, value, value...)
 
-# Longest time between writes: what a killed run loses.
+# The longest time between writes in ns. A killed run loses at most the rows of this time.
 _FLUSH_NS = 500_000_000
 
 
@@ -45,22 +45,21 @@ class RecordingFile:
         self._stream: TraceStream | None = None
         self._written_strings = 0
         self._rows: dict[str, list[_Row]] = {name: [] for name in TABLES}
-        self._written = dict.fromkeys(TABLES, 0)  # number of rows already taken out of `_rows`
+        self._written = dict.fromkeys(TABLES, 0)  # number of rows already removed from `_rows`
 
     def add(self, table: str, **row: Any) -> int:
-        """Append a row; missing columns get their defaults. Returns the row's number."""
+        """Appends a row and returns the row's number. Missing columns get default values."""
         number = self.count(table)
         self._rows[table].append((tuple(row), *row.values()))
         return number
 
     def add_all(self, table: str, rows: Iterable[_Row]) -> int:
-        """Append rows (tuples of column names, then values). Returns the number of the first one."""
+        """Appends rows, given as tuples of column names and then values. Returns the number of the first row."""
         number = self.count(table)
         self._rows[table].extend(rows)
         return number
 
     def count(self, table: str) -> int:
-        """Number of rows in the table."""
         return self._written[table] + len(self._rows[table])
 
     def text(self, text: str) -> int:
@@ -68,7 +67,6 @@ class RecordingFile:
 
     @property
     def due(self) -> bool:
-        """Whether enough time has passed since the last flush."""
         return self._clock.perf_ns() >= self._due_ns
 
     def flush(self, header: Trace | None) -> None:
@@ -89,7 +87,7 @@ class RecordingFile:
                 self._give_up(failure)
 
     def close(self, header: Trace) -> None:
-        """Write the rest and mark the file as complete."""
+        """Writes the remaining rows and marks the file as complete."""
         self.flush(header)
         if self._stream is None or self.failed:
             return
@@ -115,7 +113,6 @@ class RecordingFile:
 
 
 def _table(kind: type[Table], rows: list[_Row]) -> Table:
-    """Return the rows as a table, in order."""
     parts = []
     for names, alike in groupby(rows, key=itemgetter(0)):
         _, *columns = zip(*alike, strict=True)

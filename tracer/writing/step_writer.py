@@ -17,17 +17,17 @@ from traces.script.phase_rule import Segment
 
 _ON_DEVICE = ("device", "device_start_ns", "device_end_ns")
 _NOT_KNOWN = (NONE, NONE, NONE)
-# Columns of the rows of a step and of a phase.
+# The columns written for each step and for each phase segment.
 _STEP = ("rank", "number", "start_ns", "duration_ns", "kind", "untimed")
 _PHASE = ("step", "name", "start_ns", "duration_ns", *_ON_DEVICE)
 
-Read = tuple[int, int, Sequence[float]]  # string ids of the op and the dtype, and the values
-Found = tuple[int, int, int]  # string ids of the op and the searched shape, and the size of the result
+Read = tuple[int, int, Sequence[float]]  # string ids of the op and the dtype, then the values
+Found = tuple[int, int, int]  # string ids of the op and the searched shape, then the size of the result
 
 
 @dataclass
 class PhasePart:
-    """A DataParallel stage within a phase: scatter, one replica's parallel_apply..."""
+    """One DataParallel stage within a phase, such as scatter or one replica's parallel_apply."""
 
     name: str
     thread: int
@@ -39,15 +39,15 @@ class PhasePart:
 
 @dataclass
 class EndedStep:
-    """A step that has ended on the host; the GPU may not have passed its events yet."""
+    """A step that has ended on the host. The GPU may not have passed the step's events yet."""
 
     number: int
     kind: StepKind
     start_ns: int
     end_ns: int
     segments: Sequence[Segment]
-    events: dict[int, BoundaryEvent]  # by the boundary's host time
-    taken: list[BoundaryEvent]  # all events, including those of stages, in order
+    events: dict[int, BoundaryEvent]  # events by the host time of their boundary
+    taken: list[BoundaryEvent]  # all events in order, including events of stages
     parts: list[PhasePart]
     reads: list[Read]
     found: list[Found] = field(default_factory=list)
@@ -91,21 +91,21 @@ class StepWriter:
         self.write_found(step.found, row, rank)
 
     def write_found(self, found: list[Found], step: int, rank: int) -> None:
-        """Write data-dependent result sizes. `step`: row of their step, or NONE outside any step."""
+        """Writes data-dependent result sizes. `step` is the row of the step, or NONE outside any step."""
         for op, shapes, size in found:
             self._output.add("sizes", rank=rank, step=step, op=op, shapes=shapes, size=size)
 
     def write_reads(self, reads: list[Read], step: int, rank: int) -> None:
-        """Write values that the host read. `step`: row of their step, or NONE outside any step."""
+        """Writes values that the host read. `step` is the row of the step, or NONE outside any step."""
         for op, dtype, values in reads:
             for value in values:
                 self._output.add("values", rank=rank, step=step, read=self._reads, op=op, dtype=dtype, value=value)
             self._reads += 1
 
     def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> tuple[int, int, int]:
-        """The device's row, and when the GPU passed the two events (ns).
+        """Returns the device's row, and the times (ns) at which the GPU passed the two events.
 
-        All are NONE if unknown, or if the events are on different streams.
+        All values are NONE if a time is unknown, or if the events are on different streams.
         """
         if begin is None or end is None or begin.stream != end.stream or begin.device != end.device:
             return _NOT_KNOWN
