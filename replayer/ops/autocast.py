@@ -1,8 +1,9 @@
 # mypy: allow-untyped-calls
-"""Autocast on the virtual device: runs the same ops in low precision and in float32 as CUDA does.
+"""Casts the arguments of ops on the virtual device to low precision or float32, as CUDA's autocast does.
 
-PyTorch's own autocast kernels cast only tensors that C++ sees on CUDA. So the same lists (ATen/autocast_mode.h) are registered
-again for AutocastPrivateUse1. The torch.amp surface switches that key on for autocast on "cuda".
+PyTorch's own autocast kernels cast only tensors whose C++ device is CUDA. This module registers the same cast lists
+(ATen/autocast_mode.h) again for the dispatch key AutocastPrivateUse1. The torch.amp surface enables that key for autocast on
+"cuda".
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         (a @ b).dtype    # torch.bfloat16
@@ -53,38 +54,39 @@ _BANNED = (
 
 
 class _Casts(threading.local):
-    """Low-precision copies of parameters. As in PyTorch, they are kept until this thread's outermost autocast ends."""
+    """A cache of low-precision copies of parameters.
+
+    As in PyTorch, a thread's cache is emptied when its outermost autocast ends.
+    """
 
     def __init__(self) -> None:
-        self.made: dict[int, tuple[TorchAny, TorchAny]] = {}  # id of the parameter -> (parameter, its cast)
+        self.made: dict[int, tuple[TorchAny, TorchAny]] = {}
 
 
 class Autocast:
-    """The kernels of the autocast policies."""
-
     def __init__(self) -> None:
         self._casts = _Casts()
         self.key_set = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
     def clear_cache(self, clear: Callable[[], None]) -> None:
-        """Drop this thread's casts too, for `torch.clear_autocast_cache`."""
+        """Clear this thread's cached casts when the script calls `torch.clear_autocast_cache`."""
         clear()
         self._casts.made.clear()
 
     def cast(self, op: TorchAny, dtype: torch.dtype | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op in this dtype, or in autocast's low-precision dtype if None."""
+        """Run the op in the given dtype, or in autocast's low-precision dtype if the given dtype is None."""
         to = dtype or torch.get_autocast_dtype("cuda")
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*self._cast(args, to), **self._cast_named(kwargs, to))
 
     def full_and_back(self, op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run in float32 and return the first argument's dtype."""
+        """Run the op in float32 and convert the result to the dtype of the first argument."""
         result, first = self.cast(op, torch.float32, *args, **kwargs), args[0] if args else None
         restored = isinstance(result, torch.Tensor) and result.dtype is torch.float32
         return result.to(first.dtype) if restored and isinstance(first, torch.Tensor) and _eligible(first) else result
 
     def full_by_dtype(self, op: TorchAny, at: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Set the op's own `dtype` argument, at position `at`, unless the caller has set it."""
+        """Set the op's `dtype` argument, which has position `at`, unless the caller has set it."""
         given = kwargs.get("dtype") if len(args) <= at else args[at]
         if given is None and _eligible(args[0]):
             args, kwargs = args[:at], {**kwargs, "dtype": torch.float32}
@@ -103,12 +105,15 @@ class Autocast:
         return self.as_it_is(op, *args, **kwargs)
 
     def as_it_is(self, op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op without casting its arguments and without autocast inside."""
+        """Run the op with autocast switched off and without casting its arguments."""
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*args, **kwargs)
 
     def _cast(self, values: TorchAny, dtype: torch.dtype) -> list[TorchAny]:
-        """Cast the arguments, last first: PyTorch casts them in a call's argument list, which gcc evaluates from the right."""
+        """Cast the arguments from last to first.
+
+        PyTorch casts them in a C++ argument list, which gcc evaluates from right to left.
+        """
         cast = [
             self._one(value, dtype)
             if _is_on_device(value)
@@ -157,7 +162,7 @@ def _place_of(op: TorchAny, name: str) -> int:
 
 
 def register() -> None:
-    """Register all policies. All other ops pass through the autocast key."""
+    """Register the autocast policy of every listed op. All other ops ignore the autocast key."""
     others = torch.library.Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     state.STATE.kept.append(others)
@@ -180,10 +185,10 @@ def register() -> None:
 
 
 def _cover_packages(autocast: Autocast) -> None:
-    """Cover packages that register kernels for CUDA's own autocast key.
+    """Apply autocast to ops of other packages that register kernels for CUDA's autocast key.
 
-    Python kernels are registered here too. C++ kernels cast only tensors that C++ sees on CUDA, so ops of C++ libraries all get
-    the policy of torchvision's ops (roi_align, nms, deform_conv2d).
+    Python kernels of these packages are registered here as well. C++ kernels cast only tensors whose C++ device is CUDA. Ops of
+    C++ libraries therefore all get the policy of torchvision's ops (roi_align, nms, deform_conv2d).
     """
     library: TorchAny = torch.library.Library
     impl, load = library.impl, torch.ops.load_library
@@ -211,6 +216,6 @@ def _cover_packages(autocast: Autocast) -> None:
 
 
 def _overload(name: str) -> TorchAny:
-    """Return the op of this name, or None if this release lacks it: the lists cover several releases."""
+    """Return the op with this name, or None if this PyTorch release lacks the op. The lists cover several releases."""
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)

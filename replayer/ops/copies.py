@@ -1,22 +1,24 @@
-"""Copies between host and device, and reads of values: the ops for which the host mostly waits for the device.
+"""Runs copies between host and device, and reads of device values. For most of these ops the host waits for the device.
 
-The rules follow ATen/native/cuda/Copy.cu. A copy to the device converts dtypes on the host. A copy from the device converts on
-the host if it is blocking, and on the device if not. Tensors that are not contiguous go through a temporary.
+The rules follow ATen/native/cuda/Copy.cu. A copy to the device converts dtypes on the host. A blocking copy from the device
+also converts dtypes on the host. A non-blocking copy from the device converts dtypes on the device. Tensors that are not
+contiguous are copied through a temporary tensor.
 
     x = torch.ones(3).cuda()   # aten::copy_, h2d, 12 bytes, blocking
     x.sum().item()             # aten::_local_scalar_dense: the recorded value, else the known one, else 1.0
 
 Note [What the host waits for]
-    Without `non_blocking`, PyTorch waits for the stream after each copy between host and device. With it, the host waits as
-    cudaMemcpyAsync does ("API synchronization behavior" of the CUDA runtime). For pinned memory it does not wait. From pageable
-    memory it waits until the data is staged: up to 64 KiB that is immediate; for more it is nearly the end of the copy, because
-    the staging buffers are far smaller. To pageable memory it waits for the end of the copy.
-    `to("cpu", non_blocking=True)` allocates its result in pinned memory.
+    Without `non_blocking`, PyTorch waits for the stream after each copy between host and device. With `non_blocking`, the host
+    waits as cudaMemcpyAsync does ("API synchronization behavior" in the CUDA runtime manual). For pinned memory the host does
+    not wait. When copying from pageable memory, the host waits until the data is in staging buffers. Copies of up to 64 KiB are
+    staged immediately. Larger copies exceed the staging buffers, so the host waits for nearly the whole copy. When copying to
+    pageable memory, the host waits for the end of the copy. `to("cpu", non_blocking=True)` allocates its result in pinned
+    memory.
 
 Note [Where values come from]
-    In this order: the recorded value for this read (`ReadValues.read`); what the host knows about the memory
-    (`Allocation.known`, after `zeros`, `fill_`, a small copy to the device, or results that follow from them); an assumed
-    value (`AssumedValues`).
+    A read returns the recorded value for this read (`ReadValues.read`) if there is one. Otherwise it returns the value that the
+    host knows for this memory (`Allocation.known`). The host knows values after `zeros`, `fill_` or a small copy to the device,
+    and knows results computed from known values. Otherwise the read returns an assumed value (`AssumedValues`).
 """
 
 from __future__ import annotations
@@ -52,8 +54,6 @@ aten = torch.ops.aten
 
 
 class Copies:
-    """The handlers of ops that copy or read, bound to one plan cache."""
-
     def __init__(self, plans: PlanCache) -> None:
         self._plans, self._tensor_class = plans, plans.tensor_class
 
@@ -89,7 +89,7 @@ class Copies:
         non_blocking: bool = False,
         memory_format: torch.memory_format | None = None,
     ) -> TorchAny:
-        """Run `Tensor.to` if something changes: create an empty tensor of the new kind and copy into it."""
+        """Run `Tensor.to` if the dtype or device changes, by creating an empty tensor and copying into it."""
         options: dict[str, TorchAny] = {"dtype": dtype or source.dtype, "memory_format": memory_format or torch.preserve_format}
         if device is not None and device.type not in OURS:
             there = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
@@ -132,7 +132,6 @@ class Copies:
         gpu().launches.copy_to_peer(self._signature(here, there, "p2p"), here.size_bytes, there.index, here.index)
 
     def _carry_values(self, target: TorchAny, source: TorchAny) -> None:
-        """Set what the host knows of `target` after a copy from `source`, both on the device."""
         here, there = target.meta, source.meta
         known = source.allocation.known
         into = target.allocation
@@ -203,7 +202,7 @@ class Copies:
         pinned = is_pinned(target)
         waits = not (non_blocking and pinned)
         if waits and meta.numel <= READ_LIMIT:
-            values = self._values(source, signature)  # a read includes its copy, and waits
+            values = self._values(source, signature)
         else:
             gpu().launches.copy(signature, "d2h", moved, meta.index, waits, pinned)
             if not waits:
@@ -214,14 +213,12 @@ class Copies:
             self._to_host_memory(target, values, meta.index)
 
     def _to_host_memory(self, target: torch.Tensor, values: torch.Tensor | float | int | bool, device: int) -> None:
-        """Write the result of a copy from `device` to host memory."""
         if isinstance(values, torch.Tensor):
             target.copy_(values)
         else:
             target.fill_(values)
 
     def _values(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
-        """Return the values that a read gives. See Note [Where values come from]."""
         meta: TensorMeta = source.meta
         recorded = gpu().values.read(signature, meta.index, meta.numel)
         if recorded is not None:
@@ -231,19 +228,21 @@ class Copies:
     # -- reads -----------------------------------------------------------------------------------------------------
 
     def scalar(self, source: TorchAny) -> TorchAny:
-        """Read one value: `item()`."""
         meta: TensorMeta = source.meta
         signature = self._read_signature("aten::_local_scalar_dense", meta)
         values = self._values(source, signature)
         return values.item() if isinstance(values, torch.Tensor) else values
 
     def equal(self, one: TorchAny, other: TorchAny) -> bool:
-        """`torch.equal`: compares on the device, and the host waits for the answer."""
+        """Run `torch.equal`. The device compares the tensors, and the host waits for the answer."""
         unknown = gpu().values.assumed.improving and answer_without_error() is True
         return tuple(one.shape) == tuple(other.shape) and self._same("aten::equal", one, other, torch.equal, unknown=unknown)
 
     def allclose(self, one: TorchAny, other: TorchAny, *tolerances: TorchAny, **options: TorchAny) -> bool:
-        """`torch.allclose`, with which scripts check that two methods agree. If both values are unknown, the answer is True."""
+        """Run `torch.allclose`, which scripts use to check that two methods agree.
+
+        If both tensors have unknown values, the answer is True.
+        """
 
         def close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
             return torch.allclose(mine, theirs, *tolerances, **options)
@@ -271,8 +270,6 @@ class Copies:
     # -- signatures -------------------------------------------------------------------------------------------------------
 
     def _signature(self, target: TensorMeta, source: TensorMeta, direction: str = "") -> OpSignature:
-        """Return a copy's signature as profilers record it: aten::copy_ with [target, source]."""
-
         def made() -> OpSignature:
             shapes, names = (target.shape, source.shape), (target.dtype_name, source.dtype_name)
             layout = memory_layout(((target.shape, target.stride), (source.shape, source.stride)))
@@ -285,7 +282,6 @@ class Copies:
 
 
 def _known_or_assumed(tensor: TorchAny) -> torch.Tensor | float | int | bool:
-    """Return the known values, else one value for all elements: see recording/values/assumed_values.py."""
     known = known_values(tensor)
     assumed = gpu().values.assumed
     meta: TensorMeta = tensor.meta

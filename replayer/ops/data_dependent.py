@@ -1,4 +1,5 @@
-"""Ops with data-dependent output shapes (torch.Tag.dynamic_output_shape): the size is known on the host, recorded or assumed.
+"""Runs ops with data-dependent output shapes (torch.Tag.dynamic_output_shape). The size is known on the host, recorded or
+assumed.
 
     x[torch.tensor([True, False, True])]            # two elements: the host knows the mask
     x[x > 0]                                        # the recorded count at this place, else an assumed share of the elements
@@ -6,8 +7,8 @@
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
 Boolean indexing, `nonzero` and `masked_select` count the set elements of a mask. For `unique`, `bincount` and
-`repeat_interleave` by a tensor, the host computes the results if it knows the values. All of them make the host wait for the
-device before the result is allocated, as in CUDA, where it has to learn the size.
+`repeat_interleave` by a tensor, the host computes the results if it knows the input values. As in CUDA, the host waits for the
+device to learn the size before the result is allocated.
 """
 
 from __future__ import annotations
@@ -34,8 +35,6 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class DataDependentOps:
-    """The handlers, bound to one plan cache. `index` indexes by integers."""
-
     def __init__(self, plans: PlanCache, index: Callable[[TorchAny, TorchAny], TorchAny]) -> None:
         self._plans, self._tensor_class = plans, plans.tensor_class
         self._index = index
@@ -81,7 +80,7 @@ class DataDependentOps:
         return self._with_values(self._results("aten::index", tensors, [result]), known)[0]
 
     def nonzero(self, source: TorchAny) -> TorchAny:
-        """Return (count, dimensions) int64 in column-major order, as CUDA does."""
+        """Run `nonzero`. The result has shape (count, dimensions), dtype int64 and column-major order, as in CUDA."""
         meta: TensorMeta = source.meta
         count = self._count_set("aten::nonzero", source, meta.shape)
         shape, stride = (count, len(meta.shape)), (1, max(count, 1))
@@ -103,15 +102,15 @@ class DataDependentOps:
         return type(index) is self._tensor_class and index.dtype in _MASKS
 
     def _without_host_mask(self, index: TorchAny) -> list[TorchAny]:
-        """Convert a mask on the host to integer indices, as CUDA does."""
         if isinstance(index, torch.Tensor) and type(index) is not self._tensor_class and index.dtype in _MASKS:
             return list(index.nonzero().unbind(1))
         return [index]
 
     def _count_set(self, op: str, mask: TorchAny, shape: Shape) -> int:
-        """Return how many elements of `mask`, broadcast to `shape`, are set: as known, else as recorded, else as assumed.
+        """Return the number of set elements of `mask` after broadcasting it to `shape`.
 
-        See Note [Sizes that nobody knows] in tensor/planning/assumed_sizes.py.
+        The number is computed from known values if possible. Otherwise it is recorded or assumed. See Note [Sizes that nobody
+        knows] in tensor/planning/assumed_sizes.py.
         """
         recorded = self._recorded_size(NONZERO, shape)
         known = known_values(mask) if type(mask) is self._tensor_class else mask
@@ -144,7 +143,10 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """Repeat each index as often as `repeats` says. With `output_size` the host need not wait for the total."""
+        """Run `repeat_interleave`, which repeats each index as often as `repeats` says.
+
+        With `output_size` the host does not wait.
+        """
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.meta.numel
         size = output_size if output_size is not None else self._size(REPEAT_INTERLEAVE, repeats, known, lambda: assume)
@@ -165,10 +167,6 @@ class DataDependentOps:
     def _unique(
         self, op: str, source: TorchAny, return_inverse: bool, return_counts: bool, known: TorchAny, dim: int | None = None
     ) -> tuple[TorchAny, ...]:
-        """Return the distinct values, the inverse indices and the counts. The last two are empty if not requested.
-
-        With `dim`, slices along that dimension are compared instead of elements.
-        """
         meta: TensorMeta = source.meta
         compared = meta.numel if dim is None else meta.shape[dim]
         labels = dim is None and not meta.dtype.is_floating_point and not meta.dtype.is_complex
@@ -189,12 +187,10 @@ class DataDependentOps:
         return tuple(self._with_values(made, known))
 
     def _compute(self, source: TorchAny, compute: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> TorchAny:
-        """Compute the op's results on the host if it knows the input's values; else return None."""
         known = self._host(source)
         return None if known is None else compute(known)
 
     def _host(self, tensor: TorchAny) -> torch.Tensor | None:
-        """Return the values of a small tensor if the host knows them, else None."""
         if type(tensor) is not self._tensor_class:
             return tensor if isinstance(tensor, torch.Tensor) else None
         meta: TensorMeta = tensor.meta
@@ -204,7 +200,6 @@ class DataDependentOps:
         return torch.full(meta.shape, known, dtype=meta.dtype, device="cpu")
 
     def _size(self, op: str, source: TorchAny, known: TorchAny, assume: Callable[[], int], dim: int | None = None) -> int:
-        """Return the first result's size along `dim`: from the computed result, else the recorded size, else an assumed one."""
         recorded = self._recorded_size(op, source.meta.shape)
         if known is not None:
             return int(known[0].shape[0 if dim is None else dim])
@@ -220,7 +215,6 @@ class DataDependentOps:
     # -- shared helpers ------------------------------------------------------------------------------------------------
 
     def _recorded_size(self, op: str, shape: Shape) -> int | None:
-        """Return the size that this call had in the recorded program, or None. The host waits for its stream."""
         here = gpu()
         here.streams.synchronize(here.current.stream(here.current.device()))
         return here.values.output_size(op, shape)
@@ -229,7 +223,6 @@ class DataDependentOps:
         return self._plans.metas.contiguous(shape, dtype, beside.index)
 
     def _results(self, op: str, tensors: list[TorchAny], metas: list[TensorMeta]) -> list[TorchAny]:
-        """Allocate the op's results, all on one device, and launch it. `tensors` are its tensor arguments."""
         made = [make(meta, allocate(gpu(), meta.index, meta.extent_bytes)) for meta in metas]
         arguments: list[TensorMeta] = [tensor.meta for tensor in tensors]
 
@@ -244,7 +237,7 @@ class DataDependentOps:
 def _even_counts(total: int, size: int) -> torch.Tensor:
     """Return assumed counts of `size` distinct values among `total` elements.
 
-    They add up to `total`, so `split(counts.tolist())` works as on a GPU.
+    The counts add up to `total`, so `split(counts.tolist())` works as on a GPU.
     """
     if not 0 < size <= KNOWN_LIMIT:
         return torch.zeros(size, dtype=torch.int64, device="cpu")

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
-"""Kernels for new tensors: `torch.empty(..., device="cuda")` and all factories that are built on it.
+"""Provides the kernels that create tensors: `torch.empty(..., device="cuda")` and all factories that PyTorch builds on it.
 
-They are registered for the dispatch keys of all device types that name a virtual device (tensor_meta.py). So they work in every
-thread without a mode. In a CUDA build they replace PyTorch's CUDA kernels, which would load a driver.
+The kernels are registered for the dispatch keys of all device types that name a virtual device (tensor_meta.py), so factories
+work in every thread without a mode. In a CUDA build the kernels replace PyTorch's CUDA kernels, which would load a driver.
 
     register(plans, copies, dispatch)
     torch.empty(2, 3, device="cuda")    # VirtualTensor
@@ -30,8 +30,6 @@ SPARSE_FACTORIES = {"Sparse": ("empty.memory_format", "_sparse_coo_tensor_with_d
 
 
 class Factories:
-    """The kernels, bound to one plan cache."""
-
     def __init__(self, plans: PlanCache) -> None:
         self._metas = plans.metas
         self._wrap_sparse = plans.wrap_other_layout
@@ -71,32 +69,32 @@ class Factories:
         return make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes))
 
     def zeros(self, size: TorchAny, **options: TorchAny) -> TorchAny:
-        """Run `_efficientzerotensor`, which C++ uses for zero gradients."""
         made = self.empty(size, options.get("dtype"), device=options.get("device"))
         made.allocation.known = Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype)
         return made
 
     def kaiser_window(self, length: int, *shape: TorchAny, **options: TorchAny) -> TorchAny:
-        """Run a factory whose C++ kernel exists only for CPU and CUDA."""
+        """Run a factory that has C++ kernels only for CPU and CUDA."""
         device = torch.device(BACKEND, index_of(options.pop("device", None)))
         return torch.kaiser_window(length, *shape, device="cpu", dtype=options.get("dtype")).to(device)
 
     def indices(
         self, op: TorchAny, row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None, **options: TorchAny
     ) -> TorchAny:
-        """Run `tril_indices` or `triu_indices` with the CPU kernel."""
         values = op(row, col, offset, dtype=dtype or torch.int64, device="cpu")
         made = self.empty(values.shape, values.dtype, device=options.get("device"))
         set_known_values(made, values)
         return made
 
     def sparse(self, op: TorchAny, *args: TorchAny, device: torch.device | None = None, **options: TorchAny) -> TorchAny:
-        """Create an empty sparse tensor by wrapping one on the host."""
         return self._wrap_sparse(op(*args, device=torch.device("cpu"), **options), index_of(device), {}, known=True)
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
-    """Return a host tensor in place of one on device `index`. See Note [The map of used parameters] in process_group.py."""
+    """Return a host tensor where the Reducer of DistributedDataParallel asks for one on device `index`.
+
+    See Note [The map of used parameters] in process_group.py.
+    """
     made: TorchAny = torch.empty(shape, dtype=torch.int32, device="cpu")
     made.reducer_device = index
     return made  # type: ignore[no-any-return]
@@ -108,7 +106,6 @@ def _refuse_pinned(pin_memory: bool | None, op: str) -> None:
 
 
 def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]) -> None:
-    """Register all kernels. `fallback` runs an op from its plan, for ops that arrive below the Python key."""
     made = Factories(plans)
 
     def copy_from(source: TorchAny, target: TorchAny, non_blocking: bool = False) -> TorchAny:
@@ -135,7 +132,7 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]
     library = torch.library.Library("aten", "IMPL")
     state.STATE.kept.append(library)
     with warnings.catch_warnings():
-        # A CUDA build already has these kernels. Replacing them is intended.
+        # # A CUDA build already has these kernels, and this code replaces them on purpose.
         warnings.filterwarnings(
             "ignore",
             message=r"Warning only once for all operators|.*Overriding a previously registered kernel",
@@ -144,7 +141,7 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]
         for key in KEYS:
             for name, kernel in kernels.items():
                 if key != "Lazy" and not name.startswith(("empty", "tri", "_eff", "kaiser")):
-                    continue  # C++ has no tensor argument here
+                    continue  # Some of these ops have no tensor argument in C++.
                 library.impl(name, kernel, key)
         for layout, names in SPARSE_FACTORIES.items():
             for name in names:

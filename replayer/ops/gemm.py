@@ -1,8 +1,8 @@
-"""Matrix products: ops that cuBLAS computes, and for which its workspace is allocated (cublas_workspaces.py).
+"""Runs matrix products that cuBLAS computes. PyTorch allocates a cuBLAS workspace for such ops (cublas_workspaces.py).
 
     plans.specials |= gemm.handlers(plans, run)     # each runs from its plan, then takes the workspace, as PyTorch does
 
-If no workspaces are kept, a handler removes itself at its first call, and its op runs like any other.
+If the replay keeps no workspaces, a handler removes itself at its first call. Later calls of the op then run without a handler.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ PRODUCTS = frozenset(getattr(getattr(aten, name), overload) for name in _NAMES f
 
 
 def use_workspace(result: TorchAny) -> bool:
-    """Take the workspace for the calling thread's product, unless it is empty. Returns whether workspaces are kept."""
+    """Use the calling thread's cuBLAS workspace for a product, unless the product is empty.
+
+    Return whether workspaces are kept.
+    """
     here = gpu()
     if here.blas.kept and result.meta.numel:
         device = result.meta.index
@@ -33,8 +36,6 @@ def use_workspace(result: TorchAny) -> bool:
 
 
 def handlers(plans: PlanCache, run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-    """Return the handlers for one plan cache. `run` runs an op from its plan."""
-
     def product(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         result = run(op, *args, **kwargs)
         if not use_workspace(result):

@@ -1,10 +1,10 @@
-"""A call that the CPU runs: arguments become host tensors, and results become virtual tensors again.
+"""Runs an op's call on the CPU: arguments become host tensors, and results become virtual tensors again.
 
     call = HostCall(plans)
     made = call.back(func(*[call.of(value) for value in args]), index)
     gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), launches=True), index)
 
-What the CPU did to storages (views, in place) is what the op did to the tensors: results find their memory by their storage.
+A result that shares a storage with an argument on the CPU (a view, or an op in place) also shares the argument's device memory.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from replayer.torch_types import TorchAny
 
 
 class HostCall(CallArguments):
-    """Replaces unknown values by zeros."""
+    """Converts the arguments and results of one call on the CPU. Unknown values become zeros."""
 
     def __init__(self, plans: PlanCache) -> None:
         super().__init__(plans.tensor_class)
         self.plans = plans
-        self.outputs: list[tuple[int, ...]] = []  # shapes of results in new memory
-        self.given: list[tuple[TorchAny, torch.Tensor]] = []  # virtual tensors and the host tensors that replace them
-        self.allocations: dict[int, Allocation] = {}  # by the storage's identity
-        self.known = True  # whether the host knows all inputs
+        self.outputs: list[tuple[int, ...]] = []
+        self.given: list[tuple[TorchAny, torch.Tensor]] = []
+        self.allocations: dict[int, Allocation] = {}
+        self.known = True
 
     def virtual(self, value: TorchAny, where: Where) -> torch.Tensor:
         known = payload_of(value) if computing() else known_values(value)
@@ -44,7 +44,7 @@ class HostCall(CallArguments):
         return host
 
     def back(self, value: TorchAny, index: int) -> TorchAny:
-        """Return a result as the script gets it, on device `index`."""
+        """Convert a result to the tensor on device `index` that the script gets."""
         if isinstance(value, (list, tuple)):
             return [self.back(item, index) for item in value]
         if not isinstance(value, torch.Tensor):
@@ -54,7 +54,7 @@ class HostCall(CallArguments):
                 return tensor
         if value.is_nested or value.is_quantized:
             raise no_such_tensor(value)
-        if value.is_conj() or value.is_neg():  # virtual tensors do not have these bits
+        if value.is_conj() or value.is_neg():
             value = value.resolve_conj().resolve_neg()
         if value.layout is not torch.strided:
             made = self.plans.wrap_other_layout(value, index, self.allocations, known=self.known)
@@ -73,7 +73,7 @@ class HostCall(CallArguments):
         return result
 
     def holding(self, storage: torch.UntypedStorage, index: int) -> Allocation:
-        """Allocate memory of device `index`. If values are computed, `storage` becomes its payload."""
+        """Allocate memory on device `index`. Under `--values compute`, `storage` becomes the payload of the new memory."""
         made = allocate(gpu(), index, storage.nbytes())
         if computing():
             made.known = bytes_of(storage)

@@ -1,6 +1,6 @@
-"""Ops whose result values the host knows, and indexing by host tensors, which are copied to the device first.
+"""Handles ops whose result values the host knows. Also handles indexing by host tensors, which are copied to the device first.
 
-Each handler runs the op from its plan and then sets `Allocation.known`, which reads use if no value was recorded.
+Each handler runs the op from its plan and then sets `Allocation.known`. Reads use `Allocation.known` if no value was recorded.
 
     torch.zeros(3, device="cuda").tolist()    # [0.0, 0.0, 0.0], although nothing was computed
 """
@@ -27,8 +27,6 @@ def _is_unknown_mask(index: TorchAny) -> bool:
 
 
 class KnownContents:
-    """The handlers, bound to one plan cache. `run` runs an op from its plan."""
-
     def __init__(self, plans: PlanCache, run: Callable[..., TorchAny]) -> None:
         self._tensor_class, self._run = plans.tensor_class, run
 
@@ -41,7 +39,7 @@ class KnownContents:
             aten.new_ones.default: lambda args: 1,
             aten.new_full.default: lambda args: args[2],
         }
-        # Without a recorded value no gradient counts as infinite, and the scale stays the same.
+        # # If no value was recorded, no gradient counts as infinite, and the gradient scale stays the same.
         kept = {aten._amp_foreach_non_finite_check_and_unscale_.default: 1, aten._amp_update_scale_.default: 0}
         return {
             **{op: partial(self._filled, op, value) for op, value in filled.items()},
@@ -73,7 +71,7 @@ class KnownContents:
         return target
 
     def arange(self, start: TorchAny, end: TorchAny, step: TorchAny = 1, *, out: TorchAny) -> TorchAny:
-        """Run `arange` with exact values, because scripts index and mask by positions."""
+        """Run `arange` and compute its exact values on the host, because scripts use positions for indexing and masking."""
         self._run(aten.arange.start_out, start, end, step, out=out)
         meta: TensorMeta = out.meta
         if meta.numel <= KNOWN_LIMIT and fills_allocation(out):
@@ -81,15 +79,16 @@ class KnownContents:
         return out
 
     def _filled(self, op: TorchAny, value: Callable[[TorchAny], TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run `zeros_like` or a similar op: a new tensor with one value."""
         made = self._run(op, *args, **kwargs)
-        if type(made) is self._tensor_class:  # false for zeros_like(x, device="cpu")
+        if type(made) is self._tensor_class:
             dtype = made.meta.dtype
             made.allocation.known = Uniform(in_dtype(value(args), dtype), dtype)
         return made
 
     def _kept(self, op: TorchAny, at: int, *args: TorchAny) -> TorchAny:
-        """Run an op after which the host's knowledge of the argument at position `at` still holds."""
+        """Run an op that does not change the values of the argument at position `at`, and keep the host's knowledge of these
+        values.
+        """
         known = args[at].allocation.known
         result = self._run(op, *args)
         args[at].allocation.known = known
@@ -104,11 +103,10 @@ class KnownContents:
         known, there = target.allocation.known, self._on_device(target, indices)
         result = self._run(op, target, there, *rest, **options)
         if target.meta.dtype in EXACT_DTYPES and any(map(_is_unknown_mask, there)):
-            target.allocation.known = known  # positions and lengths: an unknown mask reads as False
+            target.allocation.known = known
         return result
 
     def _on_device(self, beside: TorchAny, indices: TorchAny) -> list[TorchAny]:
-        """Return the indices, with those on the host copied to the device of `beside`."""
         moved = []
         for index in indices:
             if isinstance(index, torch.Tensor) and type(index) is not self._tensor_class:
@@ -120,10 +118,10 @@ class KnownContents:
 
 
 def index_put_new(target: TorchAny, indices: TorchAny, values: TorchAny, accumulate: bool = False) -> TorchAny:
-    """Run `aten::index_put`: a clone with some elements set.
+    """Run `aten::index_put`, which clones a tensor and sets some elements of the clone.
 
-    For indexing's gradient, CUDA sets elements directly in the new zeros. Autograd does so for all tensors except subclasses
-    (`index_backward` in torch/csrc/autograd/FunctionsManual.cpp).
+    For the gradient of indexing, CUDA sets elements directly in a new tensor of zeros. For tensor subclasses, autograd would
+    clone the zeros first (`index_backward` in torch/csrc/autograd/FunctionsManual.cpp).
     """
     node = None if torch.is_grad_enabled() else torch._C._current_autograd_node()  # type: ignore[attr-defined, unused-ignore]
     if node is not None and node.name().startswith("IndexBackward"):

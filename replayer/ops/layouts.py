@@ -1,14 +1,15 @@
 # mypy: allow-untyped-calls
-"""Sparse tensors (COO, CSR and similar) on the virtual GPU: a sparse host tensor whose parts have memory on the device.
+"""Sparse tensors (COO, CSR and similar) on the virtual GPU. A sparse host tensor represents each of them.
 
-The results of their ops depend on the number of elements, and few ops have a shape rule. So the CPU runs the op, on the real
-indices if they are known (adjacency and positions mostly come from the host) and on zeros for unknown values.
+The results of sparse ops depend on the number of elements, and few sparse ops have a shape rule. So the CPU runs each op. The
+host mostly knows the indices, because scripts create adjacency and positions there. Unknown values are replaced by zeros.
 
     a = torch.sparse_coo_tensor(indices, values, (3, 3)).cuda()
     a @ x       # shape from the CPU, time from the recording; with --values compute the numbers are real too
 
 Note [Parts of a sparse tensor]
-    Indices and values each have an allocation, found by their host storage. So `values()` is a view of the tensor.
+    The indices and the values of a sparse tensor each have an allocation on the device. The storage of the host tensor
+    identifies the allocation. So `values()` is a view of the sparse tensor.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _wrap: TorchAny = torch.Tensor._make_wrapper_subclass
 
 
 class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
-    """A sparse tensor on the device. `host` is the host tensor; `parts` maps its parts' storages to their allocations."""
+    """A sparse tensor on the device.
+
+    `host` is the sparse host tensor. `parts` maps storages of indices and values to allocations.
+    """
 
     host: torch.Tensor
     index: int  # type: ignore[assignment]
@@ -58,7 +62,7 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
         return self
 
     def new(self, indices: TorchAny, values: TorchAny, size: TorchAny) -> TorchAny:  # type: ignore[override]
-        """Run the legacy constructor, which optimizers use to create tensors shaped like a sparse gradient."""
+        """Run the legacy constructor `Tensor.new`, which optimizers use to create tensors shaped like a sparse gradient."""
         return torch.sparse_coo_tensor(indices, values, size)
 
     def untyped_storage(self) -> TorchAny:
@@ -81,8 +85,6 @@ SparseVirtualTensor.__module__, SparseVirtualTensor.__name__, SparseVirtualTenso
 
 
 class Layouts:
-    """The `__torch_dispatch__` of sparse tensors, and the functions that create them from strided ones."""
-
     def __init__(self, plans: PlanCache) -> None:
         self._plans = plans
 
@@ -121,9 +123,9 @@ class Layouts:
         return result
 
     def wrapped(self, host: torch.Tensor, index: int, parts: dict[int, Allocation], *, known: bool) -> SparseVirtualTensor:
-        """Wrap a sparse host tensor for device `index`. Parts without memory there get some.
+        """Wrap a sparse host tensor for device `index`, and allocate device memory for indices and values that have none.
 
-        `known`: the tensor's values are the script's own.
+        `known` says whether the host tensor has the script's own values.
         """
         coo = host.layout is torch.sparse_coo
         layout = host.layout if coo else torch.strided
@@ -143,7 +145,6 @@ class Layouts:
 
 
 def _to_host(source: SparseVirtualTensor, host: torch.Tensor) -> torch.Tensor:
-    """Run `source.cpu()`: its parts are copied one by one."""
     for allocation in source.parts.values():
         size_bytes = allocation.size_bytes
         if size_bytes:
@@ -153,14 +154,13 @@ def _to_host(source: SparseVirtualTensor, host: torch.Tensor) -> torch.Tensor:
 
 
 def moved(host: torch.Tensor, device: TorchAny, wrap: TorchAny) -> TorchAny:
-    """Copy a compressed sparse tensor from the host to a device, part by part. PyTorch itself takes COO apart."""
+    """Copy a compressed sparse tensor (CSR and similar) from the host to a device. PyTorch itself handles COO tensors."""
     parts: TorchAny = _parts(host)
     there = {part.untyped_storage()._cdata: part.to(device).allocation for part in parts}
     return wrap(host.clone(), device.index or 0, there, known=True)
 
 
 def _parts(host: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the strided tensors that a sparse tensor consists of."""
     if host.layout is torch.sparse_coo:
         return aten._indices(host), aten._values(host)
     if host.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -171,8 +171,6 @@ def _parts(host: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 class _SparseCall(HostCall):
-    """A call with sparse arguments, which their host tensors replace."""
-
     def plain(self, value: TorchAny) -> torch.Tensor:
         host: torch.Tensor = value
         if isinstance(value, SparseVirtualTensor):

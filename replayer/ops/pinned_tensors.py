@@ -1,4 +1,4 @@
-"""Tensors in pinned host memory: plain CPU tensors whose storage is leased from the host allocator.
+"""Creates tensors in pinned host memory: plain CPU tensors whose storage comes from the host allocator.
 
 images = pinned_copy(torch.ones(128, 3, 224, 224))
 is_pinned(images[5])      # True: pinned is a property of the address, as for CUDA
@@ -18,7 +18,7 @@ from replayer.torch_types import TorchAny
 def pinned_empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Create an uninitialised CPU tensor in pinned memory. A tensor without elements has no memory and is not pinned.
 
-    Raises torch.AcceleratorError with CUDA's message if the system has no such memory.
+    Raises torch.AcceleratorError with CUDA's message if the system has no memory left to pin.
     """
     if not prod(shape):
         return torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
@@ -32,7 +32,7 @@ def pinned_empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.d
 
 
 def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a CPU tensor to pinned memory, keeping its strides: `Tensor.pin_memory`. The copy is real."""
+    """Copy a CPU tensor to pinned memory and keep its strides, as `Tensor.pin_memory` does. The data is really copied."""
     if tensor.layout is not torch.strided:
         raise NotEmulated(f"pin_memory of a {tensor.layout} tensor", "pin its indices and values, which are plain tensors")
     with torch.no_grad():
@@ -40,7 +40,7 @@ def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_pinned(tensor: TorchAny) -> bool:
-    """Return whether a tensor's memory is pinned, however the tensor was created (a view, numpy, DLPack)."""
+    """Return whether a tensor's memory is pinned. Views, numpy arrays and DLPack tensors on pinned memory count too."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return False
     return is_pinned_address(tensor.untyped_storage().data_ptr())

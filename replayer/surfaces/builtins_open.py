@@ -1,11 +1,12 @@
-"""builtins.open under `trace stalls`: file reads during a batch's fetch take as long as on the modelled disk, and are counted.
+"""Patches builtins.open for `trace stalls`. File reads while a batch is fetched are counted and take as long as on the modelled
+disk.
 
     install(torch, StorageClient(path))
     open("cat.jpg", "rb").read()      # within a Dataset's __getitem__: waits until the modelled disk has delivered
 
 All reads through Python's own files count, including those of PIL, numpy, torch.load, zip and tar archives, and pickle. Files
-that C or C++ opens (cv2.imread, torchvision.io, h5py, lmdb, mmap) keep this machine's speed and are not seen. The report says
-how many bytes were seen.
+that C or C++ opens (cv2.imread, torchvision.io, h5py, lmdb, mmap) are read at this machine's speed and not counted. The report
+shows the number of counted bytes.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ _open = io.open
 
 
 class _Fetch(threading.local):
-    """The batch that this thread is fetching, if any."""
-
     loading: Loading | None = None
 
 
 def install(torch_module: ModuleType, storage: StorageClient) -> None:
-    """Patch `open`, both fetchers (with and without workers), and the functions that pin and hand out batches."""
+    """Patch `open`, the DataLoader's two fetchers (with and without workers), and the functions that pin and hand out
+    batches.
+    """
     fetching = _Fetch()
     atexit.register(storage.close)
 
     class DataFile(io.FileIO):
-        """A file opened for reading. Bytes that were just read are not requested from the disk again.
+        """A file opened for reading. The modelled disk delivers a byte range only once if a reader reads it twice in a row.
 
         Readers often look at a header, go back and read the whole file.
         """
 
-        _begin = _end = -1  # the range just read there; initially empty, so the first read goes to the disk
+        _begin = _end = -1
 
         def readinto(self, buffer: Any, /) -> Any:
             return self._delivered(super().readinto, buffer)
@@ -66,7 +67,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
             loading = fetching.loading
             if loading is None:
                 return read(*args)
-            fetching.loading = None  # in some releases readall calls readinto, and a byte must count once
+            fetching.loading = None  # In some releases readall calls readinto, so counting is paused to count each byte once.
             try:
                 begin = self.tell()
                 follows = self._begin <= begin <= self._end
@@ -96,7 +97,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
         if isinstance(file, int) or "opener" in how or "r" not in mode or set(mode) - set("rbt") or len(mode) > 2:
             return _open(file, mode, buffering, *args, **kwargs)
         if ("b" in mode and ("t" in mode or how)) or how.keys() - {"encoding", "errors", "newline"}:
-            return _open(file, mode, buffering, *args, **kwargs)  # raises the error
+            return _open(file, mode, buffering, *args, **kwargs)
         raw = DataFile(os.fspath(file), "r")
         if "b" in mode and buffering == 0:
             return raw
@@ -108,25 +109,25 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
         return text
 
     patch(builtins, open=open_data)
-    patch(io, open=open_data)  # used by pathlib
+    patch(io, open=open_data)
     patch(bz2, _builtin_open=open_data)
     patch(tarfile, bltn_open=open_data)
-    # A tar archive read as a stream ("r|") opens its file with os.open.
+    # # tarfile opens an archive that is read as a stream ("r|") with os.open, so tarfile needs its own patch.
     patch_around(
         tarfile, _LowLevelFile=lambda opened, name, mode: open_data(name, "rb", 0) if mode == "r" else opened(name, mode)
     )
     data: Any = torch_module.utils.data
     for fetcher in (data._utils.fetch._MapDatasetFetcher, data._utils.fetch._IterableDatasetFetcher):
         patch_around(fetcher, fetch=_counted(storage, fetching))
-    pinning: Any = data._utils.pin_memory  # called for a whole batch; it calls itself for the parts
+    pinning: Any = data._utils.pin_memory  # This function pins a whole batch and calls itself for each item.
     pin = OutermostCalls().around("pin_memory", pinning.pin_memory, lambda *_: _timed_pinning(storage))
     patch(pinning, pin_memory=pin)
     patch_around(data.dataloader._MultiProcessingDataLoaderIter, _next_data=_with_script_time(storage))
 
 
 def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
-    """Wrap the function that fetches a batch, and report the batch and its cost to the storage."""
-    before_ns: dict[int, int] = {}  # by worker process: its CPU time after the previous batch
+    """Wrap the function that fetches a batch, and report each batch and its CPU time to the storage client."""
+    before_ns: dict[int, int] = {}  # Maps each worker process to its CPU time after the previous batch.
 
     def counted(fetch: Any, fetcher: Any, indices: Any) -> Any:
         in_worker = torch.utils.data.get_worker_info() is not None
@@ -151,9 +152,10 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
 
 
 def _machine_cpu_ns() -> int:
-    """Return the CPU time used by all programs on this process's cores, plus the time that a host machine took from them.
+    """Return the CPU time that all programs used on this process's cores, plus steal time.
 
-    These are user, nice, system, irq, softirq and steal of /proc/stat (Linux, man 5 proc), in units of about 10 ms.
+    The sum covers the fields user, nice, system, irq, softirq and steal of /proc/stat (Linux, man 5 proc), which count in steps
+    of about 10 ms.
     """
     try:
         with _open("/proc/stat", encoding="ascii") as file:
@@ -166,7 +168,6 @@ def _machine_cpu_ns() -> int:
 
 
 def _stored_bytes() -> int:
-    """Return the bytes that devices have read for this thread (Linux only; network file systems do not count)."""
     if not hasattr(resource, "RUSAGE_THREAD"):
         return 0
     return 512 * resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
@@ -174,7 +175,6 @@ def _stored_bytes() -> int:
 
 @contextmanager
 def _timed_pinning(storage: StorageClient) -> Iterator[None]:
-    """Measure the pinning of a whole batch."""
     begin_ns, begin_cpu_ns = time.monotonic_ns(), time.thread_time_ns()
     try:
         yield
@@ -186,11 +186,11 @@ def _timed_pinning(storage: StorageClient) -> Iterator[None]:
 def _with_script_time(storage: StorageClient) -> Any:
     """Wrap `next_data` of a loader with workers.
 
-    Report the CPU time of the script's process since the previous batch, and which workers load for evaluation. Only training
-    batches count as steps.
+    The wrapper reports the CPU time of the script's process since the previous batch. It also reports which workers load data
+    for evaluation, because only training batches count as steps.
     """
-    evaluated = False  # since the previous batch
-    before = (0, 0, 0)  # clocks at the previous batch, of any loader
+    evaluated = False
+    before = (0, 0, 0)
 
     def next_batch(next_data: Any, iterator: Any) -> Any:
         nonlocal evaluated, before
@@ -205,7 +205,7 @@ def _with_script_time(storage: StorageClient) -> Any:
         now = time.process_time_ns(), time.monotonic_ns(), _machine_cpu_ns()
         if hasattr(iterator, "_has_given") and not evaluated:
             script_cpu_ns, script_wall_ns, machine_cpu_ns = (end - begin for begin, end in zip(before, now, strict=True))
-            of_loader = id(iterator._index_sampler)  # shared by all iterators of a loader
+            of_loader = id(iterator._index_sampler)
             counts = Loading(loader=of_loader, workers=iterator._num_workers, prefetch=iterator._prefetch_factor)
             times = {"script_cpu_ns": script_cpu_ns, "script_wall_ns": script_wall_ns, "machine_cpu_ns": machine_cpu_ns}
             storage.note(replace(counts, script_batches=1, **times))

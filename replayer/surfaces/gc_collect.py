@@ -1,9 +1,9 @@
-"""gc.collect: also collects objects that existed before the virtual GPU finished its first step.
+"""Patches gc.collect to also collect objects that existed before the virtual GPU finished its first step.
 
     del model; gc.collect(); torch.cuda.empty_cache()   # frees the memory of a model that is in a reference cycle
 
-After its first step a replay excludes all existing objects from collections (VirtualGpu, `_settle_in`). Some of them may
-belong to the script.
+After its first step, a replay excludes all existing objects from garbage collection (VirtualGpu, `_settle_in`). Some of the
+excluded objects may belong to the script.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap gc.collect. Collections of only young objects are unchanged."""
-
     def collect_all(collect: Callable[..., int], generation: int = 2) -> int:
         if generation != 2 or (gpu := started()) is None:
             return collect(generation)

@@ -1,10 +1,10 @@
-"""`nvidia-smi` for the script's subprocesses: a command on PATH that reports the recording's devices and the replay's memory.
+"""Gives the script's subprocesses an `nvidia-smi` command, which reports the recording's devices and the replay's memory.
 
     install(folder)                                     # writes folder/bin/nvidia-smi and puts it on PATH
     subprocess.check_output(["nvidia-smi", "-L"])       # GPU 0: Tesla V100-SXM2-16GB (UUID: GPU-00000000-...)
 
-The command is nvidia_smi_command.py. It reads a file with the current state. That file is rewritten each time the script is
-about to start a process whose arguments contain "nvidia-smi".
+The command is nvidia_smi_command.py, which reads the current state from a file. The replay rewrites this file before the script
+starts a process whose arguments contain "nvidia-smi".
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _MIB = 1 << 20
 
 
 def install(folder: Path) -> None:
-    """Install the command in the run's `folder`. Does nothing if it is already on PATH, as in the script's child processes."""
+    """Install the command in the run's `folder`.
+
+    Nothing is installed if the command is already on PATH, as in child processes.
+    """
     commands = folder / "bin"
     facts = folder / f"{_NAME}.json"
     if str(commands) not in os.environ.get("PATH", "").split(os.pathsep):
@@ -40,7 +43,7 @@ def install(folder: Path) -> None:
         os.environ["PATH"] = os.pathsep.join((str(commands), *filter(None, [os.environ.get("PATH")])))
 
     def tell_and_start(start: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        asked = _NAME in str(options.get("args") or args[start is popen :][:1])  # Popen's first argument is the Popen object
+        asked = _NAME in str(options.get("args") or args[start is popen :][:1])
         if not in_bad_fork() and (asked or (started() is not None and not facts.exists())):
             _tell(facts)
         return start(*args, **options)

@@ -1,12 +1,13 @@
-"""The `nvidia-smi` that a replayed script's subprocesses find: names, memory and driver of the virtual GPUs.
+"""Implements the `nvidia-smi` command for a replayed script's subprocesses. It prints names, memory and driver of the virtual
+GPUs.
 
     nvidia-smi -L
     nvidia-smi --query-gpu=name,memory.used --format=csv,noheader,nounits -i 0
     nvidia-smi                                          # a table of the devices
     nvidia-smi -q -d MEMORY
 
-Fields that recordings do not have (temperature, power, clocks, utilization) are "[N/A]", which nvidia-smi prints for a card
-without that sensor. An unknown option is an error with exit code 2. The file runs as a script in an interpreter without our
+Recordings have no temperature, power, clocks or utilization. These fields are "[N/A]", which nvidia-smi also prints for a card
+without a sensor. An unknown option is an error with exit code 2. The file runs as a script in an interpreter without our
 packages, so it imports only the standard library.
 """
 
@@ -45,7 +46,7 @@ def main(words: list[str]) -> int:
 
 
 def answer(told: dict[str, Any], options: list[str]) -> list[str]:
-    """Return the lines to print. Raises ValueError with the name of an unknown option."""
+    """Return the lines to print. Raise ValueError with the name of an unknown option."""
     asked, unknown = _OPTIONS.parse_known_args(options)
     if unknown:
         raise ValueError(unknown[0])
@@ -66,7 +67,6 @@ def _uuid(index: int) -> str:
 
 
 def _field(told: dict[str, Any], index: int, device: dict[str, Any], field: str) -> tuple[str, str]:
-    """Return a field's text and unit."""
     total, used = device["total_mib"], device["used_mib"]
     texts = {
         "timestamp": time.strftime("%Y/%m/%d %H:%M:%S.000"),
@@ -102,7 +102,7 @@ def _memory(told: dict[str, Any], devices: list[Any]) -> list[str]:
     lines.append(f"Attached GPUs                             : {len(devices)}")
     for index, device in devices:
         total, used = device["total_mib"], device["used_mib"]
-        lines += [f"GPU 00000000:{index + 1:02X}:00.0", "    FB Memory Usage"]  # scripts count these lines with grep -A4 GPU
+        lines += [f"GPU 00000000:{index + 1:02X}:00.0", "    FB Memory Usage"]
         for name, mib in (("Total", total), ("Used", used), ("Free", total - used)):
             lines.append(f"        {name:<33} : {mib} MiB")
     return lines

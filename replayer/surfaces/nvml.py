@@ -1,4 +1,4 @@
-"""NVML for the virtual GPU (utilization, temperature, power, memory), for torch.cuda's functions and for `pynvml`.
+"""Emulates NVML (utilization, temperature, power, memory) for torch.cuda's functions and for the package `pynvml`.
 
     torch.cuda.utilization()                    # percent of the time since the last call in which kernels ran
     import pynvml; pynvml.nvmlInit()            # a stand-in, whether or not the package is installed
@@ -22,12 +22,12 @@ from traces.script.patching import patch
 
 NOT_SUPPORTED = 3  # NVML_ERROR_NOT_SUPPORTED
 _INVALID_ARGUMENT = 2
-# Used if the machine's driver was not recorded. This release supports everything that the stand-in answers.
+# # This driver version is reported if the recording has none. It supports every function that the emulated pynvml answers.
 ASSUMED_DRIVER = "550.54.15"
 
 
 class NVMLError(Exception):
-    """pynvml's error; `value` is NVML's code."""
+    """The exception class of pynvml. `value` is NVML's error code."""
 
     def __init__(self, value: int = 999) -> None:
         super().__init__(value)
@@ -44,11 +44,11 @@ class NVMLError_NotSupported(NVMLError):
 
 
 class NVMLError_DriverNotLoaded(NVMLError):
-    """Never raised: there is always a virtual driver."""
+    """This error is never raised, because a virtual driver is always loaded."""
 
 
 class Handle:
-    """A device, as returned by `nvmlDeviceGetHandleByIndex`."""
+    """A device handle, as returned by `nvmlDeviceGetHandleByIndex`."""
 
     def __init__(self, index: int) -> None:
         if not 0 <= index < len(gpu().devices):
@@ -57,7 +57,10 @@ class Handle:
 
 
 class _Utilization:
-    """Utilization as NVML samples it: how busy the active devices were since the last sample, at least 1/6 s ago."""
+    """Utilization as NVML samples it: the share of time in which the devices were busy since the last sample.
+
+    A sampling period is at least 1/6 s long.
+    """
 
     _LEAST_NS = 1_000_000_000 // 6
 
@@ -75,9 +78,9 @@ class _Utilization:
 
 
 def stand_in(utilization: _Utilization) -> Any:
-    """Create the module `pynvml`. Unknown functions raise "Not Supported"."""
+    """Create the emulated module `pynvml`. Its unknown functions raise "Not Supported"."""
     module: Any = ModuleType("pynvml", "NVML of the virtual GPU of trace replay")
-    module.__spec__ = ModuleSpec("pynvml", None)  # libraries use it to check whether the package exists
+    module.__spec__ = ModuleSpec("pynvml", None)
 
     def memory(handle: Handle, version: int = 0) -> SimpleNamespace:
         of = gpu().devices[handle.index].memory.usage
@@ -125,7 +128,7 @@ def stand_in(utilization: _Utilization) -> Any:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Make `import pynvml` find the stand-in, and patch the torch.cuda functions that use NVML."""
+    """Make `import pynvml` find the emulated module, and patch the torch.cuda functions that use NVML."""
     cuda: Any = torch_module.cuda
     sampled = _Utilization()
     sys.modules["pynvml"] = stand_in(sampled)

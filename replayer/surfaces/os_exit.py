@@ -1,4 +1,4 @@
-"""os._exit ends a process without `atexit`, so the end of the replay's timeline is written first.
+"""Patches os._exit to write the end of the replay's timeline first, because os._exit skips `atexit` handlers.
 
 os._exit(0)
 """
@@ -15,7 +15,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap `os._exit`. Forked children, such as a DataLoader's workers, have no timeline and exit as before."""
+    """Wrap `os._exit`. Forked children, such as a DataLoader's workers, write no timeline and exit as before."""
 
     def _exit(leave: Callable[[int], NoReturn], status: int) -> NoReturn:
         state.STATE.finish()

@@ -1,8 +1,8 @@
-"""Helpers for names that a surface does not emulate: they raise NotEmulated or do nothing.
+"""Provides helpers for torch functions that no surface emulates. Such functions raise NotEmulated or do nothing.
 
-Surfaces keep torch's own Python where possible and replace the C functions below it (`torch._C._cuda_*`). torch looks
-these up by attribute at each call, so the patches also reach names that torch copied at import time. torch's own checks
-and error messages keep working.
+Surfaces keep torch's own Python where possible and replace the C functions below it (`torch._C._cuda_*`). torch looks up these
+C functions by attribute at each call, so patching them also changes Python functions that torch copied at import time. torch's
+own checks and error messages keep working.
 
     patch(torch._C, _cuda_getDevice=current_device)                      # emulated: traces/script/patching.py
     refuse(torch.cuda, "torch.cuda", {"temperature": "it needs NVML"})   # raises NotEmulated with the name of the call
@@ -25,7 +25,7 @@ from traces.script.patching import patch
 
 
 def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
-    """Return a function that raises NotEmulated. `call` is the name that the error shows."""
+    """Return a function that raises NotEmulated. The error message names the function `call`."""
 
     def refused(*_args: object, **_kwargs: object) -> NoReturn:
         raise NotEmulated(call, advice)
@@ -35,21 +35,21 @@ def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
 
 
 def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make each name in `advice` raise NotEmulated. Names that this torch release lacks are skipped."""
+    """Make each function in `advice` raise NotEmulated. Functions that this torch release lacks are skipped."""
     for name, text in advice.items():
         if hasattr(owner, name):
             setattr(owner, name, refusal(f"{prefix}.{name}", text))
 
 
 def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make the classes in `advice` raise NotEmulated when called. `isinstance` checks against them still work."""
+    """Make the classes in `advice` raise NotEmulated when called. `isinstance` checks against these classes still work."""
     for name, text in advice.items():
         if hasattr(owner, name):
             patch(getattr(owner, name), __new__=refusal(f"{prefix}.{name}", text))
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Make each name a no-op that returns its constant. The reason beside it is documentation only."""
+    """Replace each function by one that only returns a constant. The reason next to the constant is documentation only."""
     for name, (answer, _reason) in answers.items():
         setattr(owner, name, _constant(name, answer))
 
@@ -63,7 +63,7 @@ def _constant(name: str, answer: object) -> Callable[..., object]:
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with the module `name`, now if it is loaded, otherwise when the script imports it."""
+    """Call `then` with the module `name`: now if the module is loaded, otherwise when the script imports it."""
     if name in sys.modules:
         then(sys.modules[name])
     else:
@@ -91,8 +91,6 @@ class _WhenImported(MetaPathFinder):
 
 
 class _Generic(type):
-    """Metaclass of a stand-in for a torch C class. Instances of the C class count as instances of the stand-in."""
-
     base: type[TorchAny]
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -103,7 +101,10 @@ class _Generic(type):
 
 
 def generic(name: str, base: type[TorchAny], make: Callable[..., TorchAny]) -> type[TorchAny]:
-    """Create a class torch.`name` that constructs objects with `make`. `isinstance` and `issubclass` treat it as `base`."""
+    """Create a class torch.`name` that constructs objects with `make`.
+
+    `isinstance` and `issubclass` treat this class as `base`.
+    """
 
     def new(_cls: type, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         return make(*args, **kwargs)

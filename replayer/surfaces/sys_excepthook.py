@@ -1,12 +1,12 @@
-"""sys.excepthook: explains errors of packages that need NVIDIA's driver, by adding a line about what a replay lacks.
+"""Explains errors of packages that need NVIDIA's driver. A patched sys.excepthook adds a line that says what a replay lacks.
 
     AssertionError: libcuda.so cannot found!
     trace: triton asked for NVIDIA's driver, its libraries or device memory. A replay has none of them: ...
 
 The package's own error is printed unchanged, and errors that the script catches are not touched.
 
-`trace stalls` runs a script several times, compares the runs, and reports a failure in one line. For that, an error that ends
-the script is written to a file instead of being printed.
+`trace stalls` runs a script several times, compares the runs, and reports a failure in one line. For `trace stalls`, an error
+that ends the script is written to a file instead of being printed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import TracebackType
 from traces.script.configuration import FAILURE
 from traces.script.patching import patch
 
-# Messages of drivers, CUDA's runtime and C++ extensions if there is no GPU or a tensor is not on one.
+# # Drivers, CUDA's runtime and C++ extensions print these messages if there is no GPU or a tensor is not on a GPU.
 _OF_DRIVER = re.compile(
     r"lib(?:cu\w+|torch_cuda|c10_cuda|nccl|nvrtc)\.so|libnvidia-ml|CUDA_HOME|NVIDIA driver|CUDA driver"
     r"|no CUDA-capable device|cuInit|CUDA_ERROR_|cudaError"
@@ -32,7 +32,10 @@ _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
 def install(keep_in: Path | None = None) -> None:
-    """Wrap the current hook. A hook that the script sets later replaces it. `keep_in`: folder in which to store the error."""
+    """Wrap the current hook. A hook that the script sets later replaces the wrapper.
+
+    `keep_in` is the folder in which to store the error.
+    """
     before = sys.excepthook
 
     def after_driver_errors(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
@@ -45,22 +48,23 @@ def install(keep_in: Path | None = None) -> None:
             )
 
     def kept(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
-        if keep_in is None or not isinstance(error, Exception):  # Ctrl-C is not a failure
+        if keep_in is None or not isinstance(error, Exception):
             after_driver_errors(kind, error, frames)
             return
         told = "".join(traceback.format_exception(kind, error, frames))
         try:
             (keep_in / FAILURE).write_text(f"{in_a_line(error)}\n{told}", encoding="utf-8")
-        except OSError:  # e.g. a full disk: then the error is printed as well
+        except OSError:
             after_driver_errors(kind, error, frames)
 
     patch(sys, excepthook=after_driver_errors if keep_in is None else kept)
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return an error's message in one line, or that of the error it was raised from.
+    """Return one line of an error's message, or of the message of the error that caused it.
 
-    This is the first line. For an error sent by a loader's worker it is the last line, which holds the worker's own error.
+    Usually this is the first line. For an error sent by a DataLoader's worker it is the last line, which contains the worker's
+    own error.
     """
     cause = error
     while cause.__cause__ is not None:
@@ -71,7 +75,6 @@ def in_a_line(error: BaseException) -> str:
 
 
 def _is_of_no_data(error: BaseException) -> bool:
-    """Return whether torch refused to create a DataLoader for an empty data set."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         of = frame.f_locals
         if frame.f_code.co_name == "__init__" and type(of.get("self")).__name__ == "DataLoader":
@@ -81,7 +84,7 @@ def _is_of_no_data(error: BaseException) -> bool:
 
 
 def package_of(frames: TracebackType | None) -> str:
-    """Return the innermost installed package of a traceback, skipping torch and our own packages."""
+    """Return the innermost installed package in a traceback. Frames of torch and of our own packages are skipped."""
     found = "a C++ or CUDA extension"
     while frames is not None:
         parts = Path(frames.tb_frame.f_code.co_filename).parts

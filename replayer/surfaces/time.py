@@ -1,17 +1,20 @@
-"""Python's `time` under `--clock virtual` and `--clock recorded`: clocks jump over waits, and sleeping takes no time.
+"""Patches Python's `time` for `--clock virtual` and `--clock recorded`. Clocks jump over waits, and sleeping takes no real
+time.
 
     PatchedTime(clock).install()
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
 `time`, `perf_counter`, `monotonic` and their `_ns` versions return the virtual time (Note [Virtual time] in clock.py), and
-`sleep` advances it. This includes names that modules imported before torch (`from time import perf_counter`). Reading a clock
-first advances the virtual time to where the recorded host would be, so a script sees recorded times for its own host work. A
-background thread that sleeps waits until the time has come; a thread that polls once a second must not advance the clock.
+`sleep` advances the virtual time. Functions that modules imported before torch (`from time import perf_counter`) are replaced
+too. Reading a clock first advances the virtual time to where the recorded host would be, so a script sees recorded times for
+its own host work. A background thread that polls once a second must not advance the clock, so its `sleep` waits until other
+threads have advanced the time far enough.
 
-These keep real time: `datetime.now()`, `time.localtime()` and `time.clock_gettime()`; waits with a timeout for locks, queues,
-sockets and processes; and processes that do not use the GPU. The modules listed below compute timeouts from the machine's
-clock, and a jump would end a wait that has just begun. A loader's worker, forked from the script's process, continues from
-the moment of the fork at the machine's pace. Do not use this clock for a script whose own waits matter.
+`datetime.now()`, `time.localtime()` and `time.clock_gettime()` keep real time. Waits with a timeout for locks, queues, sockets
+and processes keep real time, and so do processes that do not use the GPU. The modules in `_WAIT_FOR_REAL` compute timeouts from
+the machine's clock, because a jump of the clock would end a wait that has just begun. A loader's worker, forked from the
+script's process, continues from the moment of the fork at the machine's pace. Do not use a virtual clock for a script whose own
+waits matter.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typing import Any
 from replayer.timing.clock import VirtualClock
 from traces.script.patching import patch
 
-# Modules that compare the clock with a wait in the operating system.
+# # These modules compare the clock with a wait in the operating system, so they keep the real clock.
 _WAIT_FOR_REAL = frozenset(
     "asyncio concurrent ftplib http multiprocessing queue selectors smtplib socket socketserver ssl subprocess threading"
     " urllib".split()
@@ -38,24 +41,24 @@ _CLOCKS = ("time", "perf_counter", "monotonic")
 
 
 class PatchedTime:
-    """The patched functions of `time` for one process, based on `clock`."""
+    """The replacements of `time`'s functions in one process, based on `clock`."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
-        self.come_to_present: Callable[[], None] = lambda: None  # set by the code that knows the calling thread's progress
+        self.come_to_present: Callable[[], None] = lambda: None
         self._jumps = False
-        self._calls: dict[Any, Callable[..., Any]] = {time.sleep: self._sleep(time.sleep)}  # by the real function
+        self._calls: dict[Any, Callable[..., Any]] = {time.sleep: self._sleep(time.sleep)}
         for name in _CLOCKS:
             self._calls |= self._told(getattr(time, name), getattr(time, f"{name}_ns"))
         os.register_at_fork(after_in_child=self._after_fork)
 
     def install(self) -> None:
-        """Switch this process to virtual time. Does nothing if it already uses it."""
+        """Switch this process to virtual time, unless the process already uses virtual time."""
         self._jumps = True
         self.clock.replays()
         if time.sleep not in self._calls:
             return
-        by_id = {id(real): call for real, call in self._calls.items()}  # by id: some objects cannot be compared
+        by_id = {id(real): call for real, call in self._calls.items()}
         for name, module in list(sys.modules.items()):
             names = getattr(module, "__dict__", None)
             if isinstance(names, dict) and not waits_for_real(name) and not name.startswith(_OURS):
@@ -66,7 +69,6 @@ class PatchedTime:
         self.clock.after_fork()
 
     def _told(self, real: Callable[[], float], real_ns: Callable[[], int]) -> dict[Any, Callable[..., Any]]:
-        """Return replacements for a clock and its `_ns` version, which continue from the real clocks."""
         clock, offset_ns = self.clock, real_ns() - self.clock.now_ns()
 
         def told() -> float:
@@ -86,7 +88,7 @@ class PatchedTime:
         def sleep(seconds: Any, /) -> None:
             countable = isinstance(seconds, float) or hasattr(seconds, "__index__")
             if not self._jumps or not countable or not seconds > 0 or _caller_waits_for_real():
-                return real(seconds)  # raises for bad arguments, and lets other threads run if it is 0
+                return real(seconds)
             deadline_ns = self.clock.now_ns() + int(seconds * 1_000_000_000)
             if threading.current_thread() is threading.main_thread():
                 return self.clock.wait_until(deadline_ns)
@@ -101,11 +103,9 @@ def waits_for_real(module: str) -> bool:
 
 
 def _caller_waits_for_real() -> bool:
-    """Return whether the calling function was itself called from such a module."""
     return waits_for_real(sys._getframe(2).f_globals.get("__name__", ""))
 
 
 def _like(real: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `call` the name of `real`, so that it is pickled under that name."""
     patch(call, __name__=real.__name__, __qualname__=real.__name__, __module__="time", __doc__=real.__doc__)
     return call

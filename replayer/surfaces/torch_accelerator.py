@@ -1,8 +1,9 @@
-"""torch.accelerator: reports "cuda" as the accelerator of this process.
+"""Patches torch.accelerator to report "cuda" as the accelerator of this process.
 
     torch.accelerator.current_accelerator()     # device(type='cuda')
 
-C++ has no accelerator registered here, so the `torch._C._accelerator_*` functions are replaced and call torch.cuda.
+In a replay no accelerator is registered in C++, so this surface replaces the `torch._C._accelerator_*` functions by calls of
+torch.cuda.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from traces.script.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the C functions behind torch.accelerator."""
     cuda: TorchAny = torch_module.cuda
 
     def accelerator() -> TorchAny:

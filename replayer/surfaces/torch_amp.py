@@ -1,10 +1,11 @@
-"""torch.amp, torch.autocast and torch.cuda.amp: calls without a device type mean "cuda".
+"""Patches torch.amp, torch.autocast and torch.cuda.amp. In a call without a device type, "cuda" is meant.
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         loss = model(x)                     # torch.is_autocast_enabled() is True
 
-C++ keeps autocast state per device type; ours is stored under "cuda" (replayer/backend.py). torch's classes (autocast,
-GradScaler, custom_fwd) call the functions that read and set it. They ask torch.cuda for the supported dtypes.
+C++ keeps autocast state per device type. The state of virtual GPUs is stored under "cuda" (replayer/backend.py). torch's
+classes autocast, GradScaler and custom_fwd call patched functions to read and set this state. The classes ask torch.cuda for
+the supported dtypes.
 
 Note [Autocast's key]
     A tensor carries the autocast dispatch key of its device type, and C++ has no such key for "lazy". While autocast is on,
@@ -22,15 +23,14 @@ from traces.script.patching import around, patch
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the C functions for autocast state, in torch._C and where torch re-exports them."""
     c: TorchAny = torch_module._C
 
     def for_cuda(call: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
-        """Handle the old CUDA-only spellings `is_autocast_enabled()` and `set_autocast_enabled(True)`."""
+        """Handle the old CUDA-only calls `is_autocast_enabled()` and `set_autocast_enabled(True)`."""
         return call(*args) if args and isinstance(args[0], str) else call("cuda", *args)
 
     def set_autocast_enabled(call: Callable[..., TorchAny], *args: TorchAny) -> None:
-        """Set the state, and include autocast's dispatch key for this thread. See Note [Autocast's key]."""
+        """Set the autocast state, and include autocast's dispatch key for this thread. See Note [Autocast's key]."""
         for_cuda(call, *args)
         if not isinstance(args[0], str) or args[0].partition(":")[0] == "cuda":
             c._dispatch_tls_set_dispatch_key_included(c.DispatchKey.AutocastPrivateUse1, args[-1])

@@ -1,4 +1,4 @@
-"""torch.autograd: marks backward as the "backward" phase and notes inference mode. gradcheck needs `--values compute`.
+"""Patches torch.autograd to report the "backward" phase and inference mode. gradcheck works only under `--values compute`.
 
 On a real GPU the engine runs one thread per device while the caller waits. Virtual tensors have another device type in C++,
 for which the engine runs all nodes in the calling thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp). The
@@ -19,7 +19,6 @@ from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the functions that start the autograd engine."""
     ScriptHooks(torch, script_steps, STATE.optimizers).backward()
     guard = torch._C._InferenceMode
 
@@ -36,7 +35,6 @@ def install(torch: ModuleType) -> None:
 def _check_numbers(
     check: Callable[..., TorchAny], func: TorchAny, inputs: TorchAny, *args: TorchAny, **kwargs: TorchAny
 ) -> TorchAny:
-    """Raise NotEmulated for numerical derivative checks when no values are computed."""
     given = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
     if not computing() and any(isinstance(each, VirtualTensor) for each in given):
         raise NotEmulated(f"torch.autograd.{check.__name__} without numbers", "use --values compute")

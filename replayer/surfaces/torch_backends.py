@@ -1,10 +1,12 @@
-"""torch.backends.cudnn, torch.backends.cuda and torch.version.cuda: flags keep what is set; versions come from the recording.
+"""Patches torch.backends.cudnn, torch.backends.cuda and torch.version.cuda. Flags keep the values that scripts set, and
+versions
+come from the recording.
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
 
-Most flags are stored in C++ that every build has; only those that depend on the build are replaced. Flags do not change
-timing: recorded times reflect the flags of the recorded run, which `trace info` shows.
+Every build stores most flags in C++. This surface replaces only the flags that depend on the build. Flags do not change the
+timing of a replay. Recorded times reflect the flags of the recorded run, which `trace info` shows.
 """
 
 from __future__ import annotations
@@ -18,18 +20,21 @@ from replayer.torch_types import TorchAny
 from traces.model.machine import Machine
 from traces.script.patching import patch
 
-# `torch.backends.cudnn.version()` if it was not recorded: 9.1.0, common with PyTorch 2.4 to 2.6.
+# # `torch.backends.cudnn.version()` returns 9.1.0 if no version was recorded. This version is common with PyTorch 2.4 to 2.6.
 ASSUMED_CUDNN = 90100
-ASSUMED_CUDA = "12.4"  # `torch.version.cuda` if it was not recorded and torch is built without CUDA
+ASSUMED_CUDA = "12.4"  # `torch.version.cuda` has this value if no version was recorded and torch is built without CUDA.
 
-_FFT_PLANS = 4096  # number of cuFFT plans that torch keeps by default
+_FFT_PLANS = 4096  # torch keeps this number of cuFFT plans by default.
 _CHOICE = "call scaled_dot_product_attention, which chooses a kernel"
 
 REFUSED = {f"can_use_{kernel}_attention": _CHOICE for kernel in ("flash", "efficient", "cudnn")}
 
 
 def kept(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[[TorchAny], None]]:
-    """Return a getter and a setter for a flag whose C++ setter checks the build. The initial value comes from C++."""
+    """Return a getter and a setter for a flag whose C++ setter checks the build.
+
+    The initial value of the flag comes from C++.
+    """
     chosen: list[TorchAny] = []
 
     def choose(value: TorchAny) -> None:
@@ -39,7 +44,6 @@ def kept(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the functions that depend on the build."""
     c: TorchAny = torch_module._C
     get_linalg, set_linalg = kept(c._get_linalg_preferred_backend)
     get_blas, set_blas = kept(c._get_blas_preferred_backend)
@@ -52,9 +56,11 @@ def install(torch_module: ModuleType) -> None:
         _get_blas_preferred_backend=get_blas,
         _set_blas_preferred_backend=set_blas,
     )
-    # torch.backends.cudnn is an object that wraps a module; its functions look names up in that module.
+    # # torch.backends.cudnn is an object that wraps a module. Functions of the wrapped module look up names in the module
+    # itself.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: gpu().machine.cudnn or ASSUMED_CUDNN)
-    fft_plans: dict[int, int] = {}  # by device: the cache size that the script set; no plans are cached
+    # This dictionary maps devices to the cuFFT cache sizes that the script set. The replay caches no plans.
+    fft_plans: dict[int, int] = {}
     patch(
         torch_module.backends.cuda.cuFFTPlanCache,
         size=property(lambda cache: 0),
@@ -70,13 +76,13 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _tell_recorded_cuda(version: TorchAny) -> None:
-    """Make a build without CUDA report the recorded version, because scripts treat None as "no GPU".
+    """Make a build without CUDA report the recorded version, because scripts take None as "no GPU".
 
-    A CUDA build keeps its own version: extensions compiled against it (torchvision) compare the two.
+    A CUDA build keeps its own version, because extensions such as torchvision compare their version with torch's.
     """
 
     def recorded_version(name: str) -> TorchAny:
-        """Return `torch.version.cuda` when it is read, so that importing torch does not open the recording."""
+        """Return `torch.version.cuda` when a script reads it, so that importing torch does not open the recording."""
         if name != "cuda":
             raise AttributeError(f"module 'torch.version' has no attribute {name!r}")
         return None if in_bad_fork() else _cuda_of(gpu().machine)

@@ -1,4 +1,4 @@
-"""torch.backends.cudnn.rnn: what nn.LSTM, GRU and RNN check before they flatten their weights into one buffer.
+"""Patches torch.backends.cudnn.rnn. nn.LSTM, GRU and RNN check this module before they flatten their weights into one buffer.
 
 nn.LSTM(6, 4).cuda().flatten_parameters()   # weights become views of one buffer
 """
@@ -14,8 +14,8 @@ from traces.script.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the check for flattening weights, and cuDNN's RNN modes."""
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since 2.11 it is an object that wraps a module; its functions look names up in that module.
+    # # Since PyTorch 2.11 this is an object that wraps a module. Functions of the wrapped module look up names in the module
+    # itself.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))

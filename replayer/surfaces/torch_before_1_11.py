@@ -1,12 +1,13 @@
-"""Restores what autograd saved for backward before PyTorch 1.11, for recordings made with such a release.
+"""Makes autograd save the same tensors for backward as PyTorch before 1.11 did. Recordings made with such an old release need
+this.
 
     install(torch)      # child.py calls it once it knows that the recording is that old
 
-Two differences change how much memory a model needs. In-place ReLU6 and Hardtanh saved their result; today autograd saves a
-copy of their input. The old way needs 31 % less for MobileNetV2. A convolution made its input contiguous before saving it;
-today it saves the tensor that the input is a view of. The old way needs 7 % less for ShuffleNet, whose convolutions take
-halves of tensors.
-Reference: tools/autograd/derivatives.yaml (hardtanh_) and aten/src/ATen/native/Convolution.cpp (_convolution) of 1.10.
+Two changes in PyTorch 1.11 affect how much memory a model needs. Before 1.11, in-place ReLU6 and Hardtanh saved their result.
+Today autograd saves a copy of their input. MobileNetV2 needs 31 % less memory with the old behaviour. Before 1.11, a
+convolution saved a contiguous copy of its input. Today a convolution saves the tensor that the input is a view of. ShuffleNet,
+whose convolutions take halves of tensors, needs 7 % less memory with the old behaviour. Reference:
+tools/autograd/derivatives.yaml (hardtanh_) and aten/src/ATen/native/Convolution.cpp (_convolution) of 1.10.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 
 
 class _HardtanhInPlace(torch.autograd.Function):
-    """hardtanh_ that saves its result for backward."""
-
     @staticmethod
     def forward(context: TorchAny, tensor: torch.Tensor, low: float, high: float) -> torch.Tensor:
         torch.ops.aten.hardtanh_(tensor, low, high)
@@ -41,7 +40,6 @@ class _HardtanhInPlace(torch.autograd.Function):
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch ReLU6, Hardtanh and the convolutions."""
     nn: TorchAny = torch_module._C._nn
     hardtanh_, relu6_ = nn.hardtanh_, nn.relu6_
     keep_result: Callable[..., torch.Tensor] = _HardtanhInPlace.apply
@@ -71,5 +69,4 @@ def _on_contiguous_input(
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether cuDNN takes the tensor without a copy."""
     return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))

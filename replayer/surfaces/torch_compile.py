@@ -1,4 +1,4 @@
-"""torch.compile under replay: the code runs eagerly, with the same results, names and checkpoints.
+"""Patches torch.compile. Under replay, compiled code runs eagerly, with the same results, names and checkpoints.
 
     model = torch.compile(model)
     model(x)                            # printed at the first call: under replay, torch.compile runs eagerly
@@ -7,7 +7,7 @@
 Kernels are timed op by op. torch.compile of a module returns the usual `OptimizedModule` with the compiler switched off, so
 `_orig_mod`, `isinstance` and saving work. A function is returned unchanged.
 
-Calls that ask for a graph (torch.export, `torch._dynamo.optimize`, `export`, `explain`) get one from torch's own tracer.
+Calls that ask for a graph (torch.export, `torch._dynamo.optimize`, `export`, `explain`) get a graph from torch's own tracer.
 The tracer treats every Python frame as script code, except frames of torch and of folders on its skip list.
 """
 
@@ -23,14 +23,14 @@ from replayer.surfaces.patching import refusal, when_imported
 from replayer.torch_types import TorchAny
 from traces.script.patching import around, patch, patch_around
 
-# CUDA builds only. With a GPU, torch._inductor.cudagraph_trees imports them, and `torch.compiler.reset()` imports that module.
+# # These functions exist only in CUDA builds. With a GPU, torch._inductor.cudagraph_trees imports them, and
+# `torch.compiler.reset()` imports torch._inductor.cudagraph_trees.
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 _ROOMS = Path(__file__).parents[2]
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch torch.compile. nn.Module.compile calls it."""
     told: list[str] = []
 
     def tell() -> None:
@@ -43,7 +43,7 @@ def install(torch_module: ModuleType) -> None:
         return call(*args, **kwargs)
 
     def compile_eagerly(model: TorchAny = None, *, disable: bool = False, **options: TorchAny) -> TorchAny:
-        if model is None:  # used as a decorator with options
+        if model is None:
 
             def decorate(decorated: Callable[..., TorchAny]) -> TorchAny:
                 return compile_eagerly(decorated, disable=disable, **options)
@@ -52,7 +52,8 @@ def install(torch_module: ModuleType) -> None:
         if disable:
             return model
         if isinstance(model, torch_module.nn.Module):
-            dynamo: TorchAny = import_module("torch._dynamo")  # takes a second, so import it only if a script compiles a module
+            # Importing torch._dynamo takes a second, so this happens only if a script compiles a module.
+            dynamo: TorchAny = import_module("torch._dynamo")
             compiled = dynamo.disable(model)
             if not told:
                 compiled.__dict__["forward"] = around(compiled.__dict__["forward"], tell_and_call)
@@ -69,7 +70,7 @@ def install(torch_module: ModuleType) -> None:
     def warn_unless_compiled(
         warn_once: Callable[..., None], warning_id: str, message: str, *options: TorchAny, **named: TorchAny
     ) -> None:
-        """Suppress the warning "called without torch.compile()" for code that the script did compile."""
+        """Suppress the warning "called without torch.compile()" for code that the script passed to torch.compile."""
         if not (told and "without torch.compile()" in message):
             warn_once(warning_id, message, *options, **named)
 
@@ -78,6 +79,9 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _leave_out_our_frames(rules: TorchAny) -> None:
-    """Stop the tracer from tracing our replacements of C functions (streams, devices), since it cannot trace C either."""
+    """Stop torch's tracer from tracing our Python replacements of C functions (streams, devices).
+
+    The tracer cannot trace C functions either.
+    """
     rules.SKIP_DIRS.extend(f"{_ROOMS / room}/" for room in ("replayer", "traces", "tracer"))
     rules._recompile_re()

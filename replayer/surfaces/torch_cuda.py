@@ -1,12 +1,12 @@
-"""torch.cuda itself: device availability, count, current device and properties.
+"""Patches torch.cuda: device availability, device count, current device and device properties.
 
-torch's own Python stays. It calls C functions (`torch._C._cuda_*`), which are replaced: CPU builds lack them, and in CUDA
-builds they would load a driver. So `with torch.cuda.device(1)`, "Invalid device id", lazy initialisation and the rest
-behave as in the installed release.
+torch's own Python code stays. It calls C functions (`torch._C._cuda_*`), which this surface replaces. CPU builds lack these
+functions, and in CUDA builds they would load a driver. So `with torch.cuda.device(1)`, "Invalid device id", lazy initialisation
+and the rest behave as in the installed release.
 
     torch.cuda.set_device(1)     # AcceleratorError: CUDA error: invalid device ordinal ... , if one GPU was recorded
 
-Names that are not emulated are in the tables below: REFUSED raises NotEmulated, IGNORED returns a constant.
+Functions in the table REFUSED raise NotEmulated. Functions in the table IGNORED return a constant.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TUNED = (
 )
 _OF_NCCL = "unique_id init_rank all_reduce reduce broadcast all_gather reduce_scatter".split()
 
-# C functions that each serve one public function. torch's own Python calls them.
+# # Each of these C functions serves one public function of torch.cuda.
 REFUSED_C = {
     "_cuda_getCurrentSolverHandle": ("torch.cuda.current_solver_handle", "call torch.linalg instead"),
     "_cuda_getStreamFromExternal": ("torch.cuda.get_stream_from_external", "use torch.cuda.Stream"),
@@ -68,21 +68,19 @@ IGNORED_C: dict[str, tuple[object, str]] = {
     "_cuda_record_untuned_is_enabled": (False, "off by default, and switching it on is refused"),
 }
 
-_ASSUMED_NCCL = "2.19.0"  # the release whose kernel names the replay uses
+_ASSUMED_NCCL = "2.19.0"  # The replay uses the kernel names of this NCCL release.
 
-# torch queues these checks for its first use of CUDA. They warn if this build lacks kernels for the device. Only the
-# recorded build matters, and the recording proves that it had them.
+# # torch queues these checks for its first use of CUDA. They warn if the installed build lacks kernels for the device. The
+# replay does not need such kernels.
 _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
 
 
 class CudaDriver:
-    """The state of a process's CUDA driver: the number of visible devices."""
-
     def __init__(self) -> None:
-        self._visible: int | None = None  # read once from CUDA_VISIBLE_DEVICES at start, as CUDA does
+        self._visible: int | None = None  # CUDA_VISIBLE_DEVICES is read once, when the driver starts, as in CUDA.
 
     def start(self) -> None:
-        """Start the driver. `torch.cuda._lazy_init` calls this once per process."""
+        """Start the driver. `torch.cuda._lazy_init` calls this method once per process."""
         visible = self.device_count()
         if not visible:
             raise RuntimeError("No CUDA GPUs are available")
@@ -91,28 +89,29 @@ class CudaDriver:
     def device_count(self) -> int:
         """Return the number of recorded devices, or fewer if CUDA_VISIBLE_DEVICES lists fewer.
 
-        The listed ordinals do not matter, since they name GPUs of another machine. "2,3" means two devices.
+        The listed ordinals do not matter, since they refer to GPUs of another machine. "2,3" means two devices.
         """
         if self._visible is not None:
             return self._visible
         if in_bad_fork():
-            return 0  # as CUDA reports in a forked child of a process that used it
+            return 0
         recorded = len(gpu().devices)
         listed = os.environ.get("CUDA_VISIBLE_DEVICES")
         if listed is None:
             return recorded
-        ordinals = map(str.strip, listed.split(","))  # an invalid ordinal hides itself and all after it
+        ordinals = map(str.strip, listed.split(","))
         return min(recorded, sum(1 for _ in takewhile(lambda ordinal: ordinal and not ordinal.startswith("-"), ordinals)))
 
     def available_devices(self) -> int:
-        """Return the count for `is_available`: 0 in a forked child of a process that used CUDA."""
+        """Return the device count for `is_available`: 0 in a forked child of a process that used CUDA."""
         return 0 if in_bad_fork() else self.device_count()
 
 
 def refuse_c_functions(torch_module: ModuleType) -> None:
-    """Make every CUDA and NCCL C function of this build raise NotEmulated. Surfaces then replace the ones they emulate.
+    """Make every CUDA and NCCL C function of this build raise NotEmulated.
 
-    This keeps functions that only newer releases have from reaching a driver.
+    Surfaces then replace the functions that they emulate. Functions that exist only in newer releases thus cannot reach a
+    driver.
     """
     c: TorchAny = torch_module._C
     for name in dir(c):
@@ -121,15 +120,17 @@ def refuse_c_functions(torch_module: ModuleType) -> None:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch `torch.cuda` and the C functions below it."""
     driver = CudaDriver()
-    get_debug_mode, set_debug_mode = kept(lambda: 0)  # no warnings: this mode finds blocking calls, which a replay shows anyway
+    get_debug_mode, set_debug_mode = kept(lambda: 0)  # The sync debug mode prints no warnings in a replay.
     cuda: TorchAny = torch_module.cuda
     c: TorchAny = torch_module._C
-    known: dict[int, tuple[TorchAny, TorchDeviceProperties]] = {}  # by index, with the device they describe
+    known: dict[int, tuple[TorchAny, TorchDeviceProperties]] = {}
 
     def properties_of(index: int) -> TorchDeviceProperties:
-        """Return the device's properties. They are cached, because attention asks for the capability at each call."""
+        """Return the device's properties.
+
+        The properties are cached, because attention asks for the compute capability at each call.
+        """
         device = gpu().devices[index]
         if index not in known or known[index][0] is not device:
             made = TorchDeviceProperties.made(device.name, device.memory.usage.capacity_bytes, device.properties, index)
@@ -140,7 +141,7 @@ def install(torch_module: ModuleType) -> None:
         gpu().current.set_device(checked_index(index))
 
     def exchange_device(index: int) -> int:
-        """Make `index` current and return the previous device. A negative index changes nothing and returns -1."""
+        """Make device `index` current and return the previous device. A negative index changes nothing and returns -1."""
         if index < 0:
             return -1
         checked_index(index)
@@ -149,11 +150,13 @@ def install(torch_module: ModuleType) -> None:
         return before
 
     def maybe_exchange_device(index: int) -> int:
-        """Same as `exchange_device`: there is no context to create. torch.compile needs two distinct functions."""
+        """Do the same as `exchange_device`, because a replay has no CUDA contexts. torch.compile needs two distinct
+        functions.
+        """
         return exchange_device(index)
 
     def arch_flags() -> str:
-        """Return the architectures of the recorded devices, for which the recorded build had kernels."""
+        """Return the architectures of the recorded devices. The recorded torch build had kernels for these architectures."""
         capabilities = {(p.major, p.minor) for p in map(properties_of, range(driver.device_count()))}
         return " ".join(f"sm_{major}{minor}" for major, minor in sorted(capabilities))
 
@@ -185,10 +188,10 @@ def install(torch_module: ModuleType) -> None:
     refuse_construction(cuda.gds, "torch.cuda.gds", {"GdsFile": _GDS})
     refuse(cuda.green_contexts, "torch.cuda.green_contexts", REFUSED_PARTS)
     refuse(cuda.GreenContext, "torch.cuda.GreenContext", {"create": _WHOLE, "max_workqueue_concurrency": _WHOLE})
-    partition = getattr(cuda.green_contexts, "SMPartition", None)  # exists in newer releases
+    partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # Names that torch.cuda copied from torch._C at import, and names that C++ would set at first use.
+    # # torch.cuda copied some of these functions from torch._C at import. C++ would set the others when CUDA is first used.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,
@@ -197,15 +200,15 @@ def install(torch_module: ModuleType) -> None:
         _cudart=VirtualCudart(),
         _CudaDeviceProperties=TorchDeviceProperties,
         _get_device_properties=properties_of,
-        device_count=driver.device_count,  # torch's own version asks NVML before CUDA has started
+        device_count=driver.device_count,  # torch's own version asks NVML before CUDA has started.
         has_magma=True,
         _queued_calls=[call for call in cuda._queued_calls if call[0].__name__ not in _BUILD_CHECKS],
     )
-    patch(cuda.nccl, is_available=lambda tensors: False)  # makes comm.reduce_add use plain copies
+    patch(cuda.nccl, is_available=lambda tensors: False)  # This makes comm.reduce_add use plain copies.
 
 
 def _nccl_version() -> int:
-    """Return the recorded NCCL version, packed as in torch/csrc/cuda/python_nccl.cpp."""
+    """Return the recorded NCCL version, packed into an integer as in torch/csrc/cuda/python_nccl.cpp."""
     recorded = None if in_bad_fork() else gpu().machine.nccl
     exact = re.match(r"(\d+)\.(\d+)\.(\d+)", recorded or _ASSUMED_NCCL)
     major, minor, patch = map(int, exact.groups()) if exact is not None else (0, 0, 0)

@@ -1,18 +1,18 @@
-"""torch.cuda.comm and torch.nn.parallel.comm: copies between GPUs.
+"""Implements the copies between GPUs for torch.cuda.comm and torch.nn.parallel.comm.
 
-`torch.nn.parallel.comm` (re-exported by `torch.cuda.comm`) is torch's own; only the C functions below it are replaced.
-They follow torch/csrc/cuda/comm.cpp: the same chunks, buffers and copies in the same order, on the same streams. Each copy
-is an ordinary op of the virtual devices.
+`torch.cuda.comm` re-exports `torch.nn.parallel.comm`, which stays torch's own. This surface replaces only the C functions that
+the module calls. The replacements follow torch/csrc/cuda/comm.cpp. They use the same chunks, buffers and copies in the same
+order, on the same streams. Each copy is an ordinary op of the virtual devices.
 
     torch.cuda.comm.scatter(batch, devices=[0, 1])          # a copy to each GPU, or a view if it is already there
     torch.cuda.comm.broadcast_coalesced(weights, [0, 1])    # one concatenation and one copy per 10 MB
 
 Note [NCCL or copies]
-    A CUDA build uses NCCL for broadcasts and `reduce_add` where it can. If the recording shows this (Note [How parameters
-    travelled] in data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels, and the copies that move
-    values here take no time. Otherwise plain copies are used, as in builds without NCCL (`torch.cuda.nccl.is_available`
+    A CUDA build uses NCCL for broadcasts and `reduce_add` where it can. If the recorded run used NCCL (Note [How parameters
+    travelled] in data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels. The copies that move values in
+    the replay then take no time. Otherwise plain copies are used, as in builds without NCCL (`torch.cuda.nccl.is_available`
     returns False). NCCL's launches depend on the machine's links and the NCCL release, but the bytes per link are the same.
-    With computed values, sums always use plain copies, because they need the values.
+    Under `--values compute`, sums always use plain copies, because computing a sum needs the values.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ _SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
 
 
 class Comm:
-    """The C functions, named without their leading "_"."""
-
     def broadcast(self, tensor: TorchAny, devices: Sequence[int]) -> list[TorchAny]:
-        """Copy `tensor` to each device. On its own device, return the tensor itself."""
+        """Copy `tensor` to each device. The device that already has the tensor gets the tensor itself."""
         with _transferred(BROADCAST, devices):
             return [tensor.to(self._on(device), non_blocking=True) for device in devices]
 
@@ -73,14 +71,14 @@ class Comm:
         dim: int,
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
-        """Return one chunk per device. A chunk that is already there is a view."""
+        """Return one chunk per device. A chunk that is already on its device is a view."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):
             text = f"Expected devices and chunk_sizes to be of same length, but got len(devices) = {len(devices)} and"
             raise RuntimeError(f"{text} len(chunk_sizes) = {len(sizes)}")
         chunks = list(tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim))
-        for number, (chunk, device) in enumerate(zip(chunks, devices, strict=False)):  # few rows give fewer chunks than devices
+        for number, (chunk, device) in enumerate(zip(chunks, devices, strict=False)):
             with _on_stream(streams, number):
                 chunks[number] = chunk.to(self._on(device), non_blocking=True)
         return chunks
@@ -95,7 +93,7 @@ class Comm:
         return out
 
     def gather(self, tensors: Sequence[TorchAny], dim: int, destination: int | None) -> TorchAny:
-        """Copy all tensors into a new one on `destination` (-1: host, None: current device)."""
+        """Copy all tensors into a new tensor on device `destination` (-1: host, None: current device)."""
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
         first = tensors[0]
@@ -123,7 +121,6 @@ class Comm:
         return torch.device("cuda", checked_index(index)) if index >= 0 else torch.device("cpu")
 
     def _format(self, tensors: Sequence[TorchAny]) -> TorchAny:
-        """Return channels last only if all tensors are channels last."""
         for layout, dims in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
             fits = all(tensor.dim() == dims and tensor.is_contiguous(memory_format=layout) for tensor in tensors)
             if fits and not all(tensor.is_contiguous() for tensor in tensors):
@@ -143,7 +140,6 @@ class Comm:
 
 @contextmanager
 def _transferred(op: str, devices: Sequence[int]) -> Iterator[None]:
-    """Copy tensors between these devices as nn.DataParallel does while active. See Note [NCCL or copies]."""
     transport = gpu().recording.transport
     if transport is Transport.COPIES or len(set(devices)) < 2:
         yield
@@ -156,20 +152,22 @@ def _transferred(op: str, devices: Sequence[int]) -> Iterator[None]:
 
 
 class _Nccl:
-    """What torch.nn.parallel.comm uses of torch.cuda.nccl. Scripts see torch's own module, which raises NotEmulated."""
+    """The functions of torch.cuda.nccl that torch.nn.parallel.comm calls.
+
+    Scripts see torch's own module, which raises NotEmulated.
+    """
 
     def is_available(self, tensors: Sequence[TorchAny]) -> bool:
         """Return whether `reduce_add` uses NCCL."""
         return not computing() and gpu().recording.transport is not Transport.COPIES
 
     def reduce(self, inputs: Sequence[TorchAny], output: TorchAny, root: int) -> None:
-        """Mark the values of `output` as unknown, because they are not computed."""
+        """Mark the values of `output` as unknown, because the replay does not compute the sum."""
         with _transferred(REDUCE, [tensor.get_device() for tensor in inputs]):
             pass
 
 
 def _groups(tensors: Sequence[TorchAny], limit_bytes: int) -> list[list[int]]:
-    """Group indices of tensors of one dtype that share a buffer. A buffer is full once it reaches `limit_bytes`."""
     full: list[list[int]] = []
     open_groups: dict[TorchAny, tuple[list[int], int]] = {}
     for at, tensor in enumerate(tensors):
@@ -183,13 +181,11 @@ def _groups(tensors: Sequence[TorchAny], limit_bytes: int) -> list[list[int]]:
 
 
 def _on_stream(streams: Sequence[TorchAny] | None, number: int) -> AbstractContextManager[TorchAny]:
-    """Return a context that makes the given stream current, or does nothing without one."""
     stream = streams[number] if streams is not None and number < len(streams) else None
     return nullcontext() if stream is None else stream
 
 
 def install(torch_module: ModuleType) -> None:
-    """Install the C functions, which CPU builds lack and which need a driver in CUDA builds."""
     patch(torch_module.nn.parallel.comm, nccl=_Nccl())
     comm = Comm()
     patch(torch_module._C, **{f"_{name}": getattr(comm, name) for name in vars(Comm) if not name.startswith("_")})

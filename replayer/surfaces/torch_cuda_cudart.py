@@ -1,4 +1,4 @@
-"""torch.cuda.cudart(): the few CUDA runtime functions that torch exposes to scripts.
+"""Emulates torch.cuda.cudart(): the few CUDA runtime functions that torch exposes to scripts.
 
 torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())    # marks a region for Nsight
 torch.cuda.cudart().cudaHostRegister(x.data_ptr(), x.nbytes, 0)    # pins the script's own memory
@@ -15,8 +15,6 @@ from replayer.torch_types import TorchAny
 
 
 class RuntimeResult(IntEnum):
-    """Possible results of the calls below, in the form that `torch.cuda.check_error` compares."""
-
     success = 0
     errorHostMemoryAlreadyRegistered = 712
     errorHostMemoryNotRegistered = 713
@@ -30,7 +28,7 @@ _TEXTS: dict[int, str] = {
 
 
 class VirtualCudart:
-    """Stands for the module `torch._C._cudart`. All other runtime functions raise NotEmulated."""
+    """Replaces the module `torch._C._cudart`. CUDA runtime functions that are not methods of this class raise NotEmulated."""
 
     cudaError = RuntimeResult
 
@@ -38,14 +36,14 @@ class VirtualCudart:
         return _TEXTS.get(error, f"CUDA error {int(error)}")
 
     def cudaProfilerStart(self) -> RuntimeResult:
-        """Do nothing: the replay always writes its whole timeline."""
+        """Do nothing, because the replay always writes its whole timeline."""
         return RuntimeResult.success
 
     def cudaProfilerStop(self) -> RuntimeResult:
         return RuntimeResult.success
 
     def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> RuntimeResult:
-        """Lock the script's own memory. Copies from it then count as pinned."""
+        """Pin memory that the script allocated. Copies from this memory then count as copies from pinned memory."""
         if host_memory().register(address, size_bytes):
             return RuntimeResult.success
         return RuntimeResult.errorHostMemoryAlreadyRegistered

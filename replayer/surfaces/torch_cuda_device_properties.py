@@ -1,4 +1,5 @@
-"""The result of `torch.cuda.get_device_properties`: recorded properties, or else the known ones of that GPU model.
+"""Implements the result of `torch.cuda.get_device_properties`. Properties that were not recorded come from a table of GPU
+models.
 
 TorchDeviceProperties.made("Tesla T4", 16 << 30, known_properties(device)).L2_cache_size      # 4 MiB
 """
@@ -17,7 +18,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, repr=False)
 class TorchDeviceProperties(DeviceProperties):
-    """The attributes of torch's `_CudaDeviceProperties`, under the same names. Units are bytes and kHz; 0 means unknown."""
+    """The attributes of torch's `_CudaDeviceProperties`, under the same names. Units are bytes and kHz, and 0 means unknown."""
 
     name: str = ""
     total_memory: int = 0
@@ -28,7 +29,7 @@ class TorchDeviceProperties(DeviceProperties):
 
     @classmethod
     def made(cls, name: str, capacity_bytes: int, known: DeviceProperties, index: int = 0) -> Self:
-        """Return the properties of device `index`. Identifiers of the individual card are made up, one per device."""
+        """Return the properties of device `index`. Identifiers of the individual card, such as the UUID, are invented."""
         unknown = dict.fromkeys(vars(known), 0) | {"gcnArchName": ""}
         card: dict[str, TorchAny] = {"uuid": uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{index}"), "pci_bus_id": index + 1}
         return cls(name=name, total_memory=capacity_bytes, **card, **unknown | known.known())

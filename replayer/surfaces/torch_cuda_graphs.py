@@ -1,11 +1,14 @@
-"""torch.cuda.graphs: a capture records ops and allocates from its own pool; a replay runs them with one launch.
+"""Emulates torch.cuda.graphs. A capture records ops and allocates from its own memory pool. Replaying the graph runs the
+recorded
+ops with one launch.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
         y = model(static_x)     # takes no device time
     g.replay()                  # the kernels of `model`, and one cudaGraphLaunch
 
-torch's own Python stays: `torch.cuda.graph`, `make_graphed_callables` and the hooks of newer releases. Its module is executed
-again with the class below in place of the C++ class. replayer/timing/cuda_graph.py matches and times the nodes.
+torch's own Python code stays: `torch.cuda.graph`, `make_graphed_callables` and the hooks of newer releases. The module
+torch.cuda.graphs is executed again with `VirtualGraph` in place of the C++ class. replayer/timing/cuda_graph.py matches and
+times the nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ PoolHandle = tuple[int, int]
 
 
 class _GraphPools:
-    """The private memory pools that graphs share. A pool lives as long as one of its graphs."""
+    """The private memory pools that CUDA graphs can share. A pool lives as long as one of its graphs."""
 
     def __init__(self) -> None:
         self._made = 0
@@ -55,7 +58,7 @@ class _GraphPools:
 
 
 class VirtualGraph:
-    """Stands for `torch._C._CUDAGraph`, from which torch derives `torch.cuda.CUDAGraph`."""
+    """Replaces `torch._C._CUDAGraph`, the base class of `torch.cuda.CUDAGraph`."""
 
     _pools: _GraphPools
     _graph: CapturedGraph | None
@@ -68,7 +71,7 @@ class VirtualGraph:
         return self
 
     def register_generator_state(self, generator: TorchAny) -> None:
-        """Do nothing: no random numbers are drawn, so a replay has no generator state to advance."""
+        """Do nothing: a replay draws no random numbers, so no generator state has to advance."""
 
     def capture_begin(self, pool: PoolHandle | None = None, capture_error_mode: str = "global") -> None:
         here = gpu()
@@ -111,10 +114,10 @@ class VirtualGraph:
     capture_end_pre = capture_end  # since torch 2.14 the end of a capture has two parts
 
     def capture_end_post(self) -> None:
-        """Do nothing: there is no template to destroy."""
+        """Do nothing, because a virtual graph has no CUDA graph template to destroy."""
 
     def instantiate(self) -> None:
-        """Do nothing: there is nothing to prepare."""
+        """Do nothing, because a virtual graph needs no instantiation."""
 
     @property
     def _has_graph_exec(self) -> bool:
@@ -139,7 +142,7 @@ class VirtualGraph:
         return [self.pool()]
 
     def enable_debug_mode(self) -> None:
-        """Do nothing: this prepares `debug_dump`, which raises NotEmulated."""
+        """Do nothing. This method prepares `debug_dump`, which raises NotEmulated."""
 
     debug_dump = refusal("torch.cuda.CUDAGraph.debug_dump", _NODES)
     raw_cuda_graph = refusal("torch.cuda.CUDAGraph.raw_cuda_graph", _NODES)
@@ -148,12 +151,11 @@ class VirtualGraph:
 
 
 def _is_capturing() -> bool:
-    here = started()  # does not create a context
+    here = started()
     return here is not None and here.launches.is_capturing(here.current.stream(here.current.device()))
 
 
 def install(torch_module: ModuleType) -> None:
-    """Execute torch.cuda.graphs again, and patch the names that torch.cuda copied from it."""
     VirtualGraph._pools = _GraphPools()
     patch(
         torch_module._C,

@@ -1,8 +1,8 @@
-"""torch.cuda.memory: used and free device memory, and the allocator's statistics.
+"""Patches torch.cuda.memory: used and free device memory, and the allocator's statistics.
 
-torch's own Python calls C functions (`torch._C._cuda_memoryStats`...), which are replaced. They read
-`DeviceMemory` (device/caching_allocator.py). The four figures that training loops print at each step are returned directly,
-because torch's Python would build and sort the whole table of statistics for each of them.
+torch's own Python code calls C functions such as `torch._C._cuda_memoryStats`. This surface replaces these C functions by
+functions that read `DeviceMemory` (device/caching_allocator.py). The four numbers that training loops print at each step are
+returned directly. torch's Python code would build and sort the whole table of statistics for each number.
 
     torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
     print(torch.cuda.memory_summary())
@@ -44,13 +44,13 @@ REFUSED_C = {
     "_cuda_setCublasLtWorkspaceSize": ("torch.backends.cuda.cublaslt_workspace_size(size)", _BLAS),
 }
 
-# Replacing C functions cannot stop their constructors, and in builds without CUDA their base class is a dummy.
+# # Replacing C functions cannot stop the constructors of these classes. In builds without CUDA, their base class is a dummy.
 REFUSED_CLASSES = {"MemPool": _POOL, "CUDAPluggableAllocator": _ALLOCATOR}
-REFUSED = {"_use_uvm": _ALLOCATOR}  # it would compile an allocator first
+REFUSED = {"_use_uvm": _ALLOCATOR}
 
 
 def memory_of(index: int) -> DeviceMemory:
-    """Return the memory of device `index`. Raises the allocator's error for a device that it has not seen."""
+    """Return the memory of device `index`. Raise the allocator's error for a device that the allocator has not used."""
     devices = gpu().devices
     if not 0 <= index < len(devices):
         raise RuntimeError(f"Invalid device argument {index}: did you call init?")
@@ -58,7 +58,7 @@ def memory_of(index: int) -> DeviceMemory:
 
 
 class RawBlocks:
-    """Blocks from torch.cuda.caching_allocator_alloc, by address. Other libraries return only the pointer."""
+    """Maps addresses to blocks from torch.cuda.caching_allocator_alloc. Other libraries free a block by its address."""
 
     def __init__(self) -> None:
         self._handles: dict[int, AllocationHandle] = {}
@@ -90,20 +90,20 @@ def enable_caching(enabled: bool) -> None:
 
 
 def apply_settings(text: str) -> None:
-    """Apply new allocator settings for the rest of the run. Settings that `text` does not name stay."""
     for device in gpu().devices:
         device.memory.apply(parse_settings(text, device.memory.settings))
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the C functions behind `torch.cuda.memory`, and the functions that scripts call at every step."""
     c: TorchAny = torch_module._C
     cuda: TorchAny = torch_module.cuda
     module: TorchAny = cuda.memory
     raw = RawBlocks()
 
     def memory(device: TorchAny) -> DeviceMemory | None:
-        """Return the device's memory, or None before CUDA has started. torch then reports 0 for any device."""
+        """Return the device's memory, or None before CUDA has started. torch reports 0 bytes on any device before CUDA has
+        started.
+        """
         if not cuda.is_initialized():
             return None
         return memory_of(module._get_device_index(device, optional=True))
@@ -122,7 +122,7 @@ def install(torch_module: ModuleType) -> None:
         return asked.usage.allocated_bytes
 
     def list_gpu_processes(device: TorchAny = None) -> str:
-        """List this process only; other processes of the recorded machine are unknown."""
+        """List only this process, because other processes of the recorded machine are unknown."""
         index = module._get_device_index(device, optional=True)
         asked = memory_of(index)
         used_mib = (asked.usage.capacity_bytes - asked.usage.free_bytes) / (1 << 20)
@@ -133,7 +133,7 @@ def install(torch_module: ModuleType) -> None:
             device.memory.empty_cache()
 
     def blas_bytes() -> int:
-        """Return the size of a cuBLAS workspace allocated now on the current device."""
+        """Return the size of a cuBLAS workspace that is allocated now on the current device."""
         here = gpu()
         return here.blas.size_bytes(here.current.device())
 
@@ -171,5 +171,5 @@ def install(torch_module: ModuleType) -> None:
             max_memory_reserved=amount("max_memory_reserved", lambda asked: asked.usage.peak_reserved_bytes),
             list_gpu_processes=list_gpu_processes,
         )
-    # torch.cuda.memory copied these at import, when there was no GPU.
+    # # torch.cuda.memory copied these functions at import, when there was no GPU.
     patch(module, **{name: getattr(c, name) for name in _OF_POOLS})

@@ -1,11 +1,12 @@
-"""torch.cuda.memory's snapshots and history: the blocks of each device, who allocated them, and the allocator's events.
+"""Emulates the snapshots and the history of torch.cuda.memory. They contain the blocks of each device, the call stacks that
+allocated the blocks, and the allocator's events.
 
     torch.cuda.memory._record_memory_history()
     train()
     torch.cuda.memory._dump_snapshot("snapshot.pickle")    # for pytorch.org/memory_viz, or torch/cuda/_memory_viz.py
 
-torch's own Python stays; only the C functions below it are replaced. While a history is recorded, no steps are skipped as
-repetitions (memory/allocation_cycles.py).
+torch's own Python code stays, and this surface replaces only the C functions that it calls. While a history is recorded, the
+allocator does not skip repeated steps (memory/allocation_cycles.py).
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ def record_history(
     record_pinned_host_memory: bool = False,
     record_cuda: bool = True,
 ) -> None:
-    """Start, change or stop (`enabled` None) the history of all devices. Raises RuntimeError for the same words as torch.
+    """Start, change or stop the history of all devices. None for `enabled` stops the history.
 
-    The last two parameters were added in PyTorch 2.15. Pinned memory has no history here.
+    Raises RuntimeError for the same invalid arguments as torch. The last two parameters were added in PyTorch 2.15. Pinned
+    memory has no history in a replay.
     """
     if record_pinned_host_memory:
         raise NotEmulated("_record_memory_history(record_pinned_host_memory=True)", "leave it out; only devices have a history")
@@ -72,7 +74,6 @@ def record_history_legacy(
     skip_actions: Sequence[str] = (),
     *recorded: bool,
 ) -> None:
-    """The older signature of `record_history`."""
     context = ("alloc" if trace_alloc_record_context else "state") if record_context else None
     most = trace_alloc_max_entries
     record_history("all" if enabled else None, context, "python", most, clear_history, False, False, skip_actions, *recorded)
@@ -84,7 +85,10 @@ def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
 
 
 def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
-    """Return a snapshot. `wanted` is None, or a memory pool id (0, 0 for all) and whether to include the devices' events."""
+    """Return a snapshot. `wanted` is None, or a memory pool id and whether to include the devices' events.
+
+    The id (0, 0) means all pools.
+    """
     devices = gpu().devices
     for device in devices:
         if device.memory.history is not None:
@@ -101,7 +105,7 @@ def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
 
 
 def allocation_traceback(address: int) -> list[Frame] | None:
-    """Return the call stack that allocated the live block at `address`, or None if unknown."""
+    """Return the call stack that allocated the live block at `address`, or None if the call stack is unknown."""
     for device in gpu().devices:
         if device.memory.history is not None and (frames := device.memory.history.frames_at(address)):
             return frames
@@ -109,13 +113,11 @@ def allocation_traceback(address: int) -> list[Frame] | None:
 
 
 def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]) -> None:
-    """Call `observer` with (device, bytes requested, limit or total, free) before an OutOfMemoryError is raised."""
     for device in gpu().devices:
         device.memory.oom_observers.append(observer)
 
 
 def set_metadata(text: str) -> None:
-    """Add `text` to all later events."""
     for device in gpu().devices:
         if device.memory.history is not None:
             device.memory.history.metadata = text
@@ -127,7 +129,6 @@ def get_metadata() -> str:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the C functions behind snapshots and histories."""
     patch(
         torch_module._C,
         _cuda_memorySnapshot=snapshot,

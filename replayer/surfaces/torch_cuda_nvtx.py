@@ -1,4 +1,4 @@
-"""Named ranges (torch.cuda.nvtx, record_function): they appear in the replay's timeline, as Nsight or Kineto would show them.
+"""Adds named ranges (torch.cuda.nvtx, record_function) to the replay's timeline, as Nsight or Kineto would show them.
 
 with torch.cuda.nvtx.range("forward"): ...             # a range in the timeline, and in torch.profiler if it runs
 with torch.profiler.record_function("forward"): ...    # the same; torch adds Optimizer.step and the DataLoader
@@ -17,7 +17,7 @@ from replayer.surfaces.patching import ignore
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around
 
-_NO_TOOL = -2  # NVTX_NO_PUSH_POP_TRACKING: returned by NVTX for a pop without a push, or if no tool is attached
+_NO_TOOL = -2  # This is NVTX_NO_PUSH_POP_TRACKING. NVTX returns it for a pop without a push, or if no tool is attached.
 
 IGNORED: dict[str, tuple[object, str]] = {
     "deviceRangeStart": (0, "the device would call it, but runs nothing"),
@@ -28,15 +28,14 @@ _End = Callable[[str], None]
 
 
 def begun() -> _End | None:
-    """Begin a range in the timeline. Returns None if this process has no GPU yet."""
+    """Begin a range in the timeline. Return None if this process has not used its GPU yet."""
     return None if started() is None else gpu().profile.begin_range()
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the C module behind torch.cuda.nvtx, record_function, and the profiler that emits a range for each op."""
     nvtx = SimpleNamespace()
     ignore(nvtx, IGNORED)
-    pushed = threading.local()  # .stack: this thread's ranges, innermost last
+    pushed = threading.local()
     open_by_id: dict[int, tuple[str, _End | None]] = {}
     ids = count(1)
     record_function = torch_module.autograd.profiler.record_function

@@ -1,10 +1,12 @@
-"""torch.cuda's random generators: scripts can save and restore their states. A virtual GPU draws no random numbers.
+"""Emulates torch.cuda's random generators. Scripts can save and restore generator states, although a virtual GPU draws no
+random
+numbers.
 
     state = torch.cuda.get_rng_state()      # 16 bytes: Philox seed and offset, as in CUDA
     torch.cuda.set_rng_state(state)
 
-torch's own `torch.cuda.random` stays; it reads `torch.cuda.default_generators`, which are replaced. Each generator is based on
-a real CPU generator, so code that draws a payload on the host gets numbers that depend on the seed.
+torch's own `torch.cuda.random` stays and reads `torch.cuda.default_generators`, which this surface replaces. Each generator is
+based on a real CPU generator. Random values that are drawn on the host under `--values compute` therefore depend on the seed.
 """
 
 from __future__ import annotations
@@ -25,12 +27,10 @@ BaseGenerator: TorchAny = torch.Generator
 DEFAULT_SEED = 67280421310721  # PyTorch's default
 _STATE = struct.Struct("<Qq")  # CUDAGeneratorImpl: seed, Philox offset
 _SEED = struct.Struct("<Q")
-_STATES_KEPT = 64  # per generator
+_STATES_KEPT = 64
 
 
 class Generator(BaseGenerator):  # type: ignore[misc]
-    """A generator of device "cuda"."""
-
     def __new__(cls, index: int = 0) -> Self:
         self: Self = BaseGenerator.__new__(cls)
         self._index = index
@@ -42,7 +42,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
     _index: int
     _seed: int
     _offset: int
-    _drawn: dict[bytes, TorchAny]  # by seed and offset: state of the CPU generator when the script read the state
+    _drawn: dict[bytes, TorchAny]
 
     @property
     def device(self) -> torch.device:
@@ -70,7 +70,10 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         self._offset = offset
 
     def get_state(self) -> torch.Tensor:
-        """Return seed and offset. Drawing payloads advances the offset; `set_state` finds the CPU state by it."""
+        """Return seed and offset.
+
+        Drawing values on the host advances the offset, by which `set_state` finds the CPU generator's state.
+        """
         now = super().get_state()
         before = self._drawn.get(_STATE.pack(self._seed, self._offset))
         if before is not None and not torch.equal(before, now):
@@ -81,7 +84,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self._seed, self._offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set a state of 16 bytes, or of 8 bytes as old releases saved it. Raises the same errors as torch."""
+        """Set a state of 16 bytes, or of 8 bytes as old PyTorch releases saved it. Raise the same errors as torch."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -120,7 +123,7 @@ def _restore(index: int, state: torch.Tensor) -> Generator:
 
 
 class DefaultGenerators(Sequence[Generator]):
-    """`torch.cuda.default_generators`: one per device, created on first access."""
+    """Replaces `torch.cuda.default_generators`, which has one generator per device. Each is created on first access."""
 
     def __init__(self) -> None:
         self._made: dict[int, Generator] = {}
@@ -147,7 +150,6 @@ def _any_generator(device: TorchAny = "cpu") -> TorchAny:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the default generators of torch.cuda, and torch.Generator for device "cuda"."""
     patch(torch_module.cuda, default_generators=DefaultGenerators())
     patch(torch_module, Generator=generic("Generator", BaseGenerator, _any_generator))
     patch(Generator, __module__="torch")

@@ -1,17 +1,18 @@
-"""torch.cuda.Stream and Event, current and default streams, synchronisation; also torch.Stream and torch.Event for "cuda".
+"""Emulates torch.cuda.Stream and Event, current and default streams, and synchronisation. torch.Stream and torch.Event work for
+"cuda" too.
 
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         y = f(x)                                        # y's kernels are timed on `side`
     torch.cuda.current_stream().wait_stream(side)
 
-torch's own functions (`torch.cuda.stream`, `current_stream`, `synchronize`) stay; only the classes are replaced. They derive
-from the C classes `torch.Stream` and `torch.Event`, so `isinstance` works with either name.
+torch's own functions (`torch.cuda.stream`, `current_stream`, `synchronize`) stay, and only the classes are replaced. The
+replacements derive from the C classes `torch.Stream` and `torch.Event`, so `isinstance` works with either name.
 
 Note [Streams come from a pool]
-    PyTorch takes CUDA streams in turn from a pool of 32 per device and priority. The 33rd `torch.cuda.Stream()` is the
-    first one again, and work on both is serialised. The pool below does the same. This also limits the number of virtual
-    streams in scripts that create a stream per step.
+    PyTorch takes CUDA streams in turn from a pool of 32 per device and priority. The 33rd `torch.cuda.Stream()` is the first
+    one again, and work on both is serialised. `StreamPool` does the same. The pool also limits the number of virtual streams in
+    scripts that create a stream per step.
 """
 
 from __future__ import annotations
@@ -36,16 +37,14 @@ if TYPE_CHECKING:
 
 POOL_STREAMS = 32
 _CUDA = 1  # c10::DeviceType::CUDA
-_HIGHEST, _LOWEST = -5, 0  # what cudaDeviceGetStreamPriorityRange returns since Volta
-_HANDLE = 0x5555_1000_0000  # base of the made-up cudaStream_t and cudaEvent_t addresses
+_HIGHEST, _LOWEST = -5, 0  # cudaDeviceGetStreamPriorityRange returns this range since Volta.
+_HANDLE = 0x5555_1000_0000  # The invented addresses of streams (cudaStream_t) and events (cudaEvent_t) start here.
 
-BaseStream: TorchAny = torch.Stream  # the unpatched classes
+BaseStream: TorchAny = torch.Stream
 BaseEvent: TorchAny = torch.Event
 
 
 class StreamPool:
-    """The streams of one virtual GPU, by torch's stream ids. See Note [Streams come from a pool]."""
-
     def __init__(self, owner: VirtualGpu) -> None:
         self.owner = owner
         self._by_id = {(d.index, 0): d.default_stream for d in owner.devices}
@@ -59,11 +58,10 @@ class StreamPool:
         return self._by_id[device, stream_id]
 
     def __contains__(self, place: tuple[int, float]) -> bool:
-        """Return whether that device has a stream with that id."""
         return place in self._by_id
 
     def take(self, device: int, priority: int) -> int:
-        """Return the id of the next stream of that device and priority, in PyTorch's layout: index, kind, 1."""
+        """Return the id of the next stream of that device and priority. The id has PyTorch's layout of index, kind and 1."""
         turn = self._next.get((device, priority), 0)
         self._next[device, priority] = (turn + 1) % POOL_STREAMS
         stream_id = turn << 5 | (1 - priority) << 1 | 1
@@ -75,9 +73,9 @@ class StreamPool:
 
 
 class Stream(BaseStream):  # type: ignore[misc]
-    """torch.cuda.Stream. Two objects are equal if they refer to the same queue."""
+    """Replaces torch.cuda.Stream. Two objects are equal if they refer to the same queue of the device."""
 
-    pool: Callable[[], StreamPool]  # the pool of the current virtual GPU, which can be replaced before the first stream
+    pool: Callable[[], StreamPool]
     virtual: VirtualStream
     _before: list[VirtualStream]
 
@@ -96,7 +94,7 @@ class Stream(BaseStream):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        return torch.device("cuda", self.device_index)  # C++ returns the real CUDA type, see replayer/backend.py
+        return torch.device("cuda", self.device_index)  # C++ returns the real CUDA device type, see replayer/backend.py.
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -160,18 +158,21 @@ class Stream(BaseStream):  # type: ignore[misc]
 
 
 class ExternalStream(Stream):
-    """torch.cuda.ExternalStream: looks up one of our streams by its handle. Foreign handles raise NotEmulated."""
+    """Replaces torch.cuda.ExternalStream, which looks up a virtual stream by its handle.
+
+    Handles of real streams raise NotEmulated.
+    """
 
     def __new__(cls, stream_ptr: int, device: TorchAny = None, **known: TorchAny) -> Self:
         index = _index(device)
-        stream_id = (stream_ptr - _HANDLE - (index << 20)) / 16 if stream_ptr else 0  # inverts the layout of `cuda_stream`
+        stream_id = (stream_ptr - _HANDLE - (index << 20)) / 16 if stream_ptr else 0
         if (index, stream_id) not in cls.pool():
             refusal("torch.cuda.ExternalStream", "streams of other libraries do nothing here; use torch.cuda.Stream")()
         return super().__new__(cls, device_index=index, stream_id=int(stream_id), device_type=_CUDA)
 
 
 class Event(BaseEvent):  # type: ignore[misc]
-    """torch.cuda.Event. `blocking` is ignored: the host waits until the same moment, spinning or not."""
+    """Replaces torch.cuda.Event. `blocking` has no effect, because the host waits until the same moment in either mode."""
 
     virtual: VirtualEvent
     enable_timing: bool
@@ -194,7 +195,10 @@ class Event(BaseEvent):  # type: ignore[misc]
 
     @property
     def cuda_event(self) -> int:
-        """Return a made-up cudaEvent_t, or 0 before the first record, which creates it."""
+        """Return an invented cudaEvent_t, or 0 if the event was never recorded.
+
+        CUDA creates an event when it is first recorded.
+        """
         return 0 if self.device_index is None else _HANDLE + (id(self) & 0xFFFF_FFF0)
 
     event_id = cuda_event
@@ -221,9 +225,10 @@ class Event(BaseEvent):  # type: ignore[misc]
         gpu().streams.synchronize_event(self.virtual)
 
     def elapsed_time(self, end_event: TorchAny) -> float:
-        """Return the milliseconds to `end_event`.
+        """Return the time until `end_event` in milliseconds.
 
-        Raises ValueError or RuntimeError with CUDA's messages if it cannot be measured, for example for events of two devices.
+        Raises ValueError or RuntimeError with CUDA's messages if the time cannot be measured, for example for events of two
+        devices.
         """
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
@@ -243,7 +248,6 @@ class Event(BaseEvent):  # type: ignore[misc]
 
 
 def _index(device: TorchAny) -> int:
-    """Return the index for a stream's `device` argument. None, negative values and "cuda" mean the current device."""
     if isinstance(device, str):
         device = torch.device(device)
     if isinstance(device, torch.device) and device.type != "cuda":
@@ -255,7 +259,7 @@ def _index(device: TorchAny) -> int:
 
 
 def is_cuda(device: TorchAny) -> bool:
-    """Return whether `device` means the virtual GPU. No device means the accelerator, which is the virtual GPU."""
+    """Return whether `device` means the virtual GPU. None means the accelerator, which is the virtual GPU."""
     return device is None or isinstance(device, int) or torch.device(device).type == "cuda"
 
 
@@ -270,7 +274,6 @@ def _any_event(device: TorchAny = None, **options: TorchAny) -> TorchAny:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the stream and event classes, and the C functions that look up streams by id."""
     kept = lru_cache(maxsize=1)(StreamPool)
 
     def pool() -> StreamPool:

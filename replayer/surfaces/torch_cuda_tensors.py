@@ -1,4 +1,4 @@
-"""torch.cuda.FloatTensor and similar: the legacy tensor types, which builds without CUDA do not have.
+"""Provides the legacy tensor types such as torch.cuda.FloatTensor, which builds without CUDA do not have.
 
 Tensor = torch.cuda.FloatTensor if torch.cuda.is_available() else torch.FloatTensor
 valid = Tensor(64, 1).fill_(1.0)            # on cuda:0
@@ -18,8 +18,6 @@ from traces.script.patching import patch, patch_around
 
 
 class _TensorType(type):
-    """A tensor type: a dtype on the device. Sparse types have the same dtypes and another layout."""
-
     dtype: torch.dtype
     layout: torch.layout = torch.strided
     is_cuda = True
@@ -31,7 +29,6 @@ class _TensorType(type):
 
 
 def _make(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
-    """Create a tensor from sizes, as in `FloatTensor(2, 3)` and `FloatTensor(torch.Size([2, 3]))`, or from data ([2, 3])."""
     if len(args) == 1 and not isinstance(args[0], int | torch.Size):
         return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
     size = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
@@ -39,7 +36,6 @@ def _make(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
 
 
 def _make_sparse(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
-    """Create a sparse tensor from `(indices, values[, size])`, `(2, 3)` or `(torch.Size([2, 3]))`."""
     if len(args) > 1 and isinstance(args[0], torch.Tensor):
         return torch.sparse_coo_tensor(*args, dtype=cls.dtype, device="cuda")
     size = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
@@ -47,14 +43,12 @@ def _make_sparse(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
 
 
 def _named(types: dict[str, TorchAny], asked: TorchAny) -> TorchAny:
-    """Return the type that `asked` is or names, or None."""
     if isinstance(asked, _TensorType):
         return asked
     return types.get(asked.removeprefix("torch.cuda.")) if isinstance(asked, str) and "torch.cuda." in asked else None
 
 
 def install(torch_module: ModuleType) -> None:
-    """Add the types, and make functions that take a tensor type accept them."""
     namespace: dict[str, TorchAny] = {"__new__": _make, "__module__": "torch.cuda"}
     dtypes = {name: dtype for name, dtype in TYPES.items() if not dtype.is_complex}
     types = {name: _TensorType(name, (), {**namespace, "dtype": dtype}) for name, dtype in dtypes.items()}
@@ -67,12 +61,11 @@ def install(torch_module: ModuleType) -> None:
     def to_type(
         convert: TorchAny, self: TorchAny, dtype: TorchAny = None, non_blocking: bool = False, **options: TorchAny
     ) -> TorchAny:
-        """`Tensor.type`: return the type's name, or convert to a type."""
         known = _named(types, dtype)
         if known is not None:
             return self.to("cuda" if not self.is_cuda else self.device, known.dtype, non_blocking=non_blocking)
         told = convert(self, dtype, non_blocking, **options)
-        return told.replace("torch.lazy.", "torch.cuda.") if isinstance(told, str) else told  # for a wrapper subclass of ours
+        return told.replace("torch.lazy.", "torch.cuda.") if isinstance(told, str) else told
 
     def set_default_tensor_type(set_default_type: TorchAny, asked: TorchAny) -> None:
         known = _named(types, asked)

@@ -1,21 +1,24 @@
 # mypy: allow-untyped-calls
-"""torch.distributed: "nccl" is a virtual NCCL between the replay's processes; "gloo" is the real one and works on host memory.
+"""Emulates torch.distributed. The backend "nccl" is a virtual NCCL between the replay's processes. The backend "gloo" is the
+real
+one and works on host memory.
 
     dist.init_process_group("nccl")     # under torchrun: ranks exchange messages in torchrun's own store
     dist.all_reduce(gradient)           # starts on the device when all ranks have arrived, takes the recorded time
 
-Rendezvous, stores, subgroups and the Reducer of DistributedDataParallel stay torch's own. C++ compares shapes across ranks by
-reading tensors, so that check is done here.
+Rendezvous, stores, subgroups and the Reducer of DistributedDataParallel stay torch's own. C++ compares parameter shapes across
+ranks by reading tensors, so this surface does that check itself.
 
 Note [Gloo and tensors on the device]
-    Gloo copies CUDA tensors to the host, communicates there and copies back. A replay does the same and waits for each step.
-    Copies take recorded time; communication takes as long as it does on this machine. On a stopped clock that would be no
-    time, so there the ranks of a collective wait for the last rank and then for the time in `cost_model/collectives.py`.
+    Gloo copies CUDA tensors to the host, communicates there and copies back. A replay does the same and waits for each of the
+    three operations. Copies take recorded time, and communication takes as long as it does on this machine. A virtual clock
+    stands still during communication. With a virtual clock, the ranks of a collective therefore wait for the last rank and then
+    for the time that `cost_model/collectives.py` estimates.
 
 Note [Gloo's threads and the interpreter's lock]
-    These copies are operations on Python tensors. A gloo thread that releases such an operation needs the interpreter's lock.
-    The Reducer of DistributedDataParallel holds that lock while its destructor destroys the group and waits for gloo's
-    threads: a deadlock. So a group lives as long as its process.
+    A replay's gloo operations refer to Python tensors, so a gloo thread that releases such an operation needs the interpreter's
+    lock. The Reducer of DistributedDataParallel holds the interpreter's lock while its destructor destroys the group and waits
+    for gloo's threads. To avoid this deadlock, a group lives as long as its process.
 """
 
 from __future__ import annotations
@@ -43,15 +46,16 @@ _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object
 
 
 def install(torch_module: ModuleType) -> None:
-    """Make torch.distributed use the virtual NCCL. Does nothing in a build without torch.distributed."""
+    """Make torch.distributed use the virtual NCCL. Nothing is patched in a build without torch.distributed."""
     dist = torch_module.distributed
     if not dist.is_available():
         return
     c10d = dist.distributed_c10d
-    # NCCL's default is ten minutes; builds without NCCL have none.
+    # # NCCL's default timeout is ten minutes, but builds without NCCL have no default for NCCL.
     patch(c10d, _NCCL_AVAILABLE=True, default_pg_nccl_timeout=timedelta(minutes=10))
     for module in (c10d, dist):
-        patch(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)  # torch 2.15 uses the second name
+        # PyTorch 2.15 uses the name ProcessGroupNCCL2.
+        patch(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)
     patch_around(c10d, _new_process_group_helper=_new_group, _get_object_coll_device=_object_device)
     for name, by in {"init_process_group": _init_and_set_rank, **dict.fromkeys(_OBJECTS, _carry_objects)}.items():
         original = getattr(c10d, name)
@@ -70,35 +74,36 @@ def _object_device(object_device: Callable[..., TorchAny], group: TorchAny = Non
 
 
 def _make_reducer(init: Callable[..., None], self: TorchAny, parameters: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> None:
-    """Build the Reducer so that it gets host memory for its map. See Note [The map of used parameters] in process_group.py."""
     with replaced(STATE, makes_reducer=any(isinstance(parameter, VirtualTensor) for parameter in parameters)):
         init(self, parameters, *args, **kwargs)
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip the Reducer's own timing, which supports only CPU and CUDA and warns about other devices at each start."""
+    """Skip the Reducer's own timing. It supports only CPU and CUDA and warns about other devices at each start."""
     if started() is None:
         collect(self)
 
 
 def _no_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
-    """Skip torch 2.15's flight recorder, which keeps recent operations for debugging and asks C++ for each group's backends."""
+    """Skip PyTorch 2.15's flight recorder.
+
+    It keeps recent operations for debugging and asks C++ for the backends of each group.
+    """
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 
 
 def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run `init_process_group`, then set this process's rank."""
     result = init(*args, **kwargs)
     STATE.rank = replace(rank(), number=dist.get_rank())
     return result
 
 
 def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run `_new_process_group_helper`; a group for CPU and CUDA keeps its real gloo for CPU tensors.
+    """Run `_new_process_group_helper`. A group for CPU and CUDA keeps its real gloo backend for CPU tensors.
 
-    torch creates gloo first and would drop it when the virtual NCCL takes its place. Ranks that are still connecting would
-    then lose their peers.
+    torch creates gloo first and would destroy it when the virtual NCCL replaces it. Ranks that are still connecting would then
+    lose their peers.
     """
     c10d: TorchAny = dist.distributed_c10d
     gloo: list[TorchAny] = []
@@ -121,7 +126,6 @@ def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAn
 
 
 def _carry_objects(call: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run an object collective. Its byte tensors stay on the host."""
     group = kwargs.get("group") or next((arg for arg in args if isinstance(arg, dist.ProcessGroup)), None)
     group = group or (dist.distributed_c10d._get_default_group() if dist.is_initialized() else None)
     if not isinstance(group, VirtualNccl):
@@ -134,7 +138,7 @@ def _carry_objects(call: Callable[..., TorchAny], *args: TorchAny, **kwargs: Tor
 
 
 def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: TorchAny, logger: TorchAny = None) -> None:
-    """Raise torch's RuntimeError if a rank has other virtual parameters than the group's first rank."""
+    """Raise torch's RuntimeError if the virtual parameters of a rank differ from those of the group's first rank."""
     if not any(isinstance(tensor, VirtualTensor) for tensor in tensors):
         return verify(group, tensors, logger)
     everyone: list[TorchAny] = [None] * group.size()
@@ -179,13 +183,13 @@ def _host_communication(torch_module: ModuleType) -> None:
                 charge(c10d.ProcessGroup.unbox(group), op, sum(host.nbytes for _, host in pairs))
             for device, host in pairs:
                 copy_(device, host)
-                if not known:  # a placeholder for unknown values is not a result
+                if not known:
                     device.allocation.known = None
             return tree_map(lambda leaf: next((device for device, host in pairs if leaf is host), leaf), result)
 
         return call
 
-    began_ns: dict[str, int] = {}  # by group: this rank's clock at its first collective, which ends for all ranks at once
+    began_ns: dict[str, int] = {}
 
     def charge(group: TorchAny, op: TorchAny, size_bytes: int) -> None:
         here = gpu()
@@ -209,10 +213,12 @@ def _host_communication(torch_module: ModuleType) -> None:
                 VirtualTensor.plan_cache.specials[overload] = by_host(overload, outputs)
 
 
-# Names in `cost_model/collectives.py`, for operations that transfer more or less than one rank's input.
+# # These are names in `cost_model/collectives.py`. They are used for operations that transfer more or less than one rank's
+# input.
 _NAMES = {"allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce"}
 
-# C++ process group ops: first those that write their input in place, then those that write their first argument.
+# # These are C++ process group ops. The first group of ops writes its input in place. The second group writes its first
+# argument.
 _HOST_OPS = (
     "allreduce_ allreduce_coalesced_ broadcast_ reduce_ send recv_ barrier",
     "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_"

@@ -1,16 +1,17 @@
 # mypy: allow-untyped-calls
-"""torch.distributed._functional_collectives, which DTensor and tensor parallelism use, for any process group.
+"""Implements torch.distributed._functional_collectives, which DTensor and tensor parallelism use, for any process group.
 
     total = funcol.all_reduce(partial, "sum", mesh)     # a new tensor, complete when all ranks' parts have arrived
 
-In PyTorch, C++ runs the group's operation on a new tensor. It keeps the work by the tensor's storage until
-`_c10d_functional::wait_tensor` (torch/csrc/distributed/c10d/Functional.cpp). This module does the same. The group is a
-VirtualNccl, or a real group that communicates on the host.
+In PyTorch, C++ runs the group's operation on a new tensor. C++ stores the pending work under the tensor's storage until
+`_c10d_functional::wait_tensor` (torch/csrc/distributed/c10d/Functional.cpp). This module also stores pending work. The group is
+a VirtualNccl, or a real group that communicates on the host.
 
 Note [Waited for where it is begun]
-    PyTorch's Python wraps the new tensor in one that waits at first use. In C++ that wrapper would be on `cuda`, and autograd
-    fails without a CUDA device. So the current stream waits for the operation right away, and work that a script does
-    between call and use does not overlap with it. Ops that a script calls directly wait where the script says.
+    PyTorch's Python code wraps the new tensor in a tensor that waits at first use. In C++ the wrapper would be on `cuda`, and
+    autograd fails without a CUDA device. So the current stream waits for the operation right away. Work that a script does
+    between the call and the first use of the result does not overlap with the operation. If a script calls the ops directly,
+    the script decides where to wait.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ADVICE = "use torch.distributed.send and recv"
 
 
 def install(torch_module: ModuleType) -> None:
-    """Implement the ops for virtual tensors. Does nothing in a build without torch.distributed."""
+    """Implement the ops for virtual tensors. Nothing is implemented in a build without torch.distributed."""
     if not torch_module.distributed.is_available():
         return
     functional = _Functional()
@@ -52,7 +53,7 @@ def _wait_at_once(funcol: TorchAny) -> None:
     def _maybe_wrap_tensor(tensor: TorchAny) -> TorchAny:
         return funcol.wait_tensor(tensor) if isinstance(tensor, VirtualTensor) else wrap(tensor)
 
-    def _maybe_wrap_tensors(tensors: TorchAny) -> TorchAny:  # in later releases: for operations with several results
+    def _maybe_wrap_tensors(tensors: TorchAny) -> TorchAny:
         if wrap_several is None or any(isinstance(tensor, VirtualTensor) for tensor in tensors):
             return [_maybe_wrap_tensor(tensor) for tensor in tensors]
         return wrap_several(tensors)
@@ -61,10 +62,10 @@ def _wait_at_once(funcol: TorchAny) -> None:
 
 
 class _Functional:
-    """The ops, by name. A trailing `_` means in place."""
+    """Implements the ops as methods of the same names. A trailing `_` means that the op works in place."""
 
     def __init__(self) -> None:
-        self._under_way: WeakKeyDictionary[Allocation, TorchAny] = WeakKeyDictionary()  # works, by the memory they write
+        self._under_way: WeakKeyDictionary[Allocation, TorchAny] = WeakKeyDictionary()
 
     def wait_tensor(self, tensor: TorchAny) -> TorchAny:
         work = self._under_way.pop(tensor.allocation, None) if isinstance(tensor, VirtualTensor) else None
@@ -144,10 +145,9 @@ class _Functional:
         return torch.empty((*rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
 
 
-# The methods of _Functional that are ops.
+# # The methods of _Functional without a leading underscore are the ops.
 _TAKEN = [name for name in vars(_Functional) if not name.startswith("_")]
 
 
 def _named(group: TorchAny, name: str, before: str) -> TorchAny:
-    """Return a group's operation by its name, or by its name before torch 2.13."""
     return getattr(group, name, None) or getattr(group, before)

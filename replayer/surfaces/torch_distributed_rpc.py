@@ -1,4 +1,4 @@
-"""torch.distributed.rpc: host tensors use torch's own RPC; device tensors raise NotEmulated.
+"""Patches torch.distributed.rpc. Host tensors use torch's own RPC, and device tensors raise NotEmulated.
 
 rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 1))                 # works as usual
 rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2, device="cuda"), 1))  # NotEmulated
@@ -21,7 +21,6 @@ _ADVICE = "send x.cpu(), or communicate with torch.distributed's collectives"
 
 
 def install(torch_module: ModuleType) -> None:
-    """Check what is sent. Does nothing in a build without RPC."""
     if not torch_module.distributed.is_available() or not torch_module.distributed.rpc.is_available():
         return
     rpc: TorchAny = torch_module.distributed.rpc

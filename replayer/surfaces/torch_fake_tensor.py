@@ -1,8 +1,9 @@
-"""torch's fake tensors (torch._subclasses), which export, flex_attention and DTensor use to infer shapes under autograd.
+"""Patches torch's fake tensors (torch._subclasses), which export, flex_attention and DTensor use to infer shapes under
+autograd.
 
-Python sees a fake "cuda" tensor on cuda:0. C++ asks through `prim::device`, and autograd would then look up CUDA's streams:
-a build without CUDA ends the process, and a CUDA build calls the driver. So C++ gets the device type that it uses for virtual
-tensors (tensor/tensor.py, Note [Lazy]).
+Python sees a fake "cuda" tensor on cuda:0. C++ reads the device of a fake tensor through `prim::device`. If C++ saw "cuda",
+autograd would look up CUDA's streams. A build without CUDA would then end the process, and a CUDA build would call the driver.
+So C++ gets the device type of virtual tensors (tensor/tensor.py, Note [Lazy]).
 
     with FakeTensorMode():
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
@@ -18,7 +19,6 @@ from traces.script.patching import patch
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch how fake tensors report their device to C++."""
     from torch._subclasses import fake_tensor
 
     asked: TorchAny = torch_module.ops.prim.device.default
@@ -35,7 +35,10 @@ def install(torch_module: ModuleType) -> None:
     normalize = fake._normalize_fake_device
 
     def normalize_fake_device(given: TorchAny) -> TorchAny:
-        """Accept the internal device type too: C++ passes it on when it creates tensors, such as the first gradient."""
+        """Also accept the internal device type of virtual tensors.
+
+        C++ passes this type when it creates tensors such as the first gradient.
+        """
         return normalize(torch_module.device("cuda", given.index or 0) if given.type == BACKEND else given)
 
     patch(fake, __torch_dispatch__=classmethod(torch_dispatch), _normalize_fake_device=staticmethod(normalize_fake_device))

@@ -1,6 +1,7 @@
-"""torch's higher-order operators (flex_attention, cond, scan...) and torch.func.linearize: run eagerly, op by op.
+"""Runs torch's higher-order operators (flex_attention, cond, scan...) and torch.func.linearize eagerly, op by op.
 
-Normally a tensor subclass needs a rule for each operator. Here one rule serves all: PyTorch's kernel for every backend.
+Normally a tensor subclass needs a rule for each higher-order operator. Virtual tensors use the same rule for all operators:
+PyTorch's kernel for every backend.
 
     flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))    # bmm, add, softmax, bmm
 """
@@ -15,7 +16,6 @@ from traces.script.patching import around, patch_around, patch_everywhere
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the dispatch of operators that take functions."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     operator: TorchAny = torch_module._ops.HigherOrderOperator
@@ -34,7 +34,10 @@ def install(torch_module: ModuleType) -> None:
     func: TorchAny = torch_module.func
 
     def linearize_eagerly(_linearize: TorchAny, function: TorchAny, *primals: TorchAny) -> TorchAny:
-        """Run `function` again at each call of the result. PyTorch would keep a graph of its ops, but no tracer sees ours."""
+        """Run `function` again at each call of the result.
+
+        PyTorch would keep a graph of the ops, but no tracer sees ops on virtual tensors.
+        """
         return function(*primals), lambda *tangents: func.jvp(function, primals, tangents)[1]
 
     patch_everywhere(func.linearize, around(func.linearize, linearize_eagerly))

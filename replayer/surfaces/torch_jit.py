@@ -1,4 +1,4 @@
-"""torch.jit under replay: traces convolutions as C++ does, saves modules from the host, and prints graphs with "cuda".
+"""Patches torch.jit to trace convolutions as C++ does, save modules from the host, and print graphs with "cuda".
 
     torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
 
@@ -22,11 +22,10 @@ from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch where C++ traces a Python function, and where graphs are printed."""
     c, aten, flags = torch_module._C, torch_module.ops.aten, torch_module.backends.cudnn
     tracer = c._dispatch_key_parse("Tracer")
     outer, inner = aten.convolution.default, aten._convolution.default
-    VirtualTensor.plan_cache.composites[inner] = lambda *args: outer(*args[:9])  # for calls of a traced module
+    VirtualTensor.plan_cache.composites[inner] = lambda *args: outer(*args[:9])  # Traced modules call this op.
 
     def traced(trace: Callable[..., TorchAny], /, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         dispatch: TorchAny = VirtualTensor.__torch_dispatch__
@@ -50,7 +49,7 @@ def install(torch_module: ModuleType) -> None:
         for name in vars(owner):
             if re.fullmatch("_create_(function|method|graph)_(from|by)_trac(e|ing)(_with_dict)?", name):
                 patch_around(owner, **{name: traced})
-    for cls in (torch_module.jit.RecursiveScriptModule, torch_module.jit._trace.TopLevelTracedModule):  # each has its own copy
+    for cls in (torch_module.jit.RecursiveScriptModule, torch_module.jit._trace.TopLevelTracedModule):
         patch_around(cls, save=_from_host, save_to_buffer=_from_host)
     patch_around(torch_module.jit, load=_by_host)
     for printed in (c.Graph, c.Node, c.Value):
@@ -58,7 +57,10 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _from_host(save: Callable[..., TorchAny], module: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Save with all tensors moved to the host, because C++ reads their memory. The file says that they are on the host."""
+    """Save the module with all tensors moved to the host, because C++ reads their memory.
+
+    The file says that the tensors are on the host.
+    """
     held = [(node, node.t("value")) for node in _constants(module)]
     constants = [(node, tensor) for node, tensor in held if tensor.is_cuda]
     devices = {tensor.device for tensor in (*module.parameters(), *module.buffers()) if tensor.is_cuda}
@@ -80,7 +82,7 @@ def _from_host(save: Callable[..., TorchAny], module: TorchAny, *args: TorchAny,
 def _by_host(
     load: Callable[..., TorchAny], f: TorchAny, map_location: TorchAny = None, *args: TorchAny, **kwargs: TorchAny
 ) -> TorchAny:
-    """Load to the host and then move the module, because C++ would copy to a real GPU."""
+    """Load the module to the host and then move it to the device, because C++ would copy to a real GPU."""
     if map_location is None or torch.device(map_location).type != "cuda":
         return load(f, map_location, *args, **kwargs)
     module = load(f, "cpu", *args, **kwargs).to(map_location)
@@ -90,9 +92,9 @@ def _by_host(
 
 
 def _constants(module: TorchAny) -> list[TorchAny]:
-    """Return the graph nodes that hold a tensor: parameters of frozen modules, and tensors captured by a trace.
+    """Return the graph nodes that hold a tensor. They are parameters of frozen modules, and tensors captured by a trace.
 
-    `module.to` does not move them; `map_location` does.
+    `module.to` does not move these tensors, but `map_location` does.
     """
     parts = [part._c for part in module.modules()]
     graphs = [part._get_method(name).graph for part in parts for name in part._method_names()]

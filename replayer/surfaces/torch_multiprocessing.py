@@ -1,4 +1,4 @@
-"""torch.multiprocessing: a spawned process's number is its rank; device tensors are shared between processes.
+"""Patches torch.multiprocessing. The number of a spawned process is its rank, and processes can share device tensors.
 
     torch.multiprocessing.spawn(train, nprocs=2)    # train(0), train(1): each with a virtual GPU, at its own recorded pace
     queue.put(torch.ones(3, device="cuda"))         # another process gets a tensor over the same memory
@@ -6,9 +6,9 @@
 A spawned process has no RANK in its environment and uses its GPU (`torch.cuda.set_device`) before it joins a group.
 
 Note [Memory of another process]
-    CUDA maps the sender's memory into the receiver, and the receiver's allocator does not know about it. The virtual GPU does
-    the same. Values that the host knows are sent along. With computed values, both processes share one payload in shared
-    memory.
+    CUDA maps the sender's memory into the receiver, and the receiver's allocator does not know about the mapped memory. The
+    virtual GPU does the same. Values that the host knows are sent along. With computed values, both processes share one payload
+    in shared memory.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch where a spawned process calls the script's function, and where tensors are pickled for another process."""
-    module: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.spawn")  # a function hides it
+    module: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.spawn")
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # Registered under one of torch's names: unpickling then imports torch, and with it the replayer.
+    # # Pickle finds the function under one of torch's names, so unpickling imports torch, and torch imports the replayer.
     rebuild = sharing.rebuild
     rebuild.__module__, rebuild.__qualname__ = reductions.__name__, "rebuild_virtual_tensor"
     reductions.rebuild_virtual_tensor = rebuild
@@ -47,7 +46,7 @@ def install(torch_module: ModuleType) -> None:
     def reduce_tensor(tensor: TorchAny) -> TorchAny:
         return sharing.reduce(tensor) if isinstance(tensor, VirtualTensor) else others(tensor)
 
-    ForkingPickler.register(torch_module.Tensor, reduce_tensor)  # also finds virtual tensors, because their type compares equal
+    ForkingPickler.register(torch_module.Tensor, reduce_tensor)
 
 
 def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchAny) -> TorchAny:
@@ -57,7 +56,10 @@ def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchA
 
 
 class _Mapped:
-    """The sender's block as seen by the receiver: it has an address and a size. Freeing it does nothing."""
+    """The sender's memory block in the receiving process.
+
+    The block has an address and a size, and freeing the block does nothing.
+    """
 
     def __init__(self, address: int, size_bytes: int) -> None:
         self.address, self.size_bytes = address, size_bytes
@@ -65,17 +67,15 @@ class _Mapped:
         self.stream = 0
 
     def free(self, block: TorchAny) -> None:
-        """Do nothing: the sender frees the block."""
+        """Do nothing, because the sending process frees the block."""
 
     def record_stream(self, block: TorchAny, stream: TorchAny) -> None:
-        """Do nothing: the sender waits for streams."""
+        """Do nothing, because the sending process waits for streams."""
 
 
 class _Sharing:
-    """Pickles tensors for other processes and rebuilds tensors that they sent."""
-
     def __init__(self) -> None:
-        self._mapped: WeakValueDictionary[tuple[int, int], Allocation] = WeakValueDictionary()  # by process and address
+        self._mapped: WeakValueDictionary[tuple[int, int], Allocation] = WeakValueDictionary()
 
         def rebuild_virtual_tensor(whole: TorchAny, form: TorchAny, requires_grad: bool, is_param: bool) -> TorchAny:
             shape, stride, offset, dtype, index = form
@@ -104,7 +104,10 @@ class _Sharing:
         return self.rebuild, (whole, form, tensor.requires_grad, bool(getattr(tensor, "_is_param", False)))
 
     def _allocation(self, process: int, address: int, size_bytes: int, known: TorchAny) -> Allocation:
-        """Return the allocation for another process's memory, one per address. See Note [Memory of another process]."""
+        """Return the allocation for another process's memory.
+
+        Each address has one allocation. See Note [Memory of another process].
+        """
         allocation = self._mapped.get((process, address)) if size_bytes else None
         if allocation is None:
             allocation = Allocation()

@@ -1,10 +1,13 @@
-"""torch.nn.Module: moving a module keeps its parameter objects; outermost calls are reported, to find evaluation steps.
+"""Patches torch.nn.Module. Moving a module keeps its parameter objects. Outermost calls of modules are reported to find
+evaluation
+steps.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters
     model(x)        # reports an outermost call, with or without gradient: see traces/script/script_hooks.py
 
-As in CUDA, `parameter.data` changes in place (tensor/tensor.py, `move_to`), so optimizers keep their references.
+As in CUDA, moving a module changes `parameter.data` in place (tensor/tensor.py, `move_to`), so optimizers keep their
+references.
 """
 
 from __future__ import annotations
@@ -19,23 +22,22 @@ from traces.script.script_hooks import ModuleCalls, ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    """Patch torch.nn.Module."""
     ScriptHooks(torch, script_steps, STATE.optimizers).module_calls(ModuleCalls())
-    set_up = PhaseScope("other", script_steps)  # copies of parameters are not batches moving to the device
+    set_up = PhaseScope("other", script_steps)
     future = torch.__future__
 
     def move(
         apply: Callable[..., TorchAny], self: TorchAny, fn: Callable[[TorchAny], TorchAny], recurse: bool = True
     ) -> TorchAny:
         before = future.get_overwrite_module_params_on_conversion()
-        if started() is None:  # otherwise the copy that starts the GPU would count as a batch
+        if started() is None:
             first = next(self.parameters(), None)
             if first is not None and not torch.nn.parameter.is_lazy(first):
                 fn(torch.empty(0, dtype=first.dtype, device=first.device))
         if isinstance(self, torch.jit.ScriptModule):
-            future.set_overwrite_module_params_on_conversion(True)  # a ScriptModule stores its parameter objects in C++
+            future.set_overwrite_module_params_on_conversion(True)  # A ScriptModule stores its parameter objects in C++.
             for name, parameter in self._parameters.items():
-                if not isinstance(parameter, torch.nn.Parameter):  # loaded from a file
+                if not isinstance(parameter, torch.nn.Parameter):
                     self._parameters[name] = torch.nn.Parameter(parameter.detach(), parameter.requires_grad)
         try:
             with set_up:

@@ -1,15 +1,15 @@
-"""torch.nn.parallel: reports when nn.DataParallel's stages begin and end to the virtual GPU.
+"""Patches torch.nn.parallel to tell the virtual GPU when nn.DataParallel's stages begin and end.
 
-nn.DataParallel's own Python runs. It scatters the batch, replicates the module, calls each replica in its own thread and
-gathers the results. In backward, autograd scatters the gradients and adds up those of the replicas. The six stages match
-those of a recording:
+nn.DataParallel's own Python code runs. It scatters the batch, replicates the module, calls each replica in its own thread and
+gathers the results. In backward, autograd scatters the gradients and adds up the gradients of all replicas. A replay has the
+same six stages as a recording:
 
     loss = criterion(model(batch), target)  # scatter, replicate, parallel_apply for each replica, gather
     loss.backward()                         # gather_backward, broadcast_backward
 
 Note [Threads of replicas]
-    parallel_apply starts a thread per replica and waits for all. Each thread starts at the virtual time of its creator, which
-    continues at the latest time of all threads.
+    parallel_apply starts a thread per replica and waits for all. Each thread starts at the virtual time of the thread that
+    created it. The creating thread continues at the latest virtual time of all replica threads.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from traces.script.patching import around, patch, patch_everywhere
 
 
 def _stage(name: str, device: int | None) -> AbstractContextManager[None] | None:
-    """Return a context for the stage, or None before the script has used the GPU; the wrapper then does nothing."""
     return None if started() is None else _on_device(name, device)
 
 
 @contextmanager
 def _on_device(name: str, device: int | None) -> Iterator[None]:
-    """Mark a stage on a device, or on the current device if `device` is None or not a virtual one."""
     here = gpu()
     tracker, looking = here.simulator.tracker, here.launches.looking
     if device is None or device >= len(here.devices):
@@ -62,7 +60,7 @@ def _replica(number: int, module: Callable[..., TorchAny], since_ns: int, ends_n
     maker = threading.current_thread()
 
     def apply(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        if threading.current_thread() is not maker:  # a single replica runs without a thread
+        if threading.current_thread() is not maker:
             gpu().current.begin_thread(f"replica {number}", since_ns)
         try:
             with _on_device("parallel_apply", None):
@@ -74,11 +72,10 @@ def _replica(number: int, module: Callable[..., TorchAny], since_ns: int, ends_n
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the stages wherever torch keeps a reference to them."""
     DataParallelHooks(torch, _stage).install()
     parallel_apply = torch.nn.parallel.parallel_apply
     patch_everywhere(parallel_apply, around(parallel_apply, _replicas))
     functions: TorchAny = sys.modules["torch.nn.parallel._functions"]
     get_stream = functions._get_stream
-    # torch calls it with torch.device(0), which in C++ has the device type of virtual tensors.
+    # # torch calls this function with torch.device(0). In C++ this device has the device type of virtual tensors.
     patch(functions, _get_stream=lambda device: get_stream(torch.device("cuda", device.index)))

@@ -1,9 +1,9 @@
-"""torch.nn.SyncBatchNorm: treats every rank as having input.
+"""Patches torch.nn.SyncBatchNorm to assume that every rank has input.
 
     net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
 
-Its forward pass skips the statistics of ranks with an empty batch. It finds these from gathered element counts. If the host
-does not know the counts and the recording does not say how many ranks remain, all ranks are kept.
+The forward pass of SyncBatchNorm gathers element counts and skips the statistics of ranks with an empty batch. If neither the
+host nor the recording knows how many ranks have input, the statistics of all ranks are used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from traces.script.patching import patch_around, replaced
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap the forward pass of SyncBatchNorm's autograd function."""
     functions: TorchAny = importlib.import_module(f"{torch_module.__name__}.nn.modules._functions")
     patch_around(functions.SyncBatchNorm, forward=_with_full_masks)
 

@@ -1,4 +1,5 @@
-"""torch.optim: `step` and `zero_grad` are phases of the script. The first optimizer's `step` ends a training step.
+"""Patches torch.optim to report `step` and `zero_grad` as phases of the script. The first optimizer's `step` ends a training
+step.
 
 optimizer.zero_grad()       # phase "zero_grad"
 loss.backward()
@@ -20,11 +21,10 @@ from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap `step` and `zero_grad` of all optimizer classes."""
     without_overrides = partial(without_override_lookup, tensor_class=VirtualTensor)
-    # Gradient clipping keeps its own list of types for foreach kernels, and asks C++ for the device.
+    # # Gradient clipping keeps its own list of types for foreach kernels, and reads the device from C++.
     foreach: TorchAny = torch_module.utils._foreach_utils
-    foreach._foreach_supported_types.insert(0, VirtualTensor)  # first, so that it is found fastest
+    foreach._foreach_supported_types.insert(0, VirtualTensor)
     devices = foreach._get_foreach_kernels_supported_devices
     patch(foreach, _get_foreach_kernels_supported_devices=lambda: [*devices(), BACKEND])
     ScriptHooks(torch_module, script_steps, STATE.optimizers).optimizers(

@@ -1,10 +1,12 @@
-"""Pinned memory: `Tensor.pin_memory`, `is_pinned`, `pin_memory=True` of every factory, and the host allocator's statistics.
+"""Patches functions for pinned memory: `Tensor.pin_memory`, `is_pinned`, `pin_memory=True` of every factory, and the host
+allocator's statistics.
 
     torch.ones(3).pin_memory().is_pinned()            # True
     torch.empty(128, 3, 224, 224, pin_memory=True)    # 128 MiB more in VmLck
     torch.cuda.host_memory_stats()["allocated_bytes.current"]
 
-host_memory.py manages the memory. `DataLoader(pin_memory=True)` needs no patch: its thread calls `Tensor.pin_memory`.
+The module host_memory.py manages pinned memory. `DataLoader(pin_memory=True)` needs no patch, because its thread calls
+`Tensor.pin_memory`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from replayer.state import host_memory
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
-# Factories of torch and torch.Tensor that take `pin_memory`. Results of the EMPTY ones are never touched, so they cost nothing.
+# # These are the factories of torch and torch.Tensor that take `pin_memory`. Nothing writes to the results of the factories in
+# EMPTY, so these results use no physical memory.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
 FILLED = (
     "zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like randint randint_like randperm normal"
@@ -32,7 +35,6 @@ NEW_FILLED = "new_zeros new_ones new_full".split()
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch torch.Tensor, the factories, and the host allocator's C functions."""
     tensor_class: TorchAny = torch_module.Tensor
     patch(tensor_class, pin_memory=wraps(tensor_class.pin_memory)(pin_memory), is_pinned=wraps(tensor_class.is_pinned)(pinned))
     for owner, empty, filled in ((torch_module, EMPTY, FILLED), (tensor_class, NEW_EMPTY, NEW_FILLED)):
@@ -65,7 +67,7 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
 def with_pin_memory(
     make: Callable[..., TorchAny], pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy
 ) -> Callable[..., TorchAny]:
-    """Wrap a factory: create the result unpinned, then pin it with `pin`."""
+    """Wrap a factory: the factory creates the result unpinned, and `pin` then pins the result."""
 
     @wraps(make)
     def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

@@ -1,12 +1,12 @@
-"""torch.profiler and torch.autograd.profiler: Kineto profiles the host, and the virtual GPU's events are added.
+"""Patches torch.profiler and torch.autograd.profiler. Kineto profiles the host, and the patch adds the virtual GPU's events.
 
     with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
         step()
     prof.key_averages().table(sort_by="cuda_time_total")    # with the kernels of the replay
     prof.export_chrome_trace("step.json")                   # kernels, streams, launches and memory events too
 
-Both profilers use `torch.autograd.profiler.profile`. It is patched to leave out the device; otherwise it would call CUPTI or
-CUDA events, which do not exist here. Leaving a profile waits for the device, as on a GPU.
+Both profilers use `torch.autograd.profiler.profile`. This class is patched to profile without a device, because a replay has no
+CUPTI and no CUDA events. As on a GPU, the host waits for the device at the end of a profile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ _MEMORY_ADVICE = "use torch.cuda.memory._record_memory_history, or trace view of
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap the construction, start and end of a profile, and its results."""
     cls: TorchAny = torch_module.autograd.profiler.profile
 
     def init_without_device(init: TorchAny, self: TorchAny, enabled: bool = True, **options: TorchAny) -> None:
@@ -44,7 +43,7 @@ def install(torch_module: ModuleType) -> None:
         init(self, enabled, **options)
         self.waits_for_device = asked
         self.gpu_window = None
-        self.gpu_ends = []  # end of the window: this machine's Unix time and recorded time, ns
+        self.gpu_ends = []
 
     def start_and_watch(start: TorchAny, self: TorchAny) -> None:
         start(self)
@@ -64,7 +63,7 @@ def install(torch_module: ModuleType) -> None:
     def parse_with_device(parse: TorchAny, self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         events = parse(self, *args, **kwargs)
         if self.gpu_window is not None:
-            self.use_device = "cuda"  # for the table built from the events
+            self.use_device = "cuda"
             events[:] = _scripts_events(events)
             device_events = window_ops(self.gpu_window, self.gpu_next_ops)
             _add_device(torch_module, events, device_events, profile_memory=self.profile_memory)
@@ -92,10 +91,11 @@ def install(torch_module: ModuleType) -> None:
 
     patch_around(torch_module.profiler.profile, export_memory_timeline=export_host_memory)
     activity = torch_module.profiler.ProfilerActivity
-    what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}  # used if the script names no activities
+    # These activities are the default if the script names no activities.
+    what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}
     patch(torch_module.profiler, **what_is_there)
     patch(torch_module.profiler.profiler, **what_is_there)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # CUDA builds would otherwise log the missing driver at each profile
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # CUDA builds would otherwise report the missing driver at each profile.
     patch_around(
         cls,
         __init__=init_without_device,
@@ -109,8 +109,8 @@ def install(torch_module: ModuleType) -> None:
 def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], *, profile_memory: bool) -> None:
     """Add kernels and memory to torch's function events, and add the kernels as device events.
 
-    The k-th event of a name is matched with the k-th op of that name. Ops that Kineto does not know are added. Memory that an
-    op allocates also counts for every op around it.
+    The k-th event of a name is matched with the k-th op of the same name. Ops that Kineto did not record are added. Memory that
+    an op allocates also counts for every op that contains it.
     """
     util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType
@@ -126,7 +126,7 @@ def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[Wi
         return made[-1]
 
     seen: dict[str, int] = defaultdict(int)
-    allocated: dict[int, int] = {}  # bytes, by id of an event whose op is in the window
+    allocated: dict[int, int] = {}
     for thread, name, start_ns, kernels, allocated_bytes in ops:
         turn, seen[name] = seen[name], seen[name] + 1
         of_name = known.get(name, [])
@@ -152,10 +152,13 @@ def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[Wi
 
 
 def _scripts_events(events: list[TorchAny]) -> list[TorchAny]:
-    """Return the events without our dispatch, everything inside it, and this tool's Python functions."""
+    """Return the events of the script.
+
+    Events of our dispatch, events inside our dispatch, and Python functions of this tool are left out.
+    """
     calls, parent = _nested([one for one in events if not one.is_async])
     goes = ~scripts_calls(parent, np.array([one.is_python_function for one in calls], bool), [one.name for one in calls])
-    ours = np.zeros(len(calls) + 1, bool)  # inside our dispatch; the extra last entry is for NONE
+    ours = np.zeros(len(calls) + 1, bool)
     for row, outer in enumerate(parent.tolist()):
         ours[row] = ours[outer] or calls[row].name.startswith(OUR_DISPATCH)
     goes |= ours[:-1]
@@ -164,7 +167,6 @@ def _scripts_events(events: list[TorchAny]) -> list[TorchAny]:
 
 
 def _nested(events: list[TorchAny]) -> tuple[list[TorchAny], Column]:
-    """Return the host's events, outer ones first, and the row of each event's parent, or NONE."""
     start_ns = np.array([round(event.time_range.start * 1000) for event in events])
     took_ns = np.array([round(event.time_range.end * 1000) for event in events]) - start_ns
     is_op = np.array([not event.is_python_function for event in events])

@@ -1,7 +1,8 @@
-"""torch.save and torch.load: checkpoints have their real size, load anywhere, and load back onto the virtual device.
+"""Patches torch.load. Saved checkpoints have the same size as on a GPU, and they load on any machine or onto the virtual
+device.
 
-Saving needs no patch: a virtual tensor pickles as a plain CUDA tensor over a `VirtualStorage`, which gives `torch.save` its
-bytes. Loading uses a registry of locations. This module adds an entry for "cuda" before PyTorch's own.
+Saving needs no patch. A virtual tensor pickles as a plain CUDA tensor over a `VirtualStorage`, which provides the bytes for
+`torch.save`. Loading uses a registry of locations. This module adds an entry for "cuda" with priority over PyTorch's own entry.
 
     torch.save(model.state_dict(), "model.pt")             # as large as on a GPU
     torch.load("model.pt", map_location="cuda")            # virtual tensors
@@ -17,12 +18,10 @@ from replayer.tensor.device_args import index_of
 from replayer.tensor.storage import VirtualStorage
 from replayer.torch_types import TorchAny
 
-_BEFORE_CUDA = 15  # PyTorch's own entry for "cuda" has priority 20
+_BEFORE_CUDA = 15  # PyTorch's own entry for "cuda" has priority 20.
 
 
 def install(torch: ModuleType) -> None:
-    """Register the location "cuda"."""
-
     def located(storage: TorchAny) -> str | None:
         return f"cuda:{storage.get_device()}" if isinstance(storage, VirtualStorage) else None
 

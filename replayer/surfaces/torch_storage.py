@@ -20,13 +20,11 @@ from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch the functions that create, recognise and move storages."""
     untyped: TorchAny = torch_module.UntypedStorage
     typed: TorchAny = torch_module.TypedStorage
     make: TorchAny = torch._C.StorageBase.__new__
 
     def new(cls: TorchAny, *args: TorchAny, device: TorchAny = None, **options: TorchAny) -> TorchAny:
-        """`UntypedStorage(size_bytes, device=...)`. Host storages are created by torch."""
         there = None if device is None else torch.device(device)
         if there is None or there.type != "cuda":
             return make(cls, *args, **options, **({} if there is None else {"device": there}))
@@ -37,22 +35,22 @@ def install(torch_module: ModuleType) -> None:
         return VirtualStorage.made_of(make(untyped, values), index)
 
     def is_any_storage(is_storage: TorchAny, obj: TorchAny, /) -> bool:
-        """Check the class here: if it were in PyTorch's set of storage classes, torch.load would read a dtype from its name."""
+        """Recognise virtual storages here.
+
+        If the class were in PyTorch's set of storage classes, torch.load would read a dtype from its name.
+        """
         return isinstance(obj, VirtualStorage) or is_storage(obj)
 
     def to(to_device: TorchAny, self: TorchAny, *, device: TorchAny, non_blocking: bool = False) -> TorchAny:
-        """Move a host storage, as in `map_location=lambda storage, location: storage.cuda()`."""
         there = torch.device(device)
         if there.type != "cuda":
             return to_device(self, device=device, non_blocking=non_blocking)
         return VirtualStorage.made_of(self, index_of(there))
 
     def copy_(copy: TorchAny, self: TorchAny, source: TorchAny, non_blocking: bool | None = None) -> TorchAny:
-        """Copy into a host storage."""
         return copy(self, source.cpu() if isinstance(source, VirtualStorage) else source, non_blocking)
 
     def with_dtype(wrapped_storage: TorchAny, self: TorchAny, storage: TorchAny) -> TorchAny:
-        """Return a typed storage of the same dtype. PyTorch accepts only the exact class UntypedStorage."""
         if isinstance(storage, VirtualStorage):
             return typed(wrap_storage=storage, dtype=self.dtype, _internal=True)
         return wrapped_storage(self, storage)

@@ -1,8 +1,8 @@
-"""torch.Tensor methods that move tensors to the device (`to`, `cuda`) or ask about types.
+"""Patches torch.Tensor methods that move tensors to the device (`to`, `cuda`) or query types.
 
     torch.ones(3).to("cuda", non_blocking=True)
 
-Plain tensors keep their methods. Methods that can take a device translate their arguments first.
+Plain tensors keep their methods. Patched methods translate device arguments first.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch torch.Tensor and the factories."""
-    # At first use PyTorch builds its set of functions that obey set_default_device. Build it now: it must hold the C functions.
+    # # At first use PyTorch builds its set of functions that obey set_default_device. The set is built now because it must
+    # contain the unpatched C functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     _install_changes_of_data(torch_module)
@@ -39,7 +39,8 @@ def install(torch_module: ModuleType) -> None:
     patch(torch_module._C, _to_dlpack=exported)
     patch(torch_module.utils.dlpack, to_dlpack=exported)
     patch(torch_module, to_dlpack=exported)
-    patch(torch_module, tensor=with_pin_memory(_on_backend_device(torch.tensor)))  # only this one takes `pin_memory`
+    # Of the functions wrapped here, only torch.tensor takes `pin_memory`.
+    patch(torch_module, tensor=with_pin_memory(_on_backend_device(torch.tensor)))
     patch(torch_module, as_tensor=_on_backend_device(torch.as_tensor), asarray=_on_backend_device(torch.asarray))
     patch_around(torch._C, _set_default_dtype=_clear_plans, _set_default_tensor_type=_clear_plans)
 
@@ -49,7 +50,7 @@ def _install_moves(tensor_class: TorchAny) -> None:
 
     @wraps(to)
     def to_device(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        if has_torch_function_unary(self):  # overrides and modes see the script's original arguments
+        if has_torch_function_unary(self):
             return handle_torch_function(tensor_class.to, (self,), self, *args, **kwargs)
         args, kwargs = backend_arguments(args, kwargs)
         return to(self, *args, **kwargs)
@@ -108,7 +109,7 @@ def _install_subclasses(torch_module: TorchAny) -> None:
         return new_parameter(cls, data, requires_grad)
 
     lazy = torch_module.nn.parameter.UninitializedTensorMixin
-    moves = [torch_module.Tensor.to, torch_module.Tensor.cuda]  # as patched: these are allowed before the shape is known
+    moves = [torch_module.Tensor.to, torch_module.Tensor.cuda]
     patch(lazy, _allowed_methods=[*lazy._allowed_methods, *moves, torch_module._has_compatible_shallow_copy_type])
     patch(torch_module.Tensor, _make_subclass=staticmethod(make_virtual_subclass))
     patch_around(parameter_class, __new__=new)
@@ -117,8 +118,8 @@ def _install_subclasses(torch_module: TorchAny) -> None:
 def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
     """Wrap a factory that would ask C++ for CUDA's current device.
 
-    Without a device argument it uses what `with torch.device(...)` or set_default_device has set in this thread. A mode of the
-    script sees the script's original arguments.
+    Without a device argument, the factory uses the default device of this thread. `with torch.device(...)` and
+    set_default_device change this default. Function modes that the script enters see the original arguments.
     """
 
     @wraps(make)
@@ -139,6 +140,6 @@ def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]
 
 
 def _clear_plans(change: Callable[..., TorchAny], *args: TorchAny) -> None:
-    """Clear the plan cache: results of integer division have the default dtype, which is changing."""
+    """Clear the plan cache when the default dtype changes, because the results of integer division have the default dtype."""
     change(*args)
     VirtualTensor.plan_cache.clear()

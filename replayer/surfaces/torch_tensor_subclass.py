@@ -1,4 +1,4 @@
-"""Subclasses of torch.Tensor that wrap virtual tensors, such as DTensor, report "cuda" too.
+"""Makes subclasses of torch.Tensor that wrap virtual tensors, such as DTensor, report the device "cuda".
 
     class Wrapper(torch.Tensor):
         def __new__(cls, inner):
@@ -6,8 +6,8 @@
 
     Wrapper(torch.ones(3, device="cuda")).device    # cuda:0
 
-C++ stores a wrapper's device, and autograd looks up that device's guard; for "cuda" the guard needs a driver. So C++ gets the
-device type of virtual tensors (Note [Lazy] in replayer/tensor/tensor.py), and Python reads it as "cuda".
+C++ stores a wrapper's device, and autograd looks up the guard of this device. The guard for "cuda" needs a driver. So C++ gets
+the device type of virtual tensors (Note [Lazy] in replayer/tensor/tensor.py), and Python reports this type as "cuda".
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
-_DEVICE = 6  # position of `device` in `_make_wrapper_subclass`, not counting the class; jagged tensors pass it by position
+# This is the position of `device` in `_make_wrapper_subclass`, not counting the class. Jagged tensors pass `device` by
+# position.
+_DEVICE = 6
 
 
 def install(torch_module: ModuleType) -> None:
-    """Give every subclass, also those defined later, properties that report "cuda"."""
     tensor: TorchAny = torch_module.Tensor
     device, is_cuda = tensor.device, tensor.is_cuda
 
@@ -38,7 +39,10 @@ def install(torch_module: ModuleType) -> None:
     told = {"device": property(device_as_told), "is_cuda": property(is_cuda_as_told)}
 
     def tell(cls: TorchAny) -> None:
-        """Add the properties, except where the class or a base before torch.Tensor defines its own."""
+        """Add the properties to the class.
+
+        A property that the class or a base before torch.Tensor defines itself is not replaced.
+        """
         for name, value in told.items():
             if not any(name in vars(base) for base in cls.__mro__[: cls.__mro__.index(tensor)]):
                 setattr(cls, name, value)

@@ -1,12 +1,12 @@
-"""torch.utils.data: waiting for a batch is the script's "loader" phase. The data is really loaded.
+"""Patches torch.utils.data to report waiting for a batch as the script's "loader" phase. The data is really loaded.
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
 
-Both iterators (with and without workers) inherit `__next__`, so one wrapper serves them. Pinning needs no patch here: the
-loader calls torch.accelerator and `Tensor.pin_memory`, which have their own surfaces.
+Both DataLoader iterators (with and without workers) inherit `__next__`, so one wrapper is enough. Pinning needs no patch here,
+because other surfaces patch torch.accelerator and `Tensor.pin_memory`.
 
-Asking for a batch, also at the end of the data, ends an evaluation step (traces/script/step_rule.py).
+A request for a batch ends an evaluation step, even at the end of the data (traces/script/step_rule.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap `__next__`. The end of the data (StopIteration) ends the phase too."""
     base = torch.utils.data.dataloader._BaseDataLoaderIter
     patch(base, __next__=ScriptHooks(torch_module, script_steps, STATE.optimizers).loading(base.__next__))
 
@@ -34,17 +33,15 @@ def install(torch_module: ModuleType) -> None:
 def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     """Make every DataLoader repeat its first batch, as if all data were ready in memory.
 
-    A loader repeats it as often as it has batches, or `at_most` times if it has no length.
+    A loader repeats its first batch as often as it has batches, or `at_most` times if it has no length.
     """
     loader_class = torch_module.utils.data.DataLoader
     hooks = ScriptHooks(torch_module, script_steps, STATE.optimizers)
-    firsts: WeakKeyDictionary[TorchAny, tuple[TorchAny, ...]] = WeakKeyDictionary()  # by loader: its first batch, or nothing
+    firsts: WeakKeyDictionary[TorchAny, tuple[TorchAny, ...]] = WeakKeyDictionary()
 
     class Repeated:
-        """Replaces a loader's iterator."""
-
         def __init__(self, loader: TorchAny) -> None:
-            if loader not in firsts:  # kept for later epochs too, so that no step waits for a loader to start again
+            if loader not in firsts:
                 firsts[loader] = tuple(islice(_real(loader), 1))
             self._first = firsts[loader]
             self._left = _length(loader, at_most) if self._first else 0
@@ -66,7 +63,9 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     iterate = loader_class.__iter__
 
     def _real(loader: TorchAny) -> Iterator[TorchAny]:
-        """Return the loader's own iterator without keeping it, because persistent workers would keep preparing batches."""
+        """Return the loader's own iterator without storing it in the loader, because persistent workers would keep preparing
+        batches.
+        """
         batches: Iterator[TorchAny] = iterate(loader)
         if getattr(loader, "_iterator", None) is batches:
             loader._iterator = None
@@ -78,12 +77,12 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
 def _length(loader: TorchAny, without: int) -> int:
     try:
         return len(loader)
-    except (TypeError, NotImplementedError):  # the data set or sampler has no length
+    except (TypeError, NotImplementedError):
         return without
 
 
 def _own_containers(batch: TorchAny) -> TorchAny:
-    """Copy the containers of a batch, because scripts pop labels from them. The tensors are shared."""
+    """Copy the containers of a batch, because scripts pop labels from them. The copies share the tensors."""
     if type(batch) is dict:
         return {name: _own_containers(value) for name, value in batch.items()}
     if type(batch) is list:

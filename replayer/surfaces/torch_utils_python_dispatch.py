@@ -1,12 +1,12 @@
-"""torch.utils._python_dispatch: modes that scripts define see "cuda", as on a GPU.
+"""Patches torch.utils._python_dispatch, so that dispatch modes of scripts see "cuda", as on a GPU.
 
     class Printing(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             print(func, kwargs)     # aten._to_copy.default {'device': device(type='cuda', index=0)}
             return func(*args, **(kwargs or {}))
 
-`Tensor.to` passes C++ the internal device type of virtual tensors (Note [Lazy] in replayer/tensor/tensor.py). torch's own
-modes (fake tensors, tracers) accept it as it is: see torch_fake_tensor.py.
+`Tensor.to` passes C++ the internal device type of virtual tensors (Note [Lazy] in replayer/tensor/tensor.py). torch's own modes
+(fake tensors, tracers) accept the internal device type, see torch_fake_tensor.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap the dispatch method of each mode when its class is defined."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     define: TorchAny = TorchDispatchMode.__init_subclass__.__func__  # type: ignore[attr-defined]

@@ -1,12 +1,13 @@
-"""Triton under replay: a kernel is launched and takes its time, but the values that it writes are unknown.
+"""Patches Triton. Under replay a kernel is launched and takes time on the device, but the values that the kernel writes are
+unknown.
 
     add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, timed by a roofline
     triton.runtime.driver.active.get_current_target()
 
 Under `--values compute`, Triton's own interpreter runs the kernel on the values, one program after another, which is slow.
 
-Kernels that are in the recording under that name take no extra time: no op claims them, so the unmatched remainder of the phase
-already includes them. Nothing is compiled or tuned: an autotuned kernel runs with its first configuration.
+A kernel that is in the recording under the same name takes no extra time, because the phase's unmatched kernel time already
+includes it. Nothing is compiled or tuned, so an autotuned kernel runs with its first configuration.
 """
 
 from __future__ import annotations
@@ -28,12 +29,10 @@ from replayer.tensor.values.known_values import payload_of
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch_around, replaced
 
-_LAST = "triton.runtime"  # once this module has run, everything to patch exists
+_LAST = "triton.runtime"  # Once Triton has imported this module, everything that this surface patches exists.
 
 
 class _TritonDriver:
-    """What callers of kernels use of `triton.runtime.driver.active`."""
-
     def get_current_device(self) -> int:
         return gpu().current.device()
 
@@ -54,7 +53,6 @@ class _TritonDriver:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch triton now, or when it is imported: importing takes time that most scripts need not spend."""
     when_imported(_LAST, _patch)
 
 
@@ -100,7 +98,7 @@ def _patch(runtime: TorchAny) -> None:
 
 
 class _Interpreting(threading.local):
-    active = False  # true inside a kernel; functions that it calls are then interpreted as well
+    active = False
 
 
 _INTERPRETING = _Interpreting()
@@ -114,14 +112,12 @@ def _interpreted(function: TorchAny) -> TorchAny:
 
 
 def _interpret(function: TorchAny, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], grid: TorchAny) -> None:
-    """Run a kernel on its tensors' payloads."""
     with replaced(_INTERPRETING, active=True):
         values = {name: _on_host(value) for name, value in kwargs.items()}
         _interpreted(function).run(*map(_on_host, args), grid=grid, warmup=False, **values)
 
 
 def _on_host(value: TorchAny) -> TorchAny:
-    """Replace the tensors in an argument by their payloads: a tensor, a view as another dtype, a descriptor or a tuple."""
     if isinstance(value, VirtualTensor):
         return payload_of(value)
     if type(value) in (list, tuple):
@@ -133,7 +129,6 @@ def _on_host(value: TorchAny) -> TorchAny:
 
 
 def _tensors(values: TorchAny) -> Iterator[TorchAny]:
-    """Yield the device tensors, including those inside a descriptor or a view as another dtype."""
     for value in values:
         if isinstance(value, (list, tuple)):
             yield from _tensors(value)

@@ -1,20 +1,22 @@
-"""The device memory behind virtual tensors (one `Allocation` per storage), and functions that create tensors on it.
+"""Defines the device memory behind virtual tensors (one `Allocation` per storage), and functions that create tensors on this
+memory.
 
-All views of a storage share its allocation, which is freed with the last view. Python's reference counting makes the lifetime
-exact: C++ keeps a tensor's Python object, and so its allocation, alive as long as autograd has saved it. The allocation also
-stores what the host knows about the contents (`known`): one value after `zeros` or `fill_`, the host's copy after a small
-host-to-device copy, and None after any other write.
+All views of a storage share its allocation, which is freed with the last view. Python's reference counting frees memory at the
+same moment as on a GPU. As long as autograd has saved a tensor, C++ keeps the tensor's Python object and allocation alive. The
+attribute `known` of an allocation stores what the host knows about the contents. It is one value after `zeros` or `fill_`, the
+host's copy after a small host-to-device copy, and None after any other write.
 
     allocation = allocate(gpu, device=0, size_bytes=4096)
     make(meta, allocation)      # a VirtualTensor
 
 Note [A dictionary at once]
-    C++ creates a tensor without its dictionary. Setting two attributes would create one that shares its keys with other
-    tensors', and the interpreter reads those more slowly: 33 ns per attribute instead of 10, three reads per op.
+    C++ creates a tensor without an instance dictionary. Setting two attributes would create a dictionary that shares its keys
+    with other instances. The interpreter reads attributes from a key-sharing dictionary in 33 ns instead of 10 ns. Each op
+    reads three attributes, so tensors get a complete dictionary instead.
 
 Note [Views in inference mode]
     A tensor created in inference mode is an inference tensor, except a view of a normal tensor, which shares its base's version
-    counter. Dispatch creates views itself and calls this module only after the script has used the mode.
+    counter. Dispatch creates views itself and calls `make_view` only after the script has used inference mode.
 """
 
 from __future__ import annotations
@@ -38,25 +40,26 @@ if TYPE_CHECKING:
 
 wrapper: TorchAny = (
     torch.Tensor._make_wrapper_subclass
-)  # torch's own; surfaces/torch_tensor_subclass.py replaces it for scripts
+)  # This is torch's own function. surfaces/torch_tensor_subclass.py replaces it for scripts.
 _inference_mode: TorchAny = torch._C._InferenceMode
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
-KNOWN_LIMIT = 16_384  # elements; the host keeps values of tensors up to this size
-_KNOWN_BYTES_LIMIT = 1 << 28  # the same for one-dimensional byte tensors
+KNOWN_LIMIT = 16_384  # The host keeps the values of tensors up to this number of elements.
+_KNOWN_BYTES_LIMIT = 1 << 28  # The host keeps one-dimensional byte tensors up to this size.
 
 
 def host_keeps(shape: Shape, dtype: torch.dtype) -> bool:
-    """Return whether the host keeps a tensor's values: for small tensors and for one-dimensional byte tensors.
+    """Return whether the host keeps a tensor's values. The host keeps the values of small tensors and of one-dimensional byte
+    tensors.
 
-    Byte tensors are not data to compute with. They hold pickles or generator states on their way to another process.
+    Byte tensors usually hold pickles or generator states on their way to another process.
     """
     count = math.prod(shape)
     return count <= KNOWN_LIMIT or (dtype is torch.uint8 and len(shape) == 1 and count <= _KNOWN_BYTES_LIMIT)
 
 
 class Uniform(NamedTuple):
-    """All elements equal `value`. `assumed`: this holds only in a healthy run; see values/assumed_values.py."""
+    """Known content in which all elements equal `value`. `assumed`: the value is only assumed, see values/assumed_values.py."""
 
     value: float | int | bool
     dtype: torch.dtype
@@ -64,7 +67,7 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Unknown content. Tensors that share this object have the same content, e.g. a tensor and its clone."""
+    """Unknown content. Two tensors that share this object, such as a tensor and its clone, have the same content."""
 
 
 class Truth(Enum):
@@ -76,13 +79,13 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """Like Truth.ZERO_OR_ONE, with at most `at_most` ones."""
+    """Unknown content of zeros and ones, like Truth.ZERO_OR_ONE, with at most `at_most` ones."""
 
     at_most: int
 
 
 class Allocation:
-    """The memory of one storage. `block` is None for 0 bytes. Created by `allocation_of`."""
+    """The memory of one storage. `block` is None for 0 bytes. Use `allocation_of` to create an Allocation."""
 
     __slots__ = ("__weakref__", "block", "known")
 
@@ -92,7 +95,7 @@ class Allocation:
     def __del__(self) -> None:
         block = self.block
         if block is not None:
-            free = block.allocator.free  # a local name: the interpreter calls an instance's attribute more slowly
+            free = block.allocator.free  # A local name is faster to call than an instance attribute.
             free(block)
 
     @property
@@ -101,17 +104,20 @@ class Allocation:
 
     @property
     def size_bytes(self) -> int:
-        """The requested size, before the allocator rounds it."""
+        """Return the requested size, before the allocator rounds it."""
         return self.block.size_bytes if self.block is not None else 0
 
     def exchange(self, other: Allocation) -> None:
-        """Swap memory with `other`."""
+        """Swap memory with the allocation `other`."""
         self.block, other.block = other.block, self.block
         self.known = None
 
 
 def allocation_of(block: AllocationHandle | None) -> Allocation:
-    """Create the allocation for an allocator's block. This is a function because calling a class takes three times as long."""
+    """Create the allocation for an allocator's block.
+
+    Calling the class would take three times as long as calling this function.
+    """
     made = Allocation()
     made.block = block
     made.known = None
@@ -119,7 +125,10 @@ def allocation_of(block: AllocationHandle | None) -> Allocation:
 
 
 def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
-    """Allocate memory of `device` for its current stream. Raises torch.OutOfMemoryError with PyTorch's message."""
+    """Allocate memory of `device` for its current stream.
+
+    Raise torch.OutOfMemoryError with PyTorch's message if it does not fit.
+    """
     try:
         return allocation_of(gpu.devices[device].allocator.malloc(size_bytes, gpu.current.stream(device).number))
     except OutOfMemory as full:
@@ -127,14 +136,12 @@ def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
 
 
 def make(meta: TensorMeta, allocation: Allocation) -> TorchAny:
-    """Create a virtual tensor with metadata `meta` on an allocation."""
     made: TorchAny = wrapper(*meta.wrapping)
     made.__dict__ = {"meta": meta, "allocation": allocation}  # Note [A dictionary at once], here and below
     return made
 
 
 def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:
-    """Create a tensor of the subclass `cls` of virtual tensors."""
     made: TorchAny = wrapper(cls, *meta.wrapping[1:])
     made.__dict__ = {"meta": meta, "allocation": allocation}
     return made
@@ -150,7 +157,6 @@ def make_view(meta: TensorMeta, source: TorchAny, cls: type | None = None) -> To
 
 
 def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, stream: int) -> TorchAny:
-    """Create a virtual tensor on new memory. Raises torch.OutOfMemoryError with PyTorch's message."""
     try:
         block = allocator.malloc(size_bytes, stream)
     except OutOfMemory as full:
@@ -161,7 +167,7 @@ def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, st
 
 
 def adopt(tensor: TorchAny, other: TorchAny) -> None:
-    """Give `tensor` the metadata and allocation of `other`, as `tensor.data = other` does. Both are virtual."""
+    """Give `tensor` the metadata and allocation of `other`, as `tensor.data = other` does. Both tensors are virtual."""
     _set_data(tensor, other)
     tensor.meta = other.meta
     tensor.allocation = other.allocation

@@ -1,4 +1,4 @@
-"""Translates device arguments: the script's "cuda:i" is "lazy:i" in C++.
+"""Translates device arguments. The device "cuda:i" in the script is "lazy:i" in C++.
 
 backend_device("cuda")                                 # device(type='lazy', index=<current device>)
 backend_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1), torch.half), {})
@@ -37,14 +37,14 @@ def backend_device(device: TorchAny) -> TorchAny:
 
 @cache
 def _known_to_backend(index: int) -> torch.device:
-    """Create the device once, because a mode of the script would see each call of torch.device."""
     return torch.device(BACKEND, index)
 
 
 def checked_index(index: int) -> int:
-    """Return `index` if that device exists. Initializes torch.cuda, as every use of a device does.
+    """Return `index` if this device exists. Like every use of a device, the function initializes torch.cuda.
 
-    Raises torch.AcceleratorError, or RuntimeError in a forked child of a process that used the device, with CUDA's messages.
+    Raises torch.AcceleratorError with CUDA's message if the device does not exist. Raises RuntimeError in a forked child of a
+    process that used the device.
     """
     torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
     if not 0 <= index < torch.cuda.device_count():
@@ -53,7 +53,10 @@ def checked_index(index: int) -> int:
 
 
 def index_of(device: torch.device | None) -> int:
-    """Return the index of a device, or the current index if it has none. Raises the same errors as `checked_index`."""
+    """Return the index of a device, or the current index if the device has no index.
+
+    Raise the same errors as `checked_index`.
+    """
     if device is None or device.index is None:
         return gpu().current.device()
     return device.index if 0 <= device.index < len(gpu().devices) else checked_index(device.index)
@@ -70,17 +73,17 @@ def invalid_resource_handle() -> torch.AcceleratorError:
 
 
 def not_permitted_in_capture() -> torch.AcceleratorError:
-    """Return CUDA's error for waiting for the device, or querying its progress, while a stream captures a graph."""
+    """Return CUDA's error for a call that waits for the device, or queries its progress, while a stream captures a graph."""
     return _cuda_error(900, "operation not permitted when stream is capturing")
 
 
 def broken_capture() -> torch.AcceleratorError:
-    """Return CUDA's error at the end of a capture in which such a call was made."""
+    """Return CUDA's error at the end of a graph capture in which the host waited for the device."""
     return _cuda_error(901, "operation failed due to a previous error during capture")
 
 
 def unjoined_capture() -> torch.AcceleratorError:
-    """Return CUDA's error at the end of a capture if a stream joined it and was never waited for."""
+    """Return CUDA's error at the end of a graph capture if a stream joined the capture and was never waited for."""
     return _cuda_error(904, "capturing stream has unjoined work")
 
 
@@ -97,7 +100,7 @@ def _cuda_error(code: int, reason: str) -> torch.AcceleratorError:
 
 
 def backend_arguments(args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> Arguments:
-    """Translate the device in the arguments of `Tensor.to` (first argument or keyword)."""
+    """Translate the device argument in the arguments of `Tensor.to`. It is the first argument or a keyword argument."""
     if args:
         first = args[0]
         kind = type(first)

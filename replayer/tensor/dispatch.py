@@ -1,7 +1,10 @@
-"""Runs one op on virtual tensors: look up its plan, allocate new results, and launch its kernels on the virtual GPU.
+"""Runs one op on virtual tensors. It looks up the op's plan, allocates new results, and launches the op's kernels on the
+virtual
+GPU.
 
-This is the hot path. It runs about 700 times per training step of a ResNet-50, and each microsecond here delays the replaying
-host by a microsecond. So it is one flat function over local names and creates the most common results itself.
+The dispatch function is the hot path of a replay. It runs about 700 times per training step of a ResNet-50, and each
+microsecond in it delays the replaying host by a microsecond. So dispatch is one flat function over local names and creates the
+most common results itself.
 
     dispatch, run = dispatcher(plans)
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
@@ -36,7 +39,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
     def dispatch(
         func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None, ignore_handler: bool = False
     ) -> TorchAny:
-        if func is detach:  # autograd detaches each saved output and each gradient
+        if func is detach:  # Autograd detaches each saved output and each gradient.
             source = args[0]
             meta = source.meta
             if STATE.inference_mode_used:
@@ -54,7 +57,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
         plan = route.finders[len(args)](args, kwargs)
         if plan is None:
             if len(types) > 1 and not all(issubclass(each, plans.tensor_class) for each in types):
-                return NotImplemented  # PyTorch then asks the subclass, e.g. a jagged tensor, to handle the op
+                return NotImplemented
             if kwargs and plans.leaves_device(kwargs):
                 return run_elsewhere(plans.tensor_class, route.func, args, kwargs)
             plan = plans.learn(route, args, kwargs, gpu)
@@ -70,7 +73,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
         device = plan.device
         try:
             caller = gpu.current.local.callers[device]
-        except (AttributeError, KeyError):  # this thread's first use
+        except (AttributeError, KeyError):
             caller = gpu.current.caller(device)
         if kind == new:
             try:

@@ -1,4 +1,5 @@
-"""Autograd's sequence numbers of the current op. Profilers use them to link each backward op to its forward op.
+"""Reads autograd's sequence numbers for the current op. Profilers use sequence numbers to link each backward op to its forward
+op.
 
 number = node_numbers(torch)
 number()    # (14, NONE): this op created node 14 of the graph; (14, 1): this op is part of node 14's backward
@@ -13,16 +14,19 @@ from types import ModuleType
 from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
 
-_FORWARD_THREAD = 1  # profilers count threads from 1
-_ACCUMULATES = (1 << 64) - 1  # the number of all nodes that accumulate a parameter's gradient
+_FORWARD_THREAD = 1
+_ACCUMULATES = (1 << 64) - 1  # All nodes that accumulate a parameter's gradient have this number.
 
 
 class _Latest(threading.local):
-    number = NONE  # this thread's latest node that was attributed to an op
+    number = NONE
 
 
 def node_numbers(torch: ModuleType) -> Callable[[], tuple[int, int]]:
-    """Return a function to call in a tensor's dispatch, which runs below autograd, when the op's node already exists."""
+    """Return a function that reads the sequence numbers during a tensor's dispatch.
+
+    Dispatch runs below autograd, when the graph node of the op already exists.
+    """
     current: TorchAny = torch._C._current_autograd_node
     next_number: TorchAny = torch._C._autograd._get_sequence_nr
     latest = _Latest()
@@ -33,7 +37,7 @@ def node_numbers(torch: ModuleType) -> Callable[[], tuple[int, int]]:
             sequence = int(node._sequence_nr())
             return (NONE if sequence == _ACCUMULATES else sequence), _FORWARD_THREAD
         made = int(next_number()) - 1
-        if made == latest.number:  # this op created no node, or an earlier op within the same node was credited with it
+        if made == latest.number:
             return NONE, NONE
         latest.number = made
         return made, NONE

@@ -1,4 +1,4 @@
-"""Plans: what an op does to virtual tensors. The plan cache stores them.
+"""Defines plans. A plan describes what one call of an op does to virtual tensors, and the plan cache stores plans.
 
 plan.outcome    # New(meta, 96): `relu`; View(meta, (0, -1)): `x.t()`; Same((0, -1)): `x.add_(1)`
 """
@@ -14,38 +14,37 @@ from replayer.op_signature import OpSignature
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.torch_types import TorchAny
 
-Where = tuple[int | str, int]  # an argument's position or name, and its index in a list argument, or -1
+# The first item is an argument's position or name. The second item is the index in a list argument, or -1.
+Where = tuple[int | str, int]
 
 
 class New(NamedTuple):
-    """A new tensor on an allocation of `size_bytes`."""
+    """The result is a new tensor on an allocation of `size_bytes`."""
 
     meta: TensorMeta
     size_bytes: int
 
 
 class View(NamedTuple):
-    """A tensor with metadata `meta` on the allocation of an argument."""
+    """The result is a tensor with metadata `meta` on the allocation of an argument."""
 
     meta: TensorMeta
     of: Where
 
 
 class Same(NamedTuple):
-    """An argument itself is the result."""
+    """The result is one of the arguments itself."""
 
     of: Where
 
 
 class Constant(NamedTuple):
-    """A result that is not a tensor."""
+    """The result is not a tensor."""
 
     value: TorchAny
 
 
 class Several(NamedTuple):
-    """A tuple or list of outcomes. C++ accepts a list for either."""
-
     parts: tuple[TorchAny, ...]
 
 
@@ -53,7 +52,10 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """An argument whose metadata the op changed. `rebound` is the argument whose allocation it took over, if any."""
+    """The op changed the metadata of an argument.
+
+    If the argument took over the allocation of another argument, `rebound` says which.
+    """
 
     of: Where
     meta: TensorMeta
@@ -62,7 +64,7 @@ class Reshaped(NamedTuple):
 
 
 class OutcomeKind(IntEnum):
-    """Outcomes that dispatch creates itself. `Plan.results` creates the others."""
+    """Kinds of outcomes. Dispatch creates NEW, SAME and VIEW itself, and `Plan.results` creates all others."""
 
     NEW = 0  # one new tensor
     SAME = 1  # a positional argument itself, with nothing reshaped
@@ -72,14 +74,14 @@ class OutcomeKind(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """What one call does.
+    """Describes what one call of an op does.
 
-    `writes` names the arguments written into: (position or name, whether it is a list). The host forgets what it knew about the
-    arguments at the positions `written`; None means that the call changes no content. `set_values`, if given, then sets what
-    the host knows after the call.
+    `writes` names the arguments that the call writes to, each as (position or name, whether the argument is a list). `written`
+    lists positions of arguments whose values change, so the host forgets what it knew about them. None for `written` means that
+    the call changes no content. `set_values`, if given, then sets the values that the host knows after the call.
 
-    All outcomes share one class with a `kind`: dispatch reads its attributes at every op, and the interpreter reads attributes
-    of one class faster than those of several.
+    All plans have one class, and `kind` distinguishes their outcomes. Dispatch reads a plan's attributes at every op, and the
+    interpreter reads attributes of one class faster than attributes of several classes.
     """
 
     signature: OpSignature
@@ -88,15 +90,13 @@ class Plan:
     writes: tuple[tuple[int | str, bool], ...]
     reshaped: tuple[Reshaped, ...]
     written: tuple[int, ...] | None = None
-    set_values: Callable[[TorchAny, TorchAny, TorchAny], None] | None = field(
-        init=False, default=None
-    )  # called with (results, args, kwargs)
+    set_values: Callable[[TorchAny, TorchAny, TorchAny], None] | None = field(init=False, default=None)
     kind: int = field(init=False, default=OutcomeKind.OTHER)
-    meta: TorchAny = field(init=False, default=None)  # for NEW and VIEW
-    size_bytes: int = field(init=False, default=0)  # for NEW
-    kept: bool = field(init=False, default=True)  # False: the result sizes hold for this call only
-    at: int = field(init=False, default=0)  # for SAME and VIEW: the argument's position
-    # for OTHER: called with (gpu, caller, args, kwargs)
+    meta: TorchAny = field(init=False, default=None)
+    size_bytes: int = field(init=False, default=0)
+    kept: bool = field(init=False, default=True)
+    at: int = field(init=False, default=0)
+    # # For the kind OTHER, this function is called with (gpu, caller, args, kwargs).
     results: Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -110,7 +110,6 @@ class Plan:
             self.meta = outcome.meta if isinstance(outcome, View) else None
 
     def make_by(self, results: Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny]) -> None:
-        """Create the call's results with `results`."""
         self.kind, self.results = int(OutcomeKind.OTHER), results
 
 

@@ -1,6 +1,8 @@
-"""The storage of a virtual tensor as Python sees it: identity, size and address. Its bytes are created when they are read.
+"""Implements the storage of a virtual tensor in Python, with identity, size and address. The bytes are created when a script
+reads
+them.
 
-Its type is a real `torch.UntypedStorage` (of no bytes), so `torch.save`, `torch.load` and `TypedStorage` accept it.
+A VirtualStorage is a real `torch.UntypedStorage` of zero bytes, so `torch.save`, `torch.load` and `TypedStorage` accept it.
 
     storage = x.untyped_storage()
     storage.nbytes(), storage.device     # 24, device(type='cuda', index=0)
@@ -22,7 +24,7 @@ from replayer.torch_types import TorchAny
 
 
 class VirtualStorage(torch.UntypedStorage):
-    """A storage over an allocation. All storages over one allocation are equal: same `_cdata`, same `data_ptr`."""
+    """A storage over an allocation. All storages over one allocation are equal and have the same `_cdata` and `data_ptr`."""
 
     allocation: Allocation
     _index: int
@@ -36,7 +38,6 @@ class VirtualStorage(torch.UntypedStorage):
 
     @classmethod
     def made_of(cls, host: torch.UntypedStorage, index: int) -> Self:
-        """Create a storage on device `index` with the bytes of a host storage."""
         made = cls.over(allocate(gpu(), index, host.nbytes()), index)
         made.receive(host)
         return made
@@ -77,13 +78,12 @@ class VirtualStorage(torch.UntypedStorage):
         return True
 
     def resize_(self, size_bytes: int) -> Self:
-        """Free the memory (0) or allocate another size, in place for all tensors on it."""
+        """Free the memory (size 0) or allocate another size. All tensors on this storage see the change."""
         if size_bytes != self.allocation.size_bytes:
             self.allocation.exchange(allocate(gpu(), self._index, size_bytes))
         return self
 
     def cpu(self) -> torch.UntypedStorage:
-        """Copy the bytes to the host. Unknown bytes are zeros."""
         size_bytes = self.allocation.size_bytes
         if size_bytes:
             gpu().launches.copy(_copy_signature(size_bytes, "d2h"), "d2h", size_bytes, self._index, True)
@@ -95,7 +95,6 @@ class VirtualStorage(torch.UntypedStorage):
         return torch.zeros(size_bytes, dtype=torch.uint8).untyped_storage()
 
     def receive(self, host: torch.UntypedStorage) -> None:
-        """Copy all bytes from a host storage of the same size."""
         size_bytes = self.allocation.size_bytes
         if size_bytes:
             gpu().launches.copy(_copy_signature(size_bytes, "h2d"), "h2d", size_bytes, self._index, True)
@@ -103,13 +102,11 @@ class VirtualStorage(torch.UntypedStorage):
             self.allocation.known = bytes_of(host.clone())  # type: ignore[no-untyped-call]
 
     def as_bytes(self) -> torch.Tensor:
-        """Return a tensor over the whole storage."""
         made = torch.empty(0, dtype=torch.uint8, device=self.device)
         made.set_(self)
         return made
 
     def copy_(self, source: TorchAny, non_blocking: bool | None = None) -> TorchAny:
-        """Copy the bytes of a storage of the same size from any device."""
         source_bytes = source.as_bytes() if isinstance(source, VirtualStorage) else bytes_of(source)
         self.as_bytes().copy_(source_bytes, non_blocking=bool(non_blocking))
         return self
@@ -119,7 +116,7 @@ class VirtualStorage(torch.UntypedStorage):
         return self
 
     def __getitem__(self, index: TorchAny) -> TorchAny:
-        """Return a byte, or a copy of a slice on the host. In CUDA a slice is a view."""
+        """Return a byte, or copy a slice to the host. In CUDA a slice is a view."""
         return self.as_bytes()[index].item() if isinstance(index, int) else self.cpu()[index]
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
@@ -129,7 +126,6 @@ class VirtualStorage(torch.UntypedStorage):
         return list(self.cpu())
 
     def to(self, *, device: TorchAny, non_blocking: bool = False) -> TorchAny:
-        """Return the storage itself, a copy on another device, or a copy on the host."""
         there = torch.device(device)
         if there.type != "cuda":
             return self.cpu()
@@ -137,18 +133,15 @@ class VirtualStorage(torch.UntypedStorage):
         return self if index == self._index else self.made_of(self.cpu(), index)
 
     def _write_file(self, file: TorchAny, *options: TorchAny) -> None:
-        """Write the storage for `torch.save` in the format before zip files."""
         host: TorchAny = self.cpu()
         host._write_file(file, *options)
 
     def _set_from_file(self, file: TorchAny, *options: TorchAny) -> None:
-        """Read the storage for `torch.load` in that format."""
         host: TorchAny = torch.empty(self.nbytes(), dtype=torch.uint8).untyped_storage()
         host._set_from_file(file, *options)
         self.receive(host)
 
     def clone(self) -> VirtualStorage:
-        """Copy to a new allocation of the same size on the device."""
         size_bytes = self.allocation.size_bytes
         made = allocate(gpu(), self._index, size_bytes)
         known = self.allocation.known
@@ -158,7 +151,7 @@ class VirtualStorage(torch.UntypedStorage):
         return VirtualStorage.over(made, self._index)
 
     def _deepcopy_once(self, memo: dict[TorchAny, TorchAny]) -> Allocation:
-        """Copy the allocation once per deepcopy, however many tensors share it."""
+        """Copy the allocation once per deepcopy, even if several tensors share the allocation."""
         done: dict[int, Allocation] = memo.setdefault("torch", {})
         key = self._cdata
         if key not in done:

@@ -1,12 +1,15 @@
-"""Virtual tensors of classes that scripts define: `as_subclass`, subclasses of Parameter, lazy parameters, tv_tensors.
+"""Creates virtual tensors of tensor classes that scripts define: `as_subclass`, subclasses of Parameter, lazy parameters,
+tv_tensors.
 
-For each such class a second class is created that derives from the class and from VirtualTensor. It keeps the class's name.
+For each such class a second class is created that derives from the script's class and from VirtualTensor. The second class has
+the same name as the script's class.
 
     virtual_class(Tagged, VirtualTensor)    # class Tagged(Tagged, VirtualTensor)
 
 Note [Ops on subclasses]
-    Dispatch handles only one class, by identity. So other classes have their own `__torch_dispatch__`, which passes plain
-    virtual tensors on. Results become the subclass again through its `__torch_function__`, as for every subclass.
+    Dispatch handles only the class VirtualTensor, by identity. So other classes have their own `__torch_dispatch__`, which
+    converts arguments to plain virtual tensors and calls dispatch. As for every subclass, `__torch_function__` converts the
+    results back to the subclass.
 """
 
 from __future__ import annotations
@@ -21,10 +24,13 @@ from replayer.torch_types import TorchAny
 
 @cache
 def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
-    """Return the class of virtual tensors that are also `cls`, or `tensor_class` for plain tensors and parameters."""
+    """Return the class of virtual tensors that are also instances of `cls`.
+
+    For plain tensors and parameters this is `tensor_class`.
+    """
     if cls in (torch.Tensor, torch.nn.Parameter):
         return tensor_class
-    if issubclass(cls, tensor_class):  # e.g. `as_subclass(type(image))` of an image on the device
+    if issubclass(cls, tensor_class):
         return cls
     function = next(vars(base)["__torch_function__"] for base in cls.__mro__ if "__torch_function__" in vars(base))
     namespace: dict[str, TorchAny] = {
@@ -36,7 +42,7 @@ def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
     }
     if cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
         namespace["__torch_dispatch__"] = staticmethod(_on_plain(tensor_class))
-    if hasattr(cls, "cls_to_become"):  # parameters whose shape is not known yet
+    if hasattr(cls, "cls_to_become"):
         namespace["cls_to_become"] = virtual_class(cls.cls_to_become, tensor_class)
     kind, theirs = type(tensor_class), type(cls)
     metaclass: TorchAny = kind if issubclass(kind, theirs) else type(theirs.__name__, (kind, theirs), {})
@@ -44,14 +50,12 @@ def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
 
 
 def plain_class(tensor: TorchAny) -> type:
-    """Return the class that a virtual tensor has on the host."""
+    """Return the class that a virtual tensor gets when it is copied to the host."""
     plain: type = type(tensor).plain_class
     return torch.nn.Parameter if plain is torch.Tensor and getattr(tensor, "_is_param", False) else plain
 
 
 def _as_plain(cls: TorchAny) -> TorchAny:
-    """Return the `__torch_function__` of `cls`, called only with classes that the script knows."""
-
     def on_known_classes(_: type, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
         known = tuple(getattr(each, "plain_class", each) for each in types)
         return cls.__torch_function__(func, known, args, kwargs or {})
@@ -60,8 +64,6 @@ def _as_plain(cls: TorchAny) -> TorchAny:
 
 
 def _on_plain(tensor_class: TorchAny) -> TorchAny:
-    """Return a `__torch_dispatch__` that runs ops on plain virtual tensors. See Note [Ops on subclasses]."""
-
     def dispatch(func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
         given: list[tuple[TorchAny, TorchAny]] = []
 

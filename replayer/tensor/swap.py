@@ -3,11 +3,11 @@
     swap(parameter, moved)      # the object that optimizers hold is now on another device
 
 Note [Weak references of C++]
-    PyTorch's swap raises an error for tensors that C++ refers to weakly. A torch.profiler profile with record_shapes keeps such
-    references to every tensor that an op has seen, and autocast keeps them to the weights that it has cast. Both identify a
-    tensor by the address of its C++ object and keep that address from being reused, so for them the swapped tensor is gone.
-    The swap is therefore safe, and the weak reference count that it checks is lowered while it runs. The offset of this count
-    is measured on a tensor of our own.
+    PyTorch's swap raises an error for tensors that C++ refers to weakly. A torch.profiler profile with record_shapes keeps weak
+    references to every tensor that an op has used. Autocast keeps weak references to the weights that it has cast. Both use a
+    weak reference only to identify a tensor by the address of its C++ object, and to keep that address from being reused.
+    Swapping such a tensor is therefore safe. This module lowers the weak reference count while PyTorch's swap runs. The offset
+    of the count in a C++ object is measured on a new tensor.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from replayer.errors import NotEmulated
 from replayer.torch_types import TorchAny
 
 _swap_in_cpp: TorchAny = torch._C._swap_tensor_impl
-_WORD_OFFSETS_BYTES = range(8, 24, 4)  # the range after a C++ object's vtable pointer in which its reference counts are
+_WORD_OFFSETS_BYTES = range(8, 24, 4)  # A C++ object's reference counts are in this range after the vtable pointer.
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Swap the C++ tensors. Raises NotEmulated if C++ has weak references to `tensor` and this release hides their count."""
+    """Swap the C++ tensors. Raise NotEmulated if C++ has weak references to `tensor` and this release hides their count."""
     try:
         _swap_in_cpp(tensor, other)
     except RuntimeError as error:
@@ -41,7 +41,7 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 @contextmanager
 def _without_weak_references(tensor: TorchAny, offset_bytes: int, count_of_none: int) -> Iterator[None]:
-    count = _word(tensor, offset_bytes)  # bound to the current C++ tensor, also after the swap
+    count = _word(tensor, offset_bytes)
     weak_references = count.value - count_of_none
     count.value = count_of_none
     try:
@@ -52,7 +52,6 @@ def _without_weak_references(tensor: TorchAny, offset_bytes: int, count_of_none:
 
 @cache
 def _weak_count_place() -> tuple[int, int] | None:
-    """Return the byte offset of a tensor's weak reference count and its value without weak references, or None."""
     probe, make_reference = torch.empty(0), getattr(torch._C, "_WeakTensorRef", None)
     if make_reference is None:
         return None

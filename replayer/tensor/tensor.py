@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
-"""A CUDA tensor without payload: real shape, strides, dtype, device, autograd graph and memory, but no numbers.
+"""Defines a CUDA tensor without values. It has a real shape, strides, dtype, device, autograd graph and memory, but no numbers.
 
-In C++ it is on the device "lazy:i"; Python, and so the script, sees "cuda:i". This file contains the methods that scripts
-call. Ops are run by `dispatch.py`, copies and reads by `ops/copies.py`.
+In C++ a virtual tensor is on the device "lazy:i", but Python code sees "cuda:i". This file contains the methods that scripts
+call. `dispatch.py` runs ops, and `ops/copies.py` runs copies and reads.
 
     x = torch.zeros(2, 3, device="cuda")
     type(x), x.device, x.is_cuda    # VirtualTensor, device(type='cuda', index=0), True
@@ -10,9 +10,9 @@ call. Ops are run by `dispatch.py`, copies and reads by `ops/copies.py`.
 Note [Lazy]
     Autograd ends the process if a tensor's device type has no device guard. A build without CUDA has guards for CPU, meta and
     lazy tensors (torch/csrc/lazy, which does nothing without a backend), and accepts a Python guard for PrivateUse1. Autograd
-    would call that Python guard for its type 1 764 times per step of a ResNet-50, also while it unwinds from an error. That
-    takes a tenth of the step, and it supports only one device. For lazy tensors autograd stays in C++, supports any number of
-    devices, and waits for no streams.
+    would ask a Python guard for its device type 1 764 times per step of a ResNet-50, also while it unwinds from an error. The
+    calls would take a tenth of the step, and a Python guard supports only one device. For lazy tensors autograd stays in C++,
+    supports any number of devices, and waits for no streams.
 
 Note [No slots]
     `meta` and `allocation` are in the instance's dictionary, because `torch.utils.swap_tensors` swaps dictionaries and rejects
@@ -59,13 +59,13 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class VirtualTensor(torch.Tensor, metaclass=_Equal):
-    """A tensor on the virtual GPU. Factories, copies and ops create it with `allocation.make`."""
+    """A tensor on the virtual GPU. Factories, copies and ops create virtual tensors with `allocation.make`."""
 
-    plain_class: ClassVar[type[TorchAny]] = torch.Tensor  # the class of these tensors as the script knows it
+    plain_class: ClassVar[type[TorchAny]] = torch.Tensor
 
     meta: TensorMeta
     allocation: Allocation
-    plan_cache: ClassVar[PlanCache]  # of this process; set by backend.register, like __torch_dispatch__
+    plan_cache: ClassVar[PlanCache]
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -95,21 +95,18 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             move_to(self, other)
 
     def on_same_memory(self) -> VirtualTensor:
-        """Return a plain virtual tensor with the same metadata and memory, outside autograd."""
         made: VirtualTensor = make_view(self.meta, self)
         return made
 
     def adopt(self, other: VirtualTensor) -> None:
-        """Take over the metadata and memory of `other`."""
         adopt(self, other)
 
     def as_subclass(self, cls: type) -> TorchAny:
-        """Return a view whose class is also `cls`. Autograd sees `aten::alias`."""
+        """Return a view of this tensor whose class is also `cls`. Autograd sees the op `aten::alias`."""
         with replaced(STATE.view, cls=virtual_class(cls, VirtualTensor)):
             return torch.ops.aten.alias.default(self)
 
     def type(self, dtype: TorchAny = None, non_blocking: bool = False, **kwargs: TorchAny) -> TorchAny:
-        """Return the legacy type name, or convert to a type."""
         if dtype is None:
             if self.layout not in (torch.strided, torch.sparse_coo):
                 raise RuntimeError("Unimplemented backend SparseCsrCUDA")  # c10/core/Backend.h has no name for it
@@ -143,7 +140,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return False
 
     def share_memory_(self) -> Self:
-        return self  # device memory is always shareable
+        return self
 
     def is_shared(self) -> bool:
         return True
@@ -258,7 +255,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return made
 
     def __reduce_ex__(self, protocol: TorchAny) -> TorchAny:
-        """Pickle as a plain CUDA tensor, so that checkpoints load without the replayer."""
+        """Pickle the tensor as a plain CUDA tensor, so that checkpoints load without the replayer."""
         is_param = getattr(self, "_is_param", False)
         needs_grad = self.requires_grad and not is_param
         storage = self._typed_storage()
@@ -273,21 +270,21 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
 
 def alias(source: TorchAny) -> TorchAny:
-    """`aten::alias`: how C++ and `as_subclass` create a tensor of another class."""
     return make_view(source.meta, source, STATE.view.cls)
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Run `tensor.data = data` where one is on the host and the other on the virtual GPU.
+    """Run `tensor.data = data` if one tensor is on the host and the other is on the virtual GPU.
 
-    C++ cannot change a tensor's kind, but it can swap the C++ tensors behind two Python objects. So `tensor` stays the object
-    that optimizers and weak references hold. Its gradient moves too. Graphs that hold the tensor keep what they have saved.
+    C++ cannot change a tensor's kind, but it can swap the C++ tensors behind two Python objects. So optimizers and weak
+    references still refer to the same Python object `tensor`. The gradient of `tensor` moves too. Autograd graphs that use the
+    tensor keep what they have saved.
 
     Raises PyTorch's error for tensors that are not leaves.
     """
     if tensor.grad_fn is not None:
-        _data.__set__(tensor, data)  # raises
-    if tensor.grad is not None and tensor.grad.shape != data.shape:  # an FSDP shard's: .grad accepts only the same shape
+        _data.__set__(tensor, data)
+    if tensor.grad is not None and tensor.grad.shape != data.shape:
         move_to(tensor, data.new_empty(()).expand(tensor.grad.shape))
         tensor.data = data
         return
@@ -313,9 +310,9 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     tensor.grad, tensor._backward_hooks, tensor._post_accumulate_grad_hooks = grad, *hooks
 
 
-VirtualTensor.__module__, VirtualTensor.__name__, VirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"  # shown to scripts
+VirtualTensor.__module__, VirtualTensor.__name__, VirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"
 
-# The legacy names of tensor types ("FloatTensor"). They equal the host's, except for the module.
+# # These are the legacy names of tensor types ("FloatTensor"). Host types have the same names in another module.
 _DTYPES = "float32 float64 float16 bfloat16 uint8 int8 int16 int32 int64 bool complex64 complex128".split()
 _OF_HOST = [torch.empty(0, dtype=getattr(torch, name), device="cpu") for name in _DTYPES]
 TYPES = {of_host.type().removeprefix("torch."): of_host.dtype for of_host in _OF_HOST}

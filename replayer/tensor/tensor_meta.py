@@ -1,7 +1,7 @@
-"""A virtual tensor's metadata: shape, stride, storage offset, dtype and device, interned.
+"""Defines and interns the metadata of virtual tensors: shape, stride, storage offset, dtype and device.
 
-Tensors with equal metadata share one `TensorMeta` object. So calls are compared by identity, and hashing a plan cache key takes
-nanoseconds.
+Tensors with equal metadata share one `TensorMeta` object. So metadata is compared by identity, and hashing a plan cache key
+takes nanoseconds.
 
     metas = TensorMetaTable(VirtualTensor)
     meta = metas.of((2, 3), (3, 1), 0, torch.float32, 0)
@@ -15,9 +15,9 @@ import torch
 
 from traces.model.layouts import Shape
 
-BACKEND = "lazy"  # C++'s type of the device, see tensor.py; scripts only see "cuda"
-OURS = ("cuda", BACKEND)  # device types that name a virtual device
-LIMIT = 200_000  # interned entries; when it is reached (shapes that never repeat), the table is cleared
+BACKEND = "lazy"  # C++ sees this device type, and scripts see "cuda" (tensor.py).
+OURS = ("cuda", BACKEND)  # Both device types name a virtual device.
+LIMIT = 200_000  # The table is cleared when it has this number of entries, which happens with shapes that never repeat.
 
 
 def contiguous_stride(shape: Shape) -> Shape:
@@ -31,9 +31,10 @@ def contiguous_stride(shape: Shape) -> Shape:
 
 
 class TensorMeta:
-    """`stride` and `offset` count elements. `extent_bytes` spans from the tensor's first element to the end of its last.
+    """The metadata of a virtual tensor. `stride` and `offset` count elements.
 
-    `size_bytes` counts only its elements. `dense`: the elements fill their extent without gap or overlap, in any order.
+    `extent_bytes` is the distance from the tensor's first element to the end of its last. `size_bytes` counts only the
+    elements. `dense` means that the elements fill the extent without gap or overlap, in any order.
     """
 
     __slots__ = (
@@ -46,10 +47,10 @@ class TensorMeta:
         self.offset = offset
         self.dtype = dtype
         self.index = index
-        self.device = torch.device("cuda", index)  # what scripts see
-        self.backend_device = torch.device(BACKEND, index)  # what C++ sees
-        # The arguments of `_make_wrapper_subclass`, built once and passed a thousand times per step. Passing None is a
-        # third faster than passing the equivalent stride and offset.
+        self.device = torch.device("cuda", index)  # Scripts see this device.
+        self.backend_device = torch.device(BACKEND, index)  # C++ sees this device.
+        # # These arguments of `_make_wrapper_subclass` are built once, because they are passed a thousand times per step.
+        # Passing None is a third faster than passing the equivalent stride and offset.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         self.dtype_name = str(dtype).removeprefix("torch.")
@@ -70,7 +71,7 @@ class TensorMeta:
 
 
 class TensorMetaTable:
-    """The interning table. Losing an entry is harmless: equal metadata then counts as different once."""
+    """The table of interned metadata. If an entry is lost, equal metadata counts as different once, which is harmless."""
 
     def __init__(self, tensor_class: type) -> None:
         self.tensor_class = tensor_class

@@ -1,1 +1,1 @@
-"""Composite ops that CUDA decomposes differently from a CPU. The choice is made here, above the dispatcher."""
+"""Composite ops that CUDA decomposes differently from a CPU. This package chooses CUDA's decomposition above the dispatcher."""

@@ -1,8 +1,9 @@
 # mypy: allow-untyped-calls
-"""Decides, as CUDA does above the dispatcher, which kernels a composite op uses.
+"""Chooses the kernels of composite ops as CUDA does, above the dispatcher.
 
-C++ makes these choices only for tensors that it sees on CUDA, which virtual tensors are not. So they are made here and
-registered for AutogradLazy: attention, RMS norm, softmax, CTC, observed quantization. cuDNN's RNNs are in rnn.py.
+C++ makes these choices only for tensors whose C++ device is CUDA, and virtual tensors have another C++ device. This module
+makes the choices for attention, RMS norm, softmax, CTC and observed quantization, and registers them for AutogradLazy. The
+module rnn.py does the same for cuDNN's recurrent layers.
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 """
@@ -17,7 +18,7 @@ from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
 
-_MASK_STEP = 8  # elements
+_MASK_STEP = 8  # Mask rows must be aligned to this number of elements.
 
 
 FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
@@ -26,7 +27,8 @@ FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
 def attention_kernel(
     query: TorchAny, key: TorchAny, value: TorchAny, mask: TorchAny, capability: tuple[int, int], grouped: bool = False
 ) -> str:
-    """Return the attention kernel that CUDA uses (rules of ATen/native/transformers/cuda/sdp_utils.cpp, in its order).
+    """Return the attention kernel that CUDA uses. The rules follow ATen/native/transformers/cuda/sdp_utils.cpp in the same
+    order.
 
     `grouped`: several query heads may share one head of key and value.
     """
@@ -76,7 +78,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> TorchAny:
-    """Run `F.scaled_dot_product_attention` as CUDA decomposes it."""
+    """Run `F.scaled_dot_product_attention` with the kernel that CUDA would use."""
     capability = torch.cuda.get_device_capability(query.get_device())
     chosen = attention_kernel(query, key, value, attn_mask, capability, enable_gqa)
     if chosen == FLASH:
@@ -92,7 +94,7 @@ def scaled_dot_product_attention(
             if attn_mask.dtype is torch.bool:
                 attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
             if attn_mask.stride(-1) != 1 or any(stride % _MASK_STEP for stride in attn_mask.stride()[:-1]):
-                columns = attn_mask.size(-1)  # rows must start at multiples, so pad them and cut the padding off again
+                columns = attn_mask.size(-1)
                 attn_mask = torch.nn.functional.pad(attn_mask, (0, _MASK_STEP - columns % _MASK_STEP))[..., :columns]
             attn_mask = attn_mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
         saved = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
@@ -110,7 +112,6 @@ def softmax(input: TorchAny, dim: int, dtype: torch.dtype | None = None) -> Torc
 
 
 def log_softmax(input: TorchAny, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
-    """Run `torch.log_softmax` in the same way."""
     return aten._log_softmax(*_to_softmax(input, dim, dtype))
 
 
@@ -128,7 +129,7 @@ def ctc_loss(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> TorchAny:
-    """Run `torch.ctc_loss` with lengths on the host, as on CUDA. For tensor subclasses C++ would not move them."""
+    """Run `torch.ctc_loss` with lengths on the host, as CUDA does. C++ would not move the lengths of tensor subclasses."""
     return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
 
 
@@ -142,8 +143,9 @@ def observed_fake_quantization(
     zero: TorchAny,
     *how: TorchAny,
 ) -> TorchAny:
-    """Run `torch.fused_moving_avg_obs_fake_quant`, whose kernels resize the per-channel buffers at the first call
-    (native/quantized/cuda/FusedObsFakeQuant.cu).
+    """Run `torch.fused_moving_avg_obs_fake_quant`.
+
+    Its CUDA kernels resize the per-channel buffers at the first call (native/quantized/cuda/FusedObsFakeQuant.cu).
     """
     *_, axis, per_channel, _symmetric = how
     if per_channel and not low.numel():
@@ -159,7 +161,6 @@ def _never_called(*args: TorchAny) -> TorchAny:
 
 
 def register(plans: PlanCache) -> None:
-    """Register the choices. In inference mode the ops' routes call them."""
     library = torch.library.Library("aten", "IMPL")
     for op, choice in (
         (aten.ctc_loss.Tensor, ctc_loss),
@@ -170,8 +171,8 @@ def register(plans: PlanCache) -> None:
     ):
         library.impl(op, choice, "AutogradLazy")
         plans.composites[op] = choice
-    # Composite except on CUDA, which has a kernel (native/cuda/layer_norm_kernel.cu). Registering a kernel makes autograd use
-    # the op's own formula instead of those of its parts.
+    # # RMS norm is a composite op except on CUDA, where it has a kernel (native/cuda/layer_norm_kernel.cu). With a registered
+    # kernel, autograd uses the formula of RMS norm itself instead of the formulas of the ops that it decomposes into.
     library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
     plans.with_kernel.add(aten._fused_rms_norm.default)
     state.STATE.kept.append(library)

@@ -1,10 +1,11 @@
 # mypy: allow-untyped-calls
-"""Losses that reach the device only as other ops: calling one begins the loss phase, as in a recording.
+"""Starts the loss phase when a script calls a loss that PyTorch decomposes into other ops, as in a recording.
 
     F.l1_loss(output, target)       # aten::l1_loss, made of aten::sub, aten::abs and aten::mean
 
-PyTorch decomposes a composite op before it reaches the device, but a recording has the op's name (traces/script/phase_rule.py,
-LOSS_OPS). So each such op is registered for AutogradLazy, reports its call, and is then decomposed as before.
+PyTorch decomposes a composite op before it reaches the device, but a recording contains the name of the composite op (LOSS_OPS
+in traces/script/phase_rule.py). This module therefore registers each composite loss for AutogradLazy. The registered function
+reports the call and then decomposes the loss as before.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ from traces.script.phase_rule import LOSS_OPS
 
 aten = torch.ops.aten
 
-# The first op that these consist of is itself a loss.
+# # These losses need no registration, because the first op that each of them decomposes into is itself a loss.
 _TOLD_BY_THEIR_OPS = frozenset(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "log_softmax", "ctc_loss"))
 _COMPOSITE = "CompositeImplicitAutograd"
 
 
 def register(plans: PlanCache) -> None:
-    """Register the losses. In inference mode the ops' routes call them."""
     library = torch.library.Library("aten", "IMPL")
     for name in sorted(LOSS_OPS - _TOLD_BY_THEIR_OPS):
         op = getattr(getattr(aten, name, None), "default", None)

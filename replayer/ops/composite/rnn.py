@@ -1,14 +1,14 @@
 # mypy: allow-untyped-calls
-"""Recurrent layers as CUDA runs them: one cuDNN call for all layers, directions and time steps.
+"""Runs recurrent layers as CUDA does: one cuDNN call computes all layers, directions and time steps.
 
-C++ chooses cuDNN only for tensors that it sees on CUDA, so the choice is made here. `torch.lstm`, `gru`, `rnn_tanh` and
-`rnn_relu` become `aten::_cudnn_rnn`, with the one buffer of all weights that `flatten_parameters` creates. Layers that cuDNN
-does not accept run cell by cell (rnn_cells.py).
+C++ chooses cuDNN only for tensors whose C++ device is CUDA, so this module makes the choice for virtual tensors. `torch.lstm`,
+`gru`, `rnn_tanh` and `rnn_relu` become `aten::_cudnn_rnn`. Its weights are in the one buffer that `flatten_parameters` creates.
+Layers that cuDNN does not accept run cell by cell (rnn_cells.py).
 
     nn.LSTM(6, 4).cuda()(x)     # aten::_cudnn_rnn; its backward is aten::_cudnn_rnn_backward
     pack_padded_sequence(x, lengths=torch.tensor([5, 3]), batch_first=True)    # data of 8 rows, on the device
 
-Rules: ATen/native/cudnn/RNN.cpp and, for autocast, ATen/cudnn/AutocastRNN.cpp.
+The rules follow ATen/native/cudnn/RNN.cpp. The rules for autocast follow ATen/cudnn/AutocastRNN.cpp.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
 
-MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
+MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # values of cudnnRNNMode_t
 _WITHOUT_FUSED_CELL = (MODES["rnn_relu"], MODES["rnn_tanh"])
 
-# C++'s version without cuDNN and fused cells. (`op.decompose` would use PyTorch's tracing rules instead.)
+# # This dispatch key selects C++'s composite version without cuDNN and fused cells. `op.decompose` would use PyTorch's tracing
+# rules instead.
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 _NOT_ONE_BUFFER = (
@@ -44,7 +45,6 @@ _NOT_ONE_BUFFER = (
 
 
 def _cudnn_accepts(data: TorchAny) -> bool:
-    """Return whether cuDNN accepts this input. It accepts bfloat16 since Ampere."""
     if not torch._C._get_cudnn_enabled() or not data.numel():
         return False
     if data.dtype is torch.bfloat16:
@@ -53,7 +53,7 @@ def _cudnn_accepts(data: TorchAny) -> bool:
 
 
 def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
-    """Return the 1-D buffer that all weights are consecutive views of, or None."""
+    """Return the one-dimensional buffer if all weights are consecutive views of one buffer, otherwise None."""
     first = weights[0].meta
     at = first.offset
     for weight in weights:
@@ -68,7 +68,6 @@ def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
 def _run(
     mode: int, data: TorchAny, sizes: list[int], hidden: list[TorchAny], weights: list[TorchAny], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
-    """Run C++'s `_cudnn_impl` and return output, hy, cy."""
     hx, cx = hidden[0], hidden[1] if len(hidden) > 1 else None
     size, projected = hx.size(2), 0
     if cx is not None and cx.size(2) != size:
@@ -83,14 +82,17 @@ def _run(
 
 
 def _implementation(mode: int, data: TorchAny) -> Callable[..., tuple[TorchAny, ...]] | None:
-    """Return the function that runs such layers on this input under CUDA, or None for C++'s composite op."""
+    """Return the function that runs recurrent layers on this input under CUDA, or None if C++'s composite op runs them."""
     if _cudnn_accepts(data):
         return partial(_run, mode)
     return None if mode in _WITHOUT_FUSED_CELL else rnn_cells.layers
 
 
 def _layer(op: TorchAny, mode: int, packed: bool, data: TorchAny, *args: TorchAny) -> TorchAny:
-    """Run a padded batch, or a packed sequence with batch sizes on the host. `hx` is a list for LSTM, else a tensor."""
+    """Run recurrent layers on a padded batch, or on a packed sequence whose batch sizes are on the host.
+
+    `hx` is a list for an LSTM and a tensor for all other layers.
+    """
     run = _implementation(mode, data)
     if run is None:
         return op._op_dk(_COMPOSITE, data, *args)
@@ -102,14 +104,12 @@ def _layer(op: TorchAny, mode: int, packed: bool, data: TorchAny, *args: TorchAn
 
 
 def _buffer_for(weights: Sequence[TorchAny], dtype: torch.dtype) -> TorchAny:
-    """Allocate a tensor that holds all weights one after the other."""
     index = weights[0].meta.index
     meta = VirtualTensor.plan_cache.metas.contiguous((sum(weight.meta.numel for weight in weights),), dtype, index)
     return make(meta, allocate(gpu(), index, meta.extent_bytes))
 
 
 def _views(buffer: TorchAny, weights: Sequence[TorchAny]) -> Iterator[TorchAny]:
-    """Yield a view of the buffer for each weight, one after the other."""
     metas, offset, dtype = VirtualTensor.plan_cache.metas, 0, buffer.meta.dtype
     for weight in weights:
         packed = metas.contiguous(weight.meta.shape, dtype, weight.meta.index)
@@ -120,7 +120,10 @@ def _views(buffer: TorchAny, weights: Sequence[TorchAny]) -> Iterator[TorchAny]:
 def _under_autocast(
     data: TorchAny, weights: TorchAny, per_layer: int, buffer: TorchAny, hx: TorchAny, cx: TorchAny, *rest: TorchAny
 ) -> TorchAny:
-    """Run in half precision, whatever autocast's dtype. The weights are cast into one new buffer, visible to autograd."""
+    """Run recurrent layers in half precision, whatever autocast's dtype is.
+
+    Autograd sees how the weights are cast into one new buffer.
+    """
     half = torch.float16
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):  # type: ignore[attr-defined]
         if weights[0].dtype is torch.float32:
@@ -131,13 +134,14 @@ def _under_autocast(
 
 
 def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-    """Return handlers of ops without a meta kernel. `run` runs an op from its plan.
+    """Return handlers for ops without a meta kernel. `run` runs an op from its plan.
 
-    They pack sequences, whose shape depends on lengths on the host, and flatten weights into cuDNN's buffer.
+    One handler packs sequences, because the packed shape depends on lengths on the host. Another one flattens weights into
+    cuDNN's buffer.
     """
 
     def backward(*args: TorchAny) -> TorchAny:
-        """Return gradients in which those of all weights are views of one buffer, like the weights."""
+        """Run cuDNN's backward and return the gradients. The weight gradients are views of one buffer, like the weights."""
         data, hx, cx, flat = run(aten._cudnn_rnn_backward.default, *args)
         return data, hx, cx, list(_views(flat[0], args[1])) if flat else []
 
@@ -149,9 +153,10 @@ def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., Torch
 
 
 def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[TorchAny, torch.Tensor]:
-    """Return (rows, features) on the device and the batch sizes on the host. As for CUDA, `lengths` must be on the host.
+    """Return the packed data (rows, features) on the device and the batch sizes on the host. As for CUDA, `lengths` must be on
+    the host.
 
-    The CPU kernel, run on zeros with one feature, gives the number of rows.
+    The CPU kernel runs on zeros with one feature to find the number of rows.
     """
     meta = padded.meta
     rows, batch_sizes = aten._pack_padded_sequence(torch.zeros(meta.shape[:2]).unsqueeze(-1), lengths, batch_first)
@@ -163,7 +168,7 @@ def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[T
 
 
 def _flatten(weights: list[TorchAny], *_rnn: TorchAny) -> TorchAny:
-    """Create one buffer for all weights, which become views of it. Their old memory is freed."""
+    """Create one buffer for all weights and make the weights views of the buffer. The old memory of the weights is freed."""
     buffer = _buffer_for(weights, weights[0].meta.dtype)
     for weight, view in zip(weights, _views(buffer, weights), strict=True):
         shape, name = view.meta.shape, view.meta.dtype_name
@@ -173,7 +178,6 @@ def _flatten(weights: list[TorchAny], *_rnn: TorchAny) -> TorchAny:
 
 
 def register(plans: PlanCache) -> None:
-    """Register the layers, and cuDNN's layers under autocast."""
     library = torch.library.Library("aten", "IMPL")
     layers = {aten.lstm_cell.default: rnn_cells.lstm_cell, aten.gru_cell.default: rnn_cells.gru_cell}
     for name, mode in MODES.items():

@@ -1,11 +1,11 @@
 # mypy: allow-untyped-calls
-"""LSTM and GRU without cuDNN: one fused cell per layer, direction and time step, as CUDA runs them.
+"""Runs LSTM and GRU without cuDNN, with one fused cell per layer, direction and time step, as CUDA does.
 
-C++ uses the fused cells only for tensors that it sees on a GPU, so the loops around them are here too.
+C++ uses fused cells only for tensors on a GPU, so this module also contains the loops around the cells.
 
     nn.LSTMCell(6, 4).cuda()(x)     # aten::_thnn_fused_lstm_cell
 
-A hidden state is a tuple: (h, c) for an LSTM, (h,) for a GRU. Rules: ATen/native/RNN.cpp.
+A hidden state is a tuple: (h, c) for an LSTM, (h,) for a GRU. The rules follow ATen/native/RNN.cpp.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ def lstm_cell(
     b_hh: TorchAny = None,
     w_hr: TorchAny = None,
 ) -> Hidden:
-    """Run `torch.lstm_cell`. With `w_hr` the output is projected."""
     h, c = hidden
     h, c, _ = aten._thnn_fused_lstm_cell(data @ w_ih.t(), h @ w_hh.t(), c, b_ih, b_hh)
     return (h if w_hr is None else h @ w_hr.t()), c
@@ -41,12 +40,11 @@ def lstm_cell(
 def gru_cell(
     data: TorchAny, h: TorchAny, w_ih: TorchAny, w_hh: TorchAny, b_ih: TorchAny = None, b_hh: TorchAny = None
 ) -> TorchAny:
-    """Run `torch.gru_cell`."""
     return aten._thnn_fused_gru_cell(data @ w_ih.t(), h @ w_hh.t(), h, b_ih, b_hh)[0]
 
 
 class LayerOptions(NamedTuple):
-    """How layers are stacked, in the order of the arguments of `torch.lstm` and similar."""
+    """The arguments of `torch.lstm` and similar functions that describe how layers are stacked, in the same order."""
 
     biases: bool
     layers: int
@@ -58,10 +56,11 @@ class LayerOptions(NamedTuple):
 def layers(
     data: TorchAny, sizes: list[int], hidden: Sequence[TorchAny], weights: list[TorchAny], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
-    """Run all layers of an LSTM (two hidden states) or a GRU (one). Returns the output, then the last hidden states.
+    """Run all layers of an LSTM (two hidden states) or a GRU (one hidden state). Return the output, then the last hidden
+    states.
 
-    `data` is (steps, batch, features), or the batches of all steps concatenated if `sizes` gives the size of each. A hidden
-    state is (layers * directions, batch, features).
+    `data` has the shape (steps, batch, features). If `sizes` gives the batch size of each step, `data` is the concatenation of
+    the batches of all steps. A hidden state has the shape (layers * directions, batch, features).
     """
     directions = 1 + how.bidirectional
     step = len(weights) // (how.layers * directions)
@@ -105,7 +104,6 @@ def _padded(cell: Cell, data: TorchAny, hidden: Hidden, backwards: bool) -> tupl
 
 
 def _packed(cell: Cell, data: TorchAny, sizes: list[int], hidden: Hidden) -> tuple[TorchAny, Hidden]:
-    """Run a packed sequence forwards: sequences end, the shortest first."""
     outputs, ended = [], []
     at, last = 0, sizes[0]
     for size in sizes:
@@ -120,7 +118,6 @@ def _packed(cell: Cell, data: TorchAny, sizes: list[int], hidden: Hidden) -> tup
 
 
 def _packed_backwards(cell: Cell, data: TorchAny, sizes: list[int], hidden: Hidden) -> tuple[TorchAny, Hidden]:
-    """Run a packed sequence backwards: sequences begin, the longest first."""
     outputs = []
     at, last = sum(sizes), sizes[-1]
     now = _slice(hidden, 0, last)

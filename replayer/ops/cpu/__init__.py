@@ -1,1 +1,1 @@
-"""`--values compute`: ops run on payloads that are kept on the CPU."""
+"""CPU kernels and handlers for `--values compute`, which computes ops on tensor values in host memory."""

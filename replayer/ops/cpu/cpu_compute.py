@@ -1,21 +1,22 @@
 # mypy: allow-untyped-calls
-"""`--values compute`: tensors have values in host memory, and the CPU computes the ops.
+"""Under `--values compute`, tensors have values in host memory, and the CPU computes the ops.
 
-Devices, streams, memory and time still come from the virtual GPU. Before it runs an op, the CPU runs the same op on the
-payloads. So losses and data-dependent sizes are correct, and a replay takes as long as the CPU needs.
+Devices, streams, memory and time still come from the virtual GPU. Before the virtual GPU runs an op, the CPU runs the same op
+on the values (payloads). So losses and data-dependent sizes are correct, and a replay takes as long as the CPU needs.
 
     x = torch.rand(4, device="cuda")
     x[x > 0.5].sum().item()     # as on the CPU with the same seed
 
 Note [Computed twice]
-    A CUDA graph capture does not run its ops, but their results need shapes and payloads. So ops are computed while they are
-    captured. At the end of the capture, memory that existed before and the random states are restored. Each replay computes the
-    same ops again on the same payloads, into the payloads of the captured results.
+    A CUDA graph capture does not run the captured ops, but the results of these ops need shapes and payloads. The CPU therefore
+    computes ops while they are captured. At the end of the capture, memory that existed before and the random states are
+    restored. Each replay computes the same ops again on the same payloads, into the payloads of the captured results.
 
 Note [Payloads]
-    An allocation's payload is a host storage as large as the allocation. It is stored in `Allocation.known`, which otherwise
-    holds what the host happens to know. A tensor's values are a view of that storage by its metadata, so views share them. What
-    the CPU did to storages (views, in place, resized, set) is what the op did to the tensors.
+    An allocation's payload is a host storage as large as the allocation. The payload is stored in `Allocation.known`. Without
+    `--values compute`, that attribute holds the values that the host happens to know. A tensor's values are a view of the
+    payload with the tensor's shape and strides, so views of a tensor share values. If the CPU kernel resizes or replaces a
+    storage, or returns a view of a storage, the virtual tensors change in the same way.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from traces.model.layouts import memory_layout
 
 aten = torch.ops.aten
 
-# Ops that accept host tensors beside device tensors.
+# # These ops accept host tensors together with device tensors.
 _TAKE_HOST = frozenset(
     {
         aten.index.Tensor,
@@ -54,13 +55,11 @@ _TAKE_HOST = frozenset(
         aten._ctc_loss.Tensor,
     }
 )
-_BETWEEN_PROCESSES = frozenset({"c10d", "_c10d_functional"})  # op namespaces
-_LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}  # results that CUDA leaves on the host, by position
+_BETWEEN_PROCESSES = frozenset({"c10d", "_c10d_functional"})
+_LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}
 
 
 class ComputedCopies(Copies):
-    """Copies and reads that move values too."""
-
     def _on_device(self, target: TorchAny, source: TorchAny) -> None:
         self._fill(target, payload_of(source), lambda: super(ComputedCopies, self)._on_device(target, source))
 
@@ -69,7 +68,10 @@ class ComputedCopies(Copies):
         self._fill(target, source.detach(), lambda: copy(target, source, non_blocking))
 
     def _fill(self, target: TorchAny, values: torch.Tensor, copy: Callable[[], None]) -> None:
-        """Run `copy`, which takes device time, and copy the values. The payload stays the known content."""
+        """Run `copy`, which takes device time, and copy the values as well.
+
+        The payload remains the known content of the target.
+        """
         into = payload_of(target)
         kept = target.allocation.known
         copy()
@@ -82,7 +84,7 @@ class ComputedCopies(Copies):
 
     def _values(self, source: TorchAny, signature: OpSignature) -> torch.Tensor:
         meta: TensorMeta = source.meta
-        gpu().values.read(signature, meta.index, meta.numel)  # waits for the device
+        gpu().values.read(signature, meta.index, meta.numel)
         return payload_of(source)
 
 
@@ -91,19 +93,20 @@ def _copy(into: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def _as_it_is(storage: torch.UntypedStorage) -> Callable[[], TorchAny]:
-    """Return a function that restores the storage's current contents."""
     return partial(storage.copy_, storage.clone())
 
 
 def _capturing(device: int) -> GraphCapture | None:
-    """Return the CUDA graph capture that includes the current stream of `device`, or None."""
     here = gpu()
     capture = here.launches.capture
     return capture if capture is not None and here.current.stream(device) in capture else None
 
 
 def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written: list[torch.Tensor]) -> TorchAny:
-    """Run `compute` and return its result. The end of the capture undoes its effects. See Note [Computed twice]."""
+    """Run `compute` during a CUDA graph capture and return the result.
+
+    The end of the capture undoes the effects of `compute`. See Note [Computed twice].
+    """
     for tensor in written:
         capture.put_back(tensor.untyped_storage()._cdata, partial(_as_it_is, tensor.untyped_storage()))
     random = torch.get_rng_state()
@@ -113,7 +116,6 @@ def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written:
 
 
 def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, device: int) -> None:
-    """Run `compute`, which writes, or run it at each replay if a graph is capturing."""
     capture = _capturing(device)
     if capture is None:
         compute()
@@ -123,7 +125,7 @@ def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, devic
 
 
 def _request(func: TorchAny, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> None:
-    """Allocate the op's results on the virtual GPU, to raise the error that a GPU raises if they do not fit."""
+    """Allocate the op's results on the virtual GPU, so that results that do not fit raise the GPU's error."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "meta"}
     results = func(*tree_map_only(torch.Tensor, _shape_of, args), **tree_map_only(torch.Tensor, _shape_of, kwargs))
@@ -136,8 +138,6 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class CpuCompute:
-    """The `__torch_dispatch__` of tensors with payload."""
-
     def __init__(self, plans: PlanCache) -> None:
         self._plans, self._tensor_class = plans, plans.tensor_class
         self.copies = ComputedCopies(plans)
@@ -151,7 +151,7 @@ class CpuCompute:
             return make_view(args[0].meta, args[0])
         handler = self._handlers.get(func)
         if handler is None and func.namespace in _BETWEEN_PROCESSES:
-            handler = self._plans.specials.get(func)  # operations between processes go through the host
+            handler = self._plans.specials.get(func)
         if handler is None and func not in FORMS:
             handler = self._plans.composite(func)
         if handler is not None:
@@ -200,7 +200,7 @@ class CpuCompute:
 
     def _on_host(self, func: TorchAny, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
         clock = gpu().clock
-        clock.pause()  # in virtual time, computing takes no time
+        clock.pause()
         try:
             return (FORMS.get(func) or func)(*args, **kwargs)
         except NotImplementedError as missing:
@@ -209,7 +209,7 @@ class CpuCompute:
         except RuntimeError as error:
             if "DefaultCPUAllocator" not in str(error):
                 raise
-            _request(func, args, kwargs)  # results too large for this machine may be too large for the GPU as well
+            _request(func, args, kwargs)
             name = func._schema.name
             raise NotEmulated(f"{name} under --values compute", "not enough memory here; use --values recorded") from error
         finally:
@@ -222,10 +222,8 @@ class CpuCompute:
 
 
 class _PayloadCall(HostCall):
-    """A call on payloads. See Note [Payloads]."""
-
     def settle(self) -> None:
-        """Update the metadata and memory of arguments that the op resized or set to another's storage."""
+        """Update the metadata and memory of arguments that the op resized or moved to another tensor's storage."""
         for tensor, view in self.given:
             meta: TensorMeta = tensor.meta
             storage = view.untyped_storage()
@@ -240,7 +238,6 @@ class _PayloadCall(HostCall):
                 adopt(tensor, make(now, allocation))
 
     def results_in(self, made: TorchAny) -> list[torch.Tensor | None]:
-        """Return the payload of each result in new memory, and None for all others."""
         given = [tensor.allocation for tensor, _ in self.given]
 
         def is_new(leaf: TorchAny) -> bool:

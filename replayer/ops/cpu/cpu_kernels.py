@@ -1,8 +1,9 @@
 # mypy: allow-untyped-calls
 """CPU versions of CUDA-only ops for `--values compute`: attention kernels, recurrent layers and SyncBatchNorm's ops.
 
-Each function takes and returns what the op does, on plain tensors. If backward needs forward's random numbers, the generator's
-state is stored in a tensor that the op passes on anyway: a seed, or cuDNN's reserve.
+Each function takes the op's arguments as plain tensors and returns the op's results. If a backward op needs forward's random
+numbers, the generator's state is stored in a tensor that forward returns anyway. Attention stores the state in its seed, and
+cuDNN's layers store it in the reserve.
 
     FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
 """
@@ -30,13 +31,11 @@ def _attention_weights(q: TorchAny, k: TorchAny, bias: TorchAny, causal: bool, s
 
 
 def _kept(weights: TorchAny, dropout_p: float, seed: TorchAny) -> TorchAny:
-    """Return the factor that dropout multiplies the weights with."""
     drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(int(seed)), device="cpu")
     return (drawn >= dropout_p).to(weights.dtype) / (1 - dropout_p)
 
 
 def _grouped(q: TorchAny, k: TorchAny) -> int:
-    """Return how many query heads share one head of key and value."""
     return int(q.size(1) // k.size(1))
 
 
@@ -52,7 +51,6 @@ def _attention(
 def _attend(
     q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, dropout_p: float, causal: bool, scale: float | None
 ) -> tuple[TorchAny, TorchAny, TorchAny]:
-    """Return output, logsumexp and seed."""
     seed = torch.randint(1 << 62, (), device="cpu") if dropout_p else torch.zeros((), dtype=torch.int64, device="cpu")
     out = _attention(q, k, v, bias, dropout_p, causal, scale, seed)
     return out.transpose(1, 2).contiguous().transpose(1, 2), q.new_zeros(q.shape[:3], dtype=torch.float32), seed
@@ -69,7 +67,10 @@ def _attend_backward(
     scale: float | None,
     seed: TorchAny,
 ) -> list[TorchAny]:
-    """Return the gradients of query, key, value and, if present, the bias. The bias gradient has the expanded shape."""
+    """Return the gradients of query, key, value and, if there is a bias, of the bias.
+
+    The bias gradient has the expanded shape.
+    """
 
     def forward(q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None) -> TorchAny:
         return [_attention(q, k, v, bias, dropout_p, causal, scale, seed)]
@@ -78,9 +79,10 @@ def _attend_backward(
 
 
 def _gradients(forward: Callable[..., TorchAny], inputs: list[TorchAny], gradients: TorchAny) -> list[TorchAny]:
-    """Return the gradients of the inputs by running forward again under autograd. Some `gradients` of its results may be None.
+    """Return the gradients of the inputs by running forward again under autograd.
 
-    Ops arrive here below autograd with its dispatch keys excluded. This function includes them again.
+    Some items of `gradients` may be None. PyTorch calls these CPU kernels with autograd's dispatch keys excluded, so this
+    function includes the keys again.
     """
     keys, excluded = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
     for key in (keys.AutogradCPU, keys.ADInplaceOrView):
@@ -133,13 +135,12 @@ def _efficient_backward(
     return *of_inputs, of_bias if mask[3] else None
 
 
-_LAYERS = (aten.rnn_relu, aten.rnn_tanh, aten.lstm, aten.gru)  # indexed by cudnnRNNMode_t
+_LAYERS = (aten.rnn_relu, aten.rnn_tanh, aten.lstm, aten.gru)  # These ops are in the order of cudnnRNNMode_t.
 
 
 def _layers(
     data: TorchAny, weights: TorchAny, per_layer: int, hx: TorchAny, cx: TorchAny, options: TorchAny
 ) -> tuple[TorchAny, ...]:
-    """Return output, hy and, for an LSTM, cy. `options`: mode, ..., the arguments of `_cudnn_rnn` after cx."""
     mode, _, _, layers, batch_first, dropout, train, bidirectional, sizes, *_ = options
     hidden = hx if cx is None else [hx, cx]
     shared = (weights, per_layer >= 4, layers, dropout, train, bidirectional)
@@ -166,7 +167,6 @@ def _cudnn_rnn_backward(
     grad: TorchAny, grad_hy: TorchAny, grad_cy: TorchAny,
     *rest: TorchAny
 ) -> TorchAny:  # fmt: skip
-    """Run forward again under autograd, with the same random numbers."""
     *options, reserve, mask = rest
     require_training(options[6])
     now = torch.get_rng_state()
@@ -185,7 +185,6 @@ def _cudnn_rnn_backward(
 
 
 def _flatten(weights: TorchAny, *_rnn: TorchAny) -> TorchAny:
-    """Return one buffer, and make the weights views of it."""
     flat = torch.cat([weight.reshape(-1) for weight in weights])
     at = 0
     for weight in weights:
@@ -195,7 +194,6 @@ def _flatten(weights: TorchAny, *_rnn: TorchAny) -> TorchAny:
 
 
 def _gates(of_input: TorchAny, of_hidden: TorchAny, biases: TorchAny) -> TorchAny:
-    """Return the sums of a cell's gates, before their activation functions."""
     for bias in biases:
         of_input = of_input if bias is None else of_input + bias
     return of_input + of_hidden
@@ -268,7 +266,6 @@ def _batch_norm_gather_stats(
     eps: float,
     counts: TorchAny,
 ) -> TorchAny:
-    """Combine the ranks' statistics, (ranks, channels), into one set. `counts`: each rank's elements per channel."""
     counts = torch.as_tensor(counts, dtype=means.dtype, device="cpu").reshape(-1).expand(means.size(0))
     share = (counts / counts.sum()).view(-1, 1)
     mean = (means * share).sum(0)
@@ -320,7 +317,6 @@ def _batch_norm_backward_elemt(
 def _rms_norm_backward(
     grad: TorchAny, source: TorchAny, shape: TorchAny, rstd: TorchAny, weight: TorchAny, mask: TorchAny
 ) -> tuple[TorchAny, TorchAny]:
-    """Return the gradients of input and weight, each None if `mask` does not request it."""
     wide, dims = grad.float(), tuple(range(-len(shape), 0))
     normed = source.float() * rstd
     scaled = wide if weight is None else wide * weight.float()

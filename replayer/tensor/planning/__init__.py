@@ -1,4 +1,4 @@
-"""The plan cache: learns once what an op does to virtual tensors, then looks it up.
+"""The plan cache learns once what an op does to virtual tensors, and then looks it up.
 
-`plan_cache.PlanCache` is the cache, `shape_inference` learns plans, `results` creates a call's results from a plan.
+`plan_cache.PlanCache` is the cache, `shape_inference` learns plans, and `results` creates a call's results from a plan.
 """

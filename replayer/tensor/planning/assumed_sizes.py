@@ -1,15 +1,16 @@
-"""Result sizes that depend on values which neither the host nor the recording knows.
+"""Assumes result sizes that depend on values, if neither the host nor the recording knows the values.
 
     assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5, and counted for the report
 
 Note [Sizes that nobody knows]
     A script that differs from the recorded one must still run to its end, so such sizes are assumed, by the same rules as
-    values that the host reads (values/assumed_values.py). A mask selects the same share of elements that its sum would give.
-    The same share of values or rows is distinct. Integers have two distinct values, because they may be labels, and scripts
-    check that there are no more labels than classes. Integers read as 0, so `bincount` has `minlength` bins. Repeats are 1.
-    A package's shape rule may ask for a size (`torch.library.get_ctx().new_dynamic_size()`, as torchvision's nms does); that
-    op keeps the same share of its first argument's rows. The report counts these sizes. Under `--values constant` and
-    `--strict`, DataDependentShape is raised instead.
+    values that the host reads (values/assumed_values.py). The assumed sum of a mask gives the share of elements that the mask
+    selects. In `unique`, the same share of values or rows is distinct. Integers have two distinct values, because they may be
+    labels, and scripts check that there are no more labels than classes. Integers read as 0, so `bincount` has `minlength`
+    bins. `repeat_interleave` repeats each row once. A package's shape rule may ask for a size
+    (`torch.library.get_ctx().new_dynamic_size()`), as torchvision's nms does. The op then keeps the same share of its first
+    argument's rows. The report counts assumed sizes. Under `--values constant` and `--strict`, DataDependentShape is raised
+    instead.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from replayer.torch_types import TorchAny
 
 
 def assumed_size(op: str, assume: Callable[[], int]) -> int:
-    """Return the size from `assume` and count it for the report. Raises DataDependentShape if assuming is switched off."""
+    """Return the size from `assume` and count it for the report. Raise DataDependentShape if assumptions are switched off."""
     here = gpu()
     if not here.values.assumes_sizes:
         raise DataDependentShape(op)
@@ -33,7 +34,7 @@ def assumed_size(op: str, assume: Callable[[], int]) -> int:
 
 
 class _SizeContext:
-    """Replaces torch's FakeImplCtx while a package's shape rule runs: sizes are plain numbers."""
+    """Replaces torch's FakeImplCtx while a package's shape rule runs. Sizes are then plain numbers."""
 
     def __init__(self, op: str, rows: int) -> None:
         self._op = op
@@ -44,16 +45,16 @@ class _SizeContext:
         size = size if max is None or size < max else max
         return size if size > min else min
 
-    create_unbacked_symint = new_dynamic_size  # name in older releases
+    create_unbacked_symint = new_dynamic_size
 
 
 def asks_for_sizes(error: RuntimeError) -> bool:
-    """Return whether a shape rule failed because it asked for a size, which plain meta tensors cannot give."""
+    """Return whether a shape rule failed because it asked for a data-dependent size, which plain meta tensors cannot give."""
     return "data-dependent shape" in str(error) and "get_ctx" in str(error)
 
 
 def run_shape_rule(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run a package's own shape rule for its op on meta tensors and return the results."""
+    """Run a package's own shape rule for an op on meta tensors, and return the results."""
     from torch._library import fake_impl, simple_registry
 
     rule: TorchAny = simple_registry.singleton.find(func._schema.name).fake_impl.kernel

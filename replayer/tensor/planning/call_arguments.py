@@ -1,4 +1,4 @@
-"""Converts the arguments of one call (to meta tensors or host tensors) and collects facts about them.
+"""Converts the arguments of one call to meta tensors or host tensors, and records shapes, dtypes and devices of the arguments.
 
 class OnMeta(CallArguments):
     device_type = "meta"
@@ -21,19 +21,21 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    """Base class. `virtual` converts tensors of `tensor_class`, `plain` converts all other tensors."""
+    """Base class of argument converters.
 
-    device_type = "cpu"  # replaces a device argument that means the virtual GPU
+    `virtual` converts tensors of `tensor_class`, and `plain` converts all other tensors.
+    """
+
+    device_type = "cpu"  # This device type replaces a device argument that means the virtual GPU.
 
     def __init__(self, tensor_class: type) -> None:
         self.tensor_class = tensor_class
-        self.seen: list[tuple[Shape, str]] = []  # shape and dtype of each tensor
-        self.placed: list[tuple[Shape, Shape]] = []  # shape and stride of each tensor on the device
+        self.seen: list[tuple[Shape, str]] = []
+        self.placed: list[tuple[Shape, Shape]] = []
         self.devices: set[int] = set()
         self._host: torch.Tensor | None = None
 
     def of(self, value: TorchAny, where: Where = (0, -1)) -> TorchAny:
-        """Convert an argument, or the items of a list. `where`, the argument's place, is passed on."""
         if isinstance(value, torch.Tensor):
             self.note(value)
             if type(value) is not self.tensor_class:
@@ -48,7 +50,6 @@ class CallArguments:
         return torch.device(self.device_type) if isinstance(value, torch.device) and value.type in OURS else value
 
     def note(self, value: torch.Tensor) -> None:
-        """Record the shape, dtype and place of a tensor argument."""
         self.seen.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
 
     def virtual(self, value: TorchAny, where: Where) -> torch.Tensor:
@@ -58,9 +59,10 @@ class CallArguments:
         return value
 
     def device(self, current: int, *, takes_host: bool = False) -> int:
-        """Return the one device of the arguments, or `current` if there is none. As on CUDA, a host scalar is allowed.
+        """Return the device that all arguments are on, or `current` if no argument has a device. As on CUDA, a host scalar is
+        allowed.
 
-        Raises CUDA's error if there are several devices.
+        Raises CUDA's error if the arguments are on several devices.
         """
         found = [f"cuda:{index}" for index in sorted(self.devices)]
         if self._host is not None and found and not takes_host:
@@ -72,6 +74,5 @@ class CallArguments:
         return next(iter(self.devices), current)
 
     def signature(self, op: str, outputs: tuple[Shape, ...], launches: bool) -> OpSignature:
-        """Return the call's signature in the form that profilers record."""
         shapes, dtypes = tuple(shape for shape, _ in self.seen), tuple(dtype for _, dtype in self.seen)
         return OpSignature(op, shapes, dtypes, outputs, launches, layout=memory_layout(self.placed))

@@ -1,8 +1,8 @@
-"""The plan cache: learns once what an op does to virtual tensors, then looks it up.
+"""The plan cache learns once what an op does to virtual tensors, and then looks it up.
 
 Shape inference with PyTorch's meta kernels costs about 150 microseconds per op, and a training step repeats the same few
-hundred calls. So the first call of an op with certain argument metadata is inferred and stored as a `Plan`: each result is a
-new tensor, a view of an argument, an argument itself, or a constant.
+hundred calls. So shape inference runs only for the first call of an op with certain argument metadata. The outcome is stored as
+a `Plan`. Each result in a plan is a new tensor, a view of an argument, an argument itself, or a constant.
 
     route = plans.route(torch.ops.aten.relu.default)
     plan = route.finders[len(args)](args, kwargs)   # None if it was not learned yet
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _OF_SCRIPTS = ("CUDA", "PrivateUse1", "CompositeExplicitAutograd")
-PLANS_LIMIT = 50_000  # total over all ops; when it is reached, the cache is cleared
+PLANS_LIMIT = 50_000  # This limit is the total over all ops. The cache is cleared when it reaches the limit.
 
 
 def _key_of_script(func: torch._ops.OpOverload) -> TorchAny:
-    """Return the key of a Python kernel that a script registered for CUDA.
+    """Return the torch.library key of a Python kernel that a script registered for CUDA.
 
-    Such a kernel is run, as on a GPU, if nothing else gives its result's shapes or values.
+    As on a GPU, the script's kernel runs if nothing else determines the shapes or values of the op's results.
     """
     name = str(func._name)
-    kept = f"{func.namespace}/{name.partition('::')[2]}"  # the key under which torch.library stores Python kernels
+    kept = f"{func.namespace}/{name.partition('::')[2]}"
     kernels = [key for key in _OF_SCRIPTS if f"{kept}/{key}" in torch.library._impls]
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     defined = custom_ops.OPDEFS.get(name)
@@ -52,26 +52,22 @@ def _key_of_script(func: torch._ops.OpOverload) -> TorchAny:
 
 
 class Route:
-    """One op: how to compute a call's key, and the plans made so far."""
-
     __slots__ = ("_keyers", "_tensor_class", "finders", "func", "plans", "special")
 
     def __init__(self, func: torch._ops.OpOverload, tensor_class: type, special: TorchAny) -> None:
         self.func = func
         self.plans: dict[plan_keys.Key, Plan] = {}
-        self.special = special  # a handler that runs instead of the plan (copies and reads), or None
+        self.special = special
         self._tensor_class = tensor_class
-        # functions that find a plan, by the number of positional arguments:
+        # # Each of these functions finds a plan for one number of positional arguments:
         self.finders: list[plan_keys.Keyer] = [partial(self._find, n) for n in range(len(func._schema.arguments) + 1)]
         self._keyers: dict[int, plan_keys.Keyer] = {}
 
     def _find(self, count: int, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-        """Compile the function that finds plans for `count` positional arguments. The first such call runs this."""
         self.finders[count] = find = plan_keys.keyer(self.func, count, self._tensor_class, self.plans.get)
         return find(args, kwargs)
 
     def key(self, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> plan_keys.Key:
-        """Return the key under which this call's plan is stored."""
         keyer = self._keyers.get(len(args))
         if keyer is None:
             keyer = self._keyers[len(args)] = plan_keys.keyer(self.func, len(args), self._tensor_class)
@@ -80,18 +76,18 @@ class Route:
 
 
 class PlanCache:
-    """All routes, and the interned metadata. Tensors of `tensor_class` have `.meta` and `.allocation`."""
+    """Contains the routes of all ops and the interned metadata. Tensors of `tensor_class` have `.meta` and `.allocation`."""
 
     def __init__(self, tensor_class: type) -> None:
         self.metas = TensorMetaTable(tensor_class)
-        self.routes: dict[int, Route] = {}  # by id, which hashes faster than the op; the route keeps the op alive
+        self.routes: dict[int, Route] = {}
         self.specials: dict[torch._ops.OpOverload, TorchAny] = {}
-        self.composites: dict[torch._ops.OpOverload, TorchAny] = {}  # CUDA's implementations of composite ops; see `composite`
-        self.with_kernel: set[torch._ops.OpOverload] = set()  # ops that are composite except on CUDA, which has a kernel
-        self.signatures: dict[plan_keys.Key, OpSignature] = {}  # for copies and reads, which have no plan
-        self.run_other_layout: TorchAny = None  # runs an op whose result is not strided
-        self.wrap_other_layout: TorchAny = None  # wraps such a host tensor; backend.register sets both
-        self.copies: dict[plan_keys.Key, TensorMeta] = {}  # metadata of the results of `Tensor.to`
+        self.composites: dict[torch._ops.OpOverload, TorchAny] = {}
+        self.with_kernel: set[torch._ops.OpOverload] = set()
+        self.signatures: dict[plan_keys.Key, OpSignature] = {}
+        self.run_other_layout: TorchAny = None
+        self.wrap_other_layout: TorchAny = None
+        self.copies: dict[plan_keys.Key, TensorMeta] = {}
         self.tensor_class: TorchAny = tensor_class
         self._count = 0
 
@@ -102,9 +98,10 @@ class PlanCache:
         return made
 
     def composite(self, func: torch._ops.OpOverload) -> TorchAny:
-        """Return a function that runs a composite op as the ops it consists of, or None for other ops.
+        """Return a function that runs a composite op as the ops that it consists of. Return None for all other ops.
 
-        PyTorch does this itself above autograd. In inference mode there is no autograd, and composite ops arrive here.
+        PyTorch decomposes composite ops above autograd. In inference mode there is no autograd, so composite ops reach the plan
+        cache.
         """
         if func in self.with_kernel:
             return None
@@ -116,7 +113,6 @@ class PlanCache:
         return made if key is None else partial(func._op_dk, key)
 
     def signature_of(self, key: plan_keys.Key, make: Callable[[], OpSignature]) -> OpSignature:
-        """Return the signature of a copy, a read or an op with a handler. `make` creates it the first time."""
         signature = self.signatures.get(key)
         if signature is None:
             if len(self.signatures) >= PLANS_LIMIT:
@@ -126,7 +122,7 @@ class PlanCache:
         return signature
 
     def clear(self) -> None:
-        """Drop all plans, because the cache is full or something they depend on has changed (the default dtype)."""
+        """Drop all plans, because the cache is full or the default dtype has changed."""
         for route in self.routes.values():
             route.plans.clear()
         self._count = 0
@@ -134,9 +130,10 @@ class PlanCache:
     def learn(self, route: Route, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], gpu: VirtualGpu) -> Plan:
         """Create and store the plan for this call.
 
-        Raises PyTorch's error for wrong arguments, DataDependentShape, or NotEmulated for an op without a meta kernel.
+        Raises PyTorch's error for wrong arguments. Raises DataDependentShape if the shape depends on values, and NotEmulated
+        for an op without a meta kernel.
         """
-        key = route.key(args, kwargs)  # before the op runs, because some ops change their arguments' metadata
+        key = route.key(args, kwargs)  # The key is computed first, because some ops change their arguments' metadata.
         try:
             plan = infer(self.metas, route.func, args, kwargs, gpu.current.device())
             complete(plan, route.func, gpu.workspaces_of(plan.signature))
@@ -154,6 +151,6 @@ class PlanCache:
         return plan
 
     def leaves_device(self, kwargs: dict[str, TorchAny]) -> bool:
-        """Return whether the `device` argument names another kind of device, so that there is nothing to plan."""
+        """Return whether the `device` argument names another kind of device. Such calls have no plan."""
         device = kwargs.get("device")
         return device is not None and device.type not in OURS

@@ -1,8 +1,8 @@
-"""Keys of the plan cache: everything in a call's arguments that determines the metadata of its results.
+"""Computes keys of the plan cache. A key contains everything in a call's arguments that determines the metadata of the results.
 
-Tensors count by metadata; integers, bools, dtypes, devices and names by value. Scalars that cannot change a shape count by
-type only, so Adam's bias corrections or a decaying learning rate do not grow the cache. The op's schema determines how to read
-its arguments. It is compiled once per op and number of arguments to a Python function:
+The key contains the metadata of tensors, and the values of integers, bools, dtypes, devices and names. For scalars that cannot
+change a shape, the key contains only the type. So Adam's bias corrections or a decaying learning rate do not grow the cache.
+For each op and number of arguments, the op's schema is compiled once to a Python function that computes keys:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):
@@ -22,14 +22,14 @@ from replayer.torch_types import TorchAny
 Key = tuple[TorchAny, ...]
 Keyer = Callable[[tuple[TorchAny, ...], dict[str, TorchAny]], TorchAny]
 
-# In these ops integers determine a shape, although the schema declares them as Scalar.
+# # In these ops, integers determine a shape, although the schema declares these integers as Scalar.
 _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
 
 
 def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Callable[[Key], TorchAny] | None = None) -> Keyer:
     """Return a function that computes the key of a call of `func` with `count` positional arguments from (args, kwargs).
 
-    With `get`, the function returns `get(key)` instead. Tensors of `tensor_class` have a `meta`.
+    With `get`, the returned function computes `get(key)` instead of the key. Tensors of `tensor_class` have a `meta`.
     """
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
@@ -41,13 +41,17 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
         return frozen(value, tensor_class, by_value)
 
     def key_of_tensor(value: TorchAny) -> TorchAny:
-        """Return the key of a tensor argument. A number in its place ("x + 2") counts by type."""
+        """Return the key of a tensor argument.
+
+        If a number is in place of the tensor ("x + 2"), the key is the type of the number.
+        """
         return key_of(value) if isinstance(value, torch.Tensor) else type(value)
 
     def options(kwargs: dict[str, TorchAny]) -> list[TorchAny]:
         return [(name, key_of(value)) for name, value in kwargs.items()]
 
-    # Test `type(x) is V` per tensor instead of catching AttributeError: an exception costs more than the whole key.
+    # # Each tensor is tested with `type(x) is V` instead of catching AttributeError, because an exception costs more than the
+    # whole key.
     read = f"{count}, {''.join(part + ', ' for part in parts)}"
     unpack = "".join(f"a{i}, " for i in range(count)) + "= a" if count else ""
     found = "get" if get else ""
@@ -62,14 +66,13 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
 def _plain_keyer(
     func: torch._ops.OpOverload, count: int, tensor_class: type, by_value: bool, get: Callable[[Key], TorchAny] | None
 ) -> Keyer:
-    """Return a function that gives the same keys as the compiled one of `keyer`, with a loop."""
     kinds = [str(argument.type) for argument in func._schema.arguments]
 
     def key(args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
         parts: list[TorchAny] = [count]
         for kind, value in zip(kinds, args, strict=False):
             if kind in ("float", "Scalar", "number") and not by_value:
-                parts.append(type(value))  # an integer for a float argument gives the same plan
+                parts.append(type(value))
             elif kind == "List[number]" and not by_value:
                 parts.append(tuple(map(type, value)))
             elif kind == "Tensor" and not isinstance(value, torch.Tensor):
@@ -106,11 +109,10 @@ def _expression(kind: str, at: str, by_value: bool) -> str:
 
 
 def frozen(value: TorchAny, tensor_class: type, by_value: bool = False) -> TorchAny:
-    """Convert any argument to a hashable part of a key. Only rare kinds come here, so it need not be fast."""
     if isinstance(value, torch.Tensor):
         if type(value) is tensor_class:
             return value.meta  # type: ignore[attr-defined]
-        if not value.dim():  # usually a number: "x + 2" reaches an op as a tensor
+        if not value.dim():
             return ("host", value.device, value.dtype, (), ())
         return ("host", value.device, value.dtype, tuple(value.shape), value.stride())
     if isinstance(value, (list, tuple)):
@@ -119,4 +121,4 @@ def frozen(value: TorchAny, tensor_class: type, by_value: bool = False) -> Torch
         return (type(value), value) if by_value else type(value)
     if isinstance(value, torch.Generator):
         return torch.Generator
-    return (type(value), value)  # True, 1 and 1.0 are equal but are different arguments
+    return (type(value), value)

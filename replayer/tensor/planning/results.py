@@ -1,9 +1,10 @@
-"""Creates the results of calls that return more than one new tensor, view or argument.
+"""Creates the results of calls that return several tensors, or something else than a new tensor, a view or an argument.
 
     complete(plan, func, workspaces)
     plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
 
-A plan is completed once, when it is learned. The functions here close over everything that stays the same between calls.
+A plan is completed once, when it is learned. The functions that create results are closures over all data that stays the same
+between calls.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
     from replayer.timing.host_threads import Caller
 
 Results = Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny]
-Workspaces = tuple[tuple[int, ...], ...]  # sizes before the first output and after each, see recording/workspaces.py
+Workspaces = tuple[tuple[int, ...], ...]
 
 
 def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) -> None:
-    """Choose how the plan's results are created. `workspaces` is the memory that the op allocates for itself."""
+    """Choose how the plan's results are created. `workspaces` lists the temporary memory that the op allocates."""
     rule = value_rule(func, plan)
     written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)
     if rule is not None or len(written) < len(plan.writes):
@@ -49,7 +50,6 @@ def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) ->
 
 
 def _new_tensors(outcome: Outcome) -> tuple[New | None, ...] | None:
-    """Return the new tensors (or None entries) of an outcome that has only new tensors, else None."""
     if isinstance(outcome, New):
         return (outcome,)
     if not isinstance(outcome, Several):
@@ -60,12 +60,11 @@ def _new_tensors(outcome: Outcome) -> tuple[New | None, ...] | None:
 
 
 def _freed_at_once(sizes: tuple[int, ...]) -> bool:
-    """Return whether each workspace is freed (negative) before the next is allocated."""
+    """Return whether each workspace is freed (a negative size) before the next one is allocated."""
     return len(sizes) % 2 == 0 and all(taken == -freed for taken, freed in zip(sizes[::2], sizes[1::2], strict=True))
 
 
 def _several_new(device: int, outputs: tuple[New | None, ...]) -> Results:
-    """Create several new tensors or None entries, like `new_tensor` for each but without the calls."""
     new = [one for one in outputs if one is not None]
     metas, sizes_bytes = [one.meta for one in new], [one.size_bytes for one in new]
     none_at = [at for at, one in enumerate(outputs) if one is None]
@@ -92,7 +91,6 @@ def _several_new(device: int, outputs: tuple[New | None, ...]) -> Results:
 
 
 def _new_with_workspaces(plan: Plan, outputs: tuple[New | None, ...], workspaces: Workspaces) -> Results:
-    """Create new tensors of an op that frees each workspace before it allocates anything else."""
     device, op, only_one = plan.device, plan.signature.op, isinstance(plan.outcome, New)
     sizes = (taken[::2] for taken in workspaces)
     before = [next(sizes, ()), *[() if new is None else next(sizes, ()) for new in outputs]]
@@ -118,7 +116,6 @@ def _new_with_workspaces(plan: Plan, outputs: tuple[New | None, ...], workspaces
 
 
 def _general(plan: Plan, workspaces: Workspaces) -> Results:
-    """Create any outcome, with any workspaces, and reshape arguments."""
     device, outcome, op = plan.device, plan.outcome, plan.signature.op
 
     def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:

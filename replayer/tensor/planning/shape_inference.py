@@ -1,10 +1,10 @@
-"""Infers what an op will do from PyTorch's meta kernels: the slow half of the plan cache.
+"""Infers from PyTorch's meta kernels what an op does to virtual tensors. This is the slow half of the plan cache.
 
 Note [Aliasing is observed]
     Each virtual argument is passed as a meta tensor with its own storage, as large as the argument's allocation. A result that
-    shares its storage with one of them is a view of that argument, or the argument itself if it is the same object. An argument
-    whose shape or storage changed was resized (`resize_`, out variants) or rebound (`set_`). So aliasing is observed rather
-    than declared.
+    shares its storage with a meta argument is a view of the argument. A result that is the same object as a meta argument is
+    the argument itself. An argument whose shape or storage changed was resized (`resize_`, out variants) or rebound (`set_`).
+    So aliasing is observed instead of being read from the op's schema.
 
     infer(metas, torch.ops.aten.t.default, (x,), {}, 0).outcome    # View(meta, (0, -1))
 """
@@ -53,7 +53,7 @@ def infer(
 def run_elsewhere(
     tensor_class: type, func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
 ) -> TorchAny:
-    """Run a call whose `device` argument names another kind of device: `zeros_like(x, device="cpu")`."""
+    """Run a call whose `device` argument names another kind of device, such as `zeros_like(x, device="cpu")`."""
     return func(*map(_MetaArguments(tensor_class).of, args), **kwargs)
 
 
@@ -72,7 +72,7 @@ def writes_of(
 
 
 class OtherLayout(Exception):
-    """Raised if the op's result is not strided. ops/layouts.py runs such ops."""
+    """This error is raised if the op's result is not strided. ops/layouts.py runs such ops."""
 
 
 def no_such_tensor(made: torch.Tensor) -> NotEmulated:
@@ -117,18 +117,16 @@ def _reshaped(metas: TensorMetaTable, arguments: _MetaArguments) -> list[Reshape
 
 
 class _MetaArguments(CallArguments):
-    """A call's arguments as meta tensors, with facts about them. See Note [Aliasing is observed]."""
-
     device_type = "meta"
 
     def __init__(self, tensor_class: type) -> None:
         super().__init__(tensor_class)
-        self.objects: dict[int, Where] = {}  # id of a meta tensor -> argument
-        self.storages: dict[int, Where] = {}  # its storage -> argument
+        self.objects: dict[int, Where] = {}
+        self.storages: dict[int, Where] = {}
         self.made: list[tuple[Where, TensorMeta, torch.Tensor, int, int]] = []
 
     def of(self, value: TorchAny, where: Where = (0, -1)) -> TorchAny:
-        return None if isinstance(value, torch.Generator) else super().of(value, where)  # meta kernels draw no random numbers
+        return None if isinstance(value, torch.Generator) else super().of(value, where)
 
     def virtual(self, value: TorchAny, where: Where) -> torch.Tensor:
         meta: TensorMeta = value.meta
@@ -146,31 +144,30 @@ class _MetaArguments(CallArguments):
 
 
 def on_device(device: torch.device | None, otherwise: int) -> int:
-    """Return the index of a cuda device argument, or `otherwise`."""
     return otherwise if device is None or device.index is None else device.index
 
 
 def _refuse_unknown_shape(func: torch._ops.OpOverload, args: tuple[TorchAny, ...]) -> None:
-    """Raise DataDependentShape if the result's shape depends on values. Indexing by integers does not."""
     by_mask = func is not aten.index.Tensor or any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
     if torch.Tag.dynamic_output_shape in func.tags and func not in RULES and by_mask:
         raise DataDependentShape(func._schema.name)
 
 
-_ASKS_FOR_SIZES = object()  # see assumed_sizes.py
+_ASKS_FOR_SIZES = object()
 
 
 def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
     rule = RULES.get(func)
     if rule is not None:
         return rule(*args, **kwargs)
-    if func._schema.name.startswith("aten::quantize_per"):  # its meta kernel returns a plain tensor of that dtype
+    # The meta kernel of this op returns a plain tensor of the quantized dtype.
+    if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*_QUANTISED)
     try:
         return func(*args, **kwargs)
     except NotImplementedError as missing:
         if not func._schema.returns:
-            return None  # it only writes into its arguments (_fused_sgd_)
+            return None  # This op, such as _fused_sgd_, only writes to its arguments.
         try:
             return _shapes_on_cpu(func, args, kwargs)
         except NotEmulated:
@@ -190,16 +187,17 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
         raise error from None
 
 
-_INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")  # parts of error messages that are not about the script
+# Error messages with one of these words are not about the script.
+_INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")
 
 
-_TRIED_ELEMENTS = 1 << 20  # per argument; calls with larger arguments are not tried on the CPU
+_TRIED_ELEMENTS = 1 << 20  # Calls with an argument of more elements are not tried on the CPU.
 
 
 def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
     """Run the CPU kernel of an op without a meta kernel on tensors of ones, and return the results as meta tensors.
 
-    Raises OverflowError for large arguments, and RuntimeError if the CPU kernel fails or the shape depends on values.
+    Raises OverflowError for large arguments. Raises RuntimeError if the CPU kernel fails or the shape depends on values.
     """
     if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
         raise RuntimeError(func._schema.name)
@@ -215,8 +213,6 @@ def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwar
 
 
 def _ones_on_host(arguments: TorchAny) -> TorchAny:
-    """Replace meta tensors by CPU tensors of ones."""
-
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
             return torch.device("cpu") if isinstance(value, torch.device) else value
@@ -230,8 +226,6 @@ def _ones_on_host(arguments: TorchAny) -> TorchAny:
 def _cpu_kernel_error(
     func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
 ) -> RuntimeError | None:
-    """Return the error of the CPU kernel for these arguments, because some meta kernels word theirs differently."""
-
     try:
         func(*_ones_on_host(args), **_ones_on_host(kwargs))
     except (RuntimeError, OverflowError) as error:
@@ -239,7 +233,7 @@ def _cpu_kernel_error(
     return None
 
 
-# Ops that allocate a tensor without writing to it, or change only metadata.
+# # These ops allocate a tensor without writing to it, or change only metadata.
 IDLE = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided set_ resize_ resize_as_ detach_ squeeze_"
     " unsqueeze_ t_ transpose_ as_strided_ swapaxes_ swapdims_ record_stream is_same_size _has_same_storage_numel".split()
@@ -247,19 +241,20 @@ IDLE = frozenset(
 
 
 def launches(func: torch._ops.OpOverload, does_something: bool) -> bool:
-    """Return whether the op runs kernels. `does_something`: it writes to an argument or creates a tensor."""
+    """Return whether the op runs kernels. `does_something` means that the op writes to an argument or creates a tensor."""
     return does_something and func._schema.name.rpartition("::")[2] not in IDLE
 
 
-# Their ops are annotated (aten, prims) or played as collectives.
+# # Ops in these namespaces need no check: aten and prims declare in their schemas what they write, and c10d ops are
+# collectives.
 _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
 def _writes_unannounced(func: torch._ops.OpOverload) -> bool:
-    """Whether a package's op that makes nothing new must have written into what it returns.
+    """Return whether an op of a package must have written to the tensors that it returns.
 
-    Its schema says that it returns new tensors, but they are its arguments. `fsdp::all_gather_copy_in`, for example, copies
-    parameters into the buffer that it returns.
+    The schema of such an op says that it returns new tensors, but it returns its arguments. For example,
+    `fsdp::all_gather_copy_in` copies parameters into the buffer that it returns.
     """
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)

@@ -1,4 +1,4 @@
-"""Result shapes for ops whose meta kernel is missing or reads values.
+"""Gives result shapes for ops whose meta kernel is missing or reads values.
 
 Each rule takes the op's arguments as meta tensors and returns meta tensors with the shapes and strides of CUDA's results.
 
@@ -39,9 +39,9 @@ def _lstm_cell_backward(
 
 
 def _conv_format(data: TorchAny, weight: TorchAny) -> torch.memory_format:
-    """Return cuDNN's memory format: channels_last if either tensor is (cudnn_conv_suggest_memory_format).
+    """Return cuDNN's memory format, which is channels_last if either tensor is (cudnn_conv_suggest_memory_format).
 
-    The meta kernel does not know the device, so it cannot choose this.
+    The meta kernel does not know the device, so it cannot choose the memory format.
     """
     if data.dtype is not torch.float64:
         for tensor in (data, weight):
@@ -68,10 +68,10 @@ def _cudnn_rnn(
     projected: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: TorchAny, state: TorchAny
 ) -> TorchAny:  # fmt: skip
-    """Return output, hy, cy, reserve, weights.
+    """Return output, hy, cy, reserve and weights of cuDNN's recurrent layers.
 
-    cuDNN does not document the size of its reserve. This rule assumes what backward needs of each time step and layer: gates
-    and states, and for LSTM the cells.
+    cuDNN does not document the size of its reserve. This rule assumes that the reserve holds the gates and states of each time
+    step and layer, and for an LSTM also the cells.
     """
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
@@ -89,7 +89,10 @@ def _cudnn_rnn(
 
 
 def require_training(train: bool) -> None:
-    """Raise PyTorch's error for a backward through cuDNN layers in evaluation mode, which save nothing for it."""
+    """Raise PyTorch's error for a backward pass through cuDNN layers in evaluation mode.
+
+    In evaluation mode cuDNN saves nothing for backward.
+    """
     if not train:
         raise RuntimeError("cudnn RNN backward can only be called in training mode")
 
@@ -97,7 +100,6 @@ def require_training(train: bool) -> None:
 def _cudnn_rnn_backward(
     data: TorchAny, weights: TorchAny, per_layer: int, buffer: TorchAny, hx: TorchAny, cx: TorchAny, *rest: TorchAny
 ) -> TorchAny:
-    """Return the gradients of input, hx and cx, and one buffer for those of all weights, as far as requested."""
     require_training(rest[10])
     output_mask = rest[-1]
     return (
@@ -109,7 +111,10 @@ def _cudnn_rnn_backward(
 
 
 def _ctc_loss(log_probs: TorchAny, targets: TorchAny, *rest: TorchAny, **options: TorchAny) -> TorchAny:
-    """Assume that the longest target fills its row. Actual values could only make the workspace smaller."""
+    """Return the loss and its workspace if the longest target fills its row.
+
+    The actual targets could only make the workspace smaller.
+    """
     batch = log_probs.size(1) if log_probs.dim() == 3 else 1
     longest = targets.size(1) if targets.dim() == 2 else targets.size(0)
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, log_probs.size(0), 2 * longest + 1))
@@ -120,7 +125,6 @@ def _like_first(first: TorchAny, *rest: TorchAny, **options: TorchAny) -> TorchA
 
 
 def _loss(first: TorchAny, target: TorchAny, *rest: TorchAny, reduction: int = 1) -> TorchAny:
-    """Return a loss over the last dimension of a batch. With `reduction` 0 there is one value per sample."""
     return first.new_empty(first.shape[:-1] if reduction == 0 else ())
 
 
@@ -135,7 +139,10 @@ def _multilabel_margin(x: TorchAny, target: TorchAny, reduction: int) -> TorchAn
 
 
 def _lstsq(a: TorchAny, b: TorchAny, rcond: TorchAny = None, *, driver: TorchAny = None) -> TorchAny:
-    """Follow gels, CUDA's only driver: no rank or singular values; residuals only with more equations than unknowns."""
+    """Return results as the driver gels does, which is CUDA's only one.
+
+    The rank and the singular values are empty. Residuals exist only with more equations than unknowns.
+    """
     over = a.size(-2) > a.size(-1)
     solution = b.new_empty((*b.shape[:-2], a.size(-1), b.size(-1)))
     residuals = b.new_empty((*b.shape[:-2], b.size(-1)) if over else (0,))
@@ -147,7 +154,6 @@ def _second(grad: TorchAny, x: TorchAny, *rest: TorchAny, **options: TorchAny) -
 
 
 def _channel_stats(data: TorchAny, *rest: TorchAny) -> TorchAny:
-    """Return two statistics per channel, in CUDA's accumulation dtype. SyncBatchNorm uses them."""
     dtype = torch.float64 if data.dtype is torch.float64 else torch.float32
     return tuple(data.new_empty((data.size(1),), dtype=dtype) for _ in range(2))
 
@@ -155,7 +161,6 @@ def _channel_stats(data: TorchAny, *rest: TorchAny) -> TorchAny:
 def _batch_norm_backward_reduce(
     grad: TorchAny, data: TorchAny, mean: TorchAny, invstd: TorchAny, weight: TorchAny, *wanted: bool
 ) -> TorchAny:
-    """Return the sums of the gradient and of gradient times data, and the requested gradients of weight and bias."""
     sums = [torch.empty_like(mean) if wanted[0] else None for _ in range(2)]
     like = mean if weight is None else weight
     return *sums, *(torch.empty_like(like) if want else None for want in wanted[1:])

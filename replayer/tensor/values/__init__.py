@@ -1,1 +1,1 @@
-"""What the host knows about the values of virtual tensors, and the results that follow from it."""
+"""Tracks the values of virtual tensors that the host knows, and computes further values from known ones."""

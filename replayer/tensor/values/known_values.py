@@ -1,9 +1,9 @@
-"""Values of virtual tensors: what the host knows about them, and results that follow.
+"""Stores the values of virtual tensors that the host knows, and computes results from known values.
 
 Scripts make decisions on the host from small numbers: whether an attention mask hides anything (which decides the attention
 kernel), how many labels count, which step it is. Such numbers come from the host and from index arithmetic, not from weights.
-So if the host knows all inputs of a small op, it computes the result too (constant folding). value_rules.py decides for which
-ops.
+So if the host knows all inputs of a small op, the host also computes the result (constant folding). The module value_rules.py
+decides which ops are computed.
 
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded
@@ -23,7 +23,6 @@ from replayer.torch_types import TorchAny
 
 
 def known_values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
-    """Return a virtual tensor's known content: its values, one value for all elements, or None."""
     meta: TensorMeta = tensor.meta
     known = tensor.allocation.known
     if isinstance(known, Uniform):
@@ -34,7 +33,6 @@ def known_values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
 
 
 def host_values(tensor: TorchAny) -> torch.Tensor | None:
-    """Return a virtual tensor's known values in its shape and dtype, or None."""
     known = known_values(tensor)
     if known is None or isinstance(known, torch.Tensor):
         return known
@@ -43,7 +41,10 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """Return the host storage behind an allocation under `--values compute`: zeros before the first write. Note [Payloads]."""
+    """Return the host storage behind an allocation under `--values compute`.
+
+    It holds zeros before the first write. See Note [Payloads].
+    """
     known = allocation.known
     if not isinstance(known, torch.Tensor):
         known = allocation.known = torch.zeros(allocation.size_bytes, dtype=torch.uint8, device="cpu")
@@ -51,27 +52,24 @@ def payload(allocation: Allocation) -> torch.UntypedStorage:
 
 
 def payload_of(tensor: TorchAny) -> torch.Tensor:
-    """Return a virtual tensor's values under `--values compute`, as a CPU view of its allocation's payload."""
     return view_of(payload(tensor.allocation), tensor.meta)
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Return a byte tensor over a host storage."""
     made: TorchAny = torch.empty(0, dtype=torch.uint8, device="cpu")
     return made.set_(storage)  # type: ignore[no-any-return]
 
 
 def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
-    """Return a tensor with this metadata over a host storage."""
     empty: TorchAny = torch.empty(0, dtype=meta.dtype, device="cpu")
     view: torch.Tensor = empty.set_(storage, meta.offset, meta.shape, meta.stride)
     return view
 
 
 def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor | None:
-    """Return a writable view of the known values of a tensor's memory, or None if they are unknown.
+    """Return a writable view of the known values of a tensor's memory, or None if the values are unknown.
 
-    `replaced`: all elements of `tensor` are about to be written, so their old values need not be known.
+    `replaced` means that all elements of `tensor` are about to be written, so the old values need not be known.
     """
     meta: TensorMeta = tensor.meta
     allocation: Allocation = tensor.allocation
@@ -88,20 +86,23 @@ def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor
 
 
 def fills_allocation(tensor: TorchAny) -> bool:
-    """Return whether the elements of `tensor` are everything that its memory holds."""
+    """Return whether the elements of `tensor` fill its allocation completely."""
     meta: TensorMeta = tensor.meta
     return meta.dense and meta.extent_bytes == tensor.allocation.size_bytes
 
 
 def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
-    """Set the known values of `tensor`, which fills its allocation. They are broadcast and converted; None means unknown."""
+    """Set the known values of `tensor`, which fills its allocation. None means unknown.
+
+    The values are broadcast to the tensor's shape and converted to its dtype.
+    """
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.meta
     if values is None:
         allocation.known = None
     elif not isinstance(values, torch.Tensor):
         allocation.known = Uniform(in_dtype(values, meta.dtype), meta.dtype)
-    elif meta.numel == 1:  # faster to compute with
+    elif meta.numel == 1:
         allocation.known = Uniform(values.to(meta.dtype).item(), meta.dtype)
     else:
         allocation.known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu").copy_(values)
@@ -134,17 +135,20 @@ def _one_thread() -> Iterator[None]:
 
 
 class Folding:
-    """Computes the calls of one plan on the host, if it knows all inputs."""
+    """Computes all calls of one plan on the host, if the host knows the values of all inputs."""
 
     def __init__(self, func: torch._ops.OpOverload, writes: tuple[tuple[int | str, bool], ...]) -> None:
         self._func = func
         self._written = {at for at, _ in writes}
         self._outputs = {argument.name for argument in func._schema.arguments if argument.is_out}
         self._unknown = False
-        self.assumed = False  # whether the last call read an assumed value
+        self.assumed = False
 
     def fold(self, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> bool:
-        """Compute the values of `made`, the call's results, and of written arguments. Returns whether that was possible."""
+        """Compute the values of a call's results `made` and of the arguments that the call writes.
+
+        Return whether this was possible.
+        """
         self._unknown = self.assumed = False
         host_args = [self._on_host(value, i) for i, value in enumerate(args)]
         host_kwargs = {name: self._on_host(value, name) for name, value in kwargs.items()}
@@ -153,13 +157,13 @@ class Folding:
         try:
             with _one_thread():
                 values = self._func(*host_args, **host_kwargs)
-        except (RuntimeError, NotImplementedError):  # the CPU has no kernel for this dtype
+        except (RuntimeError, NotImplementedError):
             return False
         if not self._written:
             results, contents = (made, values) if isinstance(made, list) else ([made], [values])
             for one, content in zip(results, contents, strict=True):
                 if one is not None:
-                    set_known_values(one, content if one.shape == content.shape else None)  # CUDA may choose another shape
+                    set_known_values(one, content if one.shape == content.shape else None)
                     if self.assumed and type(one.allocation.known) is Uniform:
                         one.allocation.known = one.allocation.known._replace(assumed=True)
         return True

@@ -1,4 +1,5 @@
-"""Finds the answer to a condition that lets a script go on: assertions hold, and branches that lead to an error are not taken.
+"""Finds the answer to a condition with which a script continues. Assertions hold, and branches that lead to an error are not
+taken.
 
     assert t0 + dt > t0                    # answer_without_error() is True
     if (lengths < 0).any():                # False
@@ -6,8 +7,8 @@
     if better:                             # None: neither branch is an error
         save()
 
-The answer comes from the bytecode of the calling frame: a conditional jump follows, and one of its two branches ends in a
-`raise` before it branches again.
+The answer comes from the bytecode of the calling frame. There is an answer if a conditional jump follows and one of its two
+branches raises an error before it branches again.
 """
 
 from __future__ import annotations
@@ -17,27 +18,30 @@ import sys
 from functools import cache
 from types import CodeType, FrameType
 
-Place = tuple[CodeType, int]  # an instruction, by its offset
+Place = tuple[CodeType, int]  # A place is an instruction in a code object, given by its offset.
 
-_BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN"}  # between a call and the jump that uses its result
+_BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN"}  # These instructions can be between a call and the jump that uses its result.
 _JUMPS = {*dis.hasjrel, *dis.hasjabs}
-_NO_ERROR = {"StopIteration", "StopAsyncIteration"}  # these end a loop
+_NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def answer_without_error() -> bool | None:
-    """Return the answer for the condition in the innermost frame outside this package, or None if no branch is an error."""
+    """Return the answer for the condition in the innermost frame outside this package.
+
+    Return None if neither branch raises an error.
+    """
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 
 
 def calling_place() -> Place | None:
-    """Return the place in the script, or in a library that it uses, that makes the current call."""
+    """Return the place of the current call in the script, or in a library that the script uses."""
     frame = _innermost_outside({"torch"})
     return None if frame is None else (frame.f_code, frame.f_lasti)
 
 
 def _innermost_outside(packages: set[str]) -> FrameType | None:
-    packages.add(__name__.partition(".")[0])  # our own package, which is renamed when it is installed
+    packages.add(__name__.partition(".")[0])
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in packages:
         frame = frame.f_back
@@ -51,7 +55,7 @@ def _answer(code: CodeType, offset: int) -> bool | None:
     index = at.get(offset)
     if index is None:
         return None
-    if "_IF_" not in instructions[index].opname:  # bool(x), x.item(): the jump follows
+    if "_IF_" not in instructions[index].opname:
         index = _next(instructions, index)
     jump = instructions[index]
     if not jump.opname.startswith("POP_JUMP_") or not jump.opname.endswith(("_IF_TRUE", "_IF_FALSE")):
@@ -69,7 +73,6 @@ def _next(instructions: list[dis.Instruction], index: int) -> int:
 
 
 def _raises(instructions: list[dis.Instruction], index: int) -> bool:
-    """Return whether the code from here raises an error before it branches or returns."""
     for instruction in instructions[index:]:
         name = instruction.opname
         if name == "LOAD_ASSERTION_ERROR" or name == "RAISE_VARARGS":

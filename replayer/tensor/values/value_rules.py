@@ -1,13 +1,14 @@
-"""Decides which ops get result values on the host: computed from known inputs, or else assumed as in a healthy run.
+"""Decides which ops get result values on the host. The values are computed from known inputs, or else assumed as in a healthy
+run.
 
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
 
-Rules for unknown values, if the recording's own values do not help:
+The following rules assume unknown values if the recording does not contain them:
 
 * A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
-* Nothing is NaN or infinite. A tensor compared with itself or its clone is equal. Bounds on floats hold if all elements are
-  checked (`(x > 0).all()`). A single comparison reads as False, or as the answer that avoids an error (script_branches.py).
+* Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold if a script checks all
+elements (`(x > 0).all()`). A single comparison reads as False, or as the answer that avoids an error (script_branches.py).
 * For any other comparison, a share `AssumedValues.share` of the elements holds when their sum or mean is read.
 """
 
@@ -32,17 +33,16 @@ if TYPE_CHECKING:
     from replayer.timing.stream import VirtualStream
 
 EXACT_DTYPES = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
-FLOATS_LIMIT = 256  # largest float tensor that is computed: control values, not network data
-LISTED_LIMIT = 64  # tensors in an op's list arguments
+FLOATS_LIMIT = 256  # Larger float tensors are not computed, because they contain network data and not control values.
+LISTED_LIMIT = 64
 
 Rule = Callable[[TorchAny, TorchAny, TorchAny], None]
-Assume = Callable[[TorchAny, TorchAny], TorchAny]  # (result, arguments) -> what is known of the result, or None
+Assume = Callable[[TorchAny, TorchAny], TorchAny]
 
 aten = torch.ops.aten
 
 
 def _with_either(*names: str) -> frozenset[torch._ops.OpOverload]:
-    """Return the overloads of these ops whose second operand is a number or a tensor."""
     return frozenset(getattr(getattr(aten, name), kind) for name in names for kind in ("Scalar", "Tensor"))
 
 
@@ -60,7 +60,10 @@ _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
 
 def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
-    """Return the function that sets values after calls of this plan. It must also forget values that the op overwrites."""
+    """Return the function that sets values after calls of this plan.
+
+    The function must also forget values that the op overwrites.
+    """
     outcome = plan.outcome
     if func in _EMPTY and isinstance(outcome, New) and outcome.meta.dtype in EXACT_DTYPES and outcome.meta.numel <= KNOWN_LIMIT:
         return _zeros
@@ -99,7 +102,6 @@ def _rule(plan: Plan, folding: Folding | None, assume: Assume | None, uniform: T
 
 
 def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
-    """Forget the values of everything that a call of this plan writes."""
     for allocation in _written(plan, args, kwargs):
         allocation.known = None
 
@@ -107,8 +109,8 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
     """Do what `forget_written` does while a CUDA graph captures. `stream` is the stream of this call.
 
-    A capture writes nothing. If it includes the call, the old values are known again from its end until a replay. The host
-    knows nothing of what a graph computes repeatedly.
+    A capture writes nothing. If a capture includes the call, the host knows the old values again between the end of the capture
+    and the first replay. The host knows no values that a graph computes repeatedly.
     """
     capture = gpu().launches.capture
     for allocation in _written(plan, args, kwargs):
@@ -127,7 +129,6 @@ def _written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> Iterator[Allocatio
 
 
 def _as_known(there: weakref.ref[Allocation], known: TorchAny) -> Callable[[], None]:
-    """Return a function that restores `known` as the known content of an allocation, if that still exists."""
     return partial(_set_known, there, known.clone() if isinstance(known, torch.Tensor) else known)
 
 
@@ -138,7 +139,7 @@ def _set_known(there: weakref.ref[Allocation], known: TorchAny) -> None:
 
 
 def _is_small(func: torch._ops.OpOverload, plan: Plan) -> bool:
-    """Return whether calls are small enough to compute on the side and draw no random numbers."""
+    """Return whether calls of this plan are small enough to compute on the host and draw no random numbers."""
     made = plan.outcome.parts if isinstance(plan.outcome, Several) else (plan.outcome,)
     new = [one for one in made if isinstance(one, New)]
     if torch.Tag.nondeterministic_seeded in func.tags or not (new or plan.writes) or (new and plan.writes):
@@ -196,7 +197,7 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
 
 
 def _matches(made: TorchAny, one: TorchAny, other: TorchAny) -> TorchAny:
-    """A broadcast operand (`top5 == labels.expand_as(top5)`) matches each element at most once."""
+    """Assume that each element matches at most once if one operand is broadcast, as in `top5 == labels.expand_as(top5)`."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))
@@ -204,12 +205,10 @@ def _matches(made: TorchAny, one: TorchAny, other: TorchAny) -> TorchAny:
 
 
 def _distinct(tensor: TorchAny) -> int:
-    """Count the elements. Those repeated by a stride of 0 count once."""
     return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
 
 
 def hold_the_same(one: TorchAny, other: TorchAny) -> bool:
-    """Return whether two tensors have equal content, known or unknown."""
     mine, theirs = getattr(one, "allocation", None), getattr(other, "allocation", None)
     if mine is None or theirs is None or one.meta is not other.meta:
         return False
@@ -217,7 +216,6 @@ def hold_the_same(one: TorchAny, other: TorchAny) -> bool:
 
 
 def _all_bool(plan: Plan) -> bool:
-    """Return whether arguments and result are all bool. `mask | 2` has integers."""
     made = plan.outcome.meta.dtype if isinstance(plan.outcome, New) else torch.bool
     return made is torch.bool and set(plan.signature.dtypes) == {"bool"}
 
@@ -230,7 +228,7 @@ def _and(made: TorchAny, args: TorchAny) -> TorchAny:
 
 
 def _nothing(made: TorchAny, args: TorchAny) -> Uniform | None:
-    """Integers: the result is 0 if an operand is 0, as in `unfinished & ~stopped`."""
+    """Return an integer result of 0 if an operand is 0, as in `unfinished & ~stopped`."""
     is_nothing = any(_all_are(argument, False) for argument in args[:2])
     return Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype) if is_nothing else None
 
@@ -239,11 +237,10 @@ def _or(made: TorchAny, args: TorchAny) -> TorchAny:
     if any(_all_are(argument, True) for argument in args[:2]):
         return Uniform(True, torch.bool)
     bounds = [_is_in_range(argument) for argument in args[:2]]
-    return Truth.EQUAL_OR_IN_RANGE if sum(bounds) == 1 else Truth.ZERO_OR_ONE  # torch.isclose: an equality or a bound
+    return Truth.EQUAL_OR_IN_RANGE if sum(bounds) == 1 else Truth.ZERO_OR_ONE
 
 
 def _all_are(operand: TorchAny, value: bool) -> bool:
-    """Return whether all elements are known to have this truth value. The operand may be a number."""
     known = known_values(operand) if hasattr(operand, "allocation") else operand if type(operand) is bool else None
     if isinstance(known, torch.Tensor):
         return bool((known.bool() == value).all())
@@ -265,7 +262,7 @@ def _any(made: TorchAny, args: TorchAny) -> Uniform | None:
 
 
 def _of_uniform(made: TorchAny, args: TorchAny) -> Uniform | None:
-    """A reduction whose result for equal elements is one of them."""
+    """Give the result of a reduction over equal elements if the result is one of these elements."""
     value = known_values(args[0])
     if value is None or isinstance(value, torch.Tensor):
         return None
@@ -307,7 +304,7 @@ def _clone(made: TorchAny, args: TorchAny) -> TorchAny:
 
 _ASSUMED: dict[torch._ops.OpOverload, Assume] = {
     **dict.fromkeys((*_INVALID, aten._is_any_true.default), lambda made, args: Uniform(False, torch.bool)),
-    aten._is_all_true.default: lambda made, args: Uniform(True, torch.bool),  # only checks call these two
+    aten._is_all_true.default: lambda made, args: Uniform(True, torch.bool),
     **dict.fromkeys((aten.all.default, aten.all.dim, aten.all.dims), _all),
     **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), _any),
     aten.clone.default: _clone,
@@ -315,7 +312,7 @@ _ASSUMED: dict[torch._ops.OpOverload, Assume] = {
 
 
 def _zeros(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
-    """Treat fresh memory as zeros, so that values scattered into it are known, e.g. the inverse of a permutation."""
+    """Treat fresh memory as zeros, so that values scattered into it are known. An example is the inverse of a permutation."""
     made.allocation.known = Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype)
 
 
@@ -323,8 +320,6 @@ def _zeros(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def _uniform(func: TorchAny, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> Uniform | None:
-    """Compute an elementwise op on tensors whose elements are all equal."""
-
     def one(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
             return value
@@ -340,15 +335,15 @@ def _uniform(func: TorchAny, made: TorchAny, args: TorchAny, kwargs: TorchAny) -
 
 
 def _counting(otherwise: Rule) -> Rule:
-    """Return a rule for `steps.add_(1)`, with which batch norm counts."""
+    """Return a rule for `steps.add_(1)`, with which batch norm counts its steps."""
 
     def rule(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
         counter = args[0]
         allocation, meta = counter.allocation, counter.meta
         known = allocation.known
         counts = type(known) is Uniform and type(args[1]) is int and not kwargs and known.dtype is torch.int64
-        if counts and meta.dense and meta.extent_bytes == allocation.size_bytes:  # `fills_allocation`, inlined
-            allocation.known = tuple.__new__(Uniform, (known.value + args[1], known.dtype, False))  # skips the constructor
+        if counts and meta.dense and meta.extent_bytes == allocation.size_bytes:
+            allocation.known = tuple.__new__(Uniform, (known.value + args[1], known.dtype, False))
         else:
             otherwise(made, args, kwargs)
 
@@ -356,7 +351,6 @@ def _counting(otherwise: Rule) -> Rule:
 
 
 def _count_all(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
-    """Update the known values after `torch._foreach_add_(steps, 1)`, with which fused optimizers count."""
     for tensor in args[0]:
         allocation = tensor.allocation
         known = allocation.known
