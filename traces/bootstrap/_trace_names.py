@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class OurNames:
     """A context manager and a meta path finder that finds `packages` in the folders of `path`.
 
-    Private names begin with `prefix`. `libraries` maps each library that we import to its folder.
+    The private names of our packages begin with `prefix`. `libraries` maps each library that we import to its folder.
     """
 
     def __init__(
@@ -62,7 +62,6 @@ class OurNames:
 
 
 def _is_hidden(library: str, home: str) -> bool:
-    """Whether importing the library would give a different module than the one in its folder."""
     ours = PathFinder.find_spec(library, [home])
     module = sys.modules.get(library)
     found = PathFinder.find_spec(library) if module is None else module.__spec__

@@ -23,18 +23,18 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from time import monotonic, sleep  # by name, because attributes of the module may be patched later
+from time import monotonic, sleep
 from types import FrameType
 from typing import Any, NoReturn
 
 _POLL_S = 0.02
-_KILL_AFTER_S = 30.0  # from SIGTERM to SIGKILL, as in torchrun
+_KILL_AFTER_S = 30.0  # torchrun also waits this long between SIGTERM and SIGKILL
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def path_of(script: str) -> Iterator[None]:
-    """Set sys.path as it will be for `script` (sys.argv[0]): a file next to it may hide a library module."""
+    """Set sys.path as Python will set it for `script` (sys.argv[0]). A file next to the script may hide a library module."""
     beside = [] if sys.flags.safe_path else [_folder_of(script)]
     sys.path[:0] = beside
     try:
@@ -44,7 +44,10 @@ def path_of(script: str) -> Iterator[None]:
 
 
 def is_there(module: str) -> bool:
-    """Import a module, and return whether that worked. The script gets the error when it imports the module itself."""
+    """Import a module, and return whether the import worked.
+
+    A failed import raises its error again when the script imports the module.
+    """
     try:
         importlib.import_module(module)
     except Exception:
@@ -53,7 +56,6 @@ def is_there(module: str) -> bool:
 
 
 def _folder_of(script: str) -> str:
-    """Return the folder that Python will put first on sys.path."""
     if script in ("-m", "-c"):
         return os.getcwd()
     return script if os.path.isdir(script) else os.path.dirname(os.path.realpath(script))
@@ -61,13 +63,13 @@ def _folder_of(script: str) -> str:
 
 def fork_ranks(count: int) -> int:
     """Fork `count` ranks and return the rank in each. This process exits with the first failure's exit code, or 0."""
-    gc.freeze()  # existing objects stay; garbage collection would write to their shared pages
+    gc.freeze()  # garbage collection would write to the shared pages of existing objects
     sys.stdout.flush()
     sys.stderr.flush()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # until the handlers that pass them on are installed
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     running: dict[int, int] = {}  # process ids by rank
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads of numpy's libraries, which support forks
+        warnings.simplefilter("ignore", DeprecationWarning)
         for rank in range(count):
             try:
                 process = os.fork()
@@ -95,7 +97,7 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
     count = len(running)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        if number != signal.SIGINT or not _in_foreground_of_a_terminal():  # a terminal signals the ranks itself
+        if number != signal.SIGINT or not _in_foreground_of_a_terminal():  # a terminal sends Ctrl-C to the ranks too
             _tell(running, number)
 
     for number in _PASSED_ON:
@@ -113,7 +115,6 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
 
 
 def _next_end(running: dict[int, int], until: float | None = None) -> tuple[int, int]:
-    """Wait for the next rank to end, remove it from `running`, and return it with its exit code; (-1, 0) at time `until`."""
     while until is None or monotonic() < until:
         for rank, process in list(running.items()):
             ended, status = os.waitpid(process, os.WNOHANG)
@@ -137,7 +138,7 @@ def _end(running: dict[int, int]) -> None:
 
 def _tell(running: dict[int, int], number: int) -> None:
     for process in list(running.values()):
-        with suppress(ProcessLookupError):  # a rank may end just before it is signalled
+        with suppress(ProcessLookupError):
             os.kill(process, number)
 
 

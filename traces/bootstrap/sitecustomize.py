@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class AfterImport:
-    """A meta path entry that leaves finding `trigger` to the others, and calls `then` after it was executed."""
+    """A meta path entry that calls `then` after the module `trigger` has been executed. Other entries find the module."""
 
     def __init__(self, trigger: str, then: Callable[[], None]) -> None:
         self.trigger = trigger
@@ -48,13 +48,13 @@ class AfterImport:
         return spec
 
     def _call_after(self, loader: Any) -> None:
-        # Set on the loader itself and removed after it ran, so torch.__loader__ and torch.__spec__ look as usual.
+        # Replace `exec_module` on the loader itself until it has run, so torch.__loader__ and torch.__spec__ look as usual.
         exec_module = loader.exec_module
 
         def exec_and_call(module: ModuleType) -> None:
             del loader.exec_module
             exec_module(module)
-            if self in sys.meta_path:  # a reload of the trigger must not start again
+            if self in sys.meta_path:  # a reload of torch must not start the rooms again
                 sys.meta_path.remove(self)
                 self.then()
 
@@ -62,11 +62,11 @@ class AfterImport:
 
 
 class Session:
-    """One run of `traces.script.launch.run_child`, as seen by one of its processes: the folder named by TRACE_SESSION."""
+    """One process's view of a run of `traces.script.launch.run_child`. TRACE_SESSION names the session folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self._names: Any = importlib.import_module("_trace_names")  # while this folder is on sys.path
+        self._names: Any = importlib.import_module("_trace_names")
         self.shared: list[Callable[[], None]] = []  # start function of each room, prepared by `share`
         with open(os.path.join(folder, "trigger"), encoding="utf-8") as file:
             self.trigger = file.read()
@@ -115,7 +115,7 @@ def join_session(folder: str) -> Session | None:
         session = Session(folder)
         session.tell("boot")
     except FileNotFoundError:
-        return None  # the process outlived its run
+        return None
     return session
 
 
@@ -127,7 +127,7 @@ def await_trigger(session: Session) -> None:
 
 
 def become_ranks(session: Session, by_fork: Any, count: int) -> None:
-    """Fork the ranks; returns in each of them. Errors are printed here, because Python continues if sitecustomize fails."""
+    """Fork the ranks and return in each rank. Errors are printed here, because Python continues if sitecustomize fails."""
     try:
         with by_fork.path_of(sys.argv[0]):
             if by_fork.is_there(session.trigger):
@@ -143,7 +143,9 @@ def become_ranks(session: Session, by_fork: Any, count: int) -> None:
 
 
 def give_way() -> None:
-    """Remove this folder from `sys.path` and import `sitecustomize` again: the user's own, or the usual ImportError."""
+    """Remove this folder from `sys.path` and import `sitecustomize` again, which finds the user's own module if there is
+    one.
+    """
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     sys.path_importer_cache.pop(here, None)
@@ -152,18 +154,19 @@ def give_way() -> None:
 
 
 def leave_last(is_fork: bool) -> None:
-    """Exit without teardown after a failed script. Registered first, so it runs after all other atexit functions.
+    """Exit without teardown after a failed script. This function is registered first, so it runs after all other atexit
+    functions.
 
-    Python would still tear modules down while the error's traceback holds references to their contents. Libraries built
-    with nanobind (such as triton's) then print a page about leaks after the error. In a forked rank they always do, because
-    objects from before the fork stay alive. So its stderr goes to /dev/null from here.
+    While an error's traceback holds references to module contents, Python still tears the modules down. Libraries built
+    with nanobind (such as triton's) then print a page about leaks after the error. Forked ranks always print this page,
+    because objects from before the fork stay alive. Therefore stderr goes to /dev/null from here.
     """
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except (AttributeError, OSError, ValueError):  # missing, closed, or a pipe without a reader
+            except (AttributeError, OSError, ValueError):
                 return
         os._exit(1)
     if is_fork and sys.stderr is not None and not sys.stderr.closed:
@@ -172,7 +175,7 @@ def leave_last(is_fork: bool) -> None:
 
 
 def begin() -> None:
-    ranks = os.environ.pop("TRACE_RANKS", "")  # for this process only, not for its children
+    ranks = os.environ.pop("TRACE_RANKS", "")
     if "TRACE_SESSION" in os.environ:
         atexit.register(leave_last, bool(ranks))
     session = join_session(os.environ["TRACE_SESSION"]) if "TRACE_SESSION" in os.environ else None
@@ -181,7 +184,7 @@ def begin() -> None:
             await_trigger(session)
         give_way()
         return
-    by_fork = importlib.import_module("_trace_ranks")  # in the same folder
+    by_fork = importlib.import_module("_trace_ranks")
     try:
         give_way()
     finally:  # every rank must see the same error from the user's own sitecustomize

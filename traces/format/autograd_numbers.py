@@ -1,6 +1,7 @@
 """Copies autograd numbers to steps that repeat the ops of a numbered step.
 
-A replay records the link between forward ops and backward nodes only in its first training steps (Note [Numbered steps] in
+A replay records the link between forward ops and backward nodes only in its first training steps (Note [Numbered steps]
+in
 replayer/gpu/steps.py). A later step with the same ops in the same order on the same threads has the same graph.
 
     trace = with_node_numbers(trace)
@@ -16,7 +17,8 @@ from traces.model.trace import NONE, Column, HostKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Return the trace with `sequence` and `forward_thread` filled in for such steps. The numbers differ from step to step.
+    """Return the trace with `sequence` and `forward_thread` filled in for repeated steps. The numbers differ from step to
+    step.
 
     The trace must be sorted and have a single rank.
     """
@@ -32,7 +34,7 @@ def with_node_numbers(trace: Trace) -> Trace:
     bounds = np.searchsorted(step, np.arange(len(steps) + 1))
     spread = int(host.sequence.max()) + 1
     sequence, forward_thread = host.sequence.copy(), host.forward_thread.copy()
-    numbered: dict[bytes, Column] = {}  # rows of the latest numbered step, by its threads and names
+    numbered: dict[bytes, Column] = {}  # rows of the latest numbered step with these threads and names
     for row, (first, behind) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
         rows = ops[first:behind]
         alike = np.stack([host.thread[rows], host.name[rows]]).tobytes()

@@ -1,9 +1,11 @@
 """Encodes tables as msgpack values that compress well, and decodes them without loss.
 
-A column with a single value is stored as that value; a column of defaults is omitted. Other columns are stored as
-`[method, base, scale, planes]`. Values are first made small (differences if they grow, divided by a common divisor). The
-result is stored as byte planes (all lowest bytes, then all second-lowest...), because equal bytes next to each other compress
-better. See FORMAT.md.
+A column with a single value is stored as that value, and a column of defaults is omitted. Other columns are stored as
+`[method, base, scale, planes]`. Values are first made small: growing values are replaced by differences, and values are
+divided
+by a common divisor. The result is stored as byte planes (all lowest bytes, then all second-lowest...), because equal
+bytes next
+to each other compress better. See FORMAT.md.
 
     packed = pack_table(steps)          # {"rows": 2, "columns": {"start_ns": [1, 100, 50, b"..."]}}
     unpack_table(Steps, packed)         # the same steps; raises Damaged for invalid input
@@ -22,20 +24,21 @@ from traces.model.trace import Column, HostSpans, Table
 
 T = TypeVar("T", bound=Table)
 
-# Methods. The stored number is the difference from the minimum, the previous row, the row number, or zero.
+# Each method subtracts something else from a number before storing it: the minimum, the previous row, the row number, or zero.
 LEAST, ABOVE, ROW, ZERO = range(4)
-SIGNED = 4  # added to the method if differences are signed; 0, -1, 1, -2... are stored as 0, 1, 2, 3...
+SIGNED = 4  # added to the method for signed differences; 0, -1, 1, -2... are stored as 0, 1, 2, 3...
 
-# Most rows in one packed table, which limits the content of a frame (MAX_CONTENT_BYTES). Larger tables are split.
+# A packed table has at most this many rows, which keeps a frame within MAX_CONTENT_BYTES. Larger tables are split.
 MAX_ROWS = 1 << 19
 
-# Columns that grow from row to row. Chosen by measuring every column of 29 real recordings; LEAST is best for the others.
+# The values of these columns grow from row to row. The list comes from measuring every column of 29 real recordings. LEAST is
+# best for all other columns.
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )
 _METHODS = dict.fromkeys(_GROWING.split(), ABOVE) | {"parent": ROW}
 
-# Suffixes of columns that may have a common divisor: 1000 for recordings in µs, 512 for sizes and addresses.
+# Columns with these suffixes may have a common divisor, such as 1000 for recordings in µs and 512 for sizes and addresses.
 _DIVISIBLE = ("_ns", "bytes", "address")
 
 _U8 = np.dtype("<u8")
@@ -45,7 +48,7 @@ _I8 = np.dtype("<i8")
 def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[str, Any]:
     """Return `table` as msgpack values. `first_row` is the number of its first row in the whole table.
 
-    `compact` takes more time and fewer bytes. `unpack_table` reads both forms.
+    A `compact` result has fewer bytes but takes more time. `unpack_table` reads both forms.
     """
     rows = len(table)
     if rows > MAX_ROWS:
@@ -74,7 +77,6 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
 
 
 def claimed_rows(packed: Any) -> int:
-    """Return the row count that a packed table declares, at most MAX_ROWS. Raises Damaged."""
     rows: int = _entry(packed, "rows", int)
     if not 0 <= rows <= MAX_ROWS:
         raise Damaged(f"a table that claims {rows} rows")
@@ -82,7 +84,7 @@ def claimed_rows(packed: Any) -> int:
 
 
 def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
-    """The inverse of `pack_table`. Raises Damaged."""
+    """Build a table from the output of `pack_table`. Raises Damaged."""
     rows = claimed_rows(packed)
     stored = _entry(packed, "columns", dict)
     nested = packed.get("nested")
@@ -105,7 +107,8 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
 
 
 def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
-    """Return a column as `[method, base, scale, planes]`. `divide`: divide by a common divisor, if there is one.
+    """Return a column as `[method, base, scale, planes]`. With `divide`, values are divided by a common divisor if there
+    is one.
 
     Note [Modular]: all arithmetic is modulo 2**64, so no column can overflow.
     """
@@ -133,7 +136,9 @@ def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
 
 
 def _common_divisor(values: npt.NDArray[Any]) -> int:
-    """Return the greatest common divisor, at least 1. Tries a few values first, since most columns have none."""
+    """Return the greatest common divisor, at least 1. A few values are tried first, since most columns have no common
+    divisor.
+    """
     divisor = int(np.gcd.reduce(values[:64]))
     if divisor == 1:
         return 1
@@ -141,7 +146,9 @@ def _common_divisor(values: npt.NDArray[Any]) -> int:
 
 
 def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Column:
-    """The inverse of `pack_column`. A number stands for a column of that value. Raises Damaged."""
+    """Build a column from the output of `pack_column`. A single number means that all rows have this value. Raises
+    Damaged.
+    """
     if type(value) is int:
         return np.full(rows, _in_range(value, dtype, name), dtype)
     if not _is_list_of(value, int, int, int, bytes):

@@ -19,32 +19,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FORMAT_VERSION = 1
-HEADER = struct.Struct(">15sH")  # msgpack: an array of two, the string "trace-replay", a uint16
-MAGIC = b"\x92\xactrace-replay\xcd"  # not text, so encodings and line endings cannot produce it
+HEADER = struct.Struct(">15sH")  # a msgpack array of two: the string "trace-replay" and a uint16
+MAGIC = b"\x92\xactrace-replay\xcd"  # the magic is not text, so encodings and line endings cannot produce it
 
-# marker 0xC9 (msgpack ext32), length after `kind`, kind, codec, length when decompressed, CRC of payload, CRC of head
+# The fields of a frame head are the marker 0xC9 (msgpack ext32), the length after `kind`, kind and codec. The length when
+# decompressed, the CRC of the payload and the CRC of the head follow.
 FRAME = struct.Struct(">BIbBIII")
 FRAME_MARKER = 0xC9
 _COUNTED_FROM = 6  # msgpack counts the length of an ext value from after its type byte
 _HEAD_CRC = FRAME.size - 4
 
-DATA, END = 1, 2  # frame kinds
-STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)  # codecs
+DATA, END = 1, 2
+STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 
-# Text that most traces contain: names of operators, kernels, runtime calls and columns (RFC 1950, FDICT). Files of a hundred
-# rows become a third smaller. Content compressed with it can only be read with exactly the same bytes.
+# Text that most traces contain: names of operators, kernels, runtime calls and columns (RFC 1950, FDICT). The dictionary makes
+# files of a hundred rows a third smaller. Compressed content can only be read with exactly the same dictionary.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
-# The most that a frame decompresses to. It limits a reader's memory.
+# A frame decompresses to at most this many bytes, which limits a reader's memory.
 MAX_CONTENT_BYTES = 64 << 20
 
-# Neighbouring bytes in a plane are unrelated (lc=0) and unaligned (pb=0): 5 % smaller than with lzma's defaults.
+# Neighbouring bytes in a plane are unrelated (lc=0) and unaligned (pb=0). These settings save 5 % compared with lzma's
+# defaults.
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
 
 
 class Damaged(Exception):
-    """Bytes that none of our writers produce. Callers that know the file name convert it to TraceFormatError."""
+    """Raised for bytes that none of our writers produce. Callers that know the file name convert Damaged to
+    TraceFormatError.
+    """
 
     def __init__(self, reason: str, offset_bytes: int = 0) -> None:
         super().__init__(reason)
@@ -53,7 +57,7 @@ class Damaged(Exception):
 
 
 def compress(codec: int, content: bytes, level: int = 9) -> bytes:
-    """Compress `content`. `level` applies to DEFLATED: 1 is fast, 9 is small."""
+    """Compress `content`. `level` only applies to DEFLATED, from 1 (fast) to 9 (small)."""
     if codec == STORED:
         return content
     if codec == DEFLATED:
@@ -63,7 +67,6 @@ def compress(codec: int, content: bytes, level: int = 9) -> bytes:
 
 
 def _decompress(codec: int, payload: bytes, content_bytes: int) -> bytes:
-    """Decompress, returning at most `content_bytes` bytes."""
     if codec == STORED:
         return payload
     at_most = max(1, content_bytes)  # zlib takes 0 as unlimited
@@ -83,7 +86,6 @@ class Frame:
     payload: bytes
 
     def content(self) -> bytes:
-        """Return the decompressed content. Raises Damaged."""
         try:
             content = _decompress(self.codec, self.payload, self.content_bytes)
         except (zlib.error, lzma.LZMAError) as error:
@@ -94,7 +96,7 @@ class Frame:
 
 
 class FrameWriter:
-    """Writes a header and frames to `sink`. Each frame is one bytes object and thus one write."""
+    """Writes a header and frames to `sink`. Each frame is written as one bytes object."""
 
     def __init__(self, sink: Callable[[bytes], None]) -> None:
         header = HEADER.pack(MAGIC, FORMAT_VERSION)
@@ -116,23 +118,25 @@ class FrameWriter:
 
 @dataclass(frozen=True)
 class Scan:
-    """The contents of a file: its complete data frames, its end frame if present, and the offset where complete frames end."""
+    """The result of scanning a file: its complete data frames, its end frame if present, and the offset where complete
+    frames end.
+    """
 
     frames: list[Frame]
     end: Frame | None
     whole_bytes: int
-    chain: int  # the checksum that the next frame's head continues from
+    chain: int  # checksum of the last head, which the next head's checksum continues from
 
 
 def scan(data: bytes, before: Scan | None = None) -> Scan:
     """Walk the frames of `data`, a file's bytes, up to the end frame or the point of truncation. Raises Damaged.
 
-    `before` is the result of an earlier scan of a growing file. `data` then starts at its `whole_bytes`, and may contain no
-    complete frame.
+    `before` is the result of an earlier scan of a growing file. `data` then starts at the offset `before.whole_bytes`,
+    and may contain no complete frame.
 
     Note [Cut or damaged]: a file that ends inside a frame was truncated, and everything before that frame is valid. Any
-    other error is damage. The head has its own checksum, so a corrupted length is not mistaken for truncation. Head checksums
-    are chained, so lost, duplicated or swapped frames also count as damage.
+    other error is damage. The head has its own checksum, so a corrupted length is not mistaken for truncation. Head
+    checksums are chained, so lost, duplicated or swapped frames also count as damage.
     """
     if before is None:
         whole = scan(data[HEADER.size :], header_scan(data))

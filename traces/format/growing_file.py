@@ -6,7 +6,7 @@
     follower.ended                 # whether the writer has closed it
 
     count = StepCount("replay-4711.msgpack")
-    count.now()                    # 40: steps written so far; does not keep them
+    count.now()                    # 40: the number of steps written so far
 
 Each call reads only new data. An incomplete frame is left for the next call (Note [Cut or damaged]).
 """
@@ -39,7 +39,6 @@ class _Tail:
         return self._found is not None and self._found.end is not None
 
     def frames(self) -> list[Frame]:
-        """Return the frames written since the last call. Raises Damaged."""
         if self.ended:
             return []
         try:
@@ -61,10 +60,10 @@ class Follower(_Tail):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
-        self._assembly = Assembly(UnpackLimit(0, None))  # written by our own child process
+        self._assembly = Assembly(UnpackLimit(0, None))  # our own child process writes the file, so no limit applies
 
     def more(self) -> bool:
-        """Read what was written since the last call. Returns whether there was anything. Raises TraceFormatError."""
+        """Read the data that was written since the last call, and return whether there was any. Raises TraceFormatError."""
         had_ended = self.ended
         with _as_format_error(self.path):
             frames = self.frames()
@@ -83,7 +82,7 @@ class Follower(_Tail):
         for name, table in copies.items():
             setattr(trace, name, table)
         trace.strings = Strings(list(trace.strings.texts))
-        # Threads are written at the end. Until then, only the rows of a new thread are known.
+        # The writer adds thread names at the end. Until then, a thread is only known from its rows.
         for number in range(len(trace.threads), int(trace.host.thread.max(initial=-1)) + 1):
             trace.threads.append(Thread(min(trace.ranks), number))
         if not self.ended:
@@ -94,8 +93,6 @@ class Follower(_Tail):
 
 
 class StepCount(_Tail):
-    """Counts the steps in a growing file."""
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
         self._steps = 0
@@ -108,7 +105,9 @@ class StepCount(_Tail):
 
 
 def timeline_of(folder: Path, pid: int) -> Path | None:
-    """Return the timeline written by the replay process itself, or the largest one of its descendants if there is none yet."""
+    """Return the timeline that the replay process wrote. If there is none yet, return the largest timeline of its
+    descendants.
+    """
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     own = folder / f"replay-{pid}.msgpack"
     return own if own in files else next(iter(files), None)

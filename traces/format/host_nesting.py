@@ -23,22 +23,26 @@ import numpy.typing as npt
 from traces.format.frames import Damaged
 from traces.model.trace import NONE, Column, HostSpans
 
-COLUMNS = ("parent", "start_ns", "duration_ns")  # the HostSpans columns that a Nest replaces
+COLUMNS = ("parent", "start_ns", "duration_ns")  # columns of HostSpans that a Nest replaces
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Nest:
-    """Spans ordered by start. Each is enclosed by the spans before it that have not ended."""
+    """Host spans as depths and gaps. Spans are ordered by start, and each span is enclosed by the earlier spans that have
+    not ended.
+    """
 
-    depth: Ints  # one per row: the number of enclosing spans
-    first_ns: int  # start of row 0
-    gaps_ns: Ints  # two per row, in `_context_order`; negative where spans overlap or a new thread begins
+    depth: Ints  # the number of spans that enclose each row
+    first_ns: int
+    gaps_ns: Ints  # two gaps per row, in `_context_order`; a gap is negative where spans overlap or a new thread begins
 
 
 def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
-    """Return the nest of `spans`, or None if they do not nest in order. `first_row` is the whole-table number of row 0."""
+    """Return the nest of `spans`, or None if the spans do not nest in order. `first_row` is the whole-table number of row
+    0.
+    """
     parent = np.where(spans.parent < 0, NONE, spans.parent.astype(np.int64) - first_row)
     if not len(spans) or not ((parent < np.arange(len(parent))) & ((parent >= 0) == (spans.parent >= 0))).all():
         return None
@@ -57,7 +61,9 @@ def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
 
 
 def unfold(nest: Nest, name: Column, first_row: int = 0) -> dict[str, Column]:
-    """Return the three columns, given the names of the spans. Raises Damaged for invalid depths."""
+    """Return the columns parent, start_ns and duration_ns, given the names of the spans. Raises Damaged for invalid
+    depths.
+    """
     depth = nest.depth
     if depth[0] != 0 or (depth < 0).any() or (np.diff(depth) > 1).any():
         raise Damaged("host spans whose depths do not nest")
@@ -72,10 +78,6 @@ def unfold(nest: Nest, name: Column, first_row: int = 0) -> dict[str, Column]:
 
 
 def _parents(depth: Ints) -> Ints:
-    """Return the parent of each row.
-
-    In (depth, row) order, a row is either the first child of the row just before it or a sibling of its neighbour.
-    """
     order = _stable_order(depth)
     first_child = (depth - np.roll(depth, 1))[order] == 1
     latest = np.maximum.accumulate(np.where(first_child, np.arange(len(depth)), 0))
@@ -87,7 +89,8 @@ def _parents(depth: Ints) -> Ints:
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
     """Return the positions of each row's opening and closing bracket among all brackets.
 
-    Before row i opens, i rows have opened, and all but `depth[i]` of them have closed. Brackets of one depth alternate.
+    Before row i opens, i rows have opened, and all but `depth[i]` of these rows have closed. Opening and closing
+    brackets of one depth alternate.
     """
     rows = np.arange(len(depth))
     opens = 2 * rows - depth
@@ -103,7 +106,8 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
     """Sort brackets by kind (span name, start or end), then by the kind of the previous bracket.
 
-    Names are taken modulo 2**15: 16-bit keys use radix sort, which is ten times faster. A collision only costs compression.
+    Names are taken modulo 2**15, because radix sort works on 16-bit keys and is ten times faster. A collision only
+    makes the compression worse.
     """
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)

@@ -2,7 +2,7 @@
 
 header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts if known
 strings  texts to append to the string table
-TABLE    rows to append to that table, see column_encoding.py
+TABLE    rows to append to the table of this name, see column_encoding.py
 end      expected number of texts and rows; the only item of the end frame
 
 content = b"".join([*text_items(trace), *number_items(trace)])
@@ -35,19 +35,21 @@ T = TypeVar("T")
 
 _TEXTS_PER_ITEM = 1 << 14
 
-# Limits on what msgpack may build for one item before it is checked: a table has about fifteen lists and maps.
+# These constants limit what msgpack may build for one item before the item is checked. A table has about fifteen lists and
+# maps.
 _MAX_LISTS_AND_MAPS = 64
 _MAX_KEYS = 64
 
-# Memory used by a reader: a text with its entry in the string table, and a character of JSON at worst ("[[],[],...").
+# A reader needs this much memory for a text with its entry in the string table, and at worst for a character of JSON
+# ("[[],[],...").
 _BYTES_PER_TEXT = 128
 _BYTES_PER_JSON_CHARACTER = 24
 _ROW_BYTES = {name: sum(np.dtype(dtype).itemsize for dtype in kind.DTYPES.values()) for name, kind in TABLES.items()}
-_ROW_BYTES["steps"] = 512  # includes the figures computed for each step
-_BYTES_PER_TRACK = 32 << 10  # per thread, device, stream and loader: a row of the timeline with its own sums
-_LONGEST_TEXT = 1 << 20  # characters; C++ template names have thousands
+_ROW_BYTES["steps"] = 512  # includes the memory of figures computed for each step
+_BYTES_PER_TRACK = 32 << 10  # memory of a timeline row and its sums, for each thread, device, stream and loader
+_LONGEST_TEXT = 1 << 20  # in characters; C++ template names have thousands
 
-# Most levels of lists and objects in provenance and properties; PyTorch and this package use three.
+# Provenance and properties may nest lists and objects to this depth. PyTorch and this package use three levels.
 MAX_DEPTH = 32
 
 _HEADER_TYPES = {
@@ -62,26 +64,28 @@ _HEADER_TYPES = {
 
 
 def text_items(trace: Trace) -> Iterator[bytes]:
-    """Yield the header and strings of `trace`. They come first in a file, because nothing can be read without them."""
+    """Yield the header and strings of `trace`. A file begins with these items, because no table can be read without them."""
     yield header_item(trace, row_counts(trace))
     yield from strings_item(trace.strings.texts)
 
 
 def number_items(trace: Trace) -> Iterator[bytes]:
-    """Yield the tables of `trace`. A table comes after those that it refers to."""
+    """Yield the tables of `trace`. A table follows the tables that it refers to."""
     for name in TABLES:
         yield from table_items(name, getattr(trace, name), 0, compact=True)
 
 
 def row_counts(trace: Trace) -> dict[str, int]:
-    """Return the row count of each non-empty table, so adding a table in a later release does not change existing files."""
+    """Return the row count of each non-empty table. Empty tables are left out, so a table added in a later release does
+    not change existing files.
+    """
     return {name: rows for name in TABLES if (rows := len(getattr(trace, name)))}
 
 
 def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
-    """Return the header item. `rows` gives the final row count of each table, or nothing.
+    """Return the header item. `rows` gives the final row count of each table, or is empty.
 
-    It contains JSON instead of msgpack, because provenance may hold integers beyond 64 bits.
+    The header contains JSON instead of msgpack, because provenance may hold integers beyond 64 bits.
     """
     header = {name: getattr(trace, name) for name in ("grain", "provenance", "problems", "lacks")}
     header["devices"] = [_device_values(device) for device in trace.devices]
@@ -110,12 +114,14 @@ def table_items(name: str, table: Table, first_row: int, compact: bool) -> Itera
 
 
 def end_item(strings: int, rows: dict[str, int]) -> bytes:
-    """Return the number of texts and rows of each table in the complete file. A file without this item was truncated."""
+    """Return the item with the number of texts and the row counts of the complete file. A file without this item was
+    truncated.
+    """
     return _pack("end", [strings, {name: count for name, count in rows.items() if count}])
 
 
 class Assembly:
-    """Builds a trace from items, given in file order. Its methods raise Damaged.
+    """Builds a trace from items, given in file order. All methods raise Damaged for invalid content.
 
     `limit` applies to rows and texts. Each item is counted before it is unpacked.
     """
@@ -185,7 +191,7 @@ class Assembly:
             raise Damaged(str(error)) from error
 
     def check_end(self, content: bytes, offset_bytes: int) -> None:
-        """Compare with the counts in the end frame."""
+        """Compare the numbers of texts and rows with the counts in the end frame."""
         try:
             counts = list(_unpack(content))
         except Damaged as error:
@@ -194,14 +200,15 @@ class Assembly:
             raise Damaged("the counts in the end frame are wrong", offset_bytes)
 
     def missing(self) -> str:
-        """Describe lost rows of a truncated file (", 12 of 30 device rows are missing"), if its header has row counts."""
+        """Describe the lost rows of a truncated file (", 12 of 30 device rows are missing"). The text is empty if the
+        header has no row counts.
+        """
         expected = self._header["rows"] if self._header else {}
         lost = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]
         return "".join(f", {missing} of {count} {name} rows are missing" for missing, count, name in lost if missing > 0)
 
 
 def _pairs(owner: Column, number: Column) -> int:
-    """Return the number of distinct pairs. Pairs that share a 64-bit key are counted once."""
     return len(np.unique(number + (owner.astype(np.int64) << 40)))
 
 
@@ -217,7 +224,9 @@ def rows_within(content: bytes, table: str) -> int:
 
 
 def _unpack(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield the items of a frame. Oversized items are rejected early: 64 MiB of empty lists would take 4 GB."""
+    """Yield the items of a frame. Oversized items are rejected before unpacking, because 64 MiB of empty lists would take
+    4 GB.
+    """
     lists_and_maps = 0
 
     def count(value: Any) -> Any:
@@ -275,7 +284,9 @@ def _parse_header(text: Any) -> dict[str, Any]:
 
 
 def _device_values(device: Device) -> dict[str, Any]:
-    """Return a device's fields. Unknown values are omitted, and properties keep Kineto's names, as in older files."""
+    """Return a device's fields. Unknown values are omitted. Properties have Kineto's names, because older files use these
+    names.
+    """
     values = {name: getattr(device, name) for name in ("rank", "index", "name", "total_memory_bytes")}
     outside = {"outside_bytes": device.outside_bytes} if device.outside_bytes else {}
     return {**values, "properties": to_kineto(device.properties), **outside}
@@ -289,7 +300,6 @@ def _make_device(values: Any) -> Device:
 
 
 def _machine_values(machines: dict[int, Machine]) -> list[dict[str, Any]]:
-    """Return each distinct machine once, with its ranks."""
     ranks: dict[Machine, list[int]] = {}
     for rank, machine in sorted(machines.items()):
         ranks.setdefault(machine, []).append(rank)
@@ -301,7 +311,7 @@ def _run_values(runs: dict[int, Run]) -> list[dict[str, Any]]:
 
 
 def _make_by_rank(kind: type[T], values: Any) -> dict[int, T]:
-    """The inverse of `_machine_values` and `_run_values`."""
+    """Build the objects of each rank from the output of `_machine_values` or `_run_values`."""
     what = kind.__name__.lower()
     if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
         raise Damaged(f"header with invalid {what}s")
@@ -322,7 +332,9 @@ def _made(kind: type[T], values: Any) -> T:
 
 
 def _json_value(value: Any, depth: int = 0) -> Any:
-    """Convert `value` to JSON types: numpy numbers to Python's, NaN and infinities to None. Raises ValueError."""
+    """Convert `value` to JSON types. Numpy numbers become Python numbers, NaN and infinities become None. Raises
+    ValueError.
+    """
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, dict | list | tuple):
@@ -344,7 +356,7 @@ def _finite(text: str) -> float | None:
 
 
 def _levels(value: Any) -> int:
-    """Return the nesting depth of lists and objects. Not recursive, because the depth may be a thousand."""
+    """Return the nesting depth of lists and objects. The function is not recursive, because the depth may be a thousand."""
     levels, inner = 0, [value]
     while outer := [one for one in inner if isinstance(one, dict | list)]:
         inner = list(chain.from_iterable(one.values() if isinstance(one, dict) else one for one in outer))

@@ -49,9 +49,9 @@ from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model import invariants as checks
 from traces.model.trace import TABLES, Table, Trace, TraceFormatError, TraceWriteError
 
-# Items that are smaller in total share a frame: a frame costs 19 bytes and restarts the compressor.
+# Items with a smaller total size share a frame, because each frame costs 19 bytes and restarts the compressor.
 _SHARED_BYTES = 32 << 10
-_WORKERS = 4  # lzma and zlib release the GIL
+_WORKERS = 4  # threads suffice, because lzma and zlib release the GIL
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
@@ -66,7 +66,7 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
         with ThreadPoolExecutor(_WORKERS) as pool:
             for (_, content), (codec, payload) in zip(contents, pool.map(_smallest, contents), strict=True):
                 writer.add(DATA, content, codec, payload)
-    except (TypeError, ValueError) as error:  # provenance that is not JSON, or a text larger than a frame
+    except (TypeError, ValueError) as error:  # the provenance is not JSON, or a text is larger than a frame
         raise TraceWriteError(path, str(error)) from error
     writer.add(END, end_item(len(trace.strings), row_counts(trace)))
     with _as_write_error(path):
@@ -76,8 +76,8 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
     """Read a trace file. Raises TraceFormatError, also if a small file would take too much memory (see UnpackLimit).
 
-    `is_ours`: written just now by a child of this process, so no size limit applies.
-    For a truncated file, returns what precedes the cut, with `problems["truncated-file"]` and a sentence in `lacks`.
+    `is_ours` means that a child of this process has just written the file, so no size limit applies. For a truncated
+    file, `load` returns the complete frames, with `problems["truncated-file"]` and a sentence in `lacks`.
     """
     try:
         data = _read(Path(path))
@@ -92,31 +92,31 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
 class TraceStream:
     """Appends tables to a file during a run. If the process dies, everything that `add` has written is kept.
 
-    Rows and texts are numbered in the order of adding, and indices in tables refer to these numbers. Add texts, devices and
-    threads before the tables that refer to them. `header` may be called again when more is known; the last call counts.
-    Memory use is constant. Not thread-safe.
+    Rows and texts are numbered in the order of adding, and indices in tables refer to these numbers. Add texts, devices
+    and threads before the tables that refer to them. `header` may be called again when more is known, and the last
+    header counts. Memory use is constant. The class is not thread-safe.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.rows = dict.fromkeys(TABLES, 0)  # written so far
+        self.rows = dict.fromkeys(TABLES, 0)
         self.strings = 0
         with _as_write_error(path):
             self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         self._writer = FrameWriter(self._write)
 
     def header(self, trace: Trace) -> None:
-        """Write the header of `trace`: devices, threads, provenance, problems and lacks. Its tables and strings are ignored."""
+        """Write the header of `trace`: devices, threads, provenance, problems and lacks. Tables and strings of `trace` are
+        ignored.
+        """
         self._append(header_item(trace, {}))
 
     def add_strings(self, texts: list[str]) -> None:
-        """Append texts that have not been added before."""
         for item in strings_item(texts):
             self._append(item)
         self.strings += len(texts)
 
     def add(self, table_name: str, table: Table) -> None:
-        """Append rows to a table."""
         self.add_tables({table_name: table})
 
     def add_tables(self, tables: Mapping[str, Table]) -> None:
@@ -128,7 +128,7 @@ class TraceStream:
             self.rows[name] += len(table)
 
     def close(self) -> None:
-        """Mark the file as complete. Does nothing if already closed, or after a failed write."""
+        """Mark the file as complete. A stream that is already closed, or had a failed write, stays as it is."""
         if self._file is None:
             return
         self._writer.add(END, end_item(self.strings, self.rows))
@@ -146,14 +146,14 @@ class TraceStream:
         try:
             with _as_write_error(self.path):
                 _write_all(self._file, frame)
-        except TraceWriteError:  # the file now ends inside this frame, so nothing may be appended
+        except TraceWriteError:  # the file ends inside a frame after a failed write, so nothing may be appended
             os.close(self._file)
             self._file = None
             raise
 
 
 def _shared(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield frame contents, joining neighbouring items while they are small."""
+    """Yield frame contents. Small neighbouring items are joined into one frame."""
     content = b""
     for item in parts:
         if content and len(content) + len(item) > _SHARED_BYTES:
@@ -165,7 +165,9 @@ def _shared(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _smallest(task: tuple[int, bytes]) -> tuple[int, bytes]:
-    """Return the codec and the compressed content. For small contents, all codecs are tried and the smallest result is kept."""
+    """Return the codec and the compressed content. For small contents, all codecs are tried and the smallest result is
+    kept.
+    """
     usual, content = task
     codecs = (usual,) if len(content) > _SHARED_BYTES else (DEFLATED, LZMA_TEXT, LZMA_PLANES)
     return min(((codec, compress(codec, content)) for codec in codecs), key=lambda tried: len(tried[1]))
@@ -196,7 +198,7 @@ def _read(path: Path) -> bytes:
         if not stat.S_ISREG(mode):
             raise Damaged("it is a directory" if stat.S_ISDIR(mode) else "it is not a regular file")
         with path.open("rb") as file:
-            check_header(file.read(HEADER.size))  # rejects other files before they are read
+            check_header(file.read(HEADER.size))
             file.seek(0)
             return file.read()
     except OSError as error:
@@ -204,7 +206,9 @@ def _read(path: Path) -> bytes:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Write a new file next to `target`, sync it and rename it. Existing NAME.part files of killed recorders are kept."""
+    """Write a new file next to `target`, sync the file and rename it. Existing NAME.part files of killed recorders are
+    kept.
+    """
     if target.exists() and not target.is_file():
         raise IsADirectoryError(None, "it is not a regular file")
     part, file = _new_part(target)
@@ -216,11 +220,11 @@ def _replace(target: Path, data: bytes) -> None:
             os.close(file)
         os.replace(part, target)
     finally:
-        part.unlink(missing_ok=True)  # only exists if something failed
+        part.unlink(missing_ok=True)
 
 
 def _new_part(target: Path) -> tuple[Path, int]:
-    """Create a new file next to `target`, open for writing. Other processes may do the same at the same time."""
+    """Create and open a new file next to `target`. Other processes may do the same at the same time."""
     number = 1
     while True:
         part = target.with_name(f"{target.name}.part" if number == 1 else f"{target.name}.{number}.part")

@@ -33,7 +33,7 @@ class UnpackLimit:
 
     @classmethod
     def of(cls, file_bytes: int) -> UnpackLimit:
-        """Return the limit for a file of that size. Raises TooLarge if the environment variable is not a number."""
+        """Return the limit for a file of `file_bytes` bytes. Raises TooLarge if the environment variable is not a number."""
         told = os.environ.get(VARIABLE)
         if told is None:
             return cls(file_bytes, _BASE_BYTES + _TIMES_THE_FILE * file_bytes)
@@ -42,10 +42,10 @@ class UnpackLimit:
         return cls(file_bytes, int(told) * 10**6)
 
     def check(self, unpacked_bytes: int, what: str) -> None:
-        """Raise TooLarge if `unpacked_bytes` exceed the limit. `what` describes the data, with its size."""
+        """Raise TooLarge if `unpacked_bytes` exceed the limit. `what` describes the data and its size in the message."""
         if self.limit_bytes is None or unpacked_bytes <= self.limit_bytes:
             return
-        enough_mb = math.ceil(4 * unpacked_bytes / 10**6)  # more may follow
+        enough_mb = math.ceil(4 * unpacked_bytes / 10**6)  # four times the size, because more data may follow
         raise TooLarge(
             f"{what}, from a file of {size_text(self.file_bytes)}; the limit is {size_text(self.limit_bytes)}."
             f" If you trust the file, set {VARIABLE}={enough_mb}"
@@ -53,7 +53,6 @@ class UnpackLimit:
 
 
 def size_text(size_bytes: int) -> str:
-    """Return a size as text: "690 kB", "69.2 MB", "8590 MB"."""
     if size_bytes < 10**6:
         return f"{math.ceil(size_bytes / 1000)} kB"
     return f"{size_bytes / 10**6:.{1 if size_bytes < 10**8 else 0}f} MB"

@@ -27,9 +27,9 @@ __all__ = ["read_kineto", "read_kineto_bytes"]
 def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) -> Trace:
     """Import a recording: a .json or .json.gz file, or a folder or archive (.tar.gz, .zip) with one file per rank.
 
-    `marks_are_steps`: each step mark is exactly one step, as in profiles made by our recorder.
-    Unreadable parts are counted by kind in the trace's `problems`. Raises TraceImportError if nothing can be read, or if
-    the rank of a file cannot be identified.
+    `marks_are_steps` means that each step mark is exactly one step, as in profiles made by our recorder. Unreadable
+    parts are counted by kind in the trace's `problems`. Raises TraceImportError if nothing can be read, or if the rank
+    of a file cannot be identified.
     """
     path = Path(path)
     problems: Counter[str] = Counter()
@@ -46,7 +46,9 @@ def read_kineto_bytes(data: bytes, name: str = "trace.json") -> Trace:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Turn garbage collection off. A parsed trace is millions of live objects, and scanning them doubles the import time."""
+    """Turn garbage collection off. A parsed trace is millions of live objects, and scanning these objects doubles the
+    import time.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

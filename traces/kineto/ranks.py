@@ -37,7 +37,7 @@ from traces.model.trace import NONE, Column, Device, DeviceKind, Ending, HostKin
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)", re.IGNORECASE)
 _PLACES_IN_NAME = re.compile(r"-(?:TP|DP|PP|EP|CP)-(\d{1,6})(?!\d)")
 _NUMBER = re.compile(r"\d+(?=\D*$)")
-# Keys that only torch.profiler writes. A file with one of them is a profiler file, whatever its events are.
+# Only torch.profiler writes these keys. A file with one of the keys is a profiler file, whatever its events are.
 _KINETO_KEYS = frozenset(("schemaVersion", "deviceProperties", "computeProperties", "distributedInfo", "baseTimeNanoseconds"))
 _HEADER_FACTS = (
     "cupti_version roctracer_version record_shapes profile_memory with_stack with_flops with_modules trace_id".split()
@@ -46,12 +46,10 @@ _HEADER_FACTS = (
 
 @dataclass(frozen=True)
 class _Recording:
-    """The recording of one rank in one file."""
-
     trace: Trace
     file: str
-    rank: int | None  # from the events or the header
-    exported: ExportNotes | None  # set if `trace export` wrote the file
+    rank: int | None  # the rank in the events or the header
+    exported: ExportNotes | None  # only set if `trace export` wrote the file
 
     @property
     def world_size(self) -> int | None:
@@ -64,8 +62,9 @@ def assemble(
 ) -> Trace:
     """Build the trace from the contents of files. `marks_are_steps` is as in `read_kineto`.
 
-    With `strangers`, files that are not recordings are skipped, counted and listed in `provenance["skipped_files"]`, unless
-    no recording is left. Raises TraceImportError if nothing can be read, or if the ranks cannot be identified.
+    With `strangers`, files that are not recordings are skipped, counted and listed in `provenance["skipped_files"]`. At
+    least one file must be a recording. Raises TraceImportError if nothing can be read, or if the ranks cannot be
+    identified.
     """
     recordings: list[_Recording] = []
     skipped: dict[str, str] = {}
@@ -78,7 +77,8 @@ def assemble(
                 _refuse_pair(source, document)
                 for rank, events in _by_rank(document.events).items():
                     recordings.append(_read_rank(source, replace(document, events=events), rank, found, marks_are_steps))
-                del document  # frees memory before the next is read: several times the size of the result
+                # a parsed file is several times the size of the result, so its memory is freed before the next file
+                del document
             recordings[first:] = _of_one_file(recordings[first:])
         except TraceImportError as error:
             if not strangers:
@@ -96,9 +96,9 @@ def assemble(
 
 
 def _of_one_file(recordings: list[_Recording]) -> list[_Recording]:
-    """Combine the recordings of one file: profiler cycles of one process are joined.
+    """Combine the recordings of one file. Profiler cycles of one process are joined.
 
-    Processes without a rank, or with a rank that is already taken, get the next free one.
+    A process gets the next free rank if it has no rank, or if its rank is already taken.
     """
     if len(recordings) < 2 or any(part.exported for part in recordings):
         return recordings
@@ -114,7 +114,7 @@ def _of_one_file(recordings: list[_Recording]) -> list[_Recording]:
 
 
 def _of_each_process(recordings: list[_Recording]) -> list[_Recording]:
-    """Join recordings that are profiler cycles of one process. The result takes the place of the first cycle."""
+    """Join recordings that are profiler cycles of one process. The joined recording takes the place of the first cycle."""
     found = []
     for places in cycles_of([part.trace for part in recordings], [(part.file, part.rank) for part in recordings]):
         parts = [recordings[place] for place in places]
@@ -153,7 +153,7 @@ def _as_exported(trace: Trace, whole: ExportNotes, problems: Counter[str]) -> Tr
 
 
 def _rank_numbers(recordings: list[_Recording]) -> list[int]:
-    """Return each recording's rank, from its events or header, otherwise from its file name.
+    """Return each recording's rank from its events or header. If both lack the rank, it is taken from the file name.
 
     Raises TraceImportError with file names if a rank is unknown or occurs twice.
     """
@@ -187,12 +187,12 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
 
 
 def _ranks_in_names(files: list[str]) -> list[int | None]:
-    """Return the rank in each file name: 3 for "rank3.json", "worker3.pt.trace.json" and, if unambiguous,
+    """Return the rank in each file name, such as 3 for "rank3.json", "worker3.pt.trace.json" and, if unambiguous,
     "run-TP-3.trace.json".
 
     Inference servers write each rank's position in its tensor, data, pipeline and expert parallel groups
-    ("run-TP-1-PP-0"). If the first number does not distinguish the files, ranks are counted in the order of these positions. A
-    plain number could mean anything. It counts as the rank if the names are otherwise equal and the numbers are 0 to one less
+    ("run-TP-1-PP-0"). If the first number does not distinguish the files, ranks are counted in the order of these
+    positions. A plain number only counts as the rank if the names are otherwise equal and the numbers are 0 to one less
     than the number of files.
     """
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
@@ -221,7 +221,6 @@ def _by_rank(pieces: list[Piece]) -> dict[int | None, list[Piece]]:
 
 
 def _refuse_pair(source: Source, document: Document) -> None:
-    """Raise TraceImportError for output of `trace export A B`."""
     if PAIR_KEY in document.header:
         names = document.header[PAIR_KEY]
         which = f", {' and '.join(map(str, names))}" if isinstance(names, list) else ""
@@ -233,7 +232,6 @@ def _refuse_pair(source: Source, document: Document) -> None:
 def _read_rank(
     source: Source, document: Document, rank: int | None, problems: Counter[str], marks_are_steps: bool
 ) -> _Recording:
-    """Read one rank. `rank` is the one given by the events of a file with several ranks, otherwise None."""
     told = document.header.get("distributedInfo")
     distributed = told if isinstance(told, dict) else {}
     if rank is None:
@@ -298,7 +296,7 @@ def _read_rank(
 def _stream_numbers(groups: Groups) -> str:
     """Return the meaning of stream numbers on AMD GPUs, see `Run.stream_numbers`.
 
-    If the queue has its own field, the numbers are the program's streams.
+    If the events have a separate field for the queue, the stream numbers are the program's streams.
     """
     work = [rows for category, rows in groups.complete.items() if DEVICE_CATEGORIES.get(category) == DeviceKind.KERNEL]
     if not any(len(rows) for rows in work):
@@ -307,7 +305,7 @@ def _stream_numbers(groups: Groups) -> str:
 
 
 def _machine(header: dict[str, Any], torch: str, distributed: dict[str, Any]) -> Machine:
-    """Return the software versions in a file. The driver number is the CUDA version that it supports."""
+    """Return the software versions in a file. The driver number is the CUDA version that the driver supports."""
     supported = runtime_version(header.get("cuda_driver_version"))
     nccl = distributed.get("nccl_version")
     return Machine(
@@ -333,7 +331,7 @@ def _from_export(tables: RankTables, strings: Strings, notes: ExportNotes) -> Tr
     """Return the exported trace of this rank, with the provenance and `lacks` of the whole trace."""
     row_of_device = {device.index: row for row, device in enumerate(notes.devices)}
     for index in np.unique(np.concatenate([tables.device.device, tables.memory.device])).tolist():
-        if index not in row_of_device and index != NONE:  # from an event that was added after the export
+        if index not in row_of_device and index != NONE:  # an event may have been added after the export
             row_of_device[index] = len(notes.devices)
             notes.devices.append(Device(0, index, ""))
     for table in (tables.device, tables.memory):

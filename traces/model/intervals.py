@@ -16,11 +16,11 @@ import numpy as np
 
 from traces.model.trace import Column
 
-_LONG_AGO = np.int64(-(2**62))  # before any recorded time
+_LONG_AGO = np.int64(-(2**62))
 
 
 class Intervals:
-    """Half-open intervals [start, end). `start_ns` and `end_ns` are the merged intervals, ordered by time.
+    """A set of half-open time intervals [start, end). `start_ns` and `end_ns` are the merged intervals, ordered by time.
 
     Intervals that touch or overlap are merged. The input may be in any order. Empty intervals cover nothing.
     """
@@ -35,8 +35,8 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # For a time t at or after the start of interval k and before interval k + 1, the covered time before t is
-        # `min(t, end of k) + shift of k`. Both arrays start with an extra interval that gives 0 for times before the first one.
+        # For a time t between the starts of intervals k and k + 1, the covered time before t is `min(t, end of k) + shift of
+        # k`. Both arrays start with an extra interval that gives 0 for times before the first interval.
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))
@@ -46,7 +46,6 @@ class Intervals:
         return int(self._ends_ns[-1] + self._shift_ns[-1])
 
     def before(self, time_ns: Any) -> Column:
-        """Return the covered nanoseconds before each time."""
         times = np.asarray(time_ns)
         after = self.start_ns.searchsorted(times, "right")
         return np.asarray(np.minimum(times, self._ends_ns[after]) + self._shift_ns[after])
@@ -56,7 +55,7 @@ class Intervals:
         return np.asarray(self.before(end_ns) - self.before(start_ns))
 
     def holds(self, time_ns: Any) -> Column:
-        """Whether each time is inside one of the intervals."""
+        """Return a mask of the times that are inside one of the intervals."""
         times = np.asarray(time_ns)
         if not len(self.start_ns):
             return np.zeros(len(times), dtype=bool)

@@ -1,11 +1,12 @@
-"""Rules that every trace satisfies. They are checked before saving and after loading, so other code can index without checks.
+"""Rules that every trace satisfies. Traces are checked before saving and after loading, so other code can index without
+checks.
 
     fault(trace)        # None, or "host.parent holds 7, outside 0..4"
     limits(trace)       # {"host.parent": (-1, 5), "host.start_ns": (-2**62 + 1, 2**62), ...}
     clear_dangling_references(trace)  # after a truncated file: references to lost rows become NONE
 
 The value ranges ensure that sums and differences of two values, and column sums of durations or sizes, fit in 64 bits.
-REFERENCES lists which column points into which table. Merging and sorting use it too.
+REFERENCES lists which column points into which table. Merging and sorting also use REFERENCES.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import numpy as np
 from traces.model.trace import NONE, TABLES, Column, Trace
 
 _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for column, of in kind.MEANINGS.items()}
-# REFERENCES: the table (or `strings`, `threads`, `devices`) that a column points into. KINDS: the enumeration of a column.
+# REFERENCES maps each index column to the table (or `strings`, `threads`, `devices`) that it points into. KINDS maps each
+# column of kinds to its enumeration.
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
 KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
-# Exclusive limits. Times are nanoseconds since 1970 or since the start of the recording: 2**62 is in the year 2116. A duration
-# is below 2**56 ns (two years) and a size below 2**56 bytes; each such column sums to less than 2**62.
+# Both limits are exclusive. Times are nanoseconds since 1970 or since the start of the recording, and 2**62 ns is in the year
+# 2116. Durations are below 2**56 ns (two years) and sizes below 2**56 bytes. The sum of such a column is below 2**62.
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")
@@ -97,20 +99,18 @@ def _fault_of_header(trace: Trace) -> str | None:
 
 
 def lowest(where: str) -> int:
-    """Return NONE for a reference that may be absent, otherwise 0."""
     table, _, column = where.partition(".")
     return NONE if TABLES[table].DEFAULTS.get(column) == NONE else 0
 
 
 def column_at(trace: Trace, where: str) -> Column:
-    """Return the column called "TABLE.COLUMN"."""
     table, _, name = where.partition(".")
     column: Column = getattr(getattr(trace, table), name)
     return column
 
 
 def clear_dangling_references(trace: Trace) -> None:
-    """Repair a truncated trace: references to lost rows become NONE, and phases of lost steps are dropped."""
+    """Repair a truncated trace. References to lost rows become NONE, and phases of lost steps are dropped."""
     kept = trace.phases.step < len(trace.steps)
     place = np.where(kept, np.cumsum(kept) - 1, NONE)
     of_part = trace.parts.phase
@@ -126,10 +126,13 @@ def clear_dangling_references(trace: Trace) -> None:
 
 
 def _has_cycle(parent: Column) -> bool:
-    """Whether any span is its own ancestor. The stride doubles each round, so only cycles are left after log2(rows) rounds."""
-    if (parent < np.arange(len(parent))).all():  # spans are ordered by start: the usual case
+    """Return whether any span is its own ancestor.
+
+    The stride doubles each round, so only cycles are left after log2(rows) rounds.
+    """
+    if (parent < np.arange(len(parent))).all():  # a parent usually comes before its children
         return False
-    above = np.append(parent, NONE)  # index -1 (NONE) then leads to NONE
+    above = np.append(parent, NONE)
     for _ in range(len(parent).bit_length()):
         above = above[above]
     return bool((above != NONE).any())

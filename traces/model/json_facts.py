@@ -3,7 +3,7 @@
     as_json(compare(recorded, replayed))["steps"]["error"]      # 0.004
     as_json(summarize(trace))["counts"]["kernels"]              # 8772
 
-Field names become keys. Scripts read them, so keys may be added but never renamed.
+Field names become keys. User scripts read these keys, so keys may be added but never renamed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-OMITTED_IF_EMPTY = {"json": "omitted if empty"}  # metadata of fields that are omitted when empty
+OMITTED_IF_EMPTY = {"json": "omitted if empty"}
 
 
 def as_json(value: Any) -> Any:

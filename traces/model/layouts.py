@@ -15,16 +15,16 @@ Shape = tuple[int, ...]
 CONTIGUOUS, CHANNELS_LAST, OTHER_LAYOUT = "contiguous", "channels_last", "other"
 
 LAYOUTS = (CHANNELS_LAST, CONTIGUOUS, OTHER_LAYOUT)
-LAYOUT_ARG = "Memory layout"  # name of an op argument in files that we export; the profiler's own files contain strides
+LAYOUT_ARG = "Memory layout"  # our exports use this op argument; files of torch.profiler contain strides
 
-IMAGES = (4, 5)  # dimensions of a batch of images or volumes
+IMAGES = (4, 5)
 
 
 def memory_layout(tensors: Iterable[tuple[Sequence[int], Sequence[int]]]) -> str:
     """Return the layout of the image tensors, given the shape and strides of each tensor.
 
-    CHANNELS_LAST takes precedence over CONTIGUOUS, and CONTIGUOUS over OTHER_LAYOUT. Returns "" if there are no images. A
-    tensor whose strides fit both layouts (one channel, or one pixel) counts as neither.
+    CHANNELS_LAST takes precedence over CONTIGUOUS, and CONTIGUOUS over OTHER_LAYOUT. Returns "" if there are no images.
+    A tensor whose strides fit both layouts (one channel, or one pixel) counts as neither.
     """
     found = {_of_image(shape, stride) for shape, stride in tensors if len(shape) in IMAGES}
     return next((layout for layout in LAYOUTS if layout in found), "")
@@ -39,7 +39,6 @@ def _of_image(shape: Sequence[int], stride: Sequence[int]) -> str:
 
 
 def _dense_in(order: Sequence[int], shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether the elements are densely packed in this order of dimensions, the last one fastest."""
     expected = 1
     for dim in reversed(order):
         if shape[dim] != 1:

@@ -1,7 +1,8 @@
 """The machine and software that a recording was made with.
 
-The recorder (`tracer/provenance.py`) and the importer (`traces/kineto/ranks.py`) fill these in. A trace's header stores one
-`Machine` per rank and the properties of each device. Unknown fields are None.
+The recorder (`tracer/provenance.py`) and the importer (`traces/kineto/ranks.py`) create the `Machine` objects. A
+trace's header
+stores one `Machine` per rank and the properties of each device. Unknown fields are None.
 
     trace.machine_of(0).cuda                                    # "12.6"
     trace.devices[0].properties.multi_processor_count           # 84
@@ -21,9 +22,10 @@ from traces.model.typed_json import fitting
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """Device properties, named as in `torch.cuda.get_device_properties`; in bytes, bits and kHz.
+    """Device properties, named as in `torch.cuda.get_device_properties`. The units are bytes, bits and kHz.
 
-    The name and total memory are in `Device`. Identifiers of the individual card (uuid, PCI ids) are not recorded.
+    `Device` contains the name and the total memory. Identifiers of the individual card (uuid, PCI ids) are not
+    recorded.
     """
 
     major: int | None = None
@@ -46,15 +48,13 @@ class DeviceProperties:
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """Build properties from torch's names. Values whose type differs from torch's are ignored."""
+        """Build properties from a mapping with torch's names. A value is ignored if its type differs from torch's type."""
         return fitting(cls, {name: int(value) if isinstance(value, bool) else value for name, value in values.items()})
 
     def completed_by(self, other: DeviceProperties) -> DeviceProperties:
-        """Return these properties, with unknown ones taken from `other`."""
         return DeviceProperties(**other.known() | self.known())
 
     def known(self) -> dict[str, Any]:
-        """Return the known properties by name."""
         told = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in told.items() if value is not None}
 
@@ -66,11 +66,12 @@ UNKNOWN_PROPERTIES = DeviceProperties()
 class TorchSettings:
     """PyTorch settings that change what runs on a GPU, at the time of the recording."""
 
-    tf32_matmul: bool | None = None  # torch.backends.cuda.matmul.allow_tf32
-    tf32_cudnn: bool | None = None  # torch.backends.cudnn.allow_tf32
+    tf32_matmul: bool | None = None
+    tf32_cudnn: bool | None = None
     cudnn_benchmark: bool | None = None
-    deterministic: bool | None = None  # torch.use_deterministic_algorithms or torch.backends.cudnn.deterministic
-    allocator: str | None = None  # PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF
+    # whether torch.use_deterministic_algorithms or torch.backends.cudnn.deterministic was set
+    deterministic: bool | None = None
+    allocator: str | None = None
 
 
 DEFAULT_SETTINGS = TorchSettings()
@@ -80,16 +81,17 @@ DEFAULT_SETTINGS = TorchSettings()
 class Machine:
     """The machine and software of one rank's process."""
 
-    torch: str | None = None  # "2.13.0+cu126"; for an imported recording, the range that its format implies: "1.13 to 2.3"
-    cuda: str | None = None  # torch.version.cuda, "12.6"; for an imported recording, the CUDA runtime's version
+    # such as "2.13.0+cu126"; an imported recording has the range that its format implies, "1.13 to 2.3"
+    torch: str | None = None
+    cuda: str | None = None  # torch.version.cuda, such as "12.6"; an imported recording has the version of the CUDA runtime
     hip: str | None = None
-    cudnn: int | None = None  # torch.backends.cudnn.version(): 91002
-    nccl: str | None = None  # "2.27.5"
-    driver: str | None = None  # "570.86.15", or "CUDA 12.8" if only the highest supported CUDA version is known
+    cudnn: int | None = None  # torch.backends.cudnn.version(), such as 91002
+    nccl: str | None = None
+    driver: str | None = None  # such as "570.86.15", or "CUDA 12.8" if only the highest supported CUDA version is known
     python: str | None = None
-    system: str | None = None  # "Linux x86_64"
+    system: str | None = None
     processors: int | None = None
-    oom_text: str | None = None  # the wording of an out-of-memory error in this PyTorch release
+    oom_text: str | None = None  # wording of out-of-memory errors in this PyTorch release
     cublas_bytes: int | None = None  # memory held by cuBLAS handles on all devices at the end of the script
     settings: TorchSettings = DEFAULT_SETTINGS
 
@@ -100,12 +102,12 @@ class Machine:
         return (int(exact[1]), int(exact[2])) if exact is not None else None
 
     def is_before(self, major: int, minor: int) -> bool:
-        """Whether PyTorch is certainly older than this release, even if only a range ("1.8 to 1.9") is known."""
+        """Return whether PyTorch is certainly older than this release, even if only a range ("1.8 to 1.9") is known."""
         told = re.findall(r"(\d+)\.(\d+)", self.torch or "")
         return bool(told) and max((int(a), int(b)) for a, b in told[:2]) < (major, minor) and "newer" not in (self.torch or "")
 
 
-# Kineto's names in `deviceProperties`, to torch's. Some recordings use CUDA's spelling for three of them.
+# Maps Kineto's names in `deviceProperties` to torch's names. Some recordings spell three of the properties as CUDA does.
 _OF_KINETO = {
     "computeMajor": "major",
     "computeMinor": "minor",
@@ -121,7 +123,8 @@ _OF_KINETO = {
     "sharedMemPerMultiprocessor": "shared_memory_per_multiprocessor",
     "maxSharedMemoryPerMultiProcessor": "shared_memory_per_multiprocessor",
 }
-_TO_KINETO = {ours: theirs for theirs, ours in reversed(_OF_KINETO.items())}  # the first spelling of each
+# reversed, so the first spelling of each name wins
+_TO_KINETO = {ours: theirs for theirs, ours in reversed(_OF_KINETO.items())}
 
 
 def from_kineto(properties: Mapping[str, object]) -> DeviceProperties:
@@ -130,17 +133,19 @@ def from_kineto(properties: Mapping[str, object]) -> DeviceProperties:
 
 
 def to_kineto(properties: DeviceProperties) -> dict[str, Any]:
-    """Convert to Kineto's names; properties that Kineto has no name for keep torch's."""
+    """Convert properties to Kineto's names. Properties without a Kineto name keep torch's name."""
     return {_TO_KINETO.get(name, name): value for name, value in properties.known().items()}
 
 
 def runtime_version(number: object) -> str | None:
-    """Convert a CUDA runtime version number, 12040, to the form of torch.version, "12.4"; None if it is not one."""
+    """Convert a CUDA runtime version number, 12040, to the form of torch.version, "12.4". Returns None for any other
+    value.
+    """
     return f"{number // 1000}.{number % 1000 // 10}" if type(number) is int and number >= 1000 else None
 
 
 def hip_version(number: object) -> str | None:
-    """Convert a HIP runtime version number, 60443483, to text, "6.4.43483"; None if it is not one."""
+    """Convert a HIP runtime version number, 60443483, to text, "6.4.43483". Returns None for any other value."""
     if type(number) is not int or number < 10_000_000:
         return None
     return f"{number // 10_000_000}.{number % 10_000_000 // 100_000}.{number % 100_000}"

@@ -20,9 +20,9 @@ from traces.model.trace import NONE, TABLES, Column, HostKind, Table, Trace
 def in_order(trace: Trace) -> Trace:
     """Return the trace with sorted rows. The sort is stable.
 
-    Steps by start; phases by (step, start); host spans by (thread, start, longest first, ops last); device spans by (device,
-    stream, start); memory events by time; parts by (start, longest first); batches and collectives by (rank, start). Values
-    keep their order.
+    Steps are sorted by start, phases by (step, start), and host spans by (thread, start, longest first, ops last).
+    Device spans are sorted by (device, stream, start), and memory events by time. Parts are sorted by (start, longest
+    first), batches and collectives by (rank, start). The table of values keeps its order.
     """
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
@@ -43,7 +43,7 @@ def in_order(trace: Trace) -> Trace:
 def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
     """Return the trace with only the given rows of each named table, in the given order.
 
-    References to these rows are updated. References to dropped rows become NONE.
+    References to kept rows are updated. References to dropped rows become NONE.
     """
     tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
     places = {name: place_of_each(order, len(getattr(trace, name))) for name, order in rows.items()}
@@ -51,8 +51,10 @@ def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
 
 
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
-    """Return the trace with updated references. `places` maps each target ("strings", "host"...) to an array of new row
-    numbers, indexed by the old ones; the last element is NONE.
+    """Return the trace with updated references.
+
+    `places` maps each referenced table ("strings", "host"...) to an array of new row numbers, indexed by the old row
+    number. The last element of each array is NONE.
     """
     tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
     for where, target in REFERENCES.items():
@@ -65,7 +67,9 @@ def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
 
 
 def place_of_each(order: Column | Sequence[int], rows: int) -> Column:
-    """Return the new position of each old row after taking `order`; NONE for dropped rows. The last element is NONE."""
+    """Return the new position of each old row after taking the rows `order`. Dropped rows get NONE. The last element is
+    NONE.
+    """
     place = np.full(rows + 1, NONE, dtype="i8")
     place[np.asarray(order, "i8")] = np.arange(len(order))
     return place

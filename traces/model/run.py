@@ -1,7 +1,8 @@
 """How the rows of one rank were made: source, clock, loaders, recording overhead, and a replay's notes.
 
-The recorder, the importer, merges and the replayer fill these in. A trace's header stores one `Run` per rank next to its
-`Machine`. Facts that only people read (arguments, dates, folders) are in `Trace.provenance`.
+The recorder, the importer, merges and the replayer create the `Run` objects. A trace's header stores one `Run` per rank
+next to
+its `Machine`. Facts that only people read (arguments, dates, folders) are in `Trace.provenance`.
 
     trace.run_of(0).loaders[0].batch_size       # 32
     trace.run_of(0).profiler_cost.op_ns         # 480: host time that torch.profiler takes per op with shapes
@@ -17,29 +18,29 @@ from typing import Any
 from traces.model.typed_json import fitting, to_json
 from traces.script.configuration import RecordConfig, ReplayConfig
 
-RECORDER, KINETO, REPLAY = "trace record", "kineto", "replay"  # sources that code distinguishes
-STREAMS, QUEUES = "streams", "queues"  # meaning of AMD stream numbers: the program's streams or hardware queues
+RECORDER, KINETO, REPLAY = "trace record", "kineto", "replay"  # values of `Run.source`
+STREAMS, QUEUES = "streams", "queues"  # AMD stream numbers are either the program's streams or hardware queues
 
 
 @dataclass(frozen=True)
 class Script:
-    """The recorded script."""
-
-    name: str = ""  # file name without its folder
-    module: str | None = None  # for `python -m MODULE`
+    name: str = ""
+    module: str | None = None
     sha256: str | None = None
 
 
 @dataclass(frozen=True)
 class LoaderSettings:
-    """The DataLoader arguments that affect its speed, named as in DataLoader; `workers` is `num_workers`."""
+    """The DataLoader arguments that affect loading speed. Names are those of DataLoader, except that `workers` is
+    `num_workers`.
+    """
 
     workers: int | None = None
     batch_size: int | None = None
     prefetch_factor: int | None = None
     pin_memory: bool | None = None
     persistent_workers: bool | None = None
-    samples: int | None = None  # length of the dataset, if it has one
+    samples: int | None = None
 
 
 @dataclass(frozen=True)
@@ -50,24 +51,22 @@ class RecorderNotes:
     overhead_ns_per_step: int = 0
     overhead_share: float = 0.0
     config: RecordConfig | None = None
-    virtual_gpu: str = ""  # the recording that a virtual GPU replayed, or "" if a real GPU was measured
-    device_lost: str = ""  # why device times are missing after some step: a CUDA error, or work that did not finish
+    virtual_gpu: str = ""  # name of the recording that a virtual GPU replayed, or "" if a real GPU was measured
+    device_lost: str = ""  # why device times are missing after some step, such as a CUDA error or work that did not finish
 
 
 @dataclass(frozen=True)
 class ProfilerUse:
-    """How torch.profiler was used during a recording."""
-
-    steps: tuple[int, ...] = ()  # `Steps.number` of the profiled steps
-    failed: str | None = None  # why no step was profiled
+    steps: tuple[int, ...] = ()  # values of `Steps.number` for the profiled steps
+    failed: str | None = None
     warnings: tuple[str, ...] = ()  # Kineto's warnings at the start or end of a profile, without timestamp and source location
 
 
 @dataclass(frozen=True)
 class CleanSteps:
-    """Clean steps (without the profiler) compared with the profiled ones."""
+    """Compares the speed of clean steps (without the profiler) with that of profiled steps."""
 
-    steps: int = 0  # number of clean steps
+    steps: int = 0
     step_median_ns: int = 0
     profiled_step_median_ns: int = 0
     slowdown: float = 1.0  # profiled step time divided by clean step time
@@ -75,20 +74,20 @@ class CleanSteps:
 
 @dataclass(frozen=True)
 class ProfilerCost:
-    """Host time that torch.profiler takes per recorded event; see traces/combining/profiler_cost.py."""
+    """Host time that torch.profiler takes per recorded event. See traces/combining/profiler_cost.py."""
 
-    op_ns: int = 0  # an op with input shapes
-    plain_op_ns: int = 0  # an op without shapes
+    op_ns: int = 0  # cost of an op with input shapes
+    plain_op_ns: int = 0  # cost of an op without input shapes
     range_ns: int = 0
-    module_ns: int = 0  # the range around a module call
-    runtime_ns: int = 0  # a GPU runtime call that launches nothing
+    module_ns: int = 0  # cost of the range around a module call
+    runtime_ns: int = 0  # cost of a GPU runtime call that launches nothing
     launch_ns: int = 0
-    memory_ns: int = 0  # an allocation or a free
+    memory_ns: int = 0
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """One process group of torch.distributed, with Kineto's names in `pg_config`."""
+    """One process group of torch.distributed. Field names are those of Kineto's `pg_config`."""
 
     pg_name: str = ""
     pg_desc: str = ""
@@ -99,7 +98,7 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Distributed:
-    """What a rank knows about torch.distributed, with Kineto's names in `distributedInfo`."""
+    """What a rank knows about torch.distributed. Field names are those of Kineto's `distributedInfo`."""
 
     backend: str | None = None
     world_size: int | None = None
@@ -109,9 +108,9 @@ class Distributed:
 
 @dataclass(frozen=True)
 class HostFigures:
-    """Cost of a replay on the replaying host; None for a recording."""
+    """Cost of a replay on the replaying host. All fields are None for a recording."""
 
-    lag_ns_per_step: int | None = None  # median delay behind the recorded host's pace
+    lag_ns_per_step: int | None = None  # median delay of the replay behind the recorded host's pace
     lag_ns_of_worst_step: int | None = None
     us_per_op: float | None = None
     ops_per_step: int | None = None
@@ -119,19 +118,19 @@ class HostFigures:
 
 @dataclass(frozen=True)
 class MissingOp:
-    """A call made by a replay that is not in its recording."""
+    """An op that a replay called but its recording does not contain."""
 
     op: str
-    shapes: str  # as in model.shapes_text
+    shapes: str
     count: int
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Device memory used during a whole replay, for one device."""
+    """Memory use of one device during a whole replay."""
 
     capacity_bytes: int = 0
-    outside_bytes: int = 0  # used outside of PyTorch's allocator
+    outside_bytes: int = 0  # memory used outside of PyTorch's allocator
     most_allocated_bytes: int = 0
     most_reserved_bytes: int = 0
     ooms: int = 0
@@ -140,17 +139,19 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class CellCall:
-    """A model call timed from a library cell."""
+    """A model call whose time comes from a library cell. A library cell is a set of published timings for one GPU and
+    model.
+    """
 
-    cell: str  # "v100/resnet50"
+    cell: str  # such as "v100/resnet50"
     batch: int
     trains: bool
-    how: str  # "measured", "interpolated"...
+    how: str
 
 
 @dataclass(frozen=True)
 class CellSteps:
-    """Steps of a replay on cells that consist of the same calls."""
+    """Steps that consist of the same model calls, in a replay timed from library cells."""
 
     steps: int
     phases_ns: Mapping[str, int]
@@ -161,17 +162,17 @@ class CellSteps:
 class ReplayNotes:
     """The replayer's notes about its run."""
 
-    recording: str = ""  # the file's name
+    recording: str = ""
     config: ReplayConfig = field(default_factory=ReplayConfig)
     host: HostFigures = field(default_factory=HostFigures)
     uncharged_ns: int = 0  # recorded device time of phases that the script did not enter
     missing: tuple[MissingOp, ...] = ()  # most frequent first
     missing_not_listed: int = 0
-    cells: tuple[CellSteps, ...] = ()  # for a replay on cells, ordered by `Steps.recorded_step`
-    reads_unrecorded: int | None = None  # None if values were computed
+    cells: tuple[CellSteps, ...] = ()  # only set when library cells were replayed; ordered by `Steps.recorded_step`
+    reads_unrecorded: int | None = None  # None if the replay computed the values
     sizes_assumed: int | None = None  # data-dependent sizes that the replay had to assume
     events_never_recorded: int | None = None  # events that were waited for but never recorded
-    memory: tuple[MemoryUse, ...] = ()  # by row of `Trace.devices`
+    memory: tuple[MemoryUse, ...] = ()  # indexed by row of `Trace.devices`
 
 
 @dataclass(frozen=True)
@@ -179,29 +180,31 @@ class Run:
     """How the rows of one rank were made. Unknown fields have their defaults."""
 
     source: str = ""  # RECORDER, KINETO, REPLAY, or the name of a table of published figures
-    clock: str = ""  # "unix" if times count from 1970, otherwise a description of time zero
+    clock: str = ""
     script: Script | None = None
     argv: tuple[str, ...] | None = None  # the script's arguments, without paths
     loaders: tuple[LoaderSettings, ...] = ()
     recorder: RecorderNotes | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)
     clean: CleanSteps | None = None
-    # By phase: clean host time divided by profiled host time. `profiler_cost`, if known, is subtracted from the latter first.
+    # For each phase, clean host time divided by profiled host time. If `profiler_cost` is known, it is subtracted from the
+    # profiled time first.
     host_scale: Mapping[str, float] = field(default_factory=dict)
     distributed: Distributed | None = None
     replay: ReplayNotes | None = None
-    stream_numbers: str = ""  # AMD GPUs: STREAMS, or QUEUES until June 2026; the two kinds cannot be compared
-    predicted: bool = False  # times come from `trace predict`, or from a replay of its output
+    # STREAMS or QUEUES for AMD GPUs; QUEUES was used until June 2026 and cannot be compared with STREAMS
+    stream_numbers: str = ""
+    predicted: bool = False  # whether times come from `trace predict`, or from a replay of its output
     profiler_cost: ProfilerCost | None = None
 
     @property
     def virtual_gpu(self) -> str:
-        """The recording that a virtual GPU replayed; "" if a real GPU was measured."""
+        """The recording that a virtual GPU replayed, or "" if a real GPU was measured."""
         return "" if self.recorder is None else self.recorder.virtual_gpu
 
     @property
     def is_epochal(self) -> bool:
-        """Whether times count from 1970 and can therefore be compared with those of other recordings."""
+        """Whether times count from 1970. Such times can be compared with other recordings."""
         return self.clock == "unix"
 
 
@@ -209,7 +212,9 @@ UNKNOWN_RUN = Run()
 
 
 def distributed_of(facts: object) -> Distributed | None:
-    """Convert the facts in Kineto's `distributedInfo` that are the same on all ranks; None if there are none."""
+    """Convert the facts in Kineto's `distributedInfo` that are the same on all ranks. Returns None if there are no such
+    facts.
+    """
     groups = facts.get("pg_config") if isinstance(facts, Mapping) else None
     groups = tuple(fitting(ProcessGroup, group) for group in groups) if isinstance(groups, list) else ()
     told = replace(fitting(Distributed, facts), pg_config=groups)

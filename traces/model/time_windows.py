@@ -16,18 +16,24 @@ from traces.model.trace import NONE, Column
 
 
 class TimeWindows:
-    """Half-open windows [start, end), in any order. `owner` is an integer per window; by default all have the same owner."""
+    """Half-open time windows [start, end), in any order.
+
+    `owner` gives an integer for each window, such as its rank. By default all windows have the same owner.
+    """
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)
         owners = np.zeros(len(self._start_ns), dtype=np.int64) if owner is None else np.asarray(owner)
-        order = np.lexsort((self._end_ns, self._start_ns, owners))  # empty windows before others with the same start
+        # an empty window sorts before other windows with the same start
+        order = np.lexsort((self._end_ns, self._start_ns, owners))
         found, first = np.unique(owners[order], return_index=True)
         parts = np.split(order, first[1:]) if len(order) else []
         self._rows_of: dict[int, Column] = dict(zip(found.tolist(), parts, strict=True))
 
     def holding(self, time_ns: Any, owner: Any = None) -> Column:
-        """Return, for each time, the row of the window that contains it and has the same owner, or NONE."""
+        """Return the row of the window that contains each time and has the same owner. The row is NONE if there is no such
+        window.
+        """
         times = np.asarray(time_ns)
         owners = np.zeros(len(times), dtype=np.int64) if owner is None else np.asarray(owner)
         found = np.full(len(times), NONE, dtype=np.int64)

@@ -1,7 +1,9 @@
 """The tables of a trace: what the GPUs and the host did.
 
-Each kind of event has a table of numpy columns of equal length. Text is stored as an index into a shared string table. A
-`Trace` contains one or more ranks. All times are integer nanoseconds, counted from the Unix epoch or from the start of the
+Each kind of event has a table of numpy columns of equal length. Text is stored as an index into a shared string table.
+A
+`Trace` contains one or more ranks. All times are integer nanoseconds, counted from the Unix epoch or from the start of
+the
 recording (see `Run.clock`).
 
     trace = Trace()
@@ -11,8 +13,8 @@ recording (see `Run.clock`).
 
 References between tables:
 
-    steps <-- phases            the phases of a step cover it without gaps or overlaps
-    phases <-- parts            parts of nn.DataParallel within a phase; they may run concurrently
+    steps <-- phases            the phases of a step cover the step without gaps or overlaps
+    phases <-- parts            parts of an nn.DataParallel call within a phase; parts may run concurrently
     threads <-- host            host spans nest by time within a thread; `parent` is the index of the enclosing span
     host <-- device.launch      the host span that launched a device span: the runtime call (a child of the op) if recorded,
                                 otherwise the op
@@ -35,10 +37,10 @@ from traces.model.run import UNKNOWN_RUN, Run
 from traces.model.workload import WorkloadSignature
 
 Column = npt.NDArray[Any]
-READ_LIMIT = 4096  # a host copy of at most this many elements counts as reading values; larger copies are data
-NONE = -1  # an absent index, count or size in a signed column
+READ_LIMIT = 4096  # a host copy of more elements counts as moving data, not as reading values
+NONE = -1
 
-# The phases of a training step, in the usual order. `other` is time that no rule assigns.
+# The phases of a training step, in the usual order. `other` is time that no rule assigns to a phase.
 PHASES = ("loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")
 
 
@@ -83,43 +85,45 @@ class HostKind(IntEnum):
 
     OP = 0  # a PyTorch operator, an autograd node, or anything else that the profiler calls an op
     RUNTIME = 1  # a call into the GPU runtime or driver (cudaLaunchKernel, cudaStreamSynchronize, hipMemcpy...)
-    ANNOTATION = 2  # record_function ranges: ProfilerStep, DataLoader, Optimizer.step, the user's own
-    PYTHON = 3  # a Python function, from recorded stacks
-    OTHER = 4  # profiler overhead and everything else with a duration
+    ANNOTATION = 2  # a record_function range: ProfilerStep, DataLoader, Optimizer.step, or a range in user code
+    PYTHON = 3  # a Python function call, if stacks were recorded
+    OTHER = 4  # profiler overhead and all other host events with a duration
 
 
 class DeviceKind(IntEnum):
-    """The kind of a device span. KERNEL, MEMCPY and MEMSET are work that keeps a device busy; the others are not."""
+    """The kind of a device span. Only KERNEL, MEMCPY and MEMSET spans keep a device busy."""
 
     KERNEL = 0
     MEMCPY = 1
     MEMSET = 2
-    SYNC = 3  # a synchronization row that some profilers write on the device's tracks
-    ANNOTATION = 4  # a user range projected onto the device's timeline
+    SYNC = 3
+    ANNOTATION = 4  # a user range that the profiler projected onto the device's timeline
 
 
 class Origin(IntEnum):
-    """Where a device span's time comes from. In a replayed trace, this shows what was recorded and what was estimated."""
+    """Where a device span's time comes from. In a replayed trace, this shows which times were recorded and which were
+    estimated.
+    """
 
-    MEASURED = 0  # measured in this run by a profiler or a CUDA event
-    EXACT = 1  # replayed: the same op, shapes and dtype were recorded
-    EQUIVALENT = 2  # replayed: the same op was recorded under another name
-    SCALED = 3  # replayed: scaled from the same op and dtype at another shape
-    PHASE = 4  # replayed: the time remaining in the recorded phase when it ended
-    ROOFLINE = 5  # replayed: estimated from bytes, FLOPs and the speed of the device
+    MEASURED = 0  # a profiler or a CUDA event measured the time in this run
+    EXACT = 1  # replayed: the recording contains the same op with the same shapes and dtype
+    EQUIVALENT = 2  # replayed: the recording contains the same op under another name
+    SCALED = 3  # replayed: the time is scaled from the same op and dtype at another shape
+    PHASE = 4  # replayed: the time that remained in the recorded phase when the phase ended
+    ROOFLINE = 5  # replayed: the time is estimated from bytes, FLOPs and the speed of the device
     PUBLISHED = 6  # taken from a published table
     CURVE = 7  # estimated from a curve fitted to published measurements of other sizes or GPUs
 
 
 class StepKind(IntEnum):
-    STEADY = 0  # timed without a profiler; in an imported recording, all steps ran under one
-    WARMUP = 1  # the first steps; they include context creation and tuning
-    EVALUATION = 2  # a batch without a backward pass or optimizer: validation, inference
-    PROFILED = 3  # ran under the profiler in a recording that also has clean steps: kernels known, times slower
-    INCOMPLETE = 4  # the recording ended before the step did; excluded from all figures
+    STEADY = 0  # timed without a profiler; in an imported recording, all steps ran under a profiler
+    WARMUP = 1  # one of the first steps, which include context creation and tuning
+    EVALUATION = 2  # a batch without a backward pass or optimizer, as in validation and inference
+    PROFILED = 3  # ran under the profiler in a recording that also has clean steps; kernels are known, but times are slower
+    INCOMPLETE = 4  # the recording ended before the step did, so the step is excluded from all figures
 
 
-# Column types: the numpy dtype, the default value, and the meaning of the numbers.
+# Each column type consists of the numpy dtype, the default value, and the meaning of the numbers.
 U1 = Annotated[Column, "u1", 0, None]
 I4 = Annotated[Column, "i4", 0, None]
 I8 = Annotated[Column, "i8", 0, None]
@@ -127,7 +131,7 @@ U8 = Annotated[Column, "u8", 0, None]
 F8 = Annotated[Column, "f8", 0, None]
 I4_OR_NONE = Annotated[Column, "i4", NONE, None]
 I8_OR_NONE = Annotated[Column, "i8", NONE, None]
-# The meaning is an enumeration, or the target of a reference: a table, or `strings`, `threads` or `devices`.
+# The meaning of a column is an enumeration or a reference to a table, to `strings`, to `threads` or to `devices`.
 TEXT = Annotated[Column, "i4", 0, "strings"]
 TEXT_OR_NONE = Annotated[Column, "i4", NONE, "strings"]
 STEP = Annotated[Column, "i4", 0, "steps"]
@@ -142,9 +146,9 @@ DEVICE_OR_NONE = Annotated[Column, "i4", NONE, "devices"]
 
 @dataclass
 class Table:
-    """Base class of the tables. Each column is a numpy array, and all have the same length."""
+    """Base class of the tables. Each column is a numpy array, and all columns have the same length."""
 
-    DTYPES: ClassVar[dict[str, str]] = {}  # by column name
+    DTYPES: ClassVar[dict[str, str]] = {}
     DEFAULTS: ClassVar[dict[str, int]] = {}
     MEANINGS: ClassVar[dict[str, str | type[IntEnum] | None]] = {}
 
@@ -161,7 +165,7 @@ class Table:
 
     @classmethod
     def of(cls, **columns: Any) -> Self:
-        """Make a table. Omitted columns get their default (NONE for indices, otherwise 0)."""
+        """Make a table. Omitted columns get their default, which is NONE for indices and otherwise 0."""
         unknown = columns.keys() - cls.DTYPES.keys()
         if unknown:
             raise ValueError(f"{cls.__name__} has no column {sorted(unknown)[0]!r}")
@@ -192,15 +196,13 @@ class Table:
 
     @classmethod
     def concatenated(cls, tables: Sequence[Self]) -> Self:
-        """Return the rows of all tables, in order. A single table is returned as it is."""
+        """Return the rows of all tables, in order. A single table is returned without copying."""
         if len(tables) == 1:
             return tables[0]
         return cls.of(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in cls.DTYPES if tables})
 
 
 class _Spans(Table):
-    """Base class of tables with a start and a duration."""
-
     start_ns: Column
     duration_ns: Column
 
@@ -212,7 +214,7 @@ class _Spans(Table):
 class Untimed(IntEnum):
     """Why phases of a recorded step have no device times although the script uses a device."""
 
-    NO = 0  # no device times are missing
+    NO = 0
     CAPTURE = 1  # a CUDA graph was being captured at a phase boundary
     LOST = 2  # the device failed, or had not finished the step when the script ended
     PROFILE = 3  # the script ran its own profiler
@@ -228,22 +230,23 @@ class Steps(_Spans):
     duration_ns: I8
     kind: Annotated[Column, "u1", 0, StepKind]
     untimed: Annotated[Column, "u1", 0, Untimed]
-    recorded_step: I4_OR_NONE  # in a replayed trace: the row of the recorded step that this step followed, or NONE
+    recorded_step: I4_OR_NONE  # row of the recorded step that this step of a replay followed, or NONE
 
 
 @dataclass
 class Phases(_Spans):
-    """The phases of each step, ordered by time. On the host they cover the step without gaps or overlaps.
+    """The phases of each step, ordered by time. On the host, phases cover the step without gaps or overlaps.
 
-    `device_start_ns` and `device_end_ns` are the times of two CUDA events recorded when the host starts and ends the phase.
-    The end event completes once all work launched before it has completed. NONE if the phase used no device.
+    Two CUDA events, recorded when the host starts and ends the phase, give `device_start_ns` and `device_end_ns`. The
+    end event completes once all previously launched work has completed. Both times are NONE if the phase used no
+    device.
     """
 
     step: STEP
     name: TEXT  # one of PHASES
     start_ns: I8
     duration_ns: I8
-    device: DEVICE_OR_NONE  # row of `devices` on which the events are recorded, or NONE
+    device: DEVICE_OR_NONE  # row of the device in `devices` that the events are recorded on, or NONE
     device_start_ns: I8_OR_NONE
     device_end_ns: I8_OR_NONE
     origin: Annotated[Column, "u1", 0, Origin]
@@ -251,11 +254,12 @@ class Phases(_Spans):
 
 @dataclass
 class Parts(_Spans):
-    """The parts of nn.DataParallel within a phase, ordered by start. They may run concurrently.
+    """The parts of nn.DataParallel within a phase, ordered by start. Parts may run concurrently.
 
-    Forward pass: "scatter", "replicate", "parallel_apply" (one row per replica, with its device), "gather".
-    Backward pass: "gather_backward" (gradients scattered to the replicas) and "broadcast_backward" (ReduceAddCoalesced).
-    Device times are those of CUDA events, as in `Phases`, on the part's device.
+    A forward pass has the parts "scatter", "replicate", "parallel_apply" and "gather". "parallel_apply" has one row per
+    replica, with the replica's device. A backward pass has "gather_backward", which scatters gradients to the replicas,
+    and "broadcast_backward" (ReduceAddCoalesced). CUDA events on the part's device give the device times, as in
+    `Phases`.
     """
 
     phase: PHASE_OR_NONE  # row of `phases`, or NONE outside of all steps
@@ -278,13 +282,14 @@ class HostSpans(_Spans):
     name: TEXT
     start_ns: I8
     duration_ns: I8
-    parent: HOST_SPAN_OR_NONE  # row of the enclosing span
-    shapes: TEXT_OR_NONE  # see `shapes_text`, or NONE if not recorded
+    parent: HOST_SPAN_OR_NONE
+    shapes: TEXT_OR_NONE  # input shapes in the form of `shapes_text`, or NONE if not recorded
     dtypes: TEXT_OR_NONE  # torch dtype names of the same arguments ("float32;int64"), or NONE
     sequence: I8_OR_NONE  # autograd sequence number that links a backward node to its forward op, or NONE
-    forward_thread: I4_OR_NONE  # on backward nodes: the profiler's logical id (> 0) of the forward thread, else NONE
+    forward_thread: I4_OR_NONE  # on backward nodes, the profiler's logical id (> 0) of the forward thread; otherwise NONE
     stack: TEXT_OR_NONE  # Python frames around the op, innermost first, separated by ';', or NONE if not recorded
-    # Memory layout of the op's image inputs, see layouts.py; NONE if there are none or their strides are unknown.
+    # Memory layout of the op's image inputs, see layouts.py. The layout is NONE if there are no images or their strides are
+    # unknown.
     layout: TEXT_OR_NONE
 
 
@@ -293,21 +298,21 @@ class DeviceSpans(_Spans):
     """Kernels, copies, memsets, synchronization and annotation rows, ordered by (device, stream, start)."""
 
     device: DEVICE
-    stream: I8  # the profiler's stream number
+    stream: I8
     kind: Annotated[Column, "u1", 0, DeviceKind]
     name: TEXT
     start_ns: I8
     duration_ns: I8
-    launch: HOST_SPAN_OR_NONE  # row of the `host` span that launched it, or NONE (launched before the recording began)
+    launch: HOST_SPAN_OR_NONE  # row of the host span that launched the work, or NONE if the launch came before the recording
     bytes: I8_OR_NONE  # bytes copied or set, or NONE
     origin: Annotated[Column, "u1", 0, Origin]
-    config: TEXT_OR_NONE  # launch configuration of a kernel (grid, block, registers...), see launch_configs.py, or NONE
-    graph: I8_OR_NONE  # id of the CUDA graph that it belongs to, or NONE
-    graph_node: I8_OR_NONE  # id of its node in the graph, or NONE
+    config: TEXT_OR_NONE  # a kernel's grid, block, registers and so on in the form of launch_configs.py, or NONE
+    graph: I8_OR_NONE  # id of the CUDA graph that launched the work, or NONE
+    graph_node: I8_OR_NONE  # id of the work's node in the CUDA graph, or NONE
 
     @property
     def is_work(self) -> Column:
-        """A mask of the rows that keep a device busy: kernels, copies and memsets."""
+        """A mask of the rows that keep a device busy. These are kernels, copies and memsets."""
         return np.isin(self.kind, (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET))
 
 
@@ -316,34 +321,34 @@ class MemoryEvents(Table):
     """Allocations (positive) and frees (negative) of host and device memory, ordered by time."""
 
     thread: THREAD_OR_NONE
-    device: DEVICE_OR_NONE  # row of `devices`, or NONE for host memory
+    device: DEVICE_OR_NONE
     time_ns: I8
     bytes: I8
     address: U8  # 0 if not recorded
-    allocated_bytes: I8_OR_NONE  # total on the device after the event, or NONE if not recorded
+    allocated_bytes: I8_OR_NONE
     reserved_bytes: I8_OR_NONE
 
 
 @dataclass
 class Values(Table):
-    """Values that the host read from a device, one row per element, in order. Rows of one read share `read`."""
+    """Values that the host read from a device, in order. Each row is one element, and rows of the same read share `read`."""
 
     rank: I4
     step: STEP_OR_NONE  # row of `steps`, or NONE outside of all steps
     read: I8
     op: TEXT
-    dtype: TEXT  # torch dtype name
+    dtype: TEXT
     value: F8
 
 
 @dataclass
 class Sizes(Table):
-    """Output sizes of ops with data-dependent shapes (nonzero, boolean masks, unique...): one row per call, in order."""
+    """Output sizes of ops with data-dependent shapes (nonzero, boolean masks, unique...), one row per call, in order."""
 
     rank: I4
     step: STEP_OR_NONE  # row of `steps`, or NONE outside of all steps
-    op: TEXT  # every search for nonzero elements is "aten::nonzero", whichever function was called
-    shapes: TEXT  # see `shapes_text`: shape of the tensor that determines the size
+    op: TEXT
+    shapes: TEXT  # shape of the tensor that determines the size, in the form of `shapes_text`
     size: I8_OR_NONE  # number of elements or rows found, or NONE if unknown
 
 
@@ -356,25 +361,26 @@ class BatchKind(IntEnum):
 
 @dataclass
 class Batches(_Spans):
-    """The input pipeline, ordered by (rank, start): one row per wait for a batch, and one per pinned batch.
+    """The input pipeline, ordered by (rank, start). Each row is one wait for a batch, or one batch copied into pinned
+    memory.
 
     `Run.loaders` describes the loaders.
     """
 
     rank: I4
-    loader: I4  # index into `Run.loaders` of the rank
+    loader: I4
     kind: Annotated[Column, "u1", 0, BatchKind]
     start_ns: I8
     duration_ns: I8
-    bytes: I8_OR_NONE  # of all tensors in the batch, or NONE if unknown
+    bytes: I8_OR_NONE  # total size of all tensors in the batch, or NONE if unknown
 
 
 class Ending(IntEnum):
     """How reliable the duration of a collective is."""
 
     SEEN = 0  # the duration was measured
-    BY = 1  # an upper bound: it had ended when its stream reached the wait for it
-    UNSEEN = 2  # unknown: the duration is that of the launching call, or 0
+    BY = 1  # an upper bound: the operation had ended when its stream reached the wait for it
+    UNSEEN = 2  # the duration is unknown, so the duration of the launching call or 0 is stored
 
 
 @dataclass
@@ -382,19 +388,21 @@ class Collectives(_Spans):
     """Communication between ranks, one row per operation and rank, ordered by (rank, start)."""
 
     rank: I4
-    name: TEXT  # "all_reduce", "broadcast", "all_gather_into_tensor"...
-    dtype: TEXT_OR_NONE  # torch dtype name, or NONE
-    group: TEXT_OR_NONE  # the group's name, or NONE
-    group_size: I4_OR_NONE  # ranks in the group, or NONE
-    backend: TEXT_OR_NONE  # "nccl", "gloo", or NONE
+    name: TEXT
+    dtype: TEXT_OR_NONE
+    group: TEXT_OR_NONE
+    group_size: I4_OR_NONE  # number of ranks in the group, or NONE
+    backend: TEXT_OR_NONE
     bytes: I8_OR_NONE  # size of this rank's input, or NONE
-    start_ns: I8  # start of its kernels, if known; otherwise of the call on the host
-    duration_ns: I8  # of its kernels, if known; otherwise of the call, or until it was seen to have completed
-    device: DEVICE_OR_NONE  # row of `devices` whose CUDA events measured the duration, or NONE
+    start_ns: I8  # start of the operation's kernels, if known; otherwise the start of the host call
+    # duration of the operation's kernels, if known; otherwise the time until the call returned or completion was seen
+    duration_ns: I8
+    device: DEVICE_OR_NONE  # row of the device in `devices` that measured the duration with CUDA events, or NONE
     ending: Annotated[Column, "u1", 0, Ending]
     called_ns: I8_OR_NONE  # time of the call on the host, if it differs from `start_ns`; otherwise NONE
-    communicator: TEXT_OR_NONE  # the backend's communicator id, the same on all of its ranks, or NONE
-    sequence: I8_OR_NONE  # operation number within the communicator, the same on all of its ranks, or NONE
+    communicator: TEXT_OR_NONE  # the backend's communicator id, which is the same on all ranks of the communicator, or NONE
+    # operation number within the communicator, which is the same on all of the communicator's ranks, or NONE
+    sequence: I8_OR_NONE
 
     @property
     def call_ns(self) -> Column:
@@ -404,7 +412,7 @@ class Collectives(_Spans):
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU of one rank. `outside_bytes` of its memory are used outside of PyTorch: CUDA context, NCCL buffers."""
+    """One GPU of one rank. `outside_bytes` is memory used outside of PyTorch, such as the CUDA context and NCCL buffers."""
 
     rank: int
     index: int
@@ -416,8 +424,6 @@ class Device:
 
 @dataclass(frozen=True)
 class Thread:
-    """One host thread of one rank. `role` is "main", "backward", "loader" or "other"."""
-
     rank: int
     tid: int
     name: str = ""
@@ -425,7 +431,7 @@ class Thread:
 
 
 class Strings:
-    """The shared string table: text to index and back. Indices never change, and text is never removed."""
+    """The shared string table, which maps text to an index and back. Indices never change, and text is never removed."""
 
     def __init__(self, texts: list[str] | None = None) -> None:
         self.texts: list[str] = texts if texts is not None else []
@@ -439,7 +445,7 @@ class Strings:
         return index
 
     def find(self, text: str) -> int:
-        """Return the index of `text`, or NONE if it is not in the table."""
+        """Return the index of `text`, or NONE if the table does not contain the text."""
         return self._index.get(text, NONE)
 
     def __getitem__(self, index: int) -> str:
@@ -450,15 +456,15 @@ class Strings:
 
 
 class PhaseTiming(StrEnum):
-    """How phase boundaries on the host were taken. Times of the two kinds cannot be compared."""
+    """How phase boundaries on the host were taken. Asynchronous and synchronized times cannot be compared."""
 
-    ASYNCHRONOUS = "asynchronous"  # when the host reached the boundary; the device may be far behind
+    ASYNCHRONOUS = "asynchronous"  # a boundary is when the host reached it, and the device may be far behind
     SYNCHRONIZED = "synchronized"  # the host waited for the device at each boundary, so a phase includes its device work
 
 
 @dataclass
 class Trace:
-    """One recording. `grain` is "kernel" (torch.profiler) or "phase" (CUDA events or published tables)."""
+    """One recording. `grain` is "kernel" (from torch.profiler) or "phase" (from CUDA events or published tables)."""
 
     grain: str = "kernel"
     strings: Strings = field(default_factory=Strings)
@@ -475,12 +481,13 @@ class Trace:
     collectives: Collectives = field(default_factory=Collectives.empty)
     sizes: Sizes = field(default_factory=Sizes.empty)
     machines: dict[int, Machine] = field(default_factory=dict)  # by rank
-    runs: dict[int, Run] = field(default_factory=dict)  # by rank; also identifies the rank of a part before merging
-    provenance: dict[str, Any] = field(default_factory=dict)  # JSON values for people; no code reads them
-    problems: dict[str, int] = field(default_factory=dict)  # kind (kebab-case) -> count
+    runs: dict[int, Run] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)  # JSON values for people to read; no code reads these values
+    problems: dict[str, int] = field(default_factory=dict)  # number of problems of each kind; kinds are in kebab-case
     workload: WorkloadSignature | None = None
     phase_timing: PhaseTiming = PhaseTiming.ASYNCHRONOUS
-    lacks: list[str] = field(default_factory=list)  # missing data that a reader may expect: "shapes", "memory addresses", ...
+    # missing data that a reader may expect, such as "shapes" or "memory addresses"
+    lacks: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{len(getattr(self, name))} {name}" for name in TABLES if len(getattr(self, name)))
@@ -496,16 +503,18 @@ class Trace:
         return f"cuda:{device.index}" if len(self.ranks) == 1 else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
-        """Return the machine of a rank, or the first known machine if that rank has none."""
+        """Return the machine of a rank. If the rank has no machine, returns the first known machine."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:
-        """Return the run of a rank, or the first known run if that rank has none."""
+        """Return the run of a rank. If the rank has no run, returns the first known run."""
         return self.runs.get(rank) or next((run for _, run in sorted(self.runs.items())), UNKNOWN_RUN)
 
     @property
     def is_replay(self) -> bool:
-        """Whether this is a replay. A truncated file may have no replay notes, so references to recorded steps count too."""
+        """Whether the trace is a replay. A truncated file may have no replay notes, so references to recorded steps count
+        too.
+        """
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
 
@@ -523,20 +532,20 @@ TABLES: dict[str, type[Table]] = {
 }
 
 
-UNTOLD_LIST = "?"  # in an op's shapes: a list of tensors whose shapes and dtypes the profiler did not write
+UNTOLD_LIST = "?"  # marks a list of tensors in an op's shapes if the profiler did not write the tensors' shapes
 
 
 def shapes_text(shapes: Iterable[Shape]) -> str:
-    """Return tensor shapes in stored form: "32,3,224,224;64,3,7,7".
+    """Return tensor shapes in stored form, such as "32,3,224,224;64,3,7,7".
 
-    0-dim tensors and non-tensors are omitted, because profilers write both as `[]`. Tensor lists are flattened; a list of
-    unknown tensors is UNTOLD_LIST.
+    0-dim tensors and non-tensors are omitted, because profilers write both as `[]`. Tensor lists are flattened. A list
+    of unknown tensors becomes UNTOLD_LIST.
     """
     return ";".join(",".join(map(str, shape)) for shape in shapes if shape)
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """Parse the output of `shapes_text`. Unknown lists are skipped; test for them with `UNTOLD_LIST in text`.
+    """Parse the output of `shapes_text`. Unknown lists are skipped, so callers test `UNTOLD_LIST in text` to find them.
 
     Raises TraceError for any other text.
     """

@@ -3,8 +3,11 @@
     to_json(Settings(tf32_matmul=True))                             # {"tf32_matmul": True}: defaults are left out
     from_json(Settings, {"tf32_matmul": True, "of_tomorrow": 1})    # Settings(tf32_matmul=True)
 
-A new field with a default therefore leaves existing JSON valid, and older readers ignore keys that they do not know. A
-field may be a bool, int, float, str, Path, another such dataclass, a tuple of these, a mapping of text to one, or one or None.
+Existing JSON stays valid when a new field with a default is added. Older readers ignore unknown keys. A field may be a
+bool,
+int, float, str, Path or another such dataclass. Tuples of these types, mappings from text to one of them, and None are
+allowed
+too.
 """
 
 from __future__ import annotations
@@ -46,12 +49,12 @@ def from_json(kind: type[T], values: object) -> T:
             raise ValueError(f"{kind.__name__}.{name}: {error}") from None
     try:
         return kind(**made)
-    except TypeError as error:  # a field without a default is missing
+    except TypeError as error:
         raise ValueError(str(error)) from None
 
 
 def fitting(kind: type[T], values: object) -> T:
-    """Build a `kind` from untrusted values, ignoring those that do not fit. Every field must have a default."""
+    """Build a `kind` from untrusted values. Values that do not fit are ignored, so every field must have a default."""
     made = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         with suppress(ValueError):

@@ -1,14 +1,17 @@
 """A description of what a script trains: parameters, modules, input shapes and optimizer.
 
-A phase-grained trace contains only times. The recorder and the replayer also see the script's modules and batches, so they
-store a `WorkloadSignature` in the trace's header. Comparing them shows whether two phase traces are of the same model.
+A phase-grained trace contains only times. The recorder and the replayer also see the script's modules and batches, so
+they
+store a `WorkloadSignature` in the trace's header. Comparing two signatures shows whether two phase traces are of the
+same model.
 
     recorded = WorkloadSignature(parameters=25_557_032, parameter_bytes=102_228_128, modules={"Conv2d": 53, ...},
                                  inputs=(InputTensor((32, 3, 224, 224), "float32"),), batch_bytes=19_267_840, optimizer="SGD")
     compare_workloads(recorded, replayed)
     # WorkloadMatch(Likeness.OTHER_BATCH_SIZE, ("inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",))
 
-Unknown fields are None and are not compared. `with_model` takes plain numbers and names, so this package does not need torch.
+Unknown fields are None and are not compared. `with_model` takes plain numbers and names, so this package does not need
+torch.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from traces.model.typed_json import from_json, to_json
 _COUNTS = ("parameters", "trainable_parameters", "parameter_bytes", "batch_bytes", "training_modules")
 _NAMES = ("optimizer", "autocast")
 
-# Fields added in later releases, with the words for them when one signature lacks them.
+# Signature fields that later releases added. The text names the field in messages when one of two signatures lacks it.
 _OF_LATER_RELEASES = {"module_order": "the order of modules", "training_modules": "training mode"}
 
 
@@ -35,7 +38,7 @@ class InputTensor:
     """One input tensor of the outermost module, without its device."""
 
     shape: Shape
-    dtype: str  # torch dtype name, "float32"
+    dtype: str
 
     def __str__(self) -> str:
         return f"{'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}"
@@ -48,16 +51,15 @@ class WorkloadSignature:
     parameters: int | None = None
     parameter_bytes: int | None = None
     modules: Mapping[str, int] | None = None  # number of modules per class name, containers included
-    inputs: tuple[InputTensor, ...] | None = None  # of the outermost module's first call in a training step
-    batch_bytes: int | None = None  # of all tensors in a batch, including labels
-    optimizer: str | None = None  # class name
-    trainable_parameters: int | None = None  # those that require gradients
-    autocast: str | None = None  # torch.autocast dtype during that call ("float16"), or "off"
-    module_order: str | None = None  # digest of each module's class and the shapes of its own parameters, in order
-    training_modules: int | None = None  # number of modules in training mode during that call
+    inputs: tuple[InputTensor, ...] | None = None  # inputs of the outermost module's first call in a training step
+    batch_bytes: int | None = None
+    optimizer: str | None = None
+    trainable_parameters: int | None = None  # number of elements that require gradients
+    autocast: str | None = None  # torch.autocast dtype during the first call ("float16"), or "off"
+    module_order: str | None = None  # digest of each module's class and the shapes of the module's own parameters, in order
+    training_modules: int | None = None  # number of modules in training mode during the first call
 
     def to_json(self) -> dict[str, Any]:
-        """Return the known fields, as stored in a trace's header."""
         known: dict[str, Any] = to_json(self)
         if self.inputs is not None:
             known["inputs"] = [[list(tensor.shape), tensor.dtype] for tensor in self.inputs]
@@ -67,7 +69,7 @@ class WorkloadSignature:
 
     @classmethod
     def from_json(cls, stored: object) -> WorkloadSignature:
-        """The inverse of `to_json`. Unknown keys are ignored. Raises ValueError for invalid values."""
+        """Build a signature from the output of `to_json`. Unknown keys are ignored. Raises ValueError for invalid values."""
         try:
             made = from_json(cls, stored)
         except ValueError as error:
@@ -86,9 +88,9 @@ class WorkloadSignature:
     ) -> WorkloadSignature:
         """Return the signature with a model added.
 
-        `parameters` gives (elements, bytes) of each parameter, `class_names` the class of each module in order, `trainable` the
-        number of elements that require gradients, and `shapes` the shapes of each module's own parameters (None if unknown).
-        The models of a script add up: a teacher and a student, a generator and a discriminator.
+        `parameters` gives (elements, bytes) of each parameter, and `class_names` the class of each module in order.
+        `trainable` is the number of elements that require gradients. `shapes` gives the shapes of each module's own
+        parameters, or None if unknown. The models of a script add up, such as a teacher and a student.
         """
         class_names = list(class_names)
         elements, sizes = zip(*parameters, strict=True) if (parameters := list(parameters)) else ((), ())
@@ -108,8 +110,6 @@ def _digest(before: str | None, parts: Iterable[tuple[str, Iterable[Shape]]]) ->
 
 
 class Likeness(Enum):
-    """The result of comparing two signatures."""
-
     SAME = "same"
     OTHER_BATCH_SIZE = "another batch size"
     OTHER_MODEL = "another model"
@@ -118,9 +118,10 @@ class Likeness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadMatch:
-    """The result of a comparison. `reasons` are the differences or, for the same workload, the fields that agree.
+    """The result of comparing two signatures. `reasons` are the differences or, for the same workload, the fields that
+    agree.
 
-    Reasons have no full stop. `not_compared` lists what may still differ because one signature lacks the field.
+    Reasons have no full stop. `not_compared` lists the fields that only one of the two signatures contains.
     """
 
     likeness: Likeness
@@ -131,8 +132,8 @@ class WorkloadMatch:
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
     """Compare the fields that both signatures have.
 
-    SAME requires that both know the model and the batch. One difference is enough for OTHER_MODEL. Inputs that differ only
-    in their first dimension are OTHER_BATCH_SIZE.
+    The result is SAME only if both signatures contain the model and the batch. One difference is enough for
+    OTHER_MODEL. Inputs that differ only in their first dimension give OTHER_BATCH_SIZE.
     """
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
@@ -170,13 +171,12 @@ def _differing(recorded: WorkloadSignature, other: WorkloadSignature, *names: st
 
 
 def _differing_modules(recorded: Mapping[str, int], other: Mapping[str, int]) -> list[str]:
-    """Describe the class whose count differs most."""
     name = max(sorted(recorded.keys() | other.keys()), key=lambda of: abs(recorded.get(of, 0) - other.get(of, 0)))
     return [f"{recorded.get(name, 0)} modules {name} recorded, {other.get(name, 0)} here"]
 
 
 def differ_in_batch_size_alone(recorded: tuple[InputTensor, ...], other: tuple[InputTensor, ...]) -> bool:
-    """Whether the inputs are equal except for their first dimension."""
+    """Return whether the inputs are equal except for their first dimension."""
     return [(t.shape[1:], len(t.shape), t.dtype) for t in recorded] == [(t.shape[1:], len(t.shape), t.dtype) for t in other]
 
 

@@ -47,13 +47,15 @@ _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
 
 
 class Link(NamedTuple):
-    """Data-sheet bandwidth between two GPUs of a kind: gigabytes per second (bytes per nanosecond) in one direction.
+    """Data-sheet bandwidth between two GPUs of a kind, in one direction. The unit is gigabytes per second (bytes per
+    nanosecond).
 
-    An estimate: the number of links between a pair depends on the board, and copies through a switch or the host are slower.
+    This bandwidth is an estimate. The number of links between two GPUs depends on the board, and copies through a
+    switch or the host are slower.
     """
 
-    pair_gbps: float  # total of all links between two neighbours
-    all_gbps: float  # total of all links of one GPU
+    pair_gbps: float  # total bandwidth of all links between two neighbours
+    all_gbps: float  # total bandwidth of all links of one GPU
     is_pcie: bool = False
 
     @property
@@ -63,7 +65,7 @@ class Link(NamedTuple):
 
     @property
     def ring_gbps(self) -> float:
-        """Achieved bandwidth per GPU of a collective: "bus bandwidth" in nccl-tests."""
+        """Achieved bandwidth per GPU of a collective, called "bus bandwidth" in nccl-tests."""
         return self.all_gbps * _REACHED_BY_RINGS
 
     @property
@@ -72,19 +74,16 @@ class Link(NamedTuple):
         return _HOP_OVER_PCIE_NS if self.is_pcie else _HOP_NS
 
 
-# Achieved shares of these bandwidths. Copies: 47.9 of 50 GB/s between two V100-SXM2 and 18.3 of 20 between two P100-SXM2
-# (p2pBandwidthLatencyTest, in Dell's account of its HPC systems); 54.3 of 63 over PCI Express 5.0, less across a host bridge
-# (github.com/lukealonso/p2pmark). Collectives: 370 of 450 on H100, because NCCL's protocol takes about 20 % (its author, in
-# github.com/NVIDIA/nccl-tests/issues/212); NCCL itself assumes 235 of 300 on A100 (nccl, src/graph/tuning.cc).
 _REACHED_BY_COPIES = 0.92
 _REACHED_BY_RINGS = 0.8
 _REACHED_OVER_PCIE = 0.8
 # Time per step of the ring algorithm in protocol LL, over NVLink and PCI Express (nccl 2.19, src/graph/tuning.cc, hwLat).
 _HOP_NS, _HOP_OVER_PCIE_NS = 600, 1_000
 
-# 16 lanes (PCI-SIG), without a bridge between two cards.
+# PCI Express links have 16 lanes (PCI-SIG). There is no bridge between two cards.
 _PCIE_3, _PCIE_4, _PCIE_5 = (Link(gbps, gbps, is_pcie=True) for gbps in (15.75, 31.5, 63.0))
-# Manufacturers give the sum of both directions. Behind a switch, all links of a GPU reach every other GPU.
+# Manufacturers state the sum of both directions, so these values are half of it. Behind a switch, all links of a GPU reach
+# every other GPU.
 _NVLINK_P100 = Link(20, 80)  # 4 links of 20 GB/s, one to each neighbour in a DGX-1 (nvidia.com on NVLink; Dell)
 _NVLINK_V100 = Link(50, 150)  # 6 links of 25 GB/s: two per neighbour among four GPUs, otherwise one or two (nvidia.com; Dell)
 _NVLINK_DGXS = Link(25, 100)  # DGX Station: 4 links used, one or two per neighbour
@@ -98,13 +97,13 @@ class Architecture(NamedTuple):
 
     major: int
     minor: int
-    max_threads: int  # per multiprocessor
-    shared_kib: int  # per multiprocessor
-    shared_optin_kib: int  # most per block
+    max_threads: int
+    shared_kib: int
+    shared_optin_kib: int  # maximum for one block
     registers: int = 65_536  # per multiprocessor
     shared_per_block_kib: int = 48
     warp_size: int = 32
-    name: str = ""  # gcnArchName
+    name: str = ""
 
 
 _KEPLER = Architecture(3, 7, 2048, 112, 48, registers=131_072)
@@ -125,8 +124,6 @@ _CDNA, _CDNA2, _CDNA3, _CDNA4 = (
 
 @dataclass(frozen=True)
 class Card:
-    """One row of the table of GPUs."""
-
     names: tuple[str, ...]  # as torch.cuda.get_device_name reports them; the first is displayed
     architecture: Architecture
     multi_processors: int
@@ -138,11 +135,11 @@ class Card:
     tflops: Mapping[str, float] = field(hash=False)
     link: Link
     source: str
-    memory_side_cache_bytes: int = 0  # a cache between L2 and memory: AMD's Infinity Cache
+    memory_side_cache_bytes: int = 0  # size of a cache between L2 and memory, such as AMD's Infinity Cache
 
     @property
     def cache_bytes(self) -> int:
-        """Size of the last cache before memory, shared by all multiprocessors."""
+        """Size of the last cache before memory. All multiprocessors share this cache."""
         return max(self.l2_bytes, self.memory_side_cache_bytes)
 
     @property
@@ -153,7 +150,7 @@ class Card:
 
     @property
     def uses_winograd(self) -> bool:
-        """Whether cuDNN uses Winograd for fp32 convolutions: only on cards whose tensor cores do not support TF32."""
+        """Whether cuDNN uses Winograd for fp32 convolutions. Only cards without TF32 on their tensor cores do."""
         return not self.architecture.name and "tf32" not in self.tflops
 
     @property
@@ -189,7 +186,7 @@ def _rates(
 
 
 # fmt: off
-# Cards with variants in the table below.
+# Some rows of the table below are variants of these cards.
 _P100_PCIE = Card(("Tesla P100-PCIE-16GB", "Tesla P100"), _PASCAL, 56, 4 * _MIB, 17_071_734_784, 732, _rates(4.7, 9.3, 18.7), _PCIE_3, "NVIDIA Tesla P100 data sheet")
 _V100_RATES, _V100_PCIE_RATES = _rates(7.8, 15.7, 125), _rates(7.0, 14.0, 112)
 _V100_SXM = Card(("Tesla V100-SXM2-16GB", "Tesla V100"), _VOLTA, 80, 6 * _MIB, 16_945_512_448, 900, _V100_RATES, _NVLINK_V100, "NVIDIA V100 data sheet")
@@ -281,11 +278,10 @@ CARDS: tuple[Card, ...] = (
 )
 # fmt: on
 
-# Used for unknown names: the smallest kind of card that current PyTorch supports, so scripts that check the compute
-# capability do not take a path that the device may not support.
+# Unknown device names get this card. It is the smallest kind of card that current PyTorch supports, so scripts that check the
+# compute capability do not take a path that the device may not support.
 UNKNOWN_CARD = Card(("",), _TURING, 40, 4 * _MIB, 16 * _GIB, 600, _rates(0.3, 10), _PCIE_3, "none: assumed")
 
-# Words for the manufacturer or product line, which do not identify a card.
 _IDLE_WORDS = frozenset({"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "radeon", "graphics"})
 # Words that denote a different product. See Note [A name's words].
 _VARIANTS = frozenset({"ti", "super", "laptop", "mobile", "max", "ada", "pro", "d"})
@@ -296,7 +292,6 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(re.sub(r"^sxm\d$", "sxm", word) for word in words).difference(_IDLE_WORDS)
 
 
-# See Note [A slice of a card].
 _MIG = re.compile(r"\bMIG (\d)g\.(\d+)gb", re.IGNORECASE)
 _SLICES, _SLICES_OF_A30 = 7, 4
 
@@ -315,7 +310,6 @@ def card_of(name: str) -> Card:
 
 
 def _slice(card: Card, compute: int, memory_gib: int) -> Card:
-    """Return a MIG slice. See Note [A slice of a card]."""
     share = min(compute / (_SLICES_OF_A30 if "A30" in card.names[0] else _SLICES), 1.0)
     of_memory = min(memory_gib * _GIB / card.memory_bytes, 1.0)
     return replace(
@@ -332,9 +326,9 @@ def _slice(card: Card, compute: int, memory_gib: int) -> Card:
 def find_card(text: str) -> Card:
     """Return the card for a name typed by a user: "v100", "a100-80gb", "rtx 4090", "h100".
 
-    All words and numbers of `text` must occur in one of the card's names, however they are joined: "rtx6000" is in "Quadro RTX
-    6000". A variant (Ti, Ada) must be named. If several cards match, the one with the fewest extra words wins, then the
-    first in the table. Raises TraceError with suggestions.
+    All words and numbers of `text` must occur in one of the card's names. They may be joined differently, as "rtx6000"
+    and "Quadro RTX 6000". A variant (Ti, Ada) must be named. If several cards match, the card with the fewest extra
+    words wins, then the first card in the table. Raises TraceError with suggestions.
     """
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}
@@ -350,7 +344,6 @@ def find_card(text: str) -> Card:
 
 
 def _parts(name: str) -> frozenset[str]:
-    """Return the words and numbers of a name: "A100-80GB" has a, 100, 80 and gb."""
     return frozenset(re.findall(r"[a-z]+|[0-9]+", name.lower()))
 
 
@@ -359,5 +352,5 @@ def _squeezed(name: str) -> str:
 
 
 def known_properties(device: Device) -> DeviceProperties:
-    """Return the recorded properties of a device, with unknown ones taken from its card."""
+    """Return the recorded properties of a device. Properties that were not recorded are taken from the device's card."""
     return device.properties.completed_by(card_of(device.name).properties)

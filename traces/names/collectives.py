@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _RANGE = re.compile(r"(\w+):_?(\w+)")
-# Operations whose torch.distributed function has a different name.
+# The torch.distributed functions of these operations have a different name.
 _FUNCTIONS = {
     "all_gather_base": "all_gather_into_tensor",
     "reduce_scatter_base": "reduce_scatter_tensor",
@@ -18,7 +18,7 @@ _FUNCTIONS = {
     "all_reduce_barrier": "barrier",
 }
 
-# Element types, to torch's names.
+# Maps the profiler's element types to torch's dtype names.
 SCALAR_TYPES = {
     "Float": "float32",
     "Double": "float64",
@@ -42,6 +42,8 @@ SCALAR_TYPES = {
 
 
 def function_of(name: str) -> tuple[str, str]:
-    """Return the backend and the torch.distributed function of such a name; ("", "") for other names."""
+    """Return the backend and the torch.distributed function of a collective's recorded name. Returns ("", "") for other
+    names.
+    """
     match = _RANGE.match(name)
     return (match[1], _FUNCTIONS.get(match[2], match[2])) if match else ("", "")

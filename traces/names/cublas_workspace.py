@@ -4,8 +4,9 @@
     workspace_bytes(8, None, (2, 13))           # 8_519_680 on devices of compute capability 8.x
     workspace_bytes(8, None, (2, 13), ":4096:2")    # 8_388_608, set by CUBLAS_WORKSPACE_CONFIG
 
-Reference: aten/src/ATen/cuda/CublasHandlePool.cpp. In PyTorch 2.0 to 2.13 a handle keeps one workspace per stream (with ROCm's
-hipBLAS since 2.6). Later releases allocate and free one for each matrix multiplication.
+See aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. In PyTorch 2.0 to 2.13, a handle keeps one workspace per stream.
+With
+ROCm's hipBLAS, handles do so since 2.6. Later releases allocate and free a workspace for each matrix multiplication.
 """
 
 from __future__ import annotations
@@ -14,27 +15,30 @@ import re
 
 _KEPT_SINCE, _KEPT_SINCE_WITH_HIP, _KEPT_BEFORE = (2, 0), (2, 6), (2, 14)
 _DEFAULT_BYTES = (2 * 4096 + 8 * 16) << 10
-_LARGE_BYTES = 32 << 20  # Hopper, and Blackwell since 2.12
-_ROCM_BYTES, _ROCM_LARGE_BYTES = 32 << 20, 128 << 20  # the latter for gfx94x and gfx95x
+_LARGE_BYTES = 32 << 20  # used on Hopper, and on Blackwell since PyTorch 2.12
+_ROCM_BYTES, _ROCM_LARGE_BYTES = 32 << 20, 128 << 20  # the second size is for gfx94x and gfx95x
 
 Release = tuple[int, int]
 
 
 def keeps_workspaces(release: Release | None, is_amd: bool) -> bool:
-    """Whether the handles of this PyTorch release keep their workspaces; False for an unknown release."""
+    """Return whether the handles of this PyTorch release keep their workspaces. The result is False for an unknown
+    release.
+    """
     return release is not None and (_KEPT_SINCE_WITH_HIP if is_amd else _KEPT_SINCE) <= release < _KEPT_BEFORE
 
 
 def workspace_bytes(major: int, amd: str | None, release: Release | None, configured: str | None = None) -> int:
-    """Return the size of one workspace on a device of compute capability `major`. `amd` is AMD's architecture name ("gfx942").
+    """Return the size of one workspace on a device of compute capability `major`. `amd` is AMD's architecture name
+    ("gfx942").
 
-    `configured` is CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" means two buffers of 4096 KiB and eight of 16 KiB. Values of any
-    other form are ignored.
+    `configured` is CUBLAS_WORKSPACE_CONFIG. For example, ":4096:2:16:8" means two buffers of 4096 KiB and eight buffers
+    of 16 KiB. Values of any other form are ignored.
     """
     pieces = re.findall(r":([0-9]+):([0-9]+)", configured or "")
     if pieces:
         return sum((int(size) << 10) * int(count) for size, count in pieces)
-    if amd and amd.startswith("gfx"):  # for NVIDIA GPUs, torch returns the device name here
+    if amd and amd.startswith("gfx"):  # on NVIDIA GPUs, torch returns the device name as the architecture
         return _ROCM_LARGE_BYTES if amd.startswith(("gfx94", "gfx95")) else _ROCM_BYTES
     is_large = major == 9 or (major in (10, 11, 12) and (release is None or release >= (2, 12)))
     return _LARGE_BYTES if is_large else _DEFAULT_BYTES

@@ -1,10 +1,10 @@
-"""Meaning of recorded names of copies and calls from all vendors' profilers: the direction of a copy, and whether a call waits.
+"""Interprets the names of copies and calls that all vendors' profilers write.
 
     copy_direction("Memcpy HtoD (Pageable -> Device)")              # "h2d"
     copy_direction("Memcpy M2D (MEMORY(Unknown) -> DEVICE)")        # "h2d": Intel; M is pageable host memory, H is pinned
     waits_for_device("cudaStreamSynchronize")                       # True
 
-CUDA's and AMD's profilers write HtoD, raw roctracer names are HostToDevice, and Intel's PTI writes M2D, H2D and so on.
+CUDA's and AMD's profilers write HtoD, and raw roctracer names are HostToDevice. Intel's PTI writes M2D, H2D and so on.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ def waits_for_device(call: str) -> bool:
 
 @lru_cache(4096)
 def copy_direction(name: str) -> str:
-    """Return "h2d", "d2h", "d2d" or "p2p" for the name of a copy, otherwise ""."""
+    """Return the direction "h2d", "d2h", "d2d" or "p2p" of a copy, given its recorded name. Returns "" for other names."""
     found = _MARK.search(name)
     return _DIRECTIONS[found[0]] if found else ""

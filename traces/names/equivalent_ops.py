@@ -1,13 +1,15 @@
 """Names of the same op in other PyTorch releases and on other backends.
 
-PyTorch 1.9 on CUDA records `aten::cudnn_batch_norm` where a virtual device sees `aten::native_batch_norm`; both have one
-canonical name here. In-place ops share the name of their out-of-place form.
+PyTorch 1.9 on CUDA records `aten::cudnn_batch_norm` where a virtual device sees `aten::native_batch_norm`. Both ops
+have the
+same canonical name. In-place ops share the name of their out-of-place form.
 
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Only shapes with two or more dimensions are compared, as a set (all shapes, if there are none). The order of arguments differs
-between names, and so do biases, statistics and workspaces.
+The order of arguments differs between equivalent ops, and so do biases, statistics and workspaces. Therefore only
+shapes with
+two or more dimensions are compared, as a set. If a call has no such shapes, all its shapes are compared.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ _GROUPS: dict[str, str] = {
     "item": "_local_scalar_dense",
 }
 _CANONICAL = {name: group for group, names in _GROUPS.items() for name in names.split()}
-CANONICAL_OPS = frozenset(_GROUPS)  # ops with several names
+CANONICAL_OPS = frozenset(_GROUPS)  # ops that have several names
 
 
 def canonical_op(op: str) -> str:
@@ -69,7 +71,7 @@ def canonical_op(op: str) -> str:
 
 
 def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the shapes by which equivalent calls are compared; see the module docstring."""
+    """Return the shapes by which equivalent calls are compared. See the module docstring."""
     wide = {shape for shape in shapes if len(shape) > 1}
     return tuple(sorted(wide or {shape for shape in shapes if shape}))
 
@@ -93,5 +95,5 @@ def kernel_text(name: str) -> str:
     for at in range(len(name) - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(name[at], 0)
         if depth == 0:
-            return name if at == 0 or name[at - 1] == " " else name[:at]  # "Memcpy HtoD (Pageable -> Device)" is kept as it is
+            return name if at == 0 or name[at - 1] == " " else name[:at]  # keeps "Memcpy HtoD (Pageable -> Device)" unchanged
     return name

@@ -3,9 +3,13 @@
     text = config_text([[50, 1, 1], [256, 1, 1], 16, 0, 6, None])     # "50|256|16|0|6"
     config_args(text)    # {"grid": [50, 1, 1], "block": [256, 1, 1], "registers per thread": 16, ...}
 
-The parts are: grid and block without trailing ones, registers per thread, shared memory per block in bytes, estimated achieved
-occupancy in percent, and theoretical occupancy (written by profilers of 2021 instead). Trailing parts that were not recorded
-are omitted. AMD's profiler writes only grid and block.
+The text contains six fields, separated by "|". The first four are grid and block without trailing ones, registers per
+thread,
+and shared memory per block in bytes. The last two are the estimated achieved occupancy in percent and the theoretical
+occupancy.
+Profilers of 2021 wrote only the theoretical occupancy. Trailing fields that were not recorded are omitted. AMD's
+profiler
+writes only grid and block.
 """
 
 from __future__ import annotations
@@ -15,12 +19,14 @@ from math import prod
 from typing import Any
 
 CONFIG_ARGS = ("grid", "block", "registers per thread", "shared memory", "est. achieved occupancy %", "theoretical occupancy %")
-_DIMS = 2  # the first two are lists of three
+_DIMS = 2  # the first two values are lists of three numbers
 _MOST = 1 << 31
 
 
 def config_text(values: Sequence[Any]) -> str:
-    """Return CONFIG_ARGS values as text; "" if all are unknown. Unknown or invalid values become empty parts."""
+    """Return CONFIG_ARGS values as text. Unknown or invalid values become empty fields. The text is "" if all values are
+    unknown.
+    """
     dims = map(_dims_text, values[:_DIMS])
     return "|".join([*dims, *map(_number_text, values[_DIMS:])]).rstrip("|")
 
@@ -37,7 +43,7 @@ def config_args(text: str) -> dict[str, Any]:
 
 
 def programs_of(text: str) -> int | None:
-    """Return the number of blocks in the grid (Triton: programs), or None if it was not recorded."""
+    """Return the number of blocks in the grid (programs in Triton), or None if the grid was not recorded."""
     grid = text.partition("|")[0]
     return prod(map(int, grid.split(","))) if grid else None
 

@@ -3,7 +3,7 @@
     hooks = DataParallelHooks(torch, part)      # part("scatter", 0): a context for a part on cuda:0, or None
     hooks.install()     # scatter, replicate and gather; gather_backward and broadcast_backward
 
-parallel_apply is not here, because the recorder and the replayer wrap it in different ways.
+The recorder and the replayer wrap parallel_apply in different ways, so this module does not wrap it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ Part = Callable[[str, int | None], AbstractContextManager[Any] | None]
 
 
 class DataParallelHooks:
-    """Wraps functions of torch. `part` gets the name of a part and its device, None for the CPU."""
+    """Wraps the functions of nn.DataParallel. `part` is called with the name of a part and its device, or None for the
+    CPU.
+    """
 
     def __init__(self, torch: Any, part: Part) -> None:
         self._torch, self._part = torch, part
-        self.here = OutermostCalls()  # scatter_kwargs calls scatter
+        self.here = OutermostCalls()  # scatter_kwargs calls scatter, which must not count twice
 
     def install(self) -> None:
         """Wrap the functions in every torch module, and the backward passes of their two autograd functions."""
@@ -40,13 +42,16 @@ class DataParallelHooks:
         patch_around(functions.Broadcast, backward=self._backward("broadcast_backward"))
 
     def _as_part(self, name: str, call: Callable[..., Any], devices: str) -> Callable[..., Any]:
-        """Wrap `call` as a part on the device named by its argument `devices` (or the first of a list)."""
+        """Wrap `call` as a part. The argument `devices` of the call names the part's device or a list that begins with
+        this device.
+        """
         devices_of = argument(call, devices)
         return self.here.around(name, call, lambda args, kwargs: self._part(name, self.index(devices_of(args, kwargs))))
 
     def _backward(self, name: str) -> Callable[..., Any]:
-        """Wrap the backward pass of an autograd function, on the device of the first gradient. autograd runs it in that
-        device's thread.
+        """Wrap the backward pass of an autograd function as a part on the device of the first gradient.
+
+        autograd runs this backward pass in that device's thread.
         """
 
         def as_part(call: Callable[..., Any], context: Any, *gradients: Any) -> Any:
@@ -57,7 +62,7 @@ class DataParallelHooks:
         return as_part
 
     def index(self, devices: Any) -> int | None:
-        """Return the index of the (first) GPU, in any form that DataParallel accepts; None for the CPU."""
+        """Return the index of the first GPU in any form that DataParallel accepts. Returns None for the CPU."""
         device = devices[0] if isinstance(devices, list | tuple) and devices else devices
         if isinstance(device, str):
             device = self._torch.device(device)

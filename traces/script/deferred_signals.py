@@ -1,12 +1,13 @@
-"""Defers Python signal handlers during critical writes, so that an exception from a handler cannot leave half a frame in a
+"""Defers Python signal handlers during critical writes, so an exception from a handler cannot leave half a frame in a
 file.
 
     with deferred_signals():
         stream.add("steps", table)      # a Ctrl-C that arrives here raises KeyboardInterrupt after the block
     at_exit(recorder.close)             # run once when the interpreter exits, with signals deferred
 
-CPython runs signal handlers in the main thread between any two bytecode instructions, and handlers may raise. SIGINT's default
-handler does, and scripts often install raising handlers for SIGTERM or a time limit.
+CPython runs signal handlers in the main thread between any two bytecode instructions, and handlers may raise. The
+default
+handler of SIGINT raises, and scripts often install raising handlers for SIGTERM or a time limit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
-# Signals sent by terminals, schedulers and time limits. SIGINT's handler is the most likely to raise, so it is restored last.
+# Terminals, schedulers and time limits send these signals. SIGINT's handler is the most likely to raise, so it is restored
+# last.
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -27,7 +29,7 @@ _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signa
 def deferred_signals() -> Iterator[None]:
     """Postpone Python signal handlers until the block ends, then call them in order of arrival.
 
-    Costs about 20 us. Does nothing outside of the main thread, where handlers never run.
+    This takes about 20 us. It has no effect outside of the main thread, where signal handlers never run.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -45,7 +47,7 @@ def deferred_signals() -> Iterator[None]:
 
 def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: ExitStack) -> None:
     handler = signal.getsignal(number)
-    if not callable(handler):  # SIG_DFL or SIG_IGN: no Python code runs
+    if not callable(handler):  # SIG_DFL and SIG_IGN run no Python code
         return
 
     def postpone(number: int, frame: FrameType | None) -> None:
@@ -56,9 +58,9 @@ def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: Ex
 
 
 def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
-    """Call `finish` when the interpreter exits: once, with signals deferred, and not in forks of this process.
+    """Call `finish` once when the interpreter exits, with signals deferred. Forks of this process do not call `finish`.
 
-    Returns a function that makes this call now, for exits that skip `atexit`.
+    Returns a function that calls `finish` now, for exits that skip `atexit`.
 
     A Ctrl-C during `finish` is ignored, because the script has already ended. Shells and launchers often send it twice.
     """
@@ -71,7 +73,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # Registered twice: a Ctrl-C at the start of the first call ends that call before its first line.
+    # The function is registered twice, because a Ctrl-C at the start of the first call ends this call before its first line.
     for _ in range(2):
         atexit.register(once)
     return once

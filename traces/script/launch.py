@@ -1,8 +1,12 @@
 """Runs a script in a child interpreter, exactly as Python would, with the recorder or the replayer inside it.
 
-The child is just `python script.py arguments`, so argv, `__main__`, `sys.path[0]`, tracebacks, pickling, spawned workers and
-the exit code behave as usual. Python imports `bootstrap/sitecustomize.py` in it. Once torch has been imported, that calls
-`<room>.child.start(session)` of each room, there and in every descendant. A room is one of our packages ("tracer", "replayer").
+The child is just `python script.py arguments`, so argv, `__main__`, `sys.path[0]`, tracebacks, pickling, spawned
+workers and
+the exit code behave as usual. Python imports `bootstrap/sitecustomize.py` in the child. After torch is imported, this
+module
+calls `<room>.child.start(session)` of each room, in the child and in every descendant. A room is one of our packages
+("tracer",
+"replayer").
 
     session = ReplaySession(Path("/data/v100.msgpack"), folder, os.getpid())
     result = run_child({"replayer": session}, ["train.py", "--lr", "0.1"])
@@ -10,8 +14,9 @@ the exit code behave as usual. Python imports `bootstrap/sitecustomize.py` in it
     result.started     # process ids in which the rooms run: empty if torch was never imported
 
 With `ranks=8`, the child forks eight processes before it runs the script, each with torchrun's environment variables
-(`bootstrap/_trace_ranks.py`). Rooms then need a `share(session)` too. It is called once before the fork, and returns the
-function that starts the room in a rank.
+(`bootstrap/_trace_ranks.py`). Rooms then also need a function `share(session)`. `share` is called once before the fork,
+and
+returns the function that starts the room in a rank.
 """
 
 from __future__ import annotations
@@ -34,15 +39,16 @@ from typing import Any
 from traces.model.typed_json import to_json
 
 BOOTSTRAP = Path(__file__).resolve().parents[1] / "bootstrap"
-ROOT = BOOTSTRAP.parents[1]  # contains our packages; when installed, only `traces`, with the others in the parent folder
-LIBRARIES = ("msgpack", "orjson")  # imported by the rooms, in addition to what torch imports
+ROOT = BOOTSTRAP.parents[1]  # folder that contains `traces`; unless installed, it contains our other packages too
+LIBRARIES = ("msgpack", "orjson")  # libraries that the rooms import, in addition to those that torch imports
 
 
 @dataclass(frozen=True)
 class ChildResult:
-    """The result of a run, and how far the bootstrap got in each process (`pid` is the child itself).
+    """The result of a run, and how far the bootstrap got in each process. `pid` is the process id of the child itself.
 
-    `booted`: Python ran the bootstrap. `triggered`: torch was imported. `started`: the rooms' `start` returned.
+    `booted` lists the processes in which Python ran the bootstrap, and `triggered` those that imported torch. `started`
+    lists the processes in which the rooms' `start` returned.
     """
 
     returncode: int
@@ -65,13 +71,14 @@ def run_child(
     stderr: int | None = None,
     meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
-    """Run `python WORDS...` to completion. In it, `<room>.child.start(session)` is called once `trigger` is imported.
+    """Run `python WORDS...` to completion. The child calls `<room>.child.start(session)` once `trigger` is imported.
 
-    `rooms` maps each room to its session (a dataclass of configuration.py, or JSON values), in start order. `words` are a
-    script and its arguments, or `-m`, a module and its arguments. `ranks` is the number of processes that run them, or 0.
-    stdin, stdout and stderr are file descriptors for the child. `meanwhile` is called with the child's process id while it
-    runs, and may return before or after it ends. `env` replaces the environment. `root` is the folder that contains the
-    rooms, or a folder in it. Ctrl-C reaches the child, and this function returns when the child has handled it.
+    `rooms` maps each room to its session (a dataclass of configuration.py, or JSON values), in start order. `words` are
+    a script and its arguments, or `-m`, a module and its arguments. `ranks` is the number of forked processes that run
+    the script, or 0. `stdin`, `stdout` and `stderr` are file descriptors for the child. `meanwhile` is called with the
+    child's process id while the child runs, and may return before or after the child ends. `env` replaces the
+    environment. `root` is the folder that contains the rooms, or a folder in it. Ctrl-C reaches the child, and this
+    function returns when the child has handled it.
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
@@ -104,7 +111,10 @@ def run_child(
 
 
 def _home(library: str) -> str | None:
-    """Return the folder that contains the library. Next to the script, other files may have its name."""
+    """Return the folder that contains the library.
+
+    The child needs this folder, because a file next to the script may have the library's name.
+    """
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
         return None
@@ -118,7 +128,7 @@ def _environment(env: Mapping[str, str], session: Path, ranks: int) -> dict[str,
 
 
 def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
-    """Return the environment that torchrun gives every rank, and the number of ranks for our bootstrap."""
+    """Return the environment that torchrun gives every rank. It also contains the number of ranks for our bootstrap."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -127,15 +137,15 @@ def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
 
 
 class _Relay:
-    """While entered, passes signals that would end this process to the child instead.
+    """A context manager that passes signals to the child if they would otherwise end this process.
 
-    A terminal sends Ctrl-C to the child too, so this process only waits. Without a terminal, the signal reaches only this
-    process, which passes it on. Signals ignored at startup (nohup) stay ignored.
+    A terminal sends Ctrl-C to the child too, so this process only waits. Without a terminal, only this process receives
+    the signal and passes it on. Signals ignored at startup (nohup) stay ignored.
     """
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []  # signals that arrived before the child existed
+        self._early: list[int] = []
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Relay:
@@ -161,6 +171,6 @@ class _Relay:
 
 
 def _in_foreground_of_a_terminal() -> bool:
-    with suppress(OSError), open("/dev/tty", "rb") as terminal:  # no terminal: the open fails
+    with suppress(OSError), open("/dev/tty", "rb") as terminal:
         return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     return False

@@ -36,7 +36,7 @@ def patch(owner: object, **names: object) -> None:
 def _script_as(original: Any, value: Any) -> None:
     """Make torch.jit.script treat `value` like `original`.
 
-    It looks up builtins by identity and reads the source of other functions.
+    torch.jit.script looks up builtins by identity and reads the source of other functions.
     """
     table = importlib.import_module("torch.jit._builtins")
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
@@ -60,7 +60,7 @@ def around(original: Callable[..., Any], by: Callable[..., Any]) -> Callable[...
 
 
 def patch_around(owner: object, **names: Callable[..., Any]) -> None:
-    """Replace functions of a module or methods of a class; see `around`."""
+    """Replace functions of a module or methods of a class. See `around`."""
     for name, by in names.items():
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         wrapped = around(getattr(owner, name), by)
@@ -87,7 +87,10 @@ def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) 
 
 
 def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """Return a function that gets the argument `name` from a call of `call`, by position or keyword; None if not given."""
+    """Return a function that reads the argument `name` from the positional and keyword arguments of a call of `call`.
+
+    The returned function returns None if the argument is not given.
+    """
     position = list(inspect.signature(call).parameters).index(name)
 
     def get(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -97,7 +100,7 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
 
 
 class OutermostCalls(threading.local):
-    """The named calls that a thread is in. Of nested calls with the same name, only the outermost counts.
+    """The named calls that a thread is in. If calls with the same name are nested, only the outermost call counts.
 
     module.scatter = calls.around("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
@@ -107,7 +110,6 @@ class OutermostCalls(threading.local):
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """Mark the outermost call."""
         self.names.add(name)
         try:
             yield
@@ -117,7 +119,9 @@ class OutermostCalls(threading.local):
     def around(
         self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
     ) -> Callable[..., Any]:
-        """Wrap `call`: the outermost call of this name runs in the context `scope(args, kwargs)`, unless that is None."""
+        """Wrap `call` so that the outermost call of this name runs in the context `scope(args, kwargs)`, unless the
+        context is None.
+        """
 
         @wraps(call)
         def outermost(*args: Any, **kwargs: Any) -> Any:
@@ -130,7 +134,7 @@ class OutermostCalls(threading.local):
 
 
 class PhaseListener(Protocol):
-    """Receives phase events: the recorder, or the virtual GPU."""
+    """The interface that receives phase events. The recorder and the virtual GPU implement it."""
 
     def enter_phase(self, name: str) -> None: ...
 
@@ -138,14 +142,14 @@ class PhaseListener(Protocol):
 
 
 class _EntriesOfThread(threading.local):
-    depth = 0  # number of nested entries of this thread
+    depth = 0
 
 
 class PhaseScope:
     """A phase of the script as a reusable context manager. Only a thread's outermost entry is reported.
 
-    An optimizer may call another optimizer, and a checkpointed layer runs backward inside backward. Nothing is reported
-    while `listener` returns None (a DataLoader worker, or a process that does not use the GPU).
+    An optimizer may call another optimizer, and a checkpointed layer runs a backward pass inside a backward pass.
+    Nothing is reported while `listener` returns None, as in a DataLoader worker or a process that does not use the GPU.
     """
 
     def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:
@@ -155,7 +159,6 @@ class PhaseScope:
 
     @property
     def inside(self) -> bool:
-        """Whether this thread is in the scope."""
         return self._local.depth > 0
 
     def __enter__(self) -> Self:
@@ -171,7 +174,9 @@ class PhaseScope:
             listener.leave_phase(self.phase)
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `call`, run inside the scope. Its name, docstring and attributes are kept."""
+        """Return a wrapper that runs `call` inside the scope. The wrapper keeps the name, docstring and attributes of
+        `call`.
+        """
 
         @wraps(call)
         def inside(*args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
 """Decides which phase of a training step an event belongs to. Recordings and running scripts use the same rule.
 
-The importer passes it the events of a recorded step, and the replayer passes it the script's events as they happen.
+The importer passes the events of a recorded step to the rule. The replayer passes the script's events as they happen.
 
     cut = PhaseCut()
     cut.enter("loader", 0); cut.leave("loader", 5)
@@ -9,22 +9,27 @@ The importer passes it the events of a recorded step, and the replayer passes it
     cut.enter("backward", 30); cut.leave("backward", 60)
     cut.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
-Segments cover the time from the first event to `close` without gaps. loader, h2d, zero_grad, optimizer and backward are entered
-and left by name. forward, loss and other are derived from ops and last until the next segment begins. Time between two segments
-belongs to the later one, unless the earlier one is left `open_ended`. Running scripts leave the loader open-ended, because work
-on a batch before it reaches the device counts as data loading, especially freeing the last batch (10 ms for 77 MB of shared
-memory). In a profile only the wait itself is known to be data loading.
+Segments cover the time from the first event to `close` without gaps. The phases loader, h2d, zero_grad, optimizer and
+backward
+are entered and left by name. The phases forward, loss and other are derived from ops and last until the next segment
+begins.
+
+Time between two segments belongs to the later segment, unless the earlier segment is left `open_ended`. Running scripts
+leave
+the loader open-ended, because work on a batch before it reaches the device counts as data loading. An example is
+freeing the
+last batch, which takes 10 ms for 77 MB of shared memory. In a profile, only the wait itself is known to be data
+loading.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-# Classes of ops.
 PLAIN, LOSS, ASIDE = range(3)
 
-# Ops that begin the loss, at any level of the op tree, without namespace: composite names as profilers record them, and the ops
-# that they decompose to below autograd.
+# These ops begin the loss at any level of the op tree. Names have no namespace. The list contains composite ops, which
+# profilers record, and the ops that composite ops decompose to below autograd.
 LOSS_OPS = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"
     " l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div ctc_loss _ctc_loss"
@@ -32,7 +37,7 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# Ops that never begin a forward pass: reads of device values by the host, and tensors created from nothing. The name prefixes
+# These ops never begin a forward pass. They read device values on the host, or create tensors from nothing. The name prefixes
 # below belong to optimizers, gradient scalers and weight averaging.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
@@ -56,8 +61,8 @@ class Segment(NamedTuple):
 def from_begin(segments: list[Segment], begin_ns: int, end_ns: int) -> list[Segment]:
     """Extend a step's segments to start at `begin_ns`, so they cover the step up to `end_ns`.
 
-    Time before the first segment becomes "other", because it belongs to no phase. If the first segment is a loader's, it is
-    extended instead, because entering a loader is part of waiting for data.
+    Time before the first segment becomes "other", because it belongs to no phase. If the first segment is a loader's,
+    the segment is extended instead, because entering a loader is part of waiting for data.
     """
     if not segments:
         return [Segment("other", begin_ns, end_ns)]
@@ -68,8 +73,9 @@ def from_begin(segments: list[Segment], begin_ns: int, end_ns: int) -> list[Segm
 
 
 def op_class(name: str) -> int:
-    """Return LOSS, ASIDE or PLAIN for an op name, with or without namespace and overload ("aten::mse_loss",
-    "mse_loss.default").
+    """Return LOSS, ASIDE or PLAIN for an op name.
+
+    The name may have a namespace and an overload, as in "aten::mse_loss" and "mse_loss.default".
     """
     bare = name.rpartition("::")[2].partition(".")[0]
     if bare in LOSS_OPS:
@@ -81,16 +87,16 @@ class PhaseCut:
     """Cuts one thread's time into phase segments. Times are integer nanoseconds and must not decrease."""
 
     def __init__(self) -> None:
-        self.current = ""  # name of the current segment, "" before the first event
-        self.inside = False  # whether a segment was entered and not left yet
+        self.current = ""  # name of the current segment, or "" before the first event
+        self.inside = False
         self.segments: list[Segment] = []
         self._start_ns = 0
-        self._boundary_ns: int | None = None  # end of an entered segment; the next one begins there
+        self._boundary_ns: int | None = None  # end of the last entered segment, where the next segment begins
         self._after_backward = False
 
     @property
     def boundary_ns(self) -> int | None:
-        """End of the last entered segment, until another begins."""
+        """End of the last entered segment, or None once another segment has begun."""
         return self._boundary_ns
 
     def enter(self, name: str, now_ns: int) -> bool:
@@ -105,7 +111,7 @@ class PhaseCut:
         return self._begin(name, now_ns)
 
     def leave(self, name: str, now_ns: int, *, open_ended: bool = False) -> None:
-        """End the explicit segment, if it is the current one. If open-ended, it lasts until the next one begins."""
+        """End the segment `name` if it is the current segment. An open-ended segment lasts until the next segment begins."""
         if self.inside and self.current == name:
             self.inside = False
             self._boundary_ns = None if open_ended else now_ns
@@ -121,21 +127,22 @@ class PhaseCut:
         return self._begin("other" if kind == ASIDE or self._after_backward else "forward", now_ns)
 
     def turns(self, kind: int) -> bool:
-        """Whether an op of class `kind` would end the current segment."""
         if self.inside:
             return False
         if self._boundary_ns is not None:
             return True
         if kind == LOSS:
             return self.current != "loss"
-        # A plain op after an ASIDE op begins a forward pass. After a backward pass it does not: it may be gradient clipping.
+        # After an ASIDE op, a plain op begins a forward pass. After a backward pass, a plain op may be gradient clipping
+        # instead.
         return self.current not in _OPEN_ENDED or (self.current == "other" and kind == PLAIN and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:
         """End the current segment, return all segments and reset.
 
-        One fact is kept: whether anything came after the last backward pass. If nothing did, gradient clipping may follow.
-        Otherwise, without an optimizer, the script has updated its weights itself and continues with a forward pass.
+        The reset keeps the information whether anything came after the last backward pass. If nothing came after it,
+        gradient clipping may follow. Otherwise, without an optimizer, the script has updated its weights itself and
+        continues with a forward pass.
         """
         if self.current:
             self._end(now_ns)

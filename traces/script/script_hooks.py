@@ -7,14 +7,14 @@
     iterator.__next__ = hooks.loading(iterator.__next__)    # phase "loader"
 
 Note [Wrapping an optimizer's step]
-    torch wraps the `step` of every optimizer class, including user classes, when its first instance is made
-    (`Optimizer.profile_hook_step`). We wrap there too. torch's global step hooks do not work: they are not called when a step
-    fails, and they run inside torch's "Optimizer.step" range, where a profiler step cannot end.
+    torch wraps the `step` of every optimizer class, including user classes, when the first instance of the class is made
+    (`Optimizer.profile_hook_step`). Our wrapper is added there too. torch's global step hooks do not work, because they are not
+    called when a step fails. They also run inside torch's "Optimizer.step" range, where a profiler step cannot end.
 
 Note [Outermost calls]
-    `Module.__call__` is replaced on the class, so it covers all modules, including scripted and traced ones. (A global forward
-    hook would disable torch's fast path for modules without hooks.) For calls inside another module, this costs one check of
-    a thread-local flag, or two stores if calls are recorded (a fifth of a microsecond).
+    `Module.__call__` is replaced on the class, so the replacement covers all modules, including scripted and traced modules. (A
+    global forward hook would disable torch's fast path for modules without hooks.) A call inside another module takes one check
+    of a thread-local flag. If calls are recorded, it takes two stores instead (a fifth of a microsecond).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
-# How a thread records module calls: a function that records a name's number plus the position, or at the end the inverted
-# position; the list whose length is the position; a lookup of the number by the module's identity; and a function that assigns
-# a new one.
+# ModuleMarks are the tools with which a thread records module calls. The first is a function that records a name's number plus
+# the position; at the end of a call, it records the inverted position. The second is a list, and its length is the position.
+# The third is a lookup of the number by the module's identity. The fourth is a function that assigns a new number.
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
 
 
 class CallListener(PhaseListener, Protocol):
-    """Receives the events: the recorder, or the virtual GPU."""
+    """The interface that receives the script's events. The recorder and the virtual GPU implement it."""
 
     def module_called(self, module: object, grad_enabled: bool) -> None: ...
 
@@ -59,7 +59,7 @@ class CallListener(PhaseListener, Protocol):
 
 
 class _Backward(PhaseScope):
-    """The script's backward passes. The workload observer is informed when one completes."""
+    """The phase of the script's backward passes. The workload observer is informed when a backward pass completes."""
 
     def __init__(self, listener: Callable[[], CallListener | None]) -> None:
         super().__init__("backward", listener)
@@ -72,14 +72,14 @@ class _Backward(PhaseScope):
 
 
 class ModuleCalls(threading.local):
-    """Whether this thread is inside a module call, and where it records nested calls, if anywhere."""
+    """Whether this thread is inside a module call. If nested calls are recorded, also the place that they are recorded in."""
 
     inside: ModuleMarks | Literal[True] | None = None
-    within: ClassVar[list[int]] = [0]  # number of nested module calls in all threads that were not recorded
+    within: ClassVar[list[int]] = [0]  # number of unrecorded nested module calls in all threads
 
 
 class ScriptHooks:
-    """Wraps functions of torch. They behave as before while `listener` returns None."""
+    """Wraps functions of torch. The functions behave as before while `listener` returns None."""
 
     def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
         self._torch = torch
@@ -87,7 +87,9 @@ class ScriptHooks:
         self._optimizers = optimizers
 
     def backward(self) -> None:
-        """Wrap all entry points of the autograd engine. The phase begins where they create the first gradient (`ones_like`)."""
+        """Wrap all entry points of the autograd engine. The phase begins where the entry point creates the first gradient
+        (`ones_like`).
+        """
         autograd = self._torch.autograd
         scope = _Backward(self._listener)
         patch(autograd, backward=scope.around(autograd.backward), grad=scope.around(autograd.grad))
@@ -116,9 +118,10 @@ class ScriptHooks:
         return next_batch
 
     def optimizers(self, step: Wrapper = lambda call: call, zero: Wrapper = lambda call: call) -> None:
-        """Wrap `step` and `zero_grad` of the base class and of classes that override them.
+        """Wrap `step` and `zero_grad` of the optimizers' base class and of classes that override them.
 
-        See Note [Wrapping an optimizer's step]. `step` and `zero` are additional wrappers, applied inside torch's own.
+        See Note [Wrapping an optimizer's step]. `step` and `zero` are additional wrappers, applied inside torch's own
+        wrappers.
         """
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
@@ -144,7 +147,6 @@ class ScriptHooks:
 
         @wraps(patch_class)
         def patch_class_with_phase(optimizer: Any) -> None:
-            """Called by torch for each new optimizer."""
             patch_class(optimizer)
             known.add(optimizer)
             own = type(optimizer)
@@ -160,17 +162,16 @@ class ScriptHooks:
         )
 
     def module_calls(self, calls: ModuleCalls) -> None:
-        """Wrap `Module.__call__` so that it updates `calls`; see Note [Outermost calls]."""
+        """Wrap `Module.__call__` so that each call updates `calls`. See Note [Outermost calls]."""
         cls = self._torch.nn.Module
         patch(cls, __call__=self.module_call(cls.__call__, calls))
 
     def module_call(self, call: Call, calls: ModuleCalls) -> Call:
-        """Return the wrapped `Module.__call__`."""
         listening, grad_enabled = self._listener, self._torch.is_grad_enabled
         described, autocast = self._described, self._autocast
         within = calls.within
 
-        # torch's profiler with stacks finds the module in this frame under the name `self`.
+        # If stacks are recorded, torch's profiler finds the module in this frame under the name `self`.
         @wraps(call)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if inside := calls.inside:
@@ -213,7 +214,9 @@ class ScriptHooks:
         return str(self._torch.get_autocast_dtype("cuda"))[len("torch.") :] if self._torch.is_autocast_enabled() else "off"
 
     def _described(self, arguments: object) -> Iterator[tuple[Shape, str]]:
-        """Yield shape and dtype of each tensor argument. Symbolic sizes, used while torch traces or exports, are skipped."""
+        """Yield the shape and dtype of each tensor argument. Symbolic sizes, used while torch traces or exports, are
+        skipped.
+        """
         for tensor in tensors_in(self._torch, arguments):
             shape = tuple(tensor.shape)
             if all(type(size) is int for size in shape):
@@ -221,7 +224,9 @@ class ScriptHooks:
 
 
 def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
-    """Yield the strided tensors in a batch: tensors, lists, dicts, named tuples, batch classes."""
+    """Yield the strided tensors in a batch. The batch may be a tensor, a list, a dict, a named tuple or an object of a
+    batch class.
+    """
     if isinstance(batch, torch.Tensor):
         if batch.layout is torch.strided:
             yield batch

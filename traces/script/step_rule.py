@@ -9,38 +9,45 @@
     cut.module_called(id(model), False)
     cut.loader_entered()                # EVALUATION: the step of an evaluated batch ends here
 
-A *training step* ends when the first optimizer's `step` returns. Several backward passes before it (accumulated gradients)
-belong to one step, and other optimizers end none. An *evaluation step* is one batch evaluated without gradients. It ends when
-the DataLoader is asked for the next batch or is exhausted. Without a DataLoader, it ends when the module that was called first
-is called again. So several models that see one batch share a step, and the rest of validation is not counted in the next
-training step. A script without backward passes consists of evaluation steps.
+A *training step* ends when the first optimizer's `step` returns. Several backward passes before it (accumulated
+gradients)
+belong to one step. Other optimizers end no step.
+
+An *evaluation step* is one batch evaluated without gradients. The step ends when the DataLoader is asked for the next
+batch or
+is exhausted. Without a DataLoader, the step ends when its first module is called again. So several models that see one
+batch
+share a step, and the rest of validation is not counted in the next training step. A script without backward passes
+consists of
+evaluation steps.
 
 Note [Called twice without gradient]
-    A training step may start without gradients: a teacher sees the batch, perhaps twice, before the student does. So once the
-    script has trained, a repeated module call ends nothing while a DataLoader's batch is in use; the next request to the
-    loader ends the step instead. Before the script has trained, and between batches, a repeated call does end the step.
+    A training step may start without gradients. For example, a teacher sees the batch, perhaps twice, before the student does.
+    So once the script has trained, a repeated module call ends no step while a DataLoader's batch is in use. The next request
+    to the loader ends the step instead. Before the script has trained, and between batches, a repeated call does end the step.
 
 Note [Inference with gradients on]
-    Without `torch.no_grad`, inference looks like the start of training. If no backward pass and no optimizer has been seen, a
-    module called for one batch and again for the next shows that the script does inference. The step ends just before the
-    second call; later steps end at the loader, as without gradients. Without a DataLoader and an optimizer, everything is
-    one step, which ends with the script.
+    Without `torch.no_grad`, inference looks like the start of training. A module may be called for one batch and again for the
+    next. If no backward pass and no optimizer has been seen by then, the script does inference. The step ends just before the
+    second call. Later steps end at the loader, as without gradients. Without a DataLoader and an optimizer, everything is one
+    step, which ends with the script.
 
 Note [As much as the recording's step]
     In a replay of inference, the recording shows what a step is: one pass, or all passes of a generation. Callers pass this
-    as `more_recorded`. While the recorded step contains another call, a repeated module call ends nothing. Otherwise it ends
-    the step, even with gradients on. If a DataLoader supplies the batches, the loader decides instead.
+    information as `more_recorded`. While the recorded step contains another call, a repeated module call ends no step.
+    Otherwise a repeated call ends the step, even with gradients on. If a DataLoader supplies the batches, the loader decides
+    instead.
 
 Note [The next batch is copied]
-    If a script has neither trained nor made an optimizer and has no DataLoader, its next step starts when it copies data to
-    the device after its module has returned.
+    Some scripts have neither trained nor made an optimizer, and have no DataLoader. The next step of such a script starts when
+    the script copies data to the device after its module has returned.
 
 Note [Training without an optimizer]
     If no optimizer object exists, the script updates its weights itself (`p.data -= lr * p.grad`), and no call marks the
-    update. After a backward pass, its training step ends when the next batch is requested, when an outermost module is
-    called with gradients, or when the module that started the step is called again, with or without gradients. (Another
-    module called without gradients is a metric.) A script that uses only tensors, with neither a module nor a DataLoader,
-    shows nothing before its next backward pass, so its steps end there.
+    update. After a backward pass, the training step then ends at the first of three events: the next batch is requested, an
+    outermost module is called with gradients, or the module that started the step is called again. (Another module called
+    without gradients is a metric.) A script that uses only tensors, with neither a module nor a DataLoader, shows nothing
+    before its next backward pass, so its steps end there.
 """
 
 from __future__ import annotations
@@ -52,23 +59,20 @@ from typing import Any
 
 
 class StepEnd(IntEnum):
-    """The kind of step that ends at an event. NOTHING is false."""
-
     NOTHING = 0
     TRAINING = 1
     EVALUATION = 2
 
 
 class Optimizers:
-    """The live optimizers of a process. Shows whether there are any, and which one ends steps."""
+    """The live optimizers of a process. This class also knows which optimizer ends steps."""
 
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._first: weakref.ref[Any] | None = None
-        self.made = 0  # in total, including deleted ones
+        self.made = 0  # number of all optimizers so far, including deleted ones
 
     def add(self, optimizer: object) -> None:
-        """Register a new optimizer."""
         self.made += id(optimizer) not in self._alive
         self._alive[id(optimizer)] = optimizer
 
@@ -77,13 +81,19 @@ class Optimizers:
 
     @property
     def class_name(self) -> str | None:
-        """The class of the optimizer that ends steps, or, before any has stepped, of the oldest live one."""
+        """The class of the optimizer that ends steps. Before any optimizer has stepped, this is the class of the oldest
+        live optimizer.
+        """
         first = self._first() if self._first is not None else None
         chosen = first if first is not None else next(iter(self._alive.values()), None)
         return None if chosen is None else type(chosen).__name__
 
     def is_first(self, optimizer: object) -> bool:
-        """Whether this optimizer ends steps: the first that ever stepped or, once that is deleted, the next that steps."""
+        """Return whether this optimizer ends steps.
+
+        The first optimizer that ever stepped ends steps. If that optimizer is deleted, the next optimizer that steps
+        replaces it.
+        """
         first = self._first() if self._first is not None else None
         if first is None:
             self.add(optimizer)
@@ -92,9 +102,10 @@ class Optimizers:
 
 
 class StepCut:
-    """Applies the step rule to one thread. Callers omit modules called within modules, loaders, backward passes or optimizers.
+    """Applies the step rule to one thread. Callers omit modules called within modules, loaders, backward passes or
+    optimizers.
 
-    Modules are identified by integers that are unique while they live, such as their ids.
+    Modules are identified by integers that are unique while the modules live, such as their ids.
     """
 
     def __init__(self, optimizers: Optimizers) -> None:
@@ -102,29 +113,32 @@ class StepCut:
         self._of_plain_tensors = True  # no module and no DataLoader has been seen
         self._updates_by_hand = False  # a training step has ended without an optimizer
         self._trains = False  # a backward pass or an optimizer has been seen
-        self._infers = False  # see Note [Inference with gradients on]
-        self._last_batch_first: int | None = None  # the first module called for the previous batch, if no step has ended since
+        self._infers = False
+        # the first module called for the previous batch, if no step has ended since that call
+        self._last_batch_first: int | None = None
         self._batch = False  # a DataLoader returned a batch, and no step has ended since
-        self._asked = False  # whether `more_recorded` was asked since the last module call
+        self._asked = False
         self._more: bool | None = None
         self._forget_calls()
 
     def _forget_calls(self) -> None:
-        """Reset the state that is kept since the last step end or loader entry."""
         self._first: int | None = None
         self._with_gradient = self._backward = False
 
     @property
     def evaluating(self) -> bool:
-        """Whether, since the last step end or loader request, modules were called without gradients and no backward began."""
+        """Whether modules were called without gradients and no backward pass began, since the last step end or loader
+        request.
+        """
         if self._first is None or self._backward:
             return False
         return not self._with_gradient or (self._infers and not self._trains)
 
     @property
     def at_stop(self) -> StepEnd:
-        """The kind of step that ends with the script: an evaluated batch, or the last step of a script that updates its weights
-        itself.
+        """Return the kind of step that ends with the script.
+
+        This step may be an evaluated batch, or the last step of a script that updates its weights itself.
         """
         if self._updates_by_hand and self._updated_by_hand:
             return StepEnd.TRAINING
@@ -133,16 +147,16 @@ class StepCut:
 
     @property
     def _updated_by_hand(self) -> bool:
-        """Whether a backward pass has begun that no optimizer will follow."""
+        """Return whether a backward pass has begun that no optimizer will follow."""
         return self._backward and not self._optimizers
 
     def optimizer_stepped(self, is_first: bool) -> StepEnd:
-        """An optimizer's `step` has returned. `is_first`: it was the first optimizer's."""
+        """Handle the return of an optimizer's `step`. `is_first` is true for the first optimizer."""
         self._trains = True
         return self._end(StepEnd.TRAINING if is_first else StepEnd.NOTHING)
 
     def loader_entered(self) -> StepEnd:
-        """The script asks a DataLoader for a batch. A step that ends here ends before the request."""
+        """Handle a request for a batch from a DataLoader. A step that ends here ends before the request."""
         self._of_plain_tensors = False
         last_batch_first = self._first if self._batch else None
         ends = self._end(self._ends_by_hand() or (StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING))
@@ -153,14 +167,14 @@ class StepCut:
         return ends
 
     def loader_exhausted(self) -> None:
-        """The last entered loader had no batch left. Callers that cannot detect this may omit the call."""
+        """Handle a loader that had no batch left. Callers that cannot detect an exhausted loader may omit the call."""
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """An outermost module is called. A step that ends here ends just before the call.
+        """Handle the call of an outermost module. A step that ends here ends just before the call.
 
-        `more_recorded`: whether the recorded step contains another call; None if unknown. See Note [As much as the recording's
-        step].
+        `more_recorded` returns whether the recorded step contains another call, or None if unknown. See Note [As much
+        as the recording's step].
         """
         self._of_plain_tensors = False
         ends = StepEnd.NOTHING
@@ -178,7 +192,7 @@ class StepCut:
         return ends
 
     def copied(self, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """The script copies to the device outside of module calls. See Note [The next batch is copied]."""
+        """Handle a copy to the device outside of module calls. See Note [The next batch is copied]."""
         if not self._only_infers or self._batch or self._first is None:
             return StepEnd.NOTHING
         more = self._holds_more(more_recorded)
@@ -186,7 +200,6 @@ class StepCut:
         return self._end(StepEnd.EVALUATION if self.evaluating and not more else StepEnd.NOTHING)
 
     def _holds_more(self, more_recorded: Callable[[], bool | None] | None) -> bool | None:
-        """See Note [As much as the recording's step]. Asks once per call."""
         if not self._asked:
             silent = self._batch or self._backward
             self._asked, self._more = True, None if silent or more_recorded is None else more_recorded()
@@ -197,7 +210,10 @@ class StepCut:
         return not self._trains and not self._optimizers
 
     def backward(self) -> StepEnd:
-        """A backward pass begins. A step that ends here ends just before it: see Note [Training without an optimizer]."""
+        """Handle the start of a backward pass. A step that ends here ends just before the backward pass.
+
+        See Note [Training without an optimizer].
+        """
         ends = self._end(self._ends_by_hand() if self._of_plain_tensors else StepEnd.NOTHING)
         self._trains = self._backward = True
         return ends

@@ -7,12 +7,13 @@
     observer.step_ended(is_evaluation=False)
     observer.signature          # WorkloadSignature(parameters=25_557_032, ...)
 
-The signature describes the first training step. For a script that only evaluates, it describes the first batch. Once it is
-known, `is_open` is False and further events are ignored.
+The signature describes the first training step. For a script that only evaluates, the signature describes the first
+batch. Once
+the signature is known, `is_open` is False and further events are ignored.
 
 Note [A second attempt]
     After running out of memory, a script may call its model again with a smaller batch. Unlike with accumulated gradients, no
-    backward pass has completed by then. So a second call of the same model with another batch size replaces the first.
+    backward pass has completed by then. So a second call of the same model with another batch size replaces the first call.
 """
 
 from __future__ import annotations
@@ -27,44 +28,48 @@ from typing import Any
 from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
-# Called with a module, the shape and dtype of each input tensor, the autocast dtype or "off", and whether gradients are on.
-# Returns a function to call when the module returns.
+# An OnCall function is called with a module, the shape and dtype of each input tensor, the autocast dtype or "off", and whether
+# gradients are on. It returns a function to call when the module returns.
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None]]
 
 
 class WorkloadObserver:
-    """Records the outermost modules of the current step, called by the first thread that calls a module."""
+    """Records the outermost modules of the current step. Only the first thread that calls a module is observed."""
 
     def __init__(self) -> None:
         self.signature: WorkloadSignature | None = None
         self.is_open = True
-        self.on_every_call: OnCall | None = None  # called before the other listeners
+        self.on_every_call: OnCall | None = None
         self._thread = 0
         self.forget()
 
     def forget(self) -> None:
-        """Discard what was seen: it was set-up, or belongs to a finished step."""
-        # By id and weakly referenced, so a model can be freed.
+        """Discard the current step's observations. They were part of set-up, or belong to a finished step."""
+        # Modules are referenced weakly, so a model can be freed.
         self._modules: dict[int, weakref.ref[Any]] = {}
         self._inputs: tuple[InputTensor, ...] | None = None
         self._has_gradients = False
         self._batch_bytes: int | None = None
         self._optimizer: str | None = None
         self._autocast: str | None = None
-        self._training = 0  # number of called modules in training mode
+        self._training = 0
 
     @property
     def so_far(self) -> WorkloadSignature | None:
-        """The signature, or the partial one of the current step; None if no module was called."""
+        """The signature, or the partial signature of the current step. None if no module was called."""
         return self._signature() if self.is_open and self._modules else self.signature
 
     def batch_loaded(self, size_bytes: int | None) -> None:
-        """A DataLoader returned a batch (None: without tensors). Only the first batch of a step counts."""
+        """Handle a batch returned by a DataLoader. The size is None if the batch has no tensors. Only the first batch of a
+        step counts.
+        """
         if self._batch_bytes is None:
             self._batch_bytes = size_bytes
 
     def module_called(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None = None) -> None:
-        """An outermost module is called with tensors of these shapes and dtypes. `autocast` is as in the signature."""
+        """Handle the call of an outermost module with tensors of these shapes and dtypes. `autocast` is as in the
+        signature.
+        """
         self._thread = self._thread or threading.get_ident()
         if self._thread != threading.get_ident():
             return
@@ -80,15 +85,14 @@ class WorkloadObserver:
             self._training += sum(getattr(part, "training", False) for part in module.modules())
 
     def backward_passed(self) -> None:
-        """A backward pass has completed."""
+        """Handle the completion of a backward pass."""
         self._has_gradients = True
 
     def optimizer_stepped(self, class_name: str) -> None:
-        """The optimizer that ends the step has stepped."""
         self._optimizer = class_name
 
     def step_ended(self, is_evaluation: bool) -> None:
-        """Compute the signature, unless there already is one for this kind of step."""
+        """Compute the signature, unless there already is a signature for this kind of step."""
         if self.is_open and (self._modules or self._batch_bytes is not None):
             if self.signature is None or not is_evaluation:
                 self.signature = self._signature()

@@ -1,6 +1,6 @@
 """Differences between the Kineto formats from 2020 to today: category names, clocks, meaning of ids.
 
-Files have no version, so seven eras are recognized by their content:
+Files contain no version number, so seven eras are recognized by their content:
 
     E0  2020, before torch 1.8    a bare array; categories Operator, Kernel, Runtime; threads are text
     E1  torch 1.8 to 1.9          the same in an object
@@ -32,7 +32,8 @@ TORCH_OF_ERA = {
     "E6": "2.4 or newer",
 }
 
-# Categories of complete events. Others become HostKind.OTHER, except Kineto's own window, which is omitted.
+# Maps categories of complete events to kinds. All other categories become HostKind.OTHER, except that Kineto's own window is
+# omitted.
 HOST_CATEGORIES = {
     "Operator": HostKind.OP,
     "cpu_op": HostKind.OP,
@@ -57,12 +58,13 @@ DEVICE_CATEGORIES = {
     "cuda_sync": DeviceKind.SYNC,
     "cuda_event": DeviceKind.SYNC,
     "xpu_sync": DeviceKind.SYNC,
-    "collective_comm": DeviceKind.ANNOTATION,  # covers kernels that have their own rows
+    "collective_comm": DeviceKind.ANNOTATION,  # such events cover kernels that have their own rows
     "gpu_user_annotation": DeviceKind.ANNOTATION,
 }
 WINDOW_CATEGORY = "Trace"
-COUNTER_CATEGORIES = ("hardware_counters", "mtia_counters", "xpu_scope_profiler")  # of counter events ("ph": "C")
-# All known categories, including instants and flows. Others are counted and kept as HostKind.OTHER.
+COUNTER_CATEGORIES = ("hardware_counters", "mtia_counters", "xpu_scope_profiler")  # categories of counter events ("ph": "C")
+# These are all known categories, including those of instants and flows. Events of other categories are counted and kept as
+# HostKind.OTHER.
 _FLOW_CATEGORIES = ("async", "async_gpu", "async_cpu_to_gpu", "ac2g", "fwdbwd", "forward_backward")
 KNOWN_CATEGORIES = frozenset(
     [
@@ -76,12 +78,12 @@ KNOWN_CATEGORIES = frozenset(
     ]
 )
 
-# Names of record_function ranges while their category was still Operator (E0 to E2).
+# These record_function ranges had the category Operator in the eras E0 to E2, so only their names identify them.
 ANNOTATION_NAME = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(?:step|zero_grad)#|## .* ##$")
-# `trace record` puts low-overhead ranges around module calls, which get the category cpu_op.
+# `trace record` puts low-overhead ranges around module calls. These ranges get the category cpu_op.
 MODULE_NAME = re.compile(re.escape("nn.Module: "))
 
-# C++ element types in `Input type`, to torch's names.
+# Maps the C++ element types in `Input type` to torch's dtype names.
 DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -109,20 +111,20 @@ DTYPES = {
     "c10::quint8": "quint8",
     "c10::qint32": "qint32",
 }
-DTYPES |= {dtype: dtype for dtype in DTYPES.values()}  # an export keeps names that C++ does not have
+DTYPES |= {dtype: dtype for dtype in DTYPES.values()}  # an export keeps dtype names that C++ does not have
 
 _FIRST_STAMP = re.compile(rb'"ts"\s*:\s*(\d+)(\.\d)?')
 _STAMP = re.compile(rb'("ts"\s*+:\s*+\d++)(?:\.(\d++))?+(?![.eE])')
 _DURATION = re.compile(rb'("dur"\s*:\s*\d+\.)(\d+)')
-_ROUNDED_DECIMALS = {b"0", b"2", b"25", b"5", b"75", b"8"}  # all decimals that float64 can represent at 1.7e15
+_ROUNDED_DECIMALS = {b"0", b"2", b"25", b"5", b"75", b"8"}  # the only decimals that float64 can represent at 1.7e15
 _ABSOLUTE_US = 10**15
-_MAX_US = 4 * 10**15  # the year 2096
-_UNIX_NS = 12 * 10**17  # 2008: later stamps count from 1970
-_EPOCHAL_US = 10**9  # about 17 minutes: files with later stamps do not count from their own start
+_MAX_US = 4 * 10**15  # no time stamp is later than the year 2096
+_UNIX_NS = 12 * 10**17  # the year 2008; later stamps count from 1970
+_EPOCHAL_US = 10**9  # about 17 minutes; a file with later stamps does not count from its own start
 
 
 def exact_digits(data: bytes) -> bytes | None:
-    """Return the text with every `ts` as integer nanoseconds if float64 cannot represent its stamps (E5), else None.
+    """Return the text with every `ts` as integer nanoseconds if float64 cannot represent its stamps (E5), otherwise None.
 
     Before April 2024 decimals were not padded (".5" meant 5 ns), in durations too. If another program has converted the
     stamps through floats, the decimals are multiples of a quarter.
@@ -130,7 +132,7 @@ def exact_digits(data: bytes) -> bytes | None:
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
         return None
-    pieces = _STAMP.split(data)  # text, stamp without decimals, decimals, text...: far faster than a call per stamp
+    pieces = _STAMP.split(data)
     decimals = set(pieces[2::3])
     told = decimals - {None}
     unpadded = any(len(d) < 3 for d in told) and not told <= _ROUNDED_DECIMALS
@@ -146,11 +148,11 @@ def exact_digits(data: bytes) -> bytes | None:
 
 @dataclass(frozen=True)
 class TsUnit:
-    """Converts `ts` to nanoseconds."""
+    """Converts the field `ts` of events to nanoseconds."""
 
-    exact_ns: bool  # `ts` is already in integer nanoseconds
+    exact_ns: bool  # whether `ts` is already in integer nanoseconds
     base_ns: int
-    epochal: bool  # stamps do not start at zero, so a zero is an error
+    epochal: bool
 
     @classmethod
     def of(cls, header: dict[str, Any], stamps: list[Any], exact_ns: bool) -> TsUnit:
@@ -161,7 +163,6 @@ class TsUnit:
 
     @property
     def latest(self) -> int:
-        """The largest plausible `ts`."""
         return _MAX_US * 1000 if self.exact_ns else _MAX_US
 
     def start_ns(self, stamps: Column) -> Column:
@@ -174,8 +175,9 @@ class TsUnit:
 
 
 def microseconds_as_ns(values: Column) -> Column:
-    """Convert microseconds to integer nanoseconds. The integer and fractional parts are rounded separately to avoid errors
-    of 1 ns.
+    """Convert microseconds to integer nanoseconds.
+
+    The integer and fractional parts are rounded separately to avoid errors of 1 ns.
     """
     if values.dtype.kind == "i":
         return np.asarray(values * 1000)
@@ -197,9 +199,10 @@ def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, frac
 
 
 def external_ids_are_ops(external: Column, correlation: Column) -> bool:
-    """Whether `External id` on device rows names the op, if calls do not show it (see external_ids.py).
+    """Return whether `External id` on device rows is the id of an op, if host calls do not show this (see
+    external_ids.py).
 
-    From torch 1.12 to 2.3 it is a copy of the correlation instead.
+    From torch 1.12 to 2.3, the External id is a copy of the correlation id instead.
     """
     told = external > 0
     return bool(told.any()) and float(np.mean(external[told] == correlation[told])) < 0.5

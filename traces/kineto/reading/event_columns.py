@@ -1,11 +1,11 @@
-"""Converts events to columns. A fast path trusts the events, and a slow one repairs them.
+"""Converts events to columns. A fast path trusts the events, and a slow path repairs invalid events.
 
     columns = read(groups.complete["cpu_op"], clock, names, problems)  # of one event, {"ts": 3, "dur": 4, ...}
     columns.start_ns  # array([3000])
 
 Note [Trust, then mend]
-    Nearly all files are as Kineto wrote them. So each group of events is converted without checking single events; numpy and
-    key lookups raise errors for odd ones (no `dur`, text instead of a number, a stamp out of range). Only then is the
+    Nearly all files are as Kineto wrote them. So each group of events is converted without checking single events. numpy and
+    key lookups raise errors for invalid events (no `dur`, text instead of a number, a stamp out of range). Only then is the
     group repaired event by event, and lost or guessed values are counted.
 """
 
@@ -23,15 +23,15 @@ from traces.kineto.reading.eras import TsUnit, microseconds_as_ns
 from traces.kineto.reading.event_rows import FIELDS, MISSING, CategoryEvents, Event
 from traces.model.trace import NONE, Column, Strings
 
-_MAX_DURATION_NS = 30 * 86_400 * 10**9  # a month: longer ones are overflows of an end that was never written
+_MAX_DURATION_NS = 30 * 86_400 * 10**9  # one month; longer durations are overflows of an end that was never written
 
 _HUGE = 1e300
 _ID_BITS = (1 << 63) - 1
-_MOST_OF_TID = 1 << 62  # as in invariants.py
+_MOST_OF_TID = 1 << 62  # the same limit as in invariants.py
 
 
 class _Odd(Exception):
-    """An event is not as Kineto writes it; see Note [Trust, then mend]."""
+    """Raised for an event that is not as Kineto writes events. See Note [Trust, then mend]."""
 
 
 _TROUBLE = (_Odd, KeyError, TypeError, ValueError, OverflowError)
@@ -57,16 +57,16 @@ class Threads:
     """Maps threads as named in events (pid and tid, numbers or text) to rows, in order of appearance."""
 
     def __init__(self) -> None:
-        self.keys: list[tuple[int, int]] = []  # (pid, tid) by row
-        self.texts: list[str] = []  # the file's name for a thread without a number
-        self._rows: dict[tuple[Any, Any], int] = {}  # by pid and tid as in events
+        self.keys: list[tuple[int, int]] = []
+        self.texts: list[str] = []  # names that the file gives to threads without a number
+        self._rows: dict[tuple[Any, Any], int] = {}  # rows by pid and tid, as events contain them
         self._row_of_key: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def rows(self, pids: list[Any], tids: list[Any]) -> Column:
-        if len(set(pids)) == 1:  # nearly always
+        if len(set(pids)) == 1:
             row_of_tid = {tid: self.row(pids[0], tid) for tid in dict.fromkeys(tids)}
             return np.fromiter(map(row_of_tid.__getitem__, tids), "i4", len(tids))
         keys = list(zip(pids, tids, strict=True))
@@ -74,12 +74,12 @@ class Threads:
         return np.fromiter(map(row_of.__getitem__, keys), "i4", len(keys))
 
     def row(self, pid: Any, tid: Any) -> int:
-        """Return the row of a thread, adding one if it is new."""
+        """Return the row of a thread. A new thread gets a new row."""
         row = self.find(pid, tid)
         if row is None:
             process, thread = _number(pid, NONE), _number(tid, None)
             row = self._rows[pid, tid] = len(self.keys)
-            # A thread whose tid is text, or out of range for a system, gets a new number.
+            # A thread gets a new number if its tid is text, or is out of range for a system.
             if thread is not None and abs(thread) >= _MOST_OF_TID:
                 thread = None
             self.keys.append((process, -2 - row if thread is None else thread))
@@ -112,11 +112,11 @@ class EventColumns:
         return len(self.start_ns)
 
     def numbers(self, key: str) -> Column:
-        """Return one integer argument of each event; the default where it is missing or not a number."""
+        """Return one integer argument of each event. An argument that is missing or not a number gets the default."""
         return _whole(self.args[key], self.defaults[key], "i8")
 
     def ids(self, key: str) -> Column:
-        """The same for ids, which are unsigned. Larger ids are reduced to their lower 63 bits."""
+        """Return one id of each event. Ids are unsigned, and large ids are reduced to their lower 63 bits."""
         values = self.args[key]
         try:
             return _whole_exactly(values, "i8")
@@ -173,7 +173,7 @@ def _instants(events: list[Event], clock: TsUnit) -> Column:
 
 
 def numbers(args: list[Event], key: str, default: int, dtype: str = "i8") -> Column:
-    """Return one integer from each event's args; `default` where it is missing or not a number."""
+    """Return one integer from each event's args. A value that is missing or not a number becomes `default`."""
     return _whole(list(map(dict.get, args, repeat(key), repeat(default))), default, dtype)
 
 
@@ -201,7 +201,11 @@ def _numbers(values: list[Any]) -> Column:
 
 
 def _durations_ns(durations: Column, problems: Counter[str]) -> Column:
-    """Return durations in ns. Negative and overlong ones (the end was never written) become 0 and are counted."""
+    """Return durations in ns.
+
+    Negative durations become 0 and are counted. Overlong durations, caused by an end that was never written, are
+    treated in the same way.
+    """
     too_long = durations > _MAX_DURATION_NS // 1000
     negative = durations < 0
     for kind, wrong in (("duration-overflow", too_long), ("negative-duration", negative)):
@@ -212,7 +216,6 @@ def _durations_ns(durations: Column, problems: Counter[str]) -> Column:
 
 
 def _mended(event: dict[str, Any], clock: TsUnit, problems: Counter[str]) -> dict[str, Any] | None:
-    """Return a copy of an event that `_read` accepts, or None (counted) if it has no readable time."""
     start = _finite(event.get("ts"))
     if start is None or abs(start) > clock.latest:
         problems["unreadable-event"] += 1
@@ -238,7 +241,7 @@ def _mended(event: dict[str, Any], clock: TsUnit, problems: Counter[str]) -> dic
 
 
 def _finite(value: Any) -> int | float | None:
-    """Return the number that `value` is or spells out, or None."""
+    """Return the number that `value` is or spells out, or None for any other value."""
     if isinstance(value, str):
         try:
             value = int(value) if value.strip().lstrip("-").isdecimal() else float(value)
@@ -248,6 +251,5 @@ def _finite(value: Any) -> int | float | None:
 
 
 def _number(value: Any, default: Any) -> Any:
-    """Return an integer from a JSON value, or the default."""
     number = _finite(value)
     return default if number is None else int(number)

@@ -23,16 +23,16 @@ from traces.model.trace import NONE, HostKind
 from traces.names.launch_configs import CONFIG_ARGS
 
 Event = dict[str, Any]
-Taken = list[tuple[Any, ...]]  # the columns of some events
+Taken = list[tuple[Any, ...]]
 
 FIELDS = ("name", "pid", "tid", "ts", "dur")
-ABSENT = -(1 << 40)  # a value that no device or stream has
+ABSENT = -(1 << 40)  # no device or stream has this number
 SHAPES = "shapes"  # dims and types of an op's inputs, as keys of Shapes
-LAYOUT = "layout"  # memory layout of an op's image inputs, see layouts.py
-COMMS = "comms"  # the arguments of an event about a collective, otherwise None
-CONFIG = "config"  # the CONFIG_ARGS of device work as JSON text; b"" if there are none
-QUEUE = "hsa queue"  # of device work on AMD, since streams have their own numbers
-MISSING = object()  # stands for a missing field
+LAYOUT = "layout"  # the memory layout of an op's image inputs, see layouts.py
+COMMS = "comms"  # arguments of an event about a collective, otherwise None
+CONFIG = "config"
+QUEUE = "hsa queue"  # queue of device work on AMD, where streams have separate numbers
+MISSING = object()
 
 _ARGS_OF_OPS = {
     "Sequence number": NONE,
@@ -69,7 +69,7 @@ _TAKE = itemgetter(*FIELDS, "args")
 
 
 class CategoryEvents:
-    """The complete events of one category, by column. `defaults` are the values of absent arguments."""
+    """The complete events of one category, as columns. `defaults` gives the values of absent arguments."""
 
     def __init__(self, category: str) -> None:
         self.defaults = _ARGS.get(category, _NO_ARGS)
@@ -84,12 +84,12 @@ class CategoryEvents:
 
 
 def taken(category: str, events: list[Event]) -> Taken:
-    """Return the columns of `CategoryEvents` for one or more events of a category."""
+    """Return one or more events of a category as columns for `CategoryEvents`."""
     try:
         *fields, args = zip(*map(_TAKE, events), strict=True)
         names = _shared(fields[0])
         return [names, *fields[1:], *_told(category, names, args)]
-    except (KeyError, TypeError):  # a field is missing, or args is not an object
+    except (KeyError, TypeError):
         fields = list(zip(*([event.get(key, MISSING) for key in FIELDS] for event in events), strict=True))
         texts = [name if isinstance(name, str) else "" for name in fields[0]]
         kept = [event.get("args") for event in events]
@@ -113,7 +113,9 @@ def _told(category: str, names: Sequence[str], args: Sequence[dict[str, Any]]) -
 
 
 def _configs(args: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Return each event's CONFIG_ARGS as JSON text. All are serialized at once and then split, as with shapes."""
+    """Return each event's CONFIG_ARGS as JSON text. All arguments are serialized at once and then split, because this is
+    faster.
+    """
     columns = [list(map(dict.get, args, repeat(key))) for key in CONFIG_ARGS]
     if all(column.count(None) == len(column) for column in columns):
         return [b""] * len(args)
@@ -121,7 +123,7 @@ def _configs(args: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def _of_comms(names: Sequence[str], args: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None, ...]:
-    """Return the arguments of events about collectives, None for others. Checks each distinct name once."""
+    """Return the arguments of events about collectives, and None for other events. Each distinct name is checked once."""
     wanted = {name for name in set(names) if isinstance(name, str) and name.startswith(_COMMS)}
     if not wanted:
         return (None,) * len(names)

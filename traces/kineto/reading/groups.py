@@ -20,7 +20,7 @@ from traces.kineto.reading.odd_events import category_of, paired
 _FLOWS = ("s", "t", "f")
 _INSTANTS = ("i", "I")
 _PAIRS = ("B", "E")
-_PAIRED = ("B", None)  # key for a piece's begin and end events, in their order
+_PAIRED = ("B", None)  # key of a piece's begin and end events, in file order
 _PLAIN_NAME = re.compile(r"[\w.:/ -]{1,60}")
 _THREAD_NAME = re.compile(r"thread \S+ \((.*)\)\s*$")
 _SAMPLED = 32  # number of events at the start and end of a piece that are checked for ranks
@@ -30,14 +30,14 @@ _CLOCK_EVENTS = 64  # number of first events that determine the kind of clock
 
 @dataclass
 class Piece:
-    """Some of a file's events by phase and category: columns of complete events, and other relevant events unchanged.
+    """Some of a file's events by phase and category.
 
-    See Note [Take, then drop].
+    Complete events are stored as columns, and other relevant events are stored unchanged. See Note [Take, then drop].
     """
 
     complete: dict[Any, Taken]
     others: dict[Any, list[Event]]
-    stamps: list[Any]  # of the first events
+    stamps: list[Any]
     unreadable: int
     rank: int | None = None  # see Note [Merged ranks]
 
@@ -57,7 +57,7 @@ class Piece:
         try:
             for event in events:
                 by_kind[event["ph"], event.get("cat")].append(event)
-        except (AttributeError, KeyError, TypeError):  # something that is not an event
+        except (AttributeError, KeyError, TypeError):  # the list contains something that is not an event
             by_kind.clear()
             for event in events:
                 if isinstance(event, dict) and isinstance(event.get("ph"), str):
@@ -85,13 +85,13 @@ class Piece:
 
 
 def _by_rank(events: list[Any]) -> dict[int | None, list[Any]]:
-    """Group events by rank. In an ordinary file, all are under None.
+    """Group events by rank. In an ordinary file, all events are under None.
 
     Note [Merged ranks]
         Tools that merge the files of several ranks write the rank into each event's arguments. To keep the processes of
-        several hosts apart, they add a multiple of 100 000 000 to numbers in `pid` and `device` (Linux process ids are
+        several hosts apart, these tools add a multiple of 100 000 000 to numbers in `pid` and `device` (Linux process ids are
         smaller). Metadata events without a rank belong to the rank of their `pid`. After the split, each rank is read like a
-        file of its own.
+        separate file.
     """
     sample = events[:_SAMPLED] + events[-_SAMPLED:]
     if not any(_rank_of(event) is not None for event in sample):
@@ -119,13 +119,13 @@ def _rank_of(event: Any) -> int | None:
 
 @dataclass
 class Groups:
-    """A file's events by kind. `categories` also includes those of flow events."""
+    """A file's events by kind. `categories` also includes the categories of flow events."""
 
     complete: dict[str, CategoryEvents]
     memory: list[Event]
     metadata: list[Event]
     categories: set[str]
-    stamps: list[Any]  # of the first events
+    stamps: list[Any]
     counters: list[Event]  # samples of hardware counters
 
     @classmethod
@@ -172,7 +172,7 @@ class Groups:
         return groups
 
     def is_foreign(self, bare: bool) -> bool:
-        """Whether torch.profiler wrote none of the events. A bare list without any events is foreign too."""
+        """Return whether torch.profiler wrote none of the events. A bare list without any events is foreign too."""
         if not (self.categories or self.complete):
             return bare and not (self.memory or self.metadata)
         return not (self.categories & KNOWN_CATEGORIES) and not self.memory
@@ -192,7 +192,6 @@ class Groups:
         return figures
 
     def thread_names(self) -> dict[tuple[Any, Any], str]:
-        """Return the operating system's thread names, by the file's pid and tid; the last name counts."""
         names: dict[tuple[Any, Any], str] = {}
         for event in self.metadata:
             args = event.get("args")

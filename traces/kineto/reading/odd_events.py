@@ -3,8 +3,9 @@
     category_of({"name": "aten::mm", "args": {}})       # "cpu_op": only an op has such a name
     paired([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
 
-An event without a category gets one if its name and arguments determine it. A begin event ("B") and the matching end event
-("E") on the same thread become one complete event.
+An event without a category gets one if its name and arguments determine the category. A begin event ("B") and the
+matching end
+event ("E") on the same thread become one complete event.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
 
 
 def category_of(event: Event) -> str:
-    """Return the category of a complete event that has none, or "" if it is uncertain."""
+    """Return the category of a complete event that has none, or "" if the category is uncertain."""
     name, args = event.get("name"), event.get("args")
     if not isinstance(name, str):
         return ""
@@ -42,9 +43,10 @@ def category_of(event: Event) -> str:
 
 
 def paired(events: list[Event], stamps_per_us: int) -> tuple[dict[str, list[Event]], int]:
-    """Return complete events by category, made from begin and end events in file order, and the number of unpaired events.
+    """Join begin and end events, given in file order, into complete events.
 
-    An end closes the last open begin of its thread. `stamps_per_us` is the number of `ts` units per microsecond.
+    Returns the complete events by category, and the number of unpaired events. An end event closes the last open begin
+    event of its thread. `stamps_per_us` is the number of `ts` units per microsecond.
     """
     spans: defaultdict[str, list[Event]] = defaultdict(list)
     opened: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)

@@ -6,8 +6,8 @@
 Note [Pieces]
     orjson first builds its own document, which for a whole recording is far larger than the processor's caches. So the text
     is split where one event seems to end and another to begin. The last piece is parsed with everything around the events.
-    This takes two thirds of the time if each piece is freed before the next. A piece is only valid JSON if no split
-    was inside a string or an event, and the text before the events must only open their list. Otherwise, or if the key of
+    Parsing takes two thirds of the time if each piece is freed before the next. A piece is only valid JSON if no split was
+    inside a string or an event. The text before the events must only open their list. If a piece is invalid, or if the key of
     the list occurs twice, the whole text is parsed at once.
 """
 
@@ -19,9 +19,9 @@ from typing import Any
 
 import orjson
 
-Digest = Callable[[list[Any]], list[Any]]  # from a piece of the list of events to the data kept of it
+Digest = Callable[[list[Any]], list[Any]]  # converts a piece of the list of events to the data that is kept
 
-_PIECE_BYTES = 1 << 18  # orjson's document and its events together fit the second-level cache
+_PIECE_BYTES = 1 << 18  # orjson's document and its events for one piece fit the second-level cache
 _EVENTS_OPEN = re.compile(rb'\A\s*\[|(?P<key>"traceEvents")\s*:\s*\[')
 _CUT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args)"\s*:)')
 

@@ -2,7 +2,7 @@
 
     for source in recordings_in(Path("run.tar.gz"), problems): ...    # Source("rank0.json", "run.tar.gz: rank0.json", b"{...}")
 
-Archives are recognized by their content. In a folder or an archive, files called .json or .json.gz are read one at a time.
+Archives are recognized by their content. In a folder or an archive, .json and .json.gz files are read one at a time.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 
 
 def holds_several(path: Path) -> bool:
-    """Whether the path is a folder or an archive. Some of its files may not be recordings."""
+    """Return whether the path is a folder or an archive. Some files in a folder may not be recordings."""
     return path.is_dir() or _is_zip(path) or _is_tar(path)
 
 
 class Source(NamedTuple):
     """The contents of one profiler file."""
 
-    name: str  # file name within its folder or archive
-    label: str  # name used in messages
-    text: bytes  # decompressed
+    name: str
+    label: str
+    text: bytes
 
 
 def recordings_in(path: Path, problems: Counter[str]) -> Iterator[Source]:
-    """Yield the recordings. Raises TraceImportError if the path cannot be read or contains none."""
+    """Yield the recordings at a path. Raises TraceImportError if the path cannot be read or contains no recordings."""
     count = 0
     if path.is_dir():
         for file in sorted(path.iterdir()):
@@ -64,7 +64,6 @@ def recordings_in(path: Path, problems: Counter[str]) -> Iterator[Source]:
 
 
 def _head(path: Path) -> bytes:
-    """Return the first bytes of a file, or b"" if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(1 << 16)
@@ -77,7 +76,9 @@ def _is_zip(path: Path) -> bool:
 
 
 def _is_tar(path: Path) -> bool:
-    """Whether the file is a tar archive, compressed or not: its first block contains the magic."""
+    """Return whether the file is a tar archive, compressed or not. The first block of a tar archive contains a magic
+    number.
+    """
     head = _head(path)
     if head.startswith(b"\x1f\x8b"):
         try:
@@ -101,7 +102,7 @@ def _tar_members(path: Path) -> Iterator[tuple[str, bytes]]:
     limit, size_bytes = UnpackLimit.of(path.stat().st_size), 0
     with tarfile.open(path) as archive:
         for member in archive:
-            size_bytes += member.size  # members of any kind are unpacked on the way
+            size_bytes += member.size  # tarfile also unpacks members that are skipped
             limit.check(BYTES_PER_CHARACTER * size_bytes, f"files of {size_text(size_bytes)}")
             if member.isfile() and member.name.endswith(_SUFFIXES) and not _is_hidden(member.name):
                 file = archive.extractfile(member)
@@ -110,5 +111,5 @@ def _tar_members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether a file is hidden, such as those that macOS adds ("__MACOSX/._rank0.json")."""
+    """Return whether a file is hidden, such as the files that macOS adds ("__MACOSX/._rank0.json")."""
     return name.rpartition("/")[2].startswith(".")

@@ -1,7 +1,8 @@
 """Parses the bytes of a recording into events, even if the text is damaged.
 
-Whole files go through orjson. If it fails (truncated files of killed jobs, `inf` bandwidths, names with unescaped quotes or
-backslashes...), events are parsed one at a time and repaired if needed, and losses are counted.
+Whole files go through orjson. orjson fails on truncated files of killed jobs, on `inf` bandwidths, and on names with
+unescaped
+quotes or backslashes. Events are then parsed one at a time and repaired if needed, and losses are counted.
 
     problems = Counter()
     document = parse(b'{"traceEvents": [{"ph": "X"}, {"ph": "M"', problems, "cut.json")
@@ -34,12 +35,12 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _CHUNK_BYTES = 1 << 16
 _WINDOW_CHARS = 1 << 16
-BYTES_PER_CHARACTER = 2  # bytes per character of compressed JSON that count towards UnpackLimit
+BYTES_PER_CHARACTER = 2  # each character of compressed JSON counts as two bytes towards UnpackLimit
 
 _CONTENT = re.compile(rb"[^ \t\r\n\0]")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
 _EVENTS_KEY_BYTES = re.compile(rb'"traceEvents"\s*:\s*\[')
-_JOINT = re.compile(rb'\}\s*(?=\{\s*"\w+"\s*:)')  # where one object ends and another begins, without a comma
+_JOINT = re.compile(rb'\}\s*(?=\{\s*"\w+"\s*:)')  # matches where one object ends and another begins, without a comma
 _DECODER = json.JSONDecoder()
 _FACT = re.compile(
     r'(?<=[{,\s])"(schemaVersion|deviceProperties|computeProperties|distributedInfo|displayTimeUnit|baseTimeNanoseconds|traceName'
@@ -54,12 +55,13 @@ _NEXT_EVENT = re.compile(r"\}\s*,\s*" + _KEYS)
 _LAST_EVENT = re.compile(r'\}\s*(?=,?\s*\]\s*(?:\}|,\s*"|$))')
 _EVENT_START = re.compile(_KEYS)
 _SEPARATORS = re.compile(r"[\s,]*")
-# One token: a string (its escapes may be wrong), a number that JSON does not allow, or a comma before a closing bracket.
+# A token is a string, a number that JSON does not allow, or a comma before a closing bracket. Escapes in a string may be wrong.
 _TOKEN = re.compile(
     r'(?P<string>"(?:[^"\\]|\\.)*")|(?P<number>(?<=[\s:,\[])-?(?:nan|inf(?:inity)?|n/a)(?=[\s,\]}]))|(?P<comma>,(?=\s*[\]}]))',
     re.IGNORECASE | re.DOTALL,
 )
-# Parts of a string that may need repair. `good` is skipped, so the second half of `\\` is not taken for a wrong escape.
+# The pattern finds parts of a string that may need repair. `good` parts are skipped, so the second half of `\\` is not taken
+# for a wrong escape.
 _IN_STRING = re.compile(
     r'(?P<good>\\["\\/bfnrt]|\\u(?!d[89a-f])[0-9a-f]{4}|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})'
     r"|(?P<half>\\ud[89a-f][0-9a-f]{2})|(?P<escape>\\)|(?P<control>[\x00-\x1f])",
@@ -73,17 +75,17 @@ _INNER_QUOTE = re.compile(r'(?<!\\)"')
 class Document:
     """A recording's events (digested, see `parse`) and the rest of its file.
 
-    `exact_ns`: every `ts` is integer nanoseconds, read from the digits.
+    `exact_ns` means that every `ts` is in integer nanoseconds, read from the decimal digits.
     """
 
     events: list[Any]
     header: dict[str, Any] = field(default_factory=dict)
     exact_ns: bool = False
-    bare: bool = False  # the file is only the array of events
+    bare: bool = False  # whether the file is only the array of events
 
 
 def read_bytes(path: Path, problems: Counter[str]) -> bytes:
-    """Return a file's text, decompressed if it is gzip. Of damaged or truncated gzip, returns everything that can be recovered.
+    """Return a file's text, decompressed if it is gzip. For damaged or truncated gzip, returns the recoverable part.
 
     Raises TraceImportError if the file cannot be read.
     """
@@ -98,7 +100,9 @@ def read_bytes(path: Path, problems: Counter[str]) -> bytes:
 
 
 def decompressed(data: bytes, problems: Counter[str]) -> bytes:
-    """Return the data, decompressed if it is gzip; for damaged or truncated gzip, the recoverable part. Raises TooLarge."""
+    """Return the data, decompressed if it is gzip. For damaged or truncated gzip, returns the recoverable part. Raises
+    TooLarge.
+    """
     if not data.startswith(_GZIP_MAGIC):
         return data
     limit = UnpackLimit.of(len(data))
@@ -127,7 +131,6 @@ def decompressed(data: bytes, problems: Counter[str]) -> bytes:
 
 
 def _salvaged(member: zlib._Decompress, chunk: bytes) -> list[bytes]:
-    """Return the output of a damaged chunk before the damage."""
     pieces: list[bytes] = []
     for position in range(len(chunk)):
         try:
@@ -138,7 +141,7 @@ def _salvaged(member: zlib._Decompress, chunk: bytes) -> list[bytes]:
 
 
 def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = list) -> Iterator[Document]:
-    """Yield the recordings in a text, parsed as in `parse`: one, or several written one after another."""
+    """Yield the recordings in a text, parsed as in `parse`. A text may contain several recordings, one after another."""
     try:
         yield parse(data, problems, name, digest, mend=False)
     except orjson.JSONDecodeError:
@@ -150,16 +153,16 @@ def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = l
 
 
 def _concatenated(data: bytes) -> list[bytes]:
-    """Split a text into its JSON objects, if each contains a list of events.
+    """Split a text into its JSON objects, if each object contains a list of events.
 
-    Inside an object, a brace only opens after a comma, a colon or a bracket.
+    Inside an object, an opening brace always follows a comma, a colon or a bracket.
     """
     ends = [match.end() for match in _JOINT.finditer(data)]
     texts = [data[begin:end] for begin, end in pairwise([0, *ends, len(data)])]
     whole: list[bytes] = []
     for text in texts:
         if whole and (not _EVENTS_KEY_BYTES.search(text) or not _EVENTS_KEY_BYTES.search(whole[-1])):
-            whole[-1] += text  # those braces were inside a string
+            whole[-1] += text  # the braces at this split were inside a string
         else:
             whole.append(text)
     return whole
@@ -168,7 +171,8 @@ def _concatenated(data: bytes) -> list[bytes]:
 def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list, *, mend: bool = True) -> Document:
     """Parse a recording's text. `digest` converts each piece of the list of events to the data that is kept.
 
-    Raises TraceImportError if the text contains no list of events. If `mend` is off, raises JSONDecodeError for invalid JSON.
+    Raises TraceImportError if the text contains no list of events. If `mend` is off, raises JSONDecodeError for invalid
+    JSON.
     """
     found = Counter(problems)
     if data.startswith(_BOM):
@@ -206,7 +210,7 @@ def _decoded(data: bytes, problems: Counter[str]) -> str:
 
 
 def _scan(text: str, exact_ns: bool, problems: Counter[str], name: str) -> Document:
-    """Parse events one at a time; see the module docstring."""
+    """Parse events one at a time. See the module docstring."""
     found = _EVENTS_KEY.search(text)
     bare = found is None and text.lstrip().startswith("[")
     if found is None and not bare:
@@ -236,9 +240,10 @@ def _scan_header(text: str, problems: Counter[str]) -> dict[str, Any]:
 
 
 def _scan_facts(text: str, problems: Counter[str]) -> dict[str, Any]:
-    """Return the facts in a damaged header under the keys that Kineto writes, each parsed separately.
+    """Return the facts in a damaged header that have one of Kineto's keys. Each fact is parsed separately.
 
-    Until July 2026 Kineto wrote its log into the header, as lists called INFO, WARNING and ERROR, without escaping quotes.
+    Until July 2026 Kineto wrote its log into the header, as lists called INFO, WARNING and ERROR, without escaping
+    quotes.
     """
     facts: dict[str, Any] = {}
     for match in _FACT.finditer(text):
@@ -253,14 +258,16 @@ def _scan_facts(text: str, problems: Counter[str]) -> dict[str, Any]:
 
 
 def _is_fact(key: str, value: Any) -> bool:
-    """Whether a value has the type that Kineto writes for this key. A log may quote keys too."""
+    """Return whether a value has the type that Kineto writes for this key. The check is needed because a log may quote
+    keys too.
+    """
     if key.endswith("Properties"):
         return isinstance(value, list) and all(isinstance(one, dict) for one in value)
     return isinstance(value, dict) if key == "distributedInfo" else isinstance(value, int | float | str)
 
 
 def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Event], int, bool]:
-    """Return the events from `begin`, the position where they end, and whether the array was closed there."""
+    """Return the events from `begin`, the position where the events end, and whether the array was closed there."""
     events: list[Event] = []
     position = begin
     while True:
@@ -283,10 +290,10 @@ def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Ev
 
 
 def _scan_whole(text: str, position: int) -> tuple[Event, int]:
-    """Return the valid event at `position` and its end. Raises ValueError or RecursionError if it is damaged.
+    """Return the valid event at `position` and its end. Raises ValueError or RecursionError if the event is damaged.
 
-    The event is assumed to end where another object follows. If that is inside it, or nothing follows, json finds the end,
-    in a short piece of the text, because json counts all lines before an error.
+    The event is assumed to end where another object follows. If this assumption fails, or if nothing follows, json
+    finds the end. json gets only a short piece of the text, because json counts all lines before an error.
     """
     if text[position] != "{":
         raise ValueError
@@ -307,7 +314,7 @@ def _scan_damaged(text: str, position: int, problems: Counter[str]) -> tuple[Eve
         start = _EVENT_START.search(text, position + 1)
         return None, start.start() if start else len(text)
     end = _NEXT_EVENT.search(text, position + 1) or _LAST_EVENT.search(text, position + 1)
-    if end is None:  # truncated in this event; counted by the caller
+    if end is None:
         return None, len(text)
     piece = text[position : end.start() + 1]
     found: Counter[str] = Counter()

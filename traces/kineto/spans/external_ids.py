@@ -7,9 +7,9 @@
 Note [Threads that reuse ids]
     CUPTI records the lower 32 bits of a caller's pthread id, and Kineto assigns the call to the first system thread with this
     id. Threads that live for one step only, such as the replicas of nn.DataParallel, reuse the ids of earlier threads. From
-    the second step, their calls are therefore assigned to a thread that has ended. The External id is right in all cases,
-    because the profiler pushes it on the calling thread when an op begins. So the id is used first. Nesting on the thread is
-    only used if a call names no op, or one that does not contain it in time.
+    the second step, calls of such threads are therefore assigned to a thread that has ended. The External id is right in all
+    cases, because the profiler pushes it on the calling thread when an op begins. So the External id is used first. Nesting on
+    the thread is only used if a call has no External id of an op, or if that op does not contain the call in time.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ from traces.model.trace import NONE, Column, HostSpans
 
 @dataclass(frozen=True)
 class CallOwners:
-    """The op that made each host span, as a row in `op`, or NONE. Only calls have one."""
+    """The op that made each runtime call. `op` contains the op's row for each host span, and NONE for spans that are not
+    calls.
+    """
 
     op: Column
     names_ops: bool | None
 
     @classmethod
     def of(cls, spans: HostSpans, ids: Column, named: Column) -> CallOwners:
-        """Find the owners. `ids` are the ids of ops, `named` the External ids of calls; NONE on all other rows.
+        """Find the owners. `ids` are the ids of ops, and `named` are the External ids of calls. All other rows have NONE.
 
-        External ids are ids of ops if most calls are inside the op that they name. From torch 1.12 to 2.3 they are copies of
-        the correlation instead, and calls are not inside the op that happens to have this id.
+        External ids are ids of ops if most calls are inside the op with their External id. From torch 1.12 to 2.3,
+        External ids are copies of the correlation id instead, and calls are not inside the op that happens to have this
+        id.
         """
         owner = np.full(len(spans), NONE, "i4")
         calls = np.flatnonzero(named > 0)
@@ -43,14 +46,14 @@ class CallOwners:
         if not len(calls):
             return cls(owner, None)
         starts, ends = spans.start_ns, spans.end_ns
-        inside = (starts[ops] <= starts[calls]) & (ends[calls] <= ends[ops] + ROUNDING_NS)  # Note [Rounded ends]
+        inside = (starts[ops] <= starts[calls]) & (ends[calls] <= ends[ops] + ROUNDING_NS)
         if 2 * int(inside.sum()) < len(calls):
             return cls(owner, False)
         owner[calls[inside]] = ops[inside]
         return cls(owner, True)
 
     def in_order(self, order: Column) -> CallOwners:
-        """Return the same for a table of the rows `order`."""
+        """Return the owners for a host table that is reordered by `order`."""
         place = np.empty(len(order) + 1, "i4")
         place[order], place[NONE] = np.arange(len(order)), NONE
         return CallOwners(place[self.op[order]], self.names_ops)
@@ -61,9 +64,9 @@ class CallOwners:
         spans.thread[calls] = spans.thread[self.op[calls]]
 
     def hang_under_ops(self, spans: HostSpans, ids: Column) -> None:
-        """Make each call a child of its op if nesting by time put it into another op. `spans` are nested.
+        """Make each call a child of its op, if nesting by time made it a child of another op. `spans` are nested.
 
-        Spans between an op and its call, such as Python frames, stay between them.
+        Spans between an op and its call, such as Python frames, stay between op and call.
         """
         calls = np.flatnonzero(self.op != NONE)
         above = spans.parent[calls]
@@ -76,9 +79,10 @@ class CallOwners:
 
 
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
-    """Return the row with each wanted id, else NONE.
+    """Return the row that has each wanted id, or NONE.
 
-    If several rows have the id, returns the last that starts no later than `before_ns`, or the first if all start later.
+    If several rows have the id, returns the last row that starts no later than `before_ns`. If all of these rows start
+    later, returns the first.
     """
     rows = np.flatnonzero(ids > 0)
     if not len(rows) or not len(wanted):
@@ -87,7 +91,7 @@ def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Colum
     of_rows = ids[rows]
     first, end = np.searchsorted(of_rows, wanted), np.searchsorted(of_rows, wanted, side="right")
     found = np.where(first < end, rows[np.minimum(first, len(rows) - 1)], NONE)
-    for place in np.flatnonzero(end - first > 1).tolist():  # ids occur twice only in joined files
+    for place in np.flatnonzero(end - first > 1).tolist():  # an id occurs twice only in joined files
         several = rows[first[place] : end[place]]
         at = int(np.searchsorted(start_ns[several], before_ns[place], side="right"))
         found[place] = several[max(at - 1, 0)]

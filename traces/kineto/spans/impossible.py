@@ -1,15 +1,15 @@
-"""Finds impossible durations. The importer counts them and sets them to 0, so they are not in any figure.
+"""Finds impossible durations. The importer counts impossible durations and sets them to 0, so no figure includes them.
 
     overlapping(device, dependent_launch=True)    # a mask of kernels, see Note [One after another]
     longer_than(spans, window_ns)                 # a mask of spans longer than the recording
 
 Note [One after another]
-    A stream runs its kernels one after another. Two of them overlap only
+    A stream runs its kernels one after another. Two kernels of a stream overlap only
     * by up to a microsecond, because times are rounded;
-    * within one launch of a CUDA graph, whose branches run concurrently;
+    * within one launch of a CUDA graph, because branches of a graph run concurrently;
     * on NVIDIA GPUs of compute capability 9.0 and newer, with programmatic dependent launch: a kernel may begin before the
-      previous one has ended, but it does not end first.
-    In any other overlap the end of the earlier kernel is wrong: profilers of AMD GPUs have written ends that are seconds late.
+      previous kernel has ended, but does not end first.
+    In any other overlap the end of the earlier kernel is wrong. Profilers of AMD GPUs have written ends that are seconds late.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ from traces.kineto.spans.launches import DeviceColumns
 from traces.kineto.spans.nesting import ROUNDING_NS
 from traces.model.trace import Column, DeviceKind, DeviceSpans, HostSpans
 
-_DEPENDENT_LAUNCH_SINCE = 9  # the major compute capability
+_DEPENDENT_LAUNCH_SINCE = 9
 
 
 def has_dependent_launch(properties: list[dict[str, Any]], is_amd: bool) -> bool:
-    """Whether a GPU with these properties may use programmatic dependent launch; True if they are unknown."""
+    """Return whether a GPU with these properties may use programmatic dependent launch. The result is True if they are
+    unknown.
+    """
     majors = [told for of in properties if type(told := of.get("computeMajor")) is int]
     return not is_amd and (not majors or max(majors) >= _DEPENDENT_LAUNCH_SINCE)
 
 
 def overlapping(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """Return a mask of kernels that end too late, given the later kernels on their stream, see Note [One after another]."""
+    """Return a mask of kernels that end too late, given the later kernels on the same stream. See Note [One after
+    another].
+    """
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)
     kernels = kernels[np.lexsort((spans.start_ns[kernels], spans.stream[kernels], spans.device[kernels]))]
@@ -41,7 +45,7 @@ def overlapping(device: DeviceColumns, dependent_launch: bool) -> Column:
     for rows in np.split(kernels, bounds):
         starts, latest = spans.start_ns[rows], spans.end_ns[rows] - ROUNDING_NS
         launch = np.where(device.correlation[rows] > 0, device.correlation[rows], -1 - np.arange(len(rows)))
-        after = np.searchsorted(starts, latest)  # the first kernel that begins at or after the end of this one
+        after = np.searchsorted(starts, latest)  # the first kernel that begins after the end of this kernel
         for place in np.flatnonzero(after > np.arange(len(rows)) + 1).tolist():
             later = slice(place + 1, after[place])
             wrong = launch[later] != launch[place]

@@ -4,19 +4,20 @@
     found.launch      # per device span: a row of the host table, or NONE
     found.backlog     # a mask: work that was launched before the recording began
 
-A device span and its launching call have the same correlation id. Flow events are not used: in newer files, most of their ends
-have no start.
+A device span and its launching call have the same correlation id. Flow events are not used, because in newer files most
+ends of
+flows have no start.
 
 Note [One correlation, several calls]
     If a file contains a launch twice (cudaLaunchKernel, and inside it cuLaunchKernel), the outer call is used. Files joined
     from several processes may have separate calls with the same id. Then the call with the device span's External id launched
-    it; if that is ambiguous, the last call that began before the device span.
+    the span. If several calls have this External id, the last call that began before the device span is used.
 
 Note [Backlog]
-    If the GPU lags behind the host, a recording begins with work of earlier steps. Streams execute work in order, and CUPTI's
-    correlation ids increase. So work without a call is backlog if it runs before all work of its stream that was launched
-    during the recording, and its id, if any, is below those of all recorded calls. It belongs to no step. Any other work
-    without a call was launched while calls were being recorded: the call is missing.
+    If the GPU lags behind the host, a recording begins with work of earlier steps, called backlog. Streams execute work in
+    order, and CUPTI's correlation ids increase. So work without a call is backlog under two conditions. It runs before all work
+    of its stream that was launched during the recording, and its id, if any, is below the ids of all recorded calls. Backlog
+    belongs to no step. Any other work without a call was launched while calls were being recorded, so its call was lost.
 
 Note [Lost kernels]
     A profiler with full or missing buffers drops device records but keeps the calls, so a busy GPU looks idle. Launch calls
@@ -46,31 +47,32 @@ class HostColumns:
     """Host spans with the ids that link them to each other and to device spans. Each column has one number per span."""
 
     spans: HostSpans
-    op: Column  # the id of an op, else NONE
-    named: Column  # External id of a runtime call, which may be the id of the op that made it; else NONE
-    correlation: Column  # of a runtime call, else NONE
+    op: Column  # id of the span's op, or NONE if the span is not an op
+    named: Column  # External id of a runtime call, which may be the id of the op that made the call; otherwise NONE
+    correlation: Column
 
 
 @dataclass
 class DeviceColumns:
-    """Device spans with their ids; 0 or less if there is none."""
+    """Device spans with their ids. An id of 0 or less means that the span has no id."""
 
     spans: DeviceSpans
-    named: Column  # the External id
+    named: Column
     correlation: Column
 
 
 @dataclass
 class Launches:
-    """The launch of each device span."""
+    """The launching call of each device span."""
 
-    launch: Column  # row of the host span that launched it, or NONE
-    ambiguous: Column  # a mask: several calls have the same correlation id, see Note [One correlation, several calls]
-    backlog: Column  # a mask: launched before the recording began, see Note [Backlog]
+    launch: Column
+    # a mask of spans with several calls of the same correlation id, see Note [One correlation, several calls]
+    ambiguous: Column
+    backlog: Column  # a mask of spans launched before the recording began, see Note [Backlog]
 
     @classmethod
     def of(cls, host: HostColumns, device: DeviceColumns, names_ops: bool) -> Launches:
-        """Find the launches. `host` is nested. `names_ops`: External ids are ids of ops."""
+        """Find the launches. `host` must be nested. `names_ops` means that External ids are ids of ops."""
         calls = _calls(host)
         launch = np.full(len(device.spans), NONE, "i4")
         joined = np.flatnonzero(device.correlation > 0)
@@ -92,8 +94,8 @@ class Launches:
 
 
 def lost(host: HostColumns, launch: Column, strings: Strings) -> int:
-    """Return the number of launch calls whose device work was lost, see Note [Lost kernels]. `launch` is that of the device
-    spans.
+    """Return the number of launch calls without device work, see Note [Lost kernels]. `launch` gives the call of each
+    device span.
     """
     spans = host.spans
     is_call = spans.kind == HostKind.RUNTIME
@@ -107,19 +109,22 @@ def lost(host: HostColumns, launch: Column, strings: Strings) -> int:
     inner = launching[is_launch[spans.parent[launching]]]
     worked[inner] |= worked[spans.parent[inner]]
     worked[spans.parent[inner[worked[inner]]]] = True
-    is_launch[inner] = False  # the enclosing call counts for both
+    is_launch[inner] = False
     without = np.flatnonzero(is_launch[:-1] & ~worked[:-1])
     begins = np.sort(spans.start_ns[is_call & matching(spans.name, _BEGIN_CAPTURE, strings)])
     ends = np.sort(spans.end_ns[is_call & matching(spans.name, _END_CAPTURE, strings)])
     at_ns = spans.start_ns[without]
-    # The number of captures in progress. Captures that began before the recording only have an end.
+    # This is the number of captures in progress. For captures that began before the recording, the recording only contains the
+    # end.
     begun_before = max(int((np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)), 0)
     open_captures = begun_before + np.searchsorted(begins, at_ns, side="right") - np.searchsorted(ends, at_ns)
     return int((open_captures <= 0).sum())
 
 
 def _calls(host: HostColumns) -> Column:
-    """Return the correlation id of each call, NONE inside a call with the same id: the outer one is used."""
+    """Return the correlation id of each call. A call inside another call with the same id gets NONE, so only the outer
+    call is used.
+    """
     parent = host.spans.parent
     inner = (host.correlation > 0) & (parent != NONE) & (host.correlation == host.correlation[parent])
     return np.asarray(np.where(inner, NONE, host.correlation))
@@ -139,7 +144,6 @@ def _decide(launch: Column, host: HostColumns, device: DeviceColumns, calls: Col
 
 
 def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
-    """Return the backlog, see Note [Backlog]. A recording without calls has none."""
     called = calls[calls > 0]
     if not len(called):
         return np.zeros(len(launch), bool)
@@ -148,8 +152,9 @@ def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
 
 
 def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
-    """Return a mask of work without a call that begins before all launched work of its stream; empty if no work has a
-    launch.
+    """Return a mask of work without a call that begins before all launched work of its stream.
+
+    The mask is all False if no work has a known call.
     """
     found = spans.is_work & (launch == NONE)
     launched = spans.is_work & (launch != NONE)

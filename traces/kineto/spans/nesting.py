@@ -24,8 +24,8 @@ ROUNDING_NS = 1000
 def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: Column, entry: Column) -> Column:
     """Return the rows ordered by (thread, start, longest first).
 
-    Spans with equal times are ordered from outer to inner: by `outer` (smaller encloses larger), then by `entry` (an id
-    assigned on entry), then by row.
+    Spans with equal times are ordered from outer to inner. `outer` comes first (smaller encloses larger), then `entry`
+    (an id assigned on entry), then the row number.
     """
     order = np.lexsort((-duration_ns, start_ns, thread))
     t, s, d = thread[order], start_ns[order], duration_ns[order]
@@ -39,14 +39,16 @@ def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: 
 
 
 def parents(thread: Column, start_ns: Column, end_ns: Column) -> tuple[Column, int]:
-    """Return the row of each span's innermost enclosing span (or NONE), and the number of overlaps. Spans are in nesting order.
+    """Return the row of each span's innermost enclosing span (or NONE), and the number of overlaps. Spans are in nesting
+    order.
 
-    A span encloses those that start in it and end in it, or at most as late as Note [Rounded ends] allows.
+    A span encloses another span that starts and ends within it. The end may be later by as much as Note [Rounded ends]
+    allows.
     """
-    parent: list[int] = []  # of the spans so far; the current span and its ancestors are open
+    parent: list[int] = []  # parents of the spans so far
     overlaps = 0
     bounds = [*np.flatnonzero(np.diff(thread, prepend=NONE - 1)).tolist(), len(thread)]
-    starts, ends = start_ns.tolist(), [*end_ns.tolist(), 1 << 63]  # the last is for NONE, which never ends
+    starts, ends = start_ns.tolist(), [*end_ns.tolist(), 1 << 63]
     for first, last in pairwise(bounds):
         inner, inner_end = NONE, ends[NONE]
         for row in range(first, last):

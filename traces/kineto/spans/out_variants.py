@@ -1,13 +1,16 @@
-"""Finds arguments that an op writes results into (`out=`). They come last and are not operands.
+"""Finds arguments that an op writes results into (`out=`). These arguments come last and are not operands.
 
     results_among("aten::mm", ["float", "float", "float"])           # 1: torch.mm(a, b, out=c)
     results_among("aten::mm", ["float", "float"])                    # 0
     results_among("aten::add", ["float", "float", "Scalar", "float"])  # 1
 
-torch's schemas distinguish operands from results by overload ("aten::mm.out"). Profilers usually write only the op name. Then
-the number of arguments decides, because an out variant has one more per result. If another overload has the same number of
-arguments, with tensors in the same places (max(self, other) and max(self, dim, keepdim) do not count), the case is ambiguous,
-and the op is not in the table.
+torch's schemas distinguish operands from results by overload ("aten::mm.out"). Profilers usually write only the op
+name. Then
+the number of arguments decides, because an out variant has one more argument per result. Another overload may have the
+same
+number of arguments, with tensors in the same places. Such an op is ambiguous and not in the table. (max(self, other)
+and
+max(self, dim, keepdim) do not count.)
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-# All ATen ops of torch 2.13 with out variants. Each line: number of arguments, number of results, op names.
-# Generated from torch's registry; `tests/traces/kineto/test_shapes.py` compares the two.
+# The table lists all ATen ops of torch 2.13 with out variants. Each line contains the number of arguments, the number of
+# results and op names. The table is generated from torch's registry, and `tests/traces/kineto/test_shapes.py` compares the two.
 _TABLE = Path(__file__).with_suffix(".txt")
 _NO_TENSORS = frozenset({"", "Scalar", "ScalarList", "Int", "Bool", "Double", "String", "Device", "Generator", "None"})
 
@@ -33,7 +36,7 @@ def _results_by_arguments() -> dict[str, dict[int, int]]:
 
 
 def may_write_into_arguments(op: str) -> bool:
-    """Whether the op, with or without overload ("aten::mm.out", "aten::mm"), has an out variant."""
+    """Return whether the op, with or without overload ("aten::mm.out", "aten::mm"), has an out variant."""
     name, _, overload = op.removeprefix("aten::").partition(".")
     return op.startswith("aten::") and (name in _results_by_arguments() or overload.endswith("out"))
 

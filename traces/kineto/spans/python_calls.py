@@ -1,24 +1,26 @@
-"""Filters Python function calls in a profile: removes this tool's own calls and short ones.
+"""Filters Python function calls in a profile: removes this tool's own calls and short calls.
 
     kept = scripts_calls(parent, is_call, names)    # a mask: without the tool's own functions and what they called
     trace = folded(profile)                         # without short functions that run no op
 
-Kineto's stacks are calls: one row per Python function ("train.py(8): step"), C function ("<built-in method conv2d ...>") and
-module ("nn.Module: Conv2d_0"). Ops and CUDA runtime calls are inside the calls that made them. Profiles contain no frames of
-other C++ functions.
+Kineto's stacks are calls. Each row is one Python function ("train.py(8): step"), C function ("<built-in method conv2d
+...>") or
+module ("nn.Module: Conv2d_0"). Ops and CUDA runtime calls are inside the Python calls that made them. Profiles contain
+no frames
+of other C++ functions.
 
 Note [Whose call is it]
     This tool's functions also run in a recorded or replaying script: around module calls and, on the virtual GPU, below each
-    op. They are recognized by file, line and name. A call made by them belongs to the script if it leads to an op, or to a file
-    outside of torch and Python. Our functions wrap modules, losses and loaders, and call no such files otherwise.
-    On threads that this tool started (one that writes a timeline), no call belongs to the script.
+    op. The tool's functions are recognized by file, line and name. A call made by them belongs to the script if it leads to an
+    op, or to a file outside of torch and Python. Our functions wrap modules, losses and loaders, and call no such files
+    otherwise. On threads that this tool started, such as the thread that writes a timeline, no call belongs to the script.
 
 Note [Folding]
-    Most calls in a profile run no op and take a microsecond or two (`isinstance`, `__getattr__`). Their rows mostly measure the
-    profiler's own overhead and make a file up to three times as large. A function is folded if none of its calls runs an op and
-    they take less than 10 us on average. Its time then belongs to its callers, as in a flame graph that omits narrow frames.
-    All calls of a function are removed together, so the figures of the others remain exact. Modules are always kept.
-    `benchmarks/trace_file.py --stacks` prints the effect on file size.
+    Most calls in a profile run no op and take a microsecond or two (`isinstance`, `__getattr__`). Rows of such calls mostly
+    measure the profiler's own overhead and make a file up to three times as large. A function is folded if none of its calls
+    runs an op and its calls take less than 10 us on average. The time of a folded function belongs to its callers, as in a
+    flame graph that omits narrow frames. All calls of a function are removed together, so the figures of other functions remain
+    exact. Modules are always kept. `benchmarks/trace_file.py --stacks` prints the effect on file size.
 """
 
 from __future__ import annotations
@@ -37,13 +39,13 @@ from traces.model.invariants import REFERENCES
 from traces.model.row_order import repointed, taken
 from traces.model.trace import NONE, Column, HostKind, Strings, Trace
 
-SHORT_NS = 10_000  # on average: see Note [Folding]
+SHORT_NS = 10_000
 
 _ROOT = Path(__file__).resolve().parents[3]
 _ROOMS = ("traces", "tracer", "replayer")
 _CALL = re.compile(r"(?P<file>[^<>]+\.py)\((?P<line>\d+)\): (?P<name>.+)")
 _MODULE = "nn.Module: "
-_LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}  # libraries that our functions call too
+_LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}  # our functions also call these libraries
 
 _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 
@@ -51,8 +53,8 @@ _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Column:
     """Return a mask of the rows to keep, see Note [Whose call is it].
 
-    Rows belong to one profile, callers before callees. `parent` is the enclosing row, or NONE. Rows that are not calls are
-    kept.
+    All rows belong to one profile, and callers come before callees. `parent` is the enclosing row, or NONE. Rows that
+    are not calls are kept.
     """
     whose = {name: _whose(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
     if _TOOLS not in whose.values():
@@ -60,13 +62,14 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
     above, calls = parent.tolist(), is_call.tolist()
     of_script = [not call or whose[name] == _SCRIPTS for name, call in zip(names, calls, strict=True)]
     leads_back = holding(parent, np.array(of_script, bool)).tolist()
-    is_ours = [False] * (len(above) + 1)  # whether the innermost call at or around a row is the tool's; the last is for NONE
+    is_ours = [False] * (len(above) + 1)  # whether the innermost call at or around a row belongs to this tool
     begins = [*(call and name.startswith("threading.py(") for name, call in zip(names, calls, strict=True)), False]
     in_own_thread = [False] * (len(above) + 1)
     stays = [True] * len(above)
     for row, outer in enumerate(above):
         is_ours[row] = is_ours[outer]
-        begins[row] = begins[row] and (outer == NONE or begins[outer])  # how Python starts a thread
+        # True for the outermost calls with which Python starts a thread
+        begins[row] = begins[row] and (outer == NONE or begins[outer])
         in_own_thread[row] = in_own_thread[outer] or (begins[outer] and whose.get(names[row]) == _TOOLS)
         if calls[row]:
             is_ours[row] = whose[names[row]] == _TOOLS or (is_ours[outer] and not leads_back[row])
@@ -77,7 +80,9 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
 
 
 def folded(profile: Trace) -> Trace:
-    """Return the profile without the tool's functions, those of Note [Folding], and names that are no longer used."""
+    """Return the profile without this tool's functions, folded functions (Note [Folding]) and names that are no longer
+    used.
+    """
     host = profile.host
     is_call = host.kind == HostKind.PYTHON
     if not is_call.any():
@@ -88,7 +93,7 @@ def folded(profile: Trace) -> Trace:
 
 
 def is_fleeting(trace: Trace) -> Column:
-    """Return a mask of host rows with calls of functions that Note [Folding] folds."""
+    """Return a mask of host rows that are calls of folded functions. See Note [Folding]."""
     host = trace.host
     is_call = host.kind == HostKind.PYTHON
     places = len(trace.strings)
@@ -102,7 +107,7 @@ def is_fleeting(trace: Trace) -> Column:
 
 
 def holding(parent: Column, rows: Column) -> Column:
-    """Return a mask of `rows` and all rows that enclose one of them. Outer rows come before inner ones."""
+    """Return a mask of `rows` and all rows that enclose one of `rows`. Outer rows come before inner rows."""
     above, holds = parent.tolist(), [*rows.tolist(), False]
     for row in range(len(above) - 1, -1, -1):
         holds[above[row]] |= holds[row]
@@ -110,7 +115,7 @@ def holding(parent: Column, rows: Column) -> Column:
 
 
 def _without(trace: Trace, goes: Column) -> Trace:
-    """Return the trace without these host rows. Their children move to the enclosing row."""
+    """Return the trace without the host rows `goes`. Children of these rows move to the enclosing row."""
     above, gone = trace.host.parent.tolist(), [*goes.tolist(), False]
     for row, outer in enumerate(above):
         if gone[outer]:
@@ -132,7 +137,7 @@ def _without_unused_names(trace: Trace) -> Trace:
 
 def _whose(call: str) -> int:
     found = _CALL.fullmatch(call)
-    if found is None:  # a module, or a C function
+    if found is None:
         return _SCRIPTS if call.startswith(_MODULE) else _LIBRARYS
     file = found["file"].replace("\\", "/")
     own = file.removeprefix(f"{_ROOT.as_posix()}/").removeprefix("trace_replay/")
@@ -143,7 +148,8 @@ def _whose(call: str) -> int:
 
 @cache
 def _lines_of(file: str) -> dict[str, list[range]]:
-    """Return the line ranges of functions in a file of this tool, by name; empty if there is no such file.
+    """Return the line ranges of the functions in a file of this tool, by function name. Returns {} if there is no such
+    file.
 
     A call that began before the profile is recorded with its current line, so whole ranges are needed.
     """

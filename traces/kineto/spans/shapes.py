@@ -3,9 +3,10 @@
     Shapes(strings).ids(names, keys_of([{"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}]))
     # the string ids of "2,3" and "float32"
 
-Unknown facts stay unknown. The dtypes of tensors in a list are empty, because the profiler only writes "TensorList". A list
-that is too long for the profiler to write is UNTOLD_LIST. Result tensors (`out=`) are not inputs and are omitted; see
-out_variants.py.
+Unknown shapes and dtypes stay unknown. The dtypes of tensors in a list are empty, because the profiler only writes
+"TensorList". A list that is too long for the profiler to write is UNTOLD_LIST. Result tensors (`out=`) are not inputs
+and are
+omitted, see out_variants.py.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Shapes:
     """Converts an op's name and its `Input Dims` and `Input type`, as JSON text, to shapes and dtypes."""
 
     def __init__(self, strings: Strings, only_inputs: bool = False) -> None:
-        """`only_inputs`: results and non-tensor arguments are already omitted."""
+        """With `only_inputs`, results and non-tensor arguments are already omitted."""
         self._strings = strings
         self._only_inputs = only_inputs
         self._inputs: dict[bytes, tuple[list[Any] | None, list[Any]]] = {}
@@ -39,7 +40,7 @@ class Shapes:
         self._pairs: list[tuple[int, int]] = []
 
     def ids(self, names: Column, keys: list[bytes]) -> tuple[Column, Column]:
-        """Return the string ids of shapes and dtypes, NONE where not recorded. If no op has a shape, all are NONE."""
+        """Return the string ids of shapes and dtypes. Ops without recorded shapes get NONE."""
         distinct = dict.fromkeys(keys)
         for key in distinct:
             if key not in self._inputs:
@@ -83,11 +84,11 @@ class Shapes:
 def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
     """Return the dims and types in ops' arguments as text `DIMS,TYPES`.
 
-    Serializing all at once and splitting the text is three times as fast as one by one.
+    Serializing all ops at once and splitting the text is three times as fast as serializing each op.
     """
     dims = list(map(dict.get, args, repeat("Input Dims")))
     if dims.count(None) == len(dims):
-        dims = list(map(dict.get, args, repeat("Input dims")))  # the spelling of 2020
+        dims = list(map(dict.get, args, repeat("Input dims")))  # torch wrote this spelling in 2020
         if dims.count(None) == len(dims):
             return [NO_SHAPES] * len(dims)
     types = list(map(dict.get, args, repeat("Input type")))
@@ -115,9 +116,9 @@ def _key(dims: Any, types: Any) -> bytes:
 
 
 def layouts_of(args: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the memory layout of the image inputs of ops, "" if unknown; see layouts.py.
+    """Return the memory layout of the image inputs of ops, or "" if the layout is unknown. See layouts.py.
 
-    `out=` results count too: their layout is that of their contents.
+    Results passed as `out=` count too, because their layout is the layout of their contents.
     """
     noted = [text if text in LAYOUTS else "" for text in map(dict.get, args, repeat(LAYOUT_ARG))]
     strides = list(map(dict.get, args, repeat("Input Strides")))
@@ -130,7 +131,6 @@ def layouts_of(args: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _tensors(dims: list[Any], strides: list[Any]) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield shape and strides of each tensor, flattening lists."""
     for dim, stride in zip(dims, strides, strict=False):
         if _is_shape(dim) and _is_shape(stride):
             yield dim, stride
@@ -141,7 +141,7 @@ def _tensors(dims: list[Any], strides: list[Any]) -> Iterator[tuple[list[int], l
 def describe(dims: list[Any], types: list[Any]) -> tuple[str, str | None]:
     """Return the shapes with at least one dimension, and the dtypes of the same arguments, as text.
 
-    Tensor lists are flattened. The dtypes are None if no types were recorded; single unknown ones are "".
+    Tensor lists are flattened. The dtypes are None if no types were recorded. A single unknown dtype is "".
     """
     shapes: list[str] = []
     dtypes: list[str] = []

@@ -3,8 +3,10 @@
     tables = read_tables(groups, clock, strings, problems)
     tables.device.launch  # rows of tables.host
 
-A device span refers to the runtime call that launched it, found by correlation id (`launches.py`). The call's op is the one
-named by its External id or, failing that, the enclosing one on its thread (`external_ids.py`).
+A device span refers to the runtime call that launched the span, found by correlation id (`launches.py`). The call's op
+is found
+by the call's External id. If the id does not lead to an op, the enclosing op on the call's thread is used
+(`external_ids.py`).
 """
 
 from __future__ import annotations
@@ -41,12 +43,12 @@ from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, 
 from traces.names.launch_configs import config_text
 
 _OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}
-_OTHER_STREAMS = ("xpu_", "mtia_", "privateuse1_")  # not all of their queues run work in order
-_LONGEST_WINDOW_US = 10**12  # eleven days
-_SYNC_ROWS = 1_000_000  # added to a stream's number
+_OTHER_STREAMS = ("xpu_", "mtia_", "privateuse1_")
+_LONGEST_WINDOW_US = 10**12
+_SYNC_ROWS = 1_000_000  # the number of a stream's separate row for synchronization is larger by this offset
 _DIGITS = re.compile(r"-?\d+")
-# The part of a frame's file path to remove: up to the folder of packages or of the standard library; in other absolute paths,
-# up to the last folder.
+# The pattern matches the part of a frame's file path to remove. This part ends with the folder of packages or of the standard
+# library. In other absolute paths, the part ends with the last folder.
 _FOLDERS = re.compile(
     r"\A(?:.*[/\\](?:(?:site|dist)-packages|python\d[\d.]*)[/\\]|(?:/|[A-Za-z]:[/\\]).*[/\\](?=[^/\\]*\(\d+\)))"
 )
@@ -54,7 +56,7 @@ _FOLDERS = re.compile(
 
 @dataclass
 class RankTables:
-    """One rank's tables. `device` columns still contain the profiler's numbers, and threads have no rank yet."""
+    """One rank's tables. Device columns still contain the profiler's device numbers, and threads have no rank yet."""
 
     threads: list[Thread]
     host: HostSpans
@@ -72,7 +74,7 @@ def read_tables(
     *,
     dependent_launch: bool = True,
 ) -> RankTables:
-    """Build the tables. `notes` come from a file exported by us; `dependent_launch` is as in impossible.py."""
+    """Build the tables. `notes` come from a file that `trace export` wrote. `dependent_launch` is as in impossible.py."""
     names, threads = cols.Names(strings), cols.Threads()
     host, comms = _read_host(groups, clock, names, threads, problems, notes)
     device = _read_device(groups, clock, names, problems, notes)
@@ -113,7 +115,6 @@ def _exclude_impossible(
 
 
 def _window_ns(groups: Groups) -> int:
-    """Return the length of the profiler's window, or 0 if the file does not contain it."""
     if WINDOW_CATEGORY not in groups.complete:
         return 0
     rows = groups.complete[WINDOW_CATEGORY]
@@ -122,7 +123,7 @@ def _window_ns(groups: Groups) -> int:
 
 
 def _told_by_kernels(host: HostColumns, device: DeviceColumns) -> Column:
-    """Return the External ids of calls. If a call has none, uses the id of the device span that it launched."""
+    """Return the External ids of calls. A call without an External id gets the id of the device span that it launched."""
     lacking = np.flatnonzero((host.named <= 0) & (host.correlation > 0))
     telling = (device.named > 0) & (device.correlation > 0)
     if not len(lacking) or not telling.any():
@@ -136,7 +137,7 @@ def _told_by_kernels(host: HostColumns, device: DeviceColumns) -> Column:
 
 
 def _as_noted(threads: cols.Threads, spans: HostSpans, notes: ExportNotes) -> Column:
-    """Return, for each of `threads`, its row in the notes. Threads that are not in the notes but have host spans are added."""
+    """Return the row in `notes` for each of `threads`. Threads that have host spans but are not in `notes` are added."""
     row_of = {track: row for row, track in enumerate(notes.tracks)}
     used = np.bincount(spans.thread, minlength=len(threads))
     for row, (_, tid) in enumerate(threads.keys):
@@ -154,7 +155,7 @@ def _read_host(
     problems: Counter[str],
     notes: ExportNotes | None,
 ) -> tuple[HostColumns, dict[int, Event]]:
-    """Return the host spans, and the arguments of those about collectives by row."""
+    """Return the host spans. Also returns the arguments of host spans about collectives, by row."""
     shapes = Shapes(names.strings, only_inputs=notes is not None)
     parts: list[HostColumns] = []
     comms: dict[int, Event] = {}
@@ -206,7 +207,7 @@ def _read_host(
 def _nested(
     host: HostColumns, owners: CallOwners, comms: dict[int, Event], problems: Counter[str]
 ) -> tuple[HostColumns, dict[int, Event]]:
-    """Return the host spans in nesting order with their parents, and `comms` by the new rows."""
+    """Return the host spans in nesting order with their parents, and `comms` with the new row numbers."""
     spans = host.spans
     outer = np.array([_OUTER[kind] for kind in HostKind])[spans.kind]
     order = nesting_order(spans.thread, spans.start_ns, spans.duration_ns, outer, host.op)
@@ -268,7 +269,6 @@ def _external_ids(read: cols.EventColumns) -> Column:
 def _launched(
     host: HostColumns, device: DeviceColumns, names_ops: bool | None, strings: Strings, problems: Counter[str]
 ) -> DeviceSpans:
-    """Return the device spans with references to the host spans that launched them."""
     if names_ops is None:
         names_ops = external_ids_are_ops(device.named, device.correlation)
     found = Launches.of(host, device, names_ops)
@@ -302,34 +302,32 @@ def _read_memory(events: list[Event], clock: TsUnit, threads: cols.Threads, prob
 
 
 def _stacks(texts: list[Any], strings: Strings) -> Column:
-    """Return the string ids of call stacks, NONE where there is none."""
     given = [text if isinstance(text, str) else "" for text in texts]
     ids = {text: strings.add(shortened(text)) if text else NONE for text in dict.fromkeys(given)}
     return np.fromiter(map(ids.__getitem__, given), "i4", len(texts))
 
 
 def shortened(stack: str) -> str:
-    """Return a stack with frames as in python_function rows, without user folders.
+    """Return a stack whose frames look like python_function rows, without user folders.
 
-    Library files are relative to their package's folder; for others, only the file name is kept.
+    Library files are relative to the folder of their package. For other files, only the file name is kept.
     """
     return ";".join(_FOLDERS.sub("", frame) for frame in stack.split(";"))
 
 
 def _configs(texts: list[bytes], strings: Strings) -> Column:
-    """Return the string ids of launch configurations, NONE where there is none."""
     configs = {text: config_text(orjson.loads(b"[%b]" % text)) if text else "" for text in dict.fromkeys(texts)}
     ids = {text: strings.add(config) if config else NONE for text, config in configs.items()}
     return np.fromiter(map(ids.__getitem__, texts), "i4", len(texts))
 
 
 def _id(numbers: Column) -> Column:
-    """Replace 0 by NONE: Kineto writes 0 for work outside of graphs."""
+    """Replace 0 by NONE, because Kineto writes 0 for work outside of graphs."""
     return np.where(numbers > 0, numbers, NONE)
 
 
 def _told(told: Column, fallback: list[Any]) -> Column:
-    """Return the numbers in the events' arguments, otherwise the number in the pid or tid (5, "5" or "stream 5")."""
+    """Return the numbers in the events' arguments. A missing number is read from the pid or tid (5, "5" or "stream 5")."""
     for row in np.flatnonzero(told == ABSENT).tolist():
         digits = _DIGITS.search(str(fallback[row]))
         told[row] = int(digits[0]) if digits and len(digits[0]) < 10 else 0
@@ -337,7 +335,7 @@ def _told(told: Column, fallback: list[Any]) -> Column:
 
 
 def _streams(read: cols.EventColumns, kind: DeviceKind) -> Column:
-    """Return the streams of device spans. Since April 2026, waits for a stream are on a separate row."""
+    """Return the streams of device spans. Since April 2026, Kineto shows waits for a stream on a separate row."""
     streams = _told(read.numbers("stream"), read.tids)
     if kind == DeviceKind.SYNC:
         streams[streams >= _SYNC_ROWS] -= _SYNC_ROWS

@@ -29,9 +29,9 @@ _ORDER = ("main", "backward", "loader", "other")
 def roles_of(
     threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings, unused: Column
 ) -> tuple[Column, list[Thread]]:
-    """Return, for each row of `threads`, its row in the list sorted by role (main first), and that list.
+    """Return the list of threads sorted by role (main first), and the position in this list of each row of `threads`.
 
-    Threads in `unused` are omitted (NONE).
+    The positions come first in the result. Threads in `unused` are omitted and get the position NONE.
     """
     count = len(threads)
     known = [""] * count
@@ -47,8 +47,8 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # Evidence for the main thread. The first kind that distinguishes threads decides: step marks, optimizer steps, ops with
-    # autograd numbers, ops on threads that run no backward pass, ops, and finally any span.
+    # These masks are evidence for the main thread, and the first mask that distinguishes threads decides. The order is step
+    # marks, optimizer steps, ops with autograd numbers, ops on threads that run no backward pass, ops, and finally any span.
     evidence = [
         per_thread(is_annotation & matching(spans.name, STEP_MARK, strings)),
         per_thread(is_annotation & matching(spans.name, OPTIMIZER_STEP, strings)),

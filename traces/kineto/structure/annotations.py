@@ -1,13 +1,15 @@
 """Maps ranges of libraries and scripts to the phases that they mark.
 
-    phase_of_annotation("## wait_for_batch ##")                                         # "loader": TorchRec and kin
+    phase_of_annotation("## wait_for_batch ##")                                         # "loader": TorchRec and others
     phase_of_annotation("[pl][profile][Strategy]SingleDeviceStrategy.batch_to_device")  # "h2d": Lightning
     phase_of_annotation("forward")                                                      # "forward": record_function, nvtx
     phase_of_annotation("## metrics:publish ##")                                        # ""
 
-The whole name must match; a range inside a phase ("## forward:over_arch ##") does not. torch's own ranges inside (DataLoader,
-Optimizer.step) are more exact and take precedence. Backward passes are found from the autograd engine's spans, and losses
-from their ops.
+The whole name must match, so a range inside a phase ("## forward:over_arch ##") does not match. torch's own ranges
+inside a
+marked range (DataLoader, Optimizer.step) are more exact and take precedence. Backward passes are found from the
+autograd
+engine's spans, and losses from their ops.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _PHASE_OF = {name: phase for phase, names in _PHASES.items() for name in names.s
 
 
 def phase_of_annotation(text: str) -> str:
-    """Return a phase, or "" for other ranges."""
+    """Return the phase that a range marks, or "" if the range marks no phase."""
     if match := _TORCHREC.match(text):
         text = match[1]
     elif match := _LIGHTNING.match(text):

@@ -4,11 +4,15 @@
     collectives.bytes   # array([8196000, ...])
 
 Every backend wraps a collective in a named range ("nccl:all_reduce", "gloo:all_reduce"). NCCL's range is inside an op
-`record_param_comms`. Since torch 2.3, that op has counts, dtype and group, and since 2026 the communicator and the sequence
-number. Older files only have the input shapes of the range.
-NCCL times run from the start of the first to the end of the last NCCL kernel launched in the range. Gloo launches no kernels:
-its range is on the working thread and covers the whole operation. An NCCL range without kernels only shows how long enqueueing
-took; the duration is unknown.
+`record_param_comms`. Since torch 2.3, this op has counts, dtype and group. Since 2026, it also has the communicator and
+the
+sequence number. Older files only have the input shapes of the range.
+
+NCCL times run from the start of the first to the end of the last NCCL kernel launched in the range. Gloo launches no
+kernels,
+and its range covers the whole operation on the working thread. An NCCL range without kernels only shows how long
+enqueueing
+took, so the duration of the collective is unknown.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from traces.model.trace import NONE, Collectives, Column, DeviceKind, Ending, St
 from traces.names.collectives import SCALAR_TYPES, function_of
 from traces.rates.op_cost import itemsize, size_bytes
 
-_ON_DEVICE = ("nccl", "xccl")  # backends that enqueue work on the GPU
+_ON_DEVICE = ("nccl", "xccl")  # these backends enqueue work on the GPU
 _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
 
 
@@ -45,7 +49,7 @@ def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
         told = tables.comms.get(around, {})
         dtype, size_bytes = _size(told, tables.comms[row])
         group = told.get("Process Group Name", told.get("Process Group ID"))
-        communicator = told.get("Comms Id")  # exceeds 63 bits, so stored as text
+        communicator = told.get("Comms Id")  # the id exceeds 63 bits, so it is stored as text
         called_ns = int(host.start_ns[around if around != NONE else row])
         start_ns, end_ns = on_device.get(row, (called_ns, called_ns + int(host.duration_ns[row])))
         found.append(
@@ -69,7 +73,7 @@ def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
 
 
 def _kernel_times(tables: RankTables, strings: Strings, ranges: dict[int, Any]) -> dict[int, tuple[int, int]]:
-    """Return, for each range, the first start and the last end of its kernels."""
+    """Return the start of the first and the end of the last kernel of each range."""
     device, parent = tables.device, tables.host.parent
     launched = (device.kind == DeviceKind.KERNEL) & (device.launch != NONE) & matching(device.name, _KERNEL, strings)
     kernels: dict[int, list[int]] = {}
@@ -84,7 +88,7 @@ def _kernel_times(tables: RankTables, strings: Strings, ranges: dict[int, Any]) 
 
 
 def _size(told: Event, of_range: Event) -> tuple[str, int]:
-    """Return the dtype ("" if unknown) and the size in bytes (or NONE) of the rank's input."""
+    """Return the dtype ("" if unknown) and the size in bytes (NONE if unknown) of the rank's input."""
     elements, scalar = _count(told.get("In msg nelems"), 1 << 48), told.get("dtype")
     if elements != NONE and isinstance(scalar, str) and scalar in SCALAR_TYPES:
         return SCALAR_TYPES[scalar], elements * itemsize(SCALAR_TYPES[scalar])

@@ -1,13 +1,13 @@
-"""Finds the GPUs of one rank: those in use, their properties and their torch index.
+"""Finds the GPUs of one rank: the GPUs in use, their properties and their torch index.
 
     devices, row_of, visible = read_devices(header, tables)
     row_of[2]   # 0: the profiler's device 2 is the first of `devices`
 
 Note [Agents]
-    On NVIDIA, a GPU has the same number everywhere: torch's ("cuda:3"). On AMD, kernels have agent numbers, which also count
-    processors (2 for the first GPU on a machine with two processors and GPUs 0 to 7), while memory events have torch's number.
-    So on AMD, properties are not looked up by number, and the two numberings are matched by order. A GPU without memory events
-    gets its position among the GPUs in use.
+    On NVIDIA, a GPU has the same number everywhere, which is torch's number ("cuda:3"). On AMD, kernels have agent numbers,
+    which also count processors. The first GPU on a machine with two processors is agent 2. Memory events have torch's number on
+    AMD too. So on AMD, properties are not looked up by number, and the two numberings are matched by order. A GPU without
+    memory events gets its position among the GPUs in use.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ def is_of_amd(header: dict[str, Any]) -> bool:
 
 
 def read_devices(header: dict[str, Any], tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
-    """Return the GPUs in use, their rows by the number in `tables`, and the number of visible GPUs.
+    """Return the GPUs in use, their rows by the device number in `tables`, and the number of visible GPUs.
 
-    If no GPU was used, returns the listed ones. On AMD, memory events in `tables` are renumbered like kernels.
+    If no GPU was used, returns the GPUs listed in the file. On AMD, memory events in `tables` get the device numbers of
+    kernels.
     """
     properties = properties_of(header)
     by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}

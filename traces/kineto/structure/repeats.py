@@ -38,7 +38,9 @@ _OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|f
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Step starts on the host. The last step ends with the recording; with `has_rest` it is incomplete."""
+    """Starts of repeated steps on the host. The last step ends with the recording, and `has_rest` means that it is
+    incomplete.
+    """
 
     starts_ns: list[int]
     has_rest: bool
@@ -46,14 +48,16 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class GpuMarks:
-    """Steps that are marked only on the GPU: their numbers, and their starts on the host."""
+    """Steps that are marked only on the GPU, with their numbers and their starts on the host."""
 
     numbers: list[int]
     starts_ns: list[int]
 
 
 def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> GpuMarks | None:
-    """See Note [Step marks on the GPU]. Returns None if there are no marks, or if no work in a mark has a known launch."""
+    """Find steps by Note [Step marks on the GPU]. Returns None if there are no marks, or if no work in a mark has a known
+    launch.
+    """
     rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
     rows = rows[matching(device.name[rows], STEP_MARK, strings)]
     if not len(rows):
@@ -74,7 +78,7 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
 
 
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
-    """See Note [Repeated ops]. Returns None if nothing repeats, or if the repeated unit could be a layer."""
+    """Find steps by Note [Repeated ops]. Returns None if nothing repeats, or if the repeated unit could be a layer."""
     calls = _calls(host, device, strings)
     unit = _unit([call.symbol for call in calls])
     if unit and any(call.is_once for call in calls[:unit]) and any(call.computes for call in calls[:unit]):
@@ -89,13 +93,12 @@ class _Call(NamedTuple):
 
     start_ns: int
     symbol: tuple[int, ...]
-    is_graph: bool  # launches a graph
-    is_once: bool  # a loop does this once per iteration
-    computes: bool  # launches kernels
+    is_graph: bool
+    is_once: bool
+    computes: bool
 
 
 def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call]:
-    """Return the calls, ordered by time."""
     top = _outermost(host)
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     work = work[np.argsort(device.start_ns[work], kind="stable")]
@@ -130,9 +133,10 @@ def _once(name: str) -> bool:
 
 
 def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
-    """Return the length of the shortest unit that the sequence repeats at least twice (the last may be incomplete), or 0.
+    """Return the length of the shortest unit that the sequence repeats at least twice, or 0. The last repetition may be
+    incomplete.
 
-    Uses the failure function of Knuth, Morris and Pratt: for each position, the longest prefix that ends there.
+    Uses the failure function of Knuth, Morris and Pratt, which gives the longest prefix that ends at each position.
     """
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
@@ -145,7 +149,7 @@ def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
 
 
 def _outermost(host: HostSpans) -> Column:
-    """Return the outermost op around each span, which may be the span itself; the span if there is no op."""
+    """Return the outermost op around each span, which may be the span itself. If there is no op, returns the span."""
     top, above = np.arange(len(host)), host.parent.copy()
     while (above != NONE).any():
         top = np.where((above != NONE) & (host.kind[above] == HostKind.OP), above, top)

@@ -3,8 +3,9 @@
     parts = read_parts(tables, phases, strings, {0: 0, 1: 1})
     # of a range "DataParallel.parallel_apply#1": name "parallel_apply", device 1
 
-Device times are those of two CUDA events at the start and end of the range, on the range's device. If the range does not name
-a device (scatter uses all), it is the device with the longest launched work.
+Two CUDA events at the start and end of a range give its device times, on the range's device. If the range does not name
+a device
+(scatter uses all), the device with the longest launched work is used.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PART = re.compile(
 
 
 def read_parts(tables: RankTables, phases: Phases, strings: Strings, row_of_device: dict[int, int]) -> Parts:
-    """Return one row per range, ordered by start. `tables.device` and `phases` must already use rows of `devices`."""
+    """Return one row per range, ordered by start. `tables.device` and `phases` must already contain rows of `devices`."""
     host = tables.host
     ranges = np.flatnonzero((host.kind == HostKind.ANNOTATION) & matching(host.name, PART, strings))
     if not len(ranges):

@@ -3,7 +3,8 @@
     steps, phases, source = read_steps(tables, strings)
     source  # "profiler", see Note [Whose steps]
 
-The rules receive the main thread's outermost ops and known annotations, and the runs of the autograd engine on any thread. See
+The rules receive the main thread's outermost ops and known annotations, and the runs of the autograd engine on any
+thread. See
 Note [The profiler's own ops] and Note [The engine's run].
 
 Note [Whose steps]
@@ -13,25 +14,28 @@ Note [Whose steps]
     "inference"   no marks, optimizer or backward pass: the same rule, batch by batch
     "backward"    no marks and no optimizer range: each forward pass after a backward pass begins a step
     "gpu marks"   no marks on the host, but ProfilerStep marks on the GPU (`repeats.py`)
-    "repeats"     none of these, but the same launches repeat (`repeats.py`)
-    "whole"       none of these: the whole recording is one step; its device work may end later, see `traces.figures.pace`
+    "repeats"     no marks, optimizer or passes are known, but the same launches repeat (`repeats.py`)
+    "whole"       nothing repeats: the whole recording is one step; its device work may end later, see `traces.figures.pace`
     "none"        nothing happened on the host
 
 Note [What the rules see]
-    Ops just before a copy to the device that launch nothing are omitted: they made the batch on the CPU. A replay only sees GPU
-    ops, and both must be cut in the same way. Conversions that return their input (`x.cuda()` of a tensor on the GPU, as in
-    GradScaler.update) call no other op. They are omitted too, because a replay does not see them.
+    Ops just before a copy to the device that launch nothing are omitted, because these ops made the batch on the CPU. A replay
+    only sees GPU ops, and recordings and replays must be cut in the same way. Conversions that return their input call no other
+    op (`x.cuda()` of a tensor on the GPU, as in GradScaler.update). Such conversions are omitted, because a replay does not see
+    them.
+
     Module calls come from `nn.Module` rows if Python functions were recorded. Otherwise the first op after a new batch (from
-    a DataLoader or a copy to the device) counts as a module call. It is the same module if the op has the same name and the
-    same shapes up to the batch size. Gradients were on if the op has an autograd number. If the recording has no such
-    numbers or never trains, this is unknown. If the recording trains, ops without gradients only count if they also occur with
-    gradients.
+    a DataLoader or a copy to the device) counts as a module call. Two such ops are calls of the same module if they have the
+    same name and the same shapes up to the batch size. Gradients were on if the op has an autograd number. If the recording has
+    no autograd numbers or never trains, it is unknown whether gradients were on. If the recording trains, ops without gradients
+    only count if they also occur with gradients.
 
 Note [Kinds of imported steps]
-    A step without backward pass and optimizer is an EVALUATION (inference). If no step shows either, names of launched work
-    decide: kernels of backward passes and optimizers, all-reduce and reduce-scatter mean training. The first training steps are
-    WARMUP while each takes at least twice the median of the later ones, excluding waits for data. The last step is INCOMPLETE
-    if the others train and it ended before its backward pass or optimizer step, or if it is empty, as after the profiler stops.
+    A step without backward pass and optimizer is an EVALUATION (inference). If no step has a backward pass or optimizer, names
+    of launched work decide. Kernels of backward passes and optimizers, all-reduce and reduce-scatter mean training. The first
+    training steps are WARMUP while each takes at least twice the median of the later steps, excluding waits for data. If the
+    other steps train, a last step that ended before its backward pass or optimizer step is INCOMPLETE. An empty last step, as
+    after the profiler stops, is INCOMPLETE too.
 """
 
 from __future__ import annotations
@@ -78,7 +82,7 @@ _SEED_OPS = re.compile(r"aten::ones_like$")
 _CONVERSIONS = re.compile(r"aten::(?:to|type_as|contiguous|resolve_conj|resolve_neg)$")
 _MODULE = re.compile(r"nn\.Module: ")
 _BEFORE_ALL_NS = -(1 << 62)
-_SLOW_START = 2.0  # compared with the median of the later steps
+_SLOW_START = 2.0  # ratio of a warm-up step to the median of the later steps
 _FEWEST_STEADY = 2  # training steps that must remain after warm-up steps
 _TRAINING_KERNEL = re.compile(
     r".*(?:backward|_bwd|dgrad|wgrad|multi_tensor_apply|fused_?adam|fused_?sgd|(?:nccl|rccl).*(?:all_?reduce|reduce_?scatter))",
@@ -90,20 +94,20 @@ _PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
 
 
 class _StepEvent(NamedTuple):
-    """A top-level event of a step: an op, or a named range ("engine" is a piece of the engine's run)."""
-
     start_ns: int
     end_ns: int
-    name: str  # "" for an op
-    kind: int  # class of the op, as in traces.script.phase_rule
-    seeds: bool  # an op that makes the first gradient, if a backward pass follows immediately
-    quiet: bool  # an op that autograd did not record; during the engine's run it belongs to the engine
-    leads: bool = False  # a step of the first optimizer
-    like: int = NONE  # same for ops with the same name and shapes, ignoring their first dimensions
+    name: str  # "" if the event is an op
+    kind: int
+    seeds: bool  # whether the event is an op that makes the first gradient, if a backward pass follows immediately
+    quiet: bool  # whether autograd did not record the op; during the engine's run such an op belongs to the engine
+    leads: bool = False  # whether the event is a step of the first optimizer
+    like: int = NONE  # a number shared by ops with the same name and shapes, ignoring the first dimension of each shape
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
-    """Find steps, phases and the source of the steps. `marks_are_steps`: each mark is one batch, see Note [Whose steps]."""
+    """Find steps, phases and the source of the steps. `marks_are_steps` means that each mark is one batch. See Note [Whose
+    steps].
+    """
     events = _top_events(tables, strings)
     steps, source = _find_steps(tables, events, strings, marks_are_steps)
     steps.kind = np.where(steps.kind == StepKind.INCOMPLETE, steps.kind, _kinds(steps, events, tables, strings))
@@ -152,7 +156,7 @@ class _BatchEnds:
         self._trains = any(event.name in ("engine", "optimizer") for event in events)
         self._with_gradient = self._trains and bool((host.sequence != NONE).any())
         self._trained = {event.like for event in events if not event.name and not event.quiet}
-        # Outermost module calls on the main thread: (start, name).
+        # Starts and names of the outermost module calls on the main thread.
         rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.PYTHON))
         rows = rows[matching(host.name[rows], _MODULE, strings)]
         ends = np.maximum.accumulate(host.end_ns[rows])
@@ -160,11 +164,13 @@ class _BatchEnds:
         self._modules = list(zip(host.start_ns[rows].tolist(), host.name[rows].tolist(), strict=True))
 
     def _of_model(self, event: _StepEvent) -> bool:
-        """Whether an op belongs to the model. Ops that only occur without gradients in a training recording prepare batches."""
+        """Return whether an op belongs to the model. In a training recording, ops that only occur without gradients
+        prepare batches.
+        """
         return not (self._trains and event.quiet) or event.like in self._trained
 
     def of_recording(self, first_ns: int, last_ns: int) -> tuple[list[int], str]:
-        """Return the ends of all steps of a recording without marks, and their source; see Note [Whose steps]."""
+        """Return the ends of all steps of a recording without marks, and the source of the steps. See Note [Whose steps]."""
         ends, begun = self._cut(first_ns, last_ns, begins_before=True)
         if any(event.leads for event in self._events):
             return ([*ends, last_ns] if begun else ends or [last_ns]), "optimizer"
@@ -173,14 +179,16 @@ class _BatchEnds:
         return ([*ends, last_ns] if begun else [*ends[:-1], last_ns]), "inference" if ends else "whole"
 
     def between(self, begin_ns: int, end_ns: int) -> list[int]:
-        """Return the ends of batches within a mark, except the last, which ends with the mark."""
+        """Return the ends of batches within a mark. The end of the last batch is omitted, because it is the end of the
+        mark.
+        """
         ends, begun = self._cut(begin_ns, end_ns)
         return ends if begun else ends[:-1]
 
     def _cut(self, begin_ns: int, end_ns: int, begins_before: bool = False) -> tuple[list[int], bool]:
-        """Return the step ends in this period, and whether an evaluated batch is in progress at its end.
+        """Return the step ends in this period, and whether an evaluated batch is in progress at the end of the period.
 
-        `begins_before`: include earlier module calls, because they enclose the first op.
+        `begins_before` includes earlier module calls, because they enclose the first op.
         """
         inside = [event for event in self._events if begin_ns <= event.start_ns < end_ns]
         calls = [call for call in self._modules if (begins_before or begin_ns <= call[0]) and call[0] < end_ns]
@@ -253,7 +261,7 @@ def _kinds(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: 
 
 
 def _launches_training(steps: Steps, tables: RankTables, strings: Strings) -> Column:
-    """Whether each step launched work that only training does, by name; see Note [Kinds of imported steps]."""
+    """Return whether each step launched work that only training does, by name. See Note [Kinds of imported steps]."""
     host, device = tables.host, tables.device
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     work = work[matching(device.name[work], _TRAINING_KERNEL, strings)]
@@ -265,10 +273,6 @@ def _launches_training(steps: Steps, tables: RankTables, strings: Strings) -> Co
 
 
 def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: Strings, by_recorder: bool) -> Phases:
-    """Return the phases of all steps.
-
-    `by_recorder`: our recorder set the marks. Time before a step's first phase then belongs to that phase.
-    """
     if not len(steps):
         return Phases.empty()
     starts = [event.start_ns for event in events]
@@ -302,12 +306,12 @@ def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) ->
 
     Note [The engine's run]
         A backward pass lasts from the first to the last engine span, as long as the main thread does nothing in between. Two
-        kinds of ops may occur: the seed gradient (ones_like) just before, and, if the engine runs on the main thread, ops
-        between two nodes that autograd does not record (sums of gradients).
+        kinds of ops may occur. One is the seed gradient (ones_like) just before the backward pass. The other kind is an op
+        between two nodes that autograd does not record, such as a sum of gradients, if the engine runs on the main thread.
     """
     now = begin_ns
     run: list[_StepEvent] = []
-    held: list[_StepEvent] = []  # ops that belong to the engine if its run continues after them
+    held: list[_StepEvent] = []  # ops that belong to the engine if the engine's run continues after them
 
     def clamped(time_ns: int) -> int:
         nonlocal now
@@ -400,10 +404,10 @@ def _but_the_batch(shapes: str) -> tuple[Shape, ...]:
 
 
 def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[dict[int, str], Intervals]:
-    """Return the rows that mark a phase, with the phase, and the annotated forward passes of the main thread.
+    """Return the rows that mark a phase, with the phase. Also returns the annotated forward passes of the main thread.
 
-    If an annotation contains torch's own range for the same phase, torch's is used. If forward passes are annotated, ops
-    outside of them are neither forward nor loss: copies for the next batch, metrics.
+    If an annotation contains torch's own range for the same phase, torch's range is used. If forward passes are
+    annotated, ops outside of them are neither forward nor loss, such as copies for the next batch and metrics.
     """
     names: dict[int, str] = {}
     annotated: dict[int, str] = {}
@@ -425,7 +429,6 @@ def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[di
 
 
 def _outermost(rows: Column, parent: Column, see_through: Column) -> Column:
-    """Return the rows whose ancestors are all see-through."""
     above = parent[rows]
     found = [rows[above == NONE]]
     while len(rows):
@@ -437,7 +440,7 @@ def _outermost(rows: Column, parent: Column, see_through: Column) -> Column:
 
 
 def _above(rows: Column, host: HostSpans) -> Column:
-    """Whether each host span is one of `rows` or encloses one."""
+    """Return whether each host span is one of `rows` or encloses one of `rows`."""
     found = np.zeros(len(host), bool)
     rows = rows[rows != NONE]
     while len(rows):
@@ -448,7 +451,9 @@ def _above(rows: Column, host: HostSpans) -> Column:
 
 
 def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
-    """Whether each host span is a conversion that returned its input: it contains no spans except such conversions."""
+    """Return whether each host span is a conversion that returned its input. Such a span contains no spans except such
+    conversions.
+    """
     converts = (host.kind == HostKind.OP) & matching(host.name, _CONVERSIONS, strings)
     around = host.parent[~converts]
     around = around[around != NONE]
@@ -482,8 +487,10 @@ def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int
 
 
 def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strings) -> set[int]:
-    """Note [The profiler's own ops]: until torch 1.12, entering a record_function range created a tensor (aten::zeros, or the
-    ops that it consists of) just before it. These ops are not part of the script.
+    """Return the ops that the profiler added.
+
+    Note [The profiler's own ops]: until torch 1.12, entering a record_function range created a tensor just before the
+    range (aten::zeros, or the ops that aten::zeros consists of). These ops are not part of the script.
     """
     rows = np.union1d(tops, ranges)
     cheap = matching(host.name[rows], _PROFILER_OPS, strings) & (host.kind[rows] == HostKind.OP)
@@ -499,9 +506,9 @@ def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strin
 
 
 class Markers:
-    """The times that CUDA events would measure on one device (by default the busiest).
+    """The times that CUDA events would measure on one device, which by default is the busiest device.
 
-    `at(t)` is when all work launched before host time t has ended, or t itself if that is later.
+    `at(t)` is the time when all work launched before host time t has ended. If this time is before t, `at(t)` is t.
     """
 
     def __init__(self, host: HostSpans, device: DeviceSpans, number: int = NONE) -> None:
@@ -516,8 +523,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # Backlog was launched before the recording, so every event waits for it. Other work without a call counts from its own
-        # start, the latest possible launch time.
+        # Backlog was launched before the recording, so every event waits for backlog. Other work without a call counts from its
+        # own start, which is the latest possible launch time.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
