@@ -1,17 +1,18 @@
-"""Durations of NCCL's all-reduce by size, ranks and link: measured curves, adapted to other links.
+"""Durations of NCCL's all-reduce by size, number of ranks and link. Measured curves are adapted to other links.
 
-The time is not linear in the bytes. Small operations use other protocols (LL, LL128) and algorithms (trees) than large ones, a
-ring reaches its bandwidth only at tens of megabytes, and the possible rings of eight V100 depend on how many take part.
-`all_reduce.json` contains measured points and their source (made by benchmarks/cost_tables.py).
+The duration is not linear in the bytes. Small operations use other protocols (LL, LL128) and algorithms (trees) than large
+operations. A ring reaches its full bandwidth only at tens of megabytes. On a machine with eight V100s, the possible rings
+depend on the number of ranks. `all_reduce.json` contains the measured points and their source (made by
+benchmarks/cost_tables.py).
 
     curve = AllReduceCurve.of("NVIDIA A100-SXM4-40GB", ranks=8)
-    curve.duration_ns(25 << 20)         # 266 000; Origin.PUBLISHED, as it was measured on this card
+    curve.duration_ns(25 << 20)         # 266 000; Origin.PUBLISHED, since this card was measured
 
 Note [Another link]
-    A curve is adapted to another link by scaling its sizes: a link with half the bandwidth takes as long for n bytes as the
-    measured one for 2n. The curve's knees then move with the bandwidth, and the time of small operations does not change. The
-    curve's own bandwidth is the one reached by its largest operation. Cards with links through a switch, like the A100's, use
-    its curves; PCI Express and other point-to-point links use the V100's. Bandwidths are in traces/names/cards.py.
+    A measured curve is adapted to another link by scaling its sizes. For example, a link with half the bandwidth takes as long
+    for n bytes as the measured link for 2n bytes. This method keeps the time of small operations. The bandwidth of a measured
+    curve is the bandwidth of its largest operation. Cards with a switch between their links use the A100's curves. PCI Express
+    and other point-to-point links use the V100's curves. The bandwidths are in traces/names/cards.py.
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ def wire_share(ranks: int) -> float:
 
 @dataclass(frozen=True)
 class AllReduceCurve:
-    """Duration of an all-reduce over some ranks as a function of bytes."""
+    """The duration of an all-reduce as a function of its bytes."""
 
     sizes: npt.NDArray[np.float64]  # bytes of the measured points, ascending
     times_ns: npt.NDArray[np.float64]
-    latency_ns: int  # of an operation on 0 bytes
+    latency_ns: int  # for 0 bytes
     origin: Origin
 
     @classmethod
     def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
-        """The curve of `ranks` GPUs of this name; `bus_gbps` overrides their link's bus bandwidth."""
+        """Return the curve for `ranks` GPUs of this name. `bus_gbps` overrides the bus bandwidth of their link."""
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:
-        """Duration in ns for this many bytes of each rank's input."""
+        """Return the duration of an all-reduce with this many bytes per rank, in ns."""
         sizes, times_ns = self.sizes, self.times_ns
-        if size_bytes <= sizes[0]:  # a line from the latency to the first measured point
+        if size_bytes <= sizes[0]:  # below the first measured point: a line from the latency
             first_ns = float(times_ns[0])
             latency_ns = min(self.latency_ns, first_ns)
             return latency_ns + (first_ns - latency_ns) * size_bytes / float(sizes[0])
@@ -81,7 +82,7 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     reached_gbps = sizes[-1] * wire_share(known) / times_ns[-1]
     if not bus_gbps:
         bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
-    # More ranks than measured need more ring steps. See Note [Another link] for the sizes.
+    # More ranks than in the measurements need more ring steps. Note [Another link] explains how sizes are scaled.
     steps_ns = 2 * (ranks - known) * card.link.hop_ns
     sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
     latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns

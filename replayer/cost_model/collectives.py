@@ -1,23 +1,25 @@
-"""Durations of operations between ranks, from the time when all ranks have called them.
+"""Durations of operations between ranks, measured from the time when all ranks have called the operation.
 
-Recorded operations, sizes and groups take their recorded durations. Others follow the measured curve of an all-reduce over such
-links (all_reduce.py), scaled by how much slower or faster the recorded operations are. A recorded kernel lasts from when its
-rank was ready until the slowest rank's data had arrived, so the shortest duration over all ranks is the transfer time. If only
-an upper bound of an operation's duration is known, the scale is not fitted from it, but it limits estimates of such operations.
+Recorded operations take their recorded durations. Other operations follow the measured curve of an all-reduce over the same
+kind of link (all_reduce.py). The curve is scaled by the speed of the recorded operations. A recorded kernel also contains the
+wait for the slowest rank. The shortest duration over all ranks is therefore the transfer time. For some operations, only an
+upper bound of the duration is known. Such a bound limits the estimates, but the scale is not fitted from it.
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
     costs.next("all_reduce", 21_288, 2, costs.place("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
 Note [Operations of a step]
-    A duration depends on other traffic at the same time, so the n-th operation of a kind in a step takes the duration of the
-    n-th in the recorded step. Further calls, and calls outside of steps, take the recorded durations in rotation.
+    The duration of an operation depends on other traffic at the same time. The n-th operation of a kind in a step therefore
+    takes the duration of the n-th operation in the recorded step. Further calls, and calls outside of steps, take the recorded
+    durations in rotation.
 
 Note [Bytes on the wire]
-    Of n ranks' inputs of b bytes each, a ring moves over each link 2b(n-1)/n for an all-reduce, b(n-1)/n for a
-    reduce-scatter or an all-to-all, b(n-1) for an all-gather and b for a broadcast, reduce, send or receive: the "bus
-    bandwidth" factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md). Operations and groups are comparable in these bytes. Another
-    operation than an all-reduce takes its own latency, plus the time of an all-reduce that moves as many bytes.
+    With n ranks and an input of b bytes per rank, a ring moves 2b(n-1)/n bytes over each link for an all-reduce. A
+    reduce-scatter or all-to-all moves b(n-1)/n bytes, and an all-gather b(n-1) bytes. A broadcast, reduce, send or receive
+    moves b bytes. These are the "bus bandwidth" factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md). Operations and groups of
+    different kinds can be compared by the bytes per link. Any other operation takes its own latency plus the time of an
+    all-reduce with the same bytes per link.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the
 
 
 class Transfer(NamedTuple):
-    """What an operation takes: EXACT, SCALED from this trace, PUBLISHED for such GPUs, or by ROOFLINE from their link's data
-    sheet; `kernel` is its recorded kernel's string or NONE."""
+    """The duration of an operation, and the origin of this figure: EXACT, SCALED from this trace, PUBLISHED for this GPU, or
+    ROOFLINE from the link's data sheet. `kernel` is the string number of the recorded kernel's name, or NONE."""
 
     duration_ns: int
     origin: Origin
@@ -47,25 +49,23 @@ class Transfer(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The n-th operation of a kind in a recorded step (both 0-based; steps are counted per rank)."""
+    """The position of an operation in a recorded step. Both numbers are 0-based, and steps are counted per rank."""
 
     step: int
     nth: int
 
 
 class GroupOperation(NamedTuple):
-    """An operation between ranks as this rank called it."""
-
     name: str
     dtype: str
     group: str
     group_size: int
     backend: str
-    size_bytes: int  # of this rank's input
+    size_bytes: int
 
 
 class Times(NamedTuple):
-    """Times of one operation in ns: the host's call, its data being ready, and its end."""
+    """Three times of one operation in ns: the host's call, its data being ready, and its end."""
 
     call: int
     ready: int
@@ -73,7 +73,7 @@ class Times(NamedTuple):
 
 
 def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
-    """See Note [Bytes on the wire]."""
+    """Return the bytes that a ring moves over each link. See Note [Bytes on the wire]."""
     if ranks <= 1:
         return 0.0
     parts = dict.fromkeys(("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"), (ranks - 1) / ranks)
@@ -83,12 +83,12 @@ def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
 
 
 def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
-    """Host time of a gloo operation after all ranks have called it; `size_bytes` as in `wire_bytes`."""
+    """Return the host time of a gloo operation after all ranks have called it. `size_bytes` is the size of one rank's input."""
     return round(GLOO_LATENCY_NS + wire_bytes(name, size_bytes, ranks) / GLOO_BYTES_PER_S * 1e9)
 
 
 def ring_steps(name: str, ranks: int) -> int:
-    """Number of steps of a ring until the last rank has all data, as NCCL counts them (src/graph/tuning.cc)."""
+    """Return the number of ring steps until the last rank has all data, as NCCL counts them (src/graph/tuning.cc)."""
     if ranks <= 1:
         return 0
     if name in ("all_reduce", "barrier"):
@@ -97,12 +97,12 @@ def ring_steps(name: str, ranks: int) -> int:
 
 
 class CollectiveCosts:
-    """Durations by operation, bytes and group size, by step or in rotation."""
+    """The durations of operations, by step or in rotation."""
 
     def __init__(self, device_name: str, bus_gbps: float = 0) -> None:
         self._recorded: dict[Key, list[int]] = {}
-        self._in_step: dict[tuple[Key, int], list[int]] = {}  # of those, what they take in each recorded step
-        self._called: dict[Key, tuple[int, int]] = {}  # by the script: the step, and how many in it so far
+        self._in_step: dict[tuple[Key, int], list[int]] = {}  # durations by recorded step
+        self._called: dict[Key, tuple[int, int]] = {}  # the script's current step, and its calls in this step
         self._at_most_ns: dict[Key, int] = {}
         self._played: dict[Key, int] = {}
         self._estimates: dict[Key, Transfer] = {}
@@ -111,18 +111,18 @@ class CollectiveCosts:
         self._bus_gbps = bus_gbps
         self._hop_ns = card_of(device_name).link.hop_ns
         self._recorded_latency_ns: int | None = None
-        self._slower = 1.0  # recorded operations than the curve
-        self._origin: Origin | None = None  # of what was fitted from recorded operations
+        self._slower = 1.0  # how much slower recorded operations are than the curve
+        self._origin: Origin | None = None  # origin of the fitted scale
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Fit from the operations of all recorded ranks that were timed on devices. `bus_gbps` sets another link with this
-        bus bandwidth, for which recorded durations are not used."""
+        """Fit the costs to the operations of all recorded ranks that were timed on devices. `bus_gbps` replaces the recorded
+        link by a link with this bus bandwidth. Recorded durations are then not used."""
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)
         if bus_gbps:
             return costs
-        # How long each, whether that is more than a bound, and in which step.
+        # For each operation: duration, whether the duration is only an upper bound, and step.
         by_rank: dict[Key, dict[int, list[tuple[int, bool, int]]]] = {}
         table, timed = trace.collectives, _timed_on_device(trace)
         columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns, table.ending, _steps_of(trace))
@@ -157,7 +157,7 @@ class CollectiveCosts:
             self._origin = Origin.SCALED
 
     def _moving_ns(self, name: str, size_bytes: int, ranks: int) -> tuple[float, Origin]:
-        """Time to move the bytes, without the latency, by the curve. See Note [Bytes on the wire]."""
+        """Return the time to move the bytes according to the curve, without the latency. See Note [Bytes on the wire]."""
         group = 2 if name in ("send", "recv") else max(ranks, 2)
         curve = AllReduceCurve.of(self._device_name, group, self._bus_gbps)
         like_bytes = wire_bytes(name, size_bytes, ranks) / wire_share(group)
@@ -172,7 +172,7 @@ class CollectiveCosts:
                     break
 
     def place(self, name: str, size_bytes: int, ranks: int, step: int, recorded_step: int) -> Place:
-        """The script calls such an operation in its step `step`, driven by a recorded one. See Note [Operations of a step]."""
+        """Return the position of an operation that the script calls in its step `step`. See Note [Operations of a step]."""
         key = (name, size_bytes, ranks)
         of_step, nth = self._called.get(key, (NONE, 0))
         if of_step != step:
@@ -181,7 +181,7 @@ class CollectiveCosts:
         return Place(recorded_step, nth)
 
     def next(self, name: str, size_bytes: int, ranks: int, place: Place | None = None) -> Transfer:
-        """Duration of the next such operation, or of the one at that place."""
+        """Return the duration of the next operation of this kind, or of the operation at `place`."""
         kernel = self._kernels.get(_FUNCTIONS.get(name, ""), NONE)
         key = (name, size_bytes, ranks)
         recorded = self._recorded.get(key)
@@ -207,11 +207,11 @@ class CollectiveCosts:
 
 
 def kernel_label(name: str) -> str:
-    """Kernel name for an operation without a recorded kernel, as in NCCL 2.19 and later."""
+    """Return a kernel name for an operation without a recorded kernel, as in NCCL 2.19 and later."""
     return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
 
 
-# By operation of torch.distributed, the function of NCCL that does it.
+# Names of NCCL's functions for the operations of torch.distributed.
 _FUNCTIONS = {
     "all_reduce": "AllReduce",
     "barrier": "AllReduce",
@@ -226,7 +226,7 @@ _FUNCTIONS = {
 
 
 def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """In which step of its rank each collective was called: 0-based, or NONE."""
+    """Return the step of its rank in which each collective was called. Steps are 0-based, and NONE means outside of steps."""
     table, steps = trace.collectives, trace.steps
     called_ns = np.where(table.called_ns != NONE, table.called_ns, table.start_ns)
     row = step_windows(trace).holding(called_ns, table.rank)
@@ -238,8 +238,8 @@ def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def _timed_on_device(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The collectives that CUDA events timed, be it only from above, and those within the span of the recorded communication
-    kernels: elsewhere only the call itself was timed."""
+    """Select the collectives whose duration on the device is known or bounded. They were timed by CUDA events, or lie between
+    the first and last recorded communication kernel. For other collectives, only the host's call was timed."""
     table, kernels = trace.collectives, communication_kernels(trace)
     keep = (table.device != NONE) & (table.duration_ns > 0)
     rank_of = np.array([device.rank for device in trace.devices] or [0])[trace.device.device[kernels]]

@@ -3,8 +3,8 @@
     from replayer.cost_model.constants import CACHED_SHARE      # 0.5, a plain number
     DECLARED["CACHED_SHARE"].origin                             # ConstantOrigin.CHOSEN
 
-`docs/constants_page.py` writes docs/constants.md from `DECLARED`. Measured tables are in separate files
-(efficiency.npz, all_reduce.json, expected_errors.json), written by benchmarks.
+`docs/constants_page.py` writes docs/constants.md from `DECLARED`. Measured tables are in separate files (efficiency.npz,
+all_reduce.json, expected_errors.json), which benchmarks write.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class ConstantOrigin(Enum):
 
     PUBLISHED = "published"  # by a vendor, a library's source or a study
     MEASURED = "measured"
-    CHOSEN = "chosen"  # by reasoning, without looking at the effect on results
+    CHOSEN = "chosen"  # by reasoning, before seeing results
     FITTED = "chosen after seeing results"
 
 
 @dataclass(frozen=True)
 class DeclaredConstant:
-    """One number, or one table of numbers, as docs/constants.md lists it."""
+    """One number or one table of numbers, as listed in docs/constants.md."""
 
     name: str
     value: object
@@ -34,7 +34,7 @@ class DeclaredConstant:
     meaning: str
     origin: ConstantOrigin
     source: str
-    used_by: tuple[str, ...]  # files below replayer/
+    used_by: tuple[str, ...]  # paths relative to replayer/
 
 
 DECLARED: dict[str, DeclaredConstant] = {}
@@ -211,7 +211,7 @@ SLOT_POWERED: Mapping[str, tuple[int, str, int]] = _declare(
     used_by="cost_model/efficiency.py",
 )
 
-# --- what recorded ops say of others
+# --- estimates of unrecorded ops from recorded ops
 
 CURVE_COUNTS = _declare(
     "CURVE_COUNTS",
@@ -388,7 +388,7 @@ REPLICA_PER_FORWARD = _declare(
     used_by="prediction/parallel.py",
 )
 
-# --- optimizer steps that the library's cells do not hold
+# --- optimizer steps without measurements in the library
 
 MOVES_PER_PARAMETER = _declare(
     "MOVES_PER_PARAMETER",
@@ -419,7 +419,7 @@ STAGED_AT_ONCE_BYTES = _declare(
     used_by="ops/copies.py",
 )
 
-# --- why a recorded kernel started when it did
+# --- reasons for the start of a recorded kernel
 
 LAUNCH_EXPLAINS_NS = _declare(
     "LAUNCH_EXPLAINS_NS",
@@ -503,7 +503,7 @@ WAIT_FOLLOWED_NS = _declare(
     used_by="prediction/retiming.py",
 )
 
-# --- which recorded work stands for the script's
+# --- matching of the script's work to recorded work
 
 SAME_SHARE = _declare(
     "SAME_SHARE",

@@ -1,8 +1,8 @@
-"""Duration of a copy that is not in the recording: bytes divided by the bandwidth of its kind.
+"""Estimates the duration of a copy that is not in the recording, as bytes divided by a bandwidth.
 
-A kind is a direction and, between host and device, whether the host's side is pinned; both are in the profiler's names
-("Memcpy HtoD (Pageable -> Device)"). The bandwidth is fitted from the trace's copies of that kind, or taken from published
-figures or data sheets if there are none.
+The bandwidth depends on the direction of the copy and on whether the host memory is pinned. Both are part of the profiler's
+kernel names ("Memcpy HtoD (Pageable -> Device)"). The bandwidth is fitted to the trace's copies of the same kind. Without such
+copies, published figures or data sheets are used.
 
     transfers = CopyCosts.of(trace, speed)
     transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
@@ -21,9 +21,9 @@ from traces.model.trace import DeviceKind, Origin, Trace
 from traces.names.cards import card_of
 from traces.names.device_names import copy_direction
 
-_HOST = ("h2d", "d2h")  # the directions with a host's side
+_HOST = ("h2d", "d2h")  # directions between host and device
 
-CopyKind = tuple[str, bool]  # "h2d", "d2h", "d2d" or "p2p"; whether the host's side is pinned (False without one)
+CopyKind = tuple[str, bool]  # "h2d", "d2h", "d2d" or "p2p"; whether the host memory is pinned
 
 _LABELS = {
     ("h2d", True): "Memcpy HtoD (Pinned -> Device)", ("h2d", False): "Memcpy HtoD (Pageable -> Device)",
@@ -33,20 +33,21 @@ _LABELS = {
 
 
 class Copy(NamedTuple):
-    """A copy of the script, with its duration if it is not in the recording."""
+    """A copy called by the script. It has a duration if it is not in the recording."""
 
-    label: str  # its name on a timeline
+    label: str
     size_bytes: int
     duration_ns: int
     origin: Origin
-    others: frozenset[int]  # strings of the recording that name copies between host and device of other kinds
+    others: frozenset[int]  # string numbers that name host copies of other kinds
 
 
 class CopyCosts:
-    """Durations of copies of each kind, in nanoseconds."""
+    """The durations of copies of each kind, in nanoseconds."""
 
     def __init__(self, speed: DeviceSpeed, device_name: str = "") -> None:
-        # Bytes per nanosecond. The study's figures are of copies to the device; the others are as good a guess as any.
+        # Bandwidths in bytes per nanosecond. The published figures are for copies to the device, and are also used for copies
+        # to the host.
         self._bandwidths: dict[CopyKind, tuple[float, Origin]] = {
             ("h2d", True): (PINNED_GBPS, Origin.PUBLISHED),
             ("h2d", False): (PAGEABLE_GBPS, Origin.PUBLISHED),
@@ -55,12 +56,13 @@ class CopyCosts:
             ("d2d", False): (speed.bytes_per_ns / 2, Origin.ROOFLINE),  # read and written
             ("p2p", False): (card_of(device_name).link.copy_gbps, Origin.ROOFLINE),
         }
-        self._latencies_ns: dict[CopyKind, int] = {}  # duration of an empty copy, if small copies were recorded
+        self._latencies_ns: dict[CopyKind, int] = {}  # time of an empty copy, from small recorded copies
         self._others: dict[CopyKind, frozenset[int]] = {}
 
     @classmethod
     def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> CopyCosts:
-        """Fit from the copies of `trace`: the median bandwidth over those of 64 KiB and more. A link's may be given."""
+        """Fit the bandwidths to the trace's copies of 64 KiB and more, using the median. `given_link_gbps` overrides the
+        bandwidth of the link between GPUs."""
         transfers = cls(speed, trace.devices[0].name if trace.devices else "")
         device = trace.device
         copies = (device.kind == DeviceKind.MEMCPY) & (device.duration_ns > 0)
@@ -88,7 +90,8 @@ class CopyCosts:
         return transfers
 
     def _bound(self, direction: str) -> None:
-        """Limit bandwidths so that pageable copies are not faster than pinned ones. Measured values override published ones."""
+        """Limit bandwidths so that pageable copies are not faster than pinned copies. Measured values override published
+        values."""
         (pinned, of_pinned), (pageable, of_pageable) = (self._bandwidths[direction, kind] for kind in (True, False))
         if pageable <= pinned or of_pinned == of_pageable:
             return
@@ -98,27 +101,30 @@ class CopyCosts:
             self._bandwidths[direction, False] = pinned, Origin.ROOFLINE
 
     def copy(self, kind: str, pinned: bool, size_bytes: int) -> Copy:
-        """A copy of kind "h2d", "d2h", "d2d" or "p2p"; SCALED if fitted from this trace, else PUBLISHED or ROOFLINE."""
+        """Return a copy of kind "h2d", "d2h", "d2d" or "p2p" with its duration. The origin is SCALED if the bandwidth was
+        fitted, else PUBLISHED or ROOFLINE."""
         key = (kind, pinned and kind in _HOST)
         bandwidth, origin = self._bandwidths[key]
         duration_ns = int(size_bytes / bandwidth) + self._latencies_ns.get(key, KERNEL_FLOOR_NS)
         return Copy(_LABELS[key], size_bytes, duration_ns, origin, self._others.get(key, frozenset()))
 
     def read(self, size_bytes: int) -> Copy:
-        """Duration of a read by `item()` and similar calls; pinned or pageable makes no difference."""
+        """Return the duration of a read by `item()` or a similar call. Pinned and pageable memory are equally fast for such
+        small reads."""
         copy = self.copy("d2h", False, size_bytes)
         return copy._replace(others=copy.others & self._others.get(("d2h", True), frozenset()))
 
 
 def directions_of(trace: Trace) -> dict[int, str]:
-    """The recording's strings that name copies to or from a device: "h2d", "d2h" or "p2p" by string index."""
+    """Return the direction ("h2d", "d2h" or "p2p") of each copy name in the recording, by string number."""
     names = np.unique(trace.device.name[trace.device.kind == DeviceKind.MEMCPY]).tolist()
     found = {name: _kinds(trace.strings[name]) for name in names}
     return {name: kinds[0][0] for name, kinds in found.items() if kinds and kinds[0][0] != "d2d"}
 
 
 def _kinds(name: str) -> list[CopyKind]:
-    """The possible kinds of a recorded copy: both if its name does not say whether the host's side is pinned."""
+    """Return the possible kinds of a recorded copy. There are two kinds if the name does not say whether the host memory is
+    pinned."""
     direction = copy_direction(name)
     if not direction:
         return []

@@ -18,31 +18,31 @@ from traces.names.cards import card_of
 
 @dataclass(frozen=True)
 class DeviceSpeed:
-    """Reached bandwidth in bytes per nanosecond (= GB/s), and the shortest kernel duration in ns."""
+    """Achieved bandwidth in bytes per nanosecond (= GB/s), and the shortest kernel duration in ns."""
 
     bytes_per_ns: float
     floor_ns: int = KERNEL_FLOOR_NS
 
 
 def data_sheet_speed(device_name: str) -> DeviceSpeed:
-    """The speed of a device known only by name."""
+    """Return the data-sheet speed of a device."""
     return DeviceSpeed(card_of(device_name).memory_gbps * BANDWIDTH_REACHED)
 
 
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
-    """The speed that recorded ops without FLOPs reached: samples are (bytes, duration in ns).
+    """Fit the bandwidth of a device to recorded ops without FLOPs. Each sample is (bytes, duration in ns).
 
-    This is the upper decile over ops longer than 20 us, so slow kernels do not lower it. The
-    fallback is used with fewer than five such samples.
+    The result is the upper decile over ops longer than 20 us, because slow kernels must not lower the bandwidth. With fewer
+    than five such samples, `fallback` is returned.
     """
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
 
 
 def shortest_kernel_ns(durations_ns: Column) -> int:
-    """The shortest kernel duration of this device: the first percentile of a recording's kernels.
+    """Return the shortest kernel duration of this device, which is the first percentile of the recorded kernels.
 
-    `KERNEL_FLOOR_NS` if a recording has fewer than a hundred kernels, no small ones, or shows their durations as 0.
+    The result is `KERNEL_FLOOR_NS` if the recording has fewer than a hundred kernels, no short kernels, or durations of 0.
     """
     shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else KERNEL_FLOOR_NS
     return shortest_ns if 0 < shortest_ns <= LONGEST_FLOOR_NS else KERNEL_FLOOR_NS

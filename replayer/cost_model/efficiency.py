@@ -1,31 +1,33 @@
-"""GPU efficiency relative to the data sheet, by kind and size of work: curves learned from measured operators.
+"""GPU efficiency relative to the data sheet, from curves that were learned from measured operators.
 
-`efficiency.npz` holds small networks for each kind of work (two hidden layers), made by benchmarks/cost_tables.py from
-NeuSight's measurements of five GPUs (source and commit are in the file). Inputs are the work's sizes and data-sheet figures of
-the GPU (`features`); the output is the duration divided by the roofline time. Each measured GPU has its own embedding. A GPU
-without measurements gets the mean over all measured ones.
+`efficiency.npz` holds small neural networks with two hidden layers for each kind of work. They are trained by
+benchmarks/cost_tables.py on NeuSight's measurements of five GPUs (source and commit are in the file). The inputs are the sizes
+of the work and the GPU's data-sheet figures (`features`). The output is the duration divided by the roofline time. Each
+measured GPU has a separate embedding. GPUs without measurements get the mean over all measured GPUs.
 
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
 Note [GPUs without measurements]
-    A card with the same design and number of multiprocessors as a measured one (another form factor, more memory) uses that
-    card's curve with its own data sheet. Any other card uses the geometric mean of the curves of all measured GPUs, with its
-    own data sheet. Single GPUs differ by a tenth in efficiency (a V100 from an A100 or a P100), and the difference does not
-    depend on how similar their designs are.
+    Some cards have the same design and number of multiprocessors as a measured card, but another form factor or memory size.
+    Such a card uses the measured card's curve with its own data sheet. Any other card uses the geometric mean of all measured
+    GPUs' curves, with its own data sheet. Efficiency differs by about 10 % between GPUs (V100, A100, P100). This difference
+    does not depend on how similar the GPU designs are.
 
 Note [Sustained clocks]
-    A slot-powered board (75 W or less, no fan) cannot sustain the clock of its data-sheet peak. At that peak it would need
-    more FLOP/s per watt than the largest board of its process. Power grows at least with the square of the clock, so the
-    clock is reduced by the square root of that ratio. A T4 then has 5.6 of its 8.1 TFLOP/s. Measured times of its products
-    and convolutions mainly reflect temperature: a T4's get slower along the list of measurements, and a P4 reaches in one
-    list a third of the TFLOP/s that it reaches in another. So only measurements of memory-bound work are used for these boards.
+    A slot-powered board (75 W or less, no fan) cannot sustain the clock that its data-sheet peak assumes. At that peak, the
+    board would need more FLOP/s per watt than the largest board of the same process. Power grows at least with the square of
+    the clock. The clock is therefore reduced by the square root of the ratio. For a T4, this rule gives 5.6 of 8.1 TFLOP/s.
+    Measured matrix products and convolutions on such boards mainly reflect temperature. For example, a T4 gets slower during
+    the measurements, and a P4's TFLOP/s differ by a factor of three between two runs. For these boards, only measurements of
+    memory-bound work are used.
 
 Note [Shared lanes]
-    A multiprocessor issues instructions of four warps per clock. With 128 fp32 lanes (compute capability 8.6, 8.9 and from 9.0
-    on), multiplications alone use all four issue slots, so loads and address calculations take time from them. With 64 lanes
-    they run in parallel. Data sheets count all lanes, but products reach about 0.75 of that peak: a 4070 Ti reaches 29.2 of
-    40.1 TFLOP/s, an A100 18.9 of 19.5 (github.com/Yinghan-Li/YHs_Sample/issues/4).
+    A GPU multiprocessor issues instructions of four warps per clock. With 128 fp32 lanes (compute capability 8.6, 8.9, and 9.0
+    or later), multiplications alone can fill all four issue slots. Loads and address calculations then take time from
+    multiplications. With 64 lanes, they run in parallel. Data sheets count all lanes, but matrix products reach only about 0.75
+    of that peak. For example, a 4070 Ti reaches 29.2 of 40.1 TFLOP/s, and an A100 18.9 of 19.5
+    (github.com/Yinghan-Li/YHs_Sample/issues/4).
 """
 
 from __future__ import annotations
@@ -48,24 +50,23 @@ from traces.names.cards import Card, card_of
 Floats = npt.NDArray[np.float64]
 
 _INSTALLED = Path(__file__).with_name("efficiency.npz")
-ELSEWHERE = "TRACE_EFFICIENCY"  # an environment variable: another file to use, to judge curves that were fitted without a GPU
+ELSEWHERE = "TRACE_EFFICIENCY"  # environment variable: another file, for benchmarks
 
-ROWS_KINDS = tuple(MEASURED_TENSORS)  # the memory-bound kinds of work
+ROWS_KINDS = tuple(MEASURED_TENSORS)  # memory-bound kinds of work
 
-# The network for each kind of work (op_work.py).
 NETS = {
     "matmul": "matmul", "conv": "matmul", "conv_weight": "matmul", "conv3": "conv3", **dict.fromkeys(ROWS_KINDS, "rows"),
 }  # fmt: skip
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """The inputs of a network: one row per piece of work.
+    """Return the inputs of a network, with one row per piece of work.
 
     Args:
         net: "matmul", "conv3" or "rows".
-        kinds: of "rows", the index in ROWS_KINDS; else 0.
-        sizes: as in op_work.py, a column each.
-        peaks: of the GPU: GFLOP/s, GB/s, multiprocessors; a column each.
+        kinds: the index in ROWS_KINDS for the "rows" network, else 0.
+        sizes: the sizes of the work as in op_work.py, one column each.
+        peaks: the GPU's GFLOP/s, GB/s and number of multiprocessors, one column each.
     """
     within = np.clip(sizes, 1, np.array(CURVE_LIMITS[net], dtype=np.float64))
     part = (within / np.maximum(sizes, 1)).prod(1)
@@ -96,12 +97,13 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """0.5 for multiples of 4, 1 for those of 32: others are read in narrower words, by slower kernels."""
+    """Return 0.5 for multiples of 4 and 1 for multiples of 32. Kernels are slower for other sizes, because they use narrower
+    loads."""
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
 
 def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
-    """Sustained GFLOP/s of a unit, GB/s, number of multiprocessors."""
+    """Return a card's sustained GFLOP/s, its memory bandwidth in GB/s and its number of multiprocessors."""
     tflops = card.tflops.get(unit, card.tflops["fp32"]) * _sustained(card)
     of = card.architecture
     if (unit == "fp32" or unit not in card.tflops) and not of.name and (of.major, of.minor) > (8, 0):
@@ -110,13 +112,13 @@ def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
 
 
 def is_slot_powered(card: Card) -> bool:
-    """See Note [Sustained clocks]."""
+    """Return whether the card is powered by its slot. See Note [Sustained clocks]."""
     return card.names[0] in SLOT_POWERED
 
 
 @cache
 def _sustained(card: Card) -> float:
-    """See Note [Sustained clocks]."""
+    """Return the share of the peak clock that a card sustains. See Note [Sustained clocks]."""
     limit = SLOT_POWERED.get(card.names[0])
     if limit is None:
         return 1.0
@@ -125,18 +127,18 @@ def _sustained(card: Card) -> float:
 
 
 def roofline_ns(flops: float, size_bytes: float, peaks: tuple[float, float, float]) -> float:
-    """The roofline time from the data sheet: the longer of arithmetic and memory traffic."""
+    """Return the roofline time, which is the longer of the arithmetic time and the memory time."""
     return max(flops / peaks[0], size_bytes / peaks[1])
 
 
 @dataclass(frozen=True)
 class _Net:
-    """One network: weights as numpy arrays, and a row of `embeddings` per measured GPU."""
+    """One network: weights as numpy arrays, and one row of `embeddings` per measured GPU."""
 
     mean: Floats
     scale: Floats
     embeddings: Floats
-    fastest: Floats  # per GPU as `embeddings`: what the curve does not go below, where it is not held by measurements
+    fastest: Floats  # lower limit of the curve per GPU, outside of the measured range
     layers: tuple[tuple[Floats, Floats], ...]
 
     def log_slower(self, inputs: Floats, gpu: int) -> Floats:
@@ -149,7 +151,7 @@ class _Net:
 
 
 def member(net: str, seed: int) -> str:
-    """The name in the file of one of the networks of a kind."""
+    """Return the file's name for one of the networks of a kind."""
     return f"{net}{seed or ''}"
 
 
@@ -162,7 +164,7 @@ def _net(file: Any, name: str) -> _Net:
 
 
 class EfficiencyCurves:
-    """The networks of all kinds. Several networks of a kind are averaged, because their errors differ."""
+    """The networks of all kinds. The outputs of several networks of a kind are averaged, because their errors differ."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:
@@ -173,13 +175,13 @@ class EfficiencyCurves:
 
     @classmethod
     def installed(cls) -> EfficiencyCurves:
-        """The curves that come with this package."""
+        """Return the curves that are installed with this package."""
         return _read(os.environ.get(ELSEWHERE) or str(_INSTALLED))
 
     def slower(
         self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
     ) -> tuple[float, Origin]:
-        """Duration of work on this card divided by its roofline time, and the origin of the figure."""
+        """Return the duration on this card divided by the roofline time, and the origin of this ratio."""
         net = NETS[kind]
         gpus, origin = _told_by(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)
@@ -192,7 +194,7 @@ class EfficiencyCurves:
 
 @cache
 def _told_by(gpus: tuple[str, ...], card: Card) -> tuple[tuple[int, ...], Origin]:
-    """The rows of `embeddings` that apply to this card. See Note [GPUs without measurements]."""
+    """Return the rows of `embeddings` that are used for this card. See Note [GPUs without measurements]."""
     cards = [card_of(name) for name in gpus]
     if card in cards:
         return (cards.index(card),), Origin.PUBLISHED

@@ -1,4 +1,4 @@
-"""Estimates op durations on a GPU from measured tables and learned curves, corrected by the recorded ops.
+"""Estimates op durations on a GPU from measured tables and learned curves, corrected with the recorded ops.
 
     costs = OpCosts(card_of("Tesla V100-PCIE-16GB"), settings)
     costs.estimate("addmm", ((4096,), (512, 4096), (4096, 4096)), "float32")    # Estimate(1_480_000.0, Origin.PUBLISHED)
@@ -6,22 +6,23 @@
     costs.estimate(...)             # corrected by how much faster or slower similar ops were; Origin.SCALED
 
 Note [The nearest recorded ops]
-    The curves explain only a part of an op's duration; the rest depends on the program, its library and its board. So for each
+    The curves explain only a part of an op's duration. The rest depends on the program, its library and its board. For each
     recorded op, the ratio of its duration to its estimate is stored. The estimate of an unrecorded op is multiplied by the
-    ratios of similar recorded ops. The same op counts more than another op of the same kind of work, and near sizes count more
-    than far ones. Rows (batch, places) count less than channels and depth, because a library chooses its algorithm by the
-    latter. The correction fades with distance, because other sizes use other algorithms.
+    weighted ratios of similar recorded ops. Calls of the same op have more weight than other ops of the same kind of work. Ops
+    of a similar size have more weight than ops of a different size. Differences in rows (batch, places) count less than
+    differences in channels and depth, because libraries choose algorithms mainly by channels and depth. The correction fades
+    with the distance in size, because other sizes use other algorithms.
 
 Note [Along the batch]
-    The curve predicts how a convolution's time grows with the batch no better than a power of the batch, because it was learned
-    from other layers with other algorithms. So a weighted geometric mean of both is used, with a weight of a quarter for the
-    curve. In each of six folds of networks, this rule is the best one for the other five (benchmarks/what_if.py, row `folds`).
-    A grouped convolution, which computes small products, uses its curve alone.
+    The curves were learned from other layers with other algorithms. For a convolution, a power of the batch size predicts the
+    growth with the batch equally well. The estimate is a weighted geometric mean of curve and power, with a weight of one
+    quarter for the curve. This rule was the best one in cross-validation over six folds of networks (benchmarks/what_if.py, row
+    `folds`). A grouped convolution, which computes small products, uses only its curve.
 
 Note [Units that were not measured]
-    The operators were measured in fp32. Tensor cores (fp16, bf16, tf32, fp8) have separate peaks on the data sheet. A product's
-    efficiency on them is `TENSOR_CORES_REACHED` times its fp32 efficiency at the same sizes, because feeding them takes more
-    memory traffic and power. Sizes that are not multiples of 8 elements (16 bytes) need slower plain loads.
+    The operators were measured in fp32. The data sheet has separate peaks for tensor cores (fp16, bf16, tf32, fp8). A matrix
+    product on tensor cores gets `TENSOR_CORES_REACHED` times its fp32 efficiency. This factor reflects the higher memory
+    traffic and power that tensor cores need. Sizes that are not multiples of 8 elements (16 bytes) need slower loads.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.model.trace import Origin
 from traces.names.cards import Card
 
-# Of an octave of each size, as octaves.
+# Weights of the size differences, which are measured in octaves.
 _WEIGHTS = {
     "matmul": (ROWS_COUNT, ROWS_COUNT, 1.0, 1.0),
     "conv": (1.0, 1.0, ROWS_COUNT, 1.0),
@@ -65,14 +66,14 @@ Sample = tuple[str, Shapes, Shapes, str, int]
 
 
 class Estimate(NamedTuple):
-    """The duration of all kernels of an op in ns, and its origin."""
+    """The duration of all kernels of an op in ns, and the origin of this estimate."""
 
     ns: float
     origin: Origin
 
 
 class _Learned(NamedTuple):
-    """One recorded op: its place among similar ops, and the logarithm of its duration divided by its estimate."""
+    """One recorded op: its position among similar ops, and the logarithm of its duration divided by its estimate."""
 
     op: str
     place: tuple[float, ...]
@@ -80,20 +81,20 @@ class _Learned(NamedTuple):
 
 
 class OpCosts:
-    """Estimates for one GPU."""
+    """Estimates op durations for one GPU."""
 
     def __init__(self, card: Card, settings: TorchSettings = DEFAULT_SETTINGS, floor_ns: int = 0) -> None:
         self.card = card
         self.settings = settings
         self.floor_ns = floor_ns
         self._curves = EfficiencyCurves.installed()
-        self._learned: dict[str, list[_Learned]] = {}  # by the kind of the first piece of work
-        self._recorded_ns: dict[tuple[str, str, Shapes], int] = {}  # by op, dtype and shapes: of its first call
+        self._learned: dict[str, list[_Learned]] = {}  # key: kind of the first piece of work
+        self._recorded_ns: dict[tuple[str, str, Shapes], int] = {}  # key: op, dtype and shapes; value: first call
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Learn corrections from recorded ops, except ops as short as the shortest kernel, and autograd nodes, which enclose
-        ops."""
+        """Learn corrections from recorded ops. Ops as short as the shortest kernel are ignored. Autograd nodes are ignored too,
+        because they enclose other ops."""
         seen = set()
         for op, shapes, outputs, dtype, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)
@@ -105,7 +106,7 @@ class OpCosts:
                 self._learned.setdefault(_class(op, works), []).append(_Learned(op, _place(works), log(ns / expected)))
 
     def estimate(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """The estimated duration of a canonical op, corrected by similar recorded ops if there are any."""
+        """Estimate the duration of a canonical op. The estimate is corrected with similar recorded ops, if there are any."""
         works = op_work(op, shapes, dtype, outputs, self.settings)
         ns, origin = self._ns(works)
         log_slower = self._slower_than_told(op, works)
@@ -115,24 +116,24 @@ class OpCosts:
         return Estimate(max(ns * exp(log_slower), self.floor_ns), Origin.SCALED if same else origin)
 
     def plain(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """The estimate without recorded ops, for comparing GPUs."""
+        """Estimate the duration of an op without the correction from recorded ops, for comparing GPUs."""
         ns, origin = self._ns(op_work(op, shapes, dtype, outputs, self.settings))
         return Estimate(max(ns, self.floor_ns), origin)
 
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
-        """How many times longer an op takes than a recorded call of it; shapes and outputs of both.
+        """Return how many times longer an op takes than a recorded call with other shapes.
 
-        The same layer at another batch: Note [Along the batch]. Another layer: as other recorded calls that are nearer say.
-        A call whose shapes do not tell its products (half of a convolution's backward, by a profiler of 2020) is nothing to
-        scale by: then as the estimate is to what it took.
+        The same layer at another batch size follows Note [Along the batch]. Another layer is corrected with its nearest
+        recorded calls. PyTorch before 1.11 recorded the two halves of a convolution's backward pass without enough shapes. Such
+        a half is not used for scaling, and the new estimate is divided by its recorded time.
         """
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         told_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
-        # Time beyond the curve (of a special implementation, for example) is not due to launches and waves;
-        # it is proportional to the work.
+        # Time beyond the curve, for example of a special implementation, is proportional to the work. Such time is not due to
+        # launches or partial waves.
         excess_ns = took_ns - MOST_SLOWER * told_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)
@@ -147,7 +148,7 @@ class OpCosts:
         return ratio * exp((self._slower_than_told(op, after) or 0.0) - (self._slower_than_told(op, before) or 0.0))
 
     def _slower_than_told(self, op: str, works: list[OpWork]) -> float | None:
-        """See Note [The nearest recorded ops]."""
+        """Return the correction factor from similar recorded ops. See Note [The nearest recorded ops]."""
         place = _place(works)
         total = weights = 0.0
         nearest = inf
@@ -179,13 +180,13 @@ class OpCosts:
         if work.kind in DEPTHWISE_SLOWER:
             always, by_place = DEPTHWISE_SLOWER[work.kind]
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
-        # The output of the previous op is still in the L2 cache, if it fits.
+        # The output of the previous op is still in the L2 cache, if the cache is large enough.
         missed_bytes = work.size_bytes - CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
         return roofline_ns(work.flops, missed_bytes, peaks) * SLOWER_BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
 
 
 def _in_tiles(work: OpWork) -> OpWork:
-    """A grouped convolution as one product of all groups, in tiles that a narrow group fills in part."""
+    """Convert a grouped convolution to one product of all groups, in tiles. Narrow groups fill their tiles only partly."""
     if work.kind not in ("conv", "conv_weight") or work.sizes[0] == 1:
         return work
     groups, rows, columns, depth = work.sizes
@@ -194,7 +195,8 @@ def _in_tiles(work: OpWork) -> OpWork:
 
 
 def _as_learned(work: OpWork) -> tuple[int, ...]:
-    """Sizes for the curve. Memory-bound work gets the sizes of a measured operator that moves as many bytes."""
+    """Return the sizes to look up in the curve. Memory-bound work uses the sizes of a measured operator that moves as many
+    bytes."""
     tensors = MEASURED_TENSORS.get(work.kind)
     if tensors is None:
         return work.sizes
@@ -203,26 +205,27 @@ def _as_learned(work: OpWork) -> tuple[int, ...]:
 
 
 def _amount(works: list[OpWork]) -> float:
-    """The amount of work: arithmetic operations, or bytes if there are none."""
+    """Return the number of arithmetic operations, or of bytes if there is no arithmetic."""
     return sum(work.flops for work in works) or sum(work.size_bytes for work in works) or 1.0
 
 
 def _on_tensor_cores(work: OpWork, slower: float) -> float:
-    """See Note [Units that were not measured]."""
+    """Return the slowdown of tensor cores. See Note [Units that were not measured]."""
     aligned = work.unit in ("tf32", "fp64") or all(size % 8 == 0 for size in work.sizes[-2:])
     return slower / TENSOR_CORES_REACHED * (1.0 if aligned else UNALIGNED_SLOWER)
 
 
-_UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # ascending
+_UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # best first
 
 
 def _class(op: str, works: list[OpWork]) -> str:
-    """The class of recorded ops that an op is compared with: its kind of work; for memory-bound work the same op."""
+    """Return the class of recorded ops that an op is compared with. Memory-bound ops are compared only with calls of the same
+    op."""
     return works[0].kind if works[0].kind not in SLOWER_BY_BYTES else op
 
 
 def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
-    """The sizes that do not depend on the batch: columns and depth of products, channels and windows of convolutions."""
+    """Return the sizes that do not depend on the batch, such as channels, depth and windows."""
     fixed = {
         "matmul": (2, 3), "conv": (1, 3), "conv_weight": (1, 2), "conv3": (1, 2),
         **dict.fromkeys(DEPTHWISE_SLOWER, (1, 3)), "softmax": (1,), "layer_norm": (1,),
@@ -231,7 +234,7 @@ def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
 
 
 def _place(works: list[OpWork]) -> tuple[float, ...]:
-    """An op's position among ops of its kind: logarithms of its sizes (rows with less weight) and of its window's use."""
+    """Return an op's position among ops of its kind. Its coordinates are logarithms of the sizes, with less weight for rows."""
     work = works[0]
     weights = _WEIGHTS.get(work.kind)
     if weights is None:

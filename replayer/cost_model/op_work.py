@@ -2,29 +2,31 @@
 
     op_work("addmm", ((1000,), (32, 2048), (2048, 1000)))      # [OpWork("matmul", (1, 32, 1000, 2048), ...)]
 
-An op is one or several pieces of work. A convolution's backward pass is two, and the recording only has the sum of their times.
+An op consists of one or several pieces of work. For example, a convolution's backward pass consists of two pieces, but the
+recording has only the sum of their times.
 
-Kinds and their sizes:
+The kinds of work and their sizes are:
 
     matmul          batch, rows, columns, depth
-    conv            a convolution as the product that cuDNN computes: groups, output channels, batch x output places, input
-                    channels x window
-    conv_weight     its weight's gradient: groups, output channels, input channels x window, batch x output places
-    conv3           images, input channels, output channels, output places: a square window of 3 or more, one group, stride 1,
-    for
-                    which cuDNN has faster algorithms (Winograd, FFT); a larger window than 3 x 3 counts as more input channels
+    conv            a convolution as a matrix product, as cuDNN computes it: groups, output channels, batch x output
+                    places, input channels x window
+    conv_weight     a convolution's weight gradient: groups, output channels, input channels x window, batch x output
+                    places
+    conv3           a convolution with a square window of 3 or more, one group and stride 1: images, input channels,
+                    output channels, output places (cuDNN has faster algorithms for it: Winograd, FFT; a window larger
+                    than 3 x 3 counts as more input channels)
     depthwise, depthwise_backward
-                    images, channels, output places, window: a group per channel
+                    a convolution with one group per channel: images, channels, output places, window
     elementwise, elementwise1, softmax, layer_norm
                     rows and columns; `elementwise1` reads one tensor, `elementwise` several
     batch_norm, bias, memory
-                    rows and columns of the largest tensor: they are memory-bound, `memory` is everything else; a convolution's
-                    bias is added by a kernel of its own
+                    rows and columns of the largest tensor; all three are memory-bound; `bias` is a convolution's bias
+                    kernel, and `memory` is any other op
 
 Note [Strides from shapes]
-    A recording has the shapes of an op's inputs, but not its stride, padding or output. A convolution's backward pass has the
-    output's gradient, so its output is known if the backward pass is recorded (`OutputPlaces`), or from a running script.
-    Otherwise the output is assumed to be as large as the image.
+    A recording has the shapes of an op's inputs, but no strides, padding or outputs. A convolution's output shape is known from
+    a running script. It is also known if the backward pass was recorded (`OutputPlaces`), because one input is the output's
+    gradient. Otherwise the output is assumed to be as large as the image.
 """
 
 from __future__ import annotations
@@ -54,20 +56,20 @@ _LAYER_NORM = frozenset("layer_norm group_norm rms_norm _fused_rms_norm layer_no
 
 
 class OpWork(NamedTuple):
-    """One piece of work; see the module for its sizes."""
+    """One piece of work. The sizes are listed in the docstring of this module."""
 
     kind: str
     sizes: tuple[int, ...]
     flops: int
     size_bytes: int
-    unit: str = "fp32"  # of the arithmetic: a key of `Card.tflops`
+    unit: str = "fp32"  # arithmetic unit: a key of `Card.tflops`
     item_bytes: int = 4
 
 
 def op_work(
     op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: TorchSettings = DEFAULT_SETTINGS
 ) -> list[OpWork]:
-    """The work of a canonical op with these inputs; `outputs` are the known outputs that are not aliases."""
+    """Return the work of a canonical op with these inputs. `outputs` are the known outputs that are not aliases."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]
@@ -124,7 +126,7 @@ def _convolution(image: Shape, weight: Shape, places: int, unit: str, item: int)
 
 
 def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWork]:
-    """Of the image, where it is not a picture, then of the weight."""
+    """Return the work of the image gradient, unless the image is raw input, and of the weight gradient."""
     gradient, image, weight = gradient_image_weight(wide)
     forward = _convolution(image, weight, prod(gradient[2:]), unit, item)
     of_image = of_weight = forward
@@ -138,14 +140,14 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
 
 
 def is_part(op: str, shapes: Shapes) -> bool:
-    """Whether an op is one half of a convolution's backward pass, as PyTorch before 1.11 calls them within the whole: its two
-    tensors do not tell its window."""
+    """Return whether an op is one half of a convolution's backward pass. PyTorch before 1.11 records these halves inside the
+    whole op, and their shapes do not include the window."""
     return op == "convolution_backward" and sum(len(shape) > 2 for shape in shapes) < 3
 
 
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
-    """The tensors of a convolution's backward call. PyTorch gives the gradient first and cuDNN before 1.11 the image; where
-    channels do not tell them apart, the gradient is no larger."""
+    """Return gradient, image and weight of a convolution's backward call. PyTorch lists the gradient first, and cuDNN before
+    1.11 lists the image first. If the channels are ambiguous, the smaller tensor is the gradient."""
     first, second, weight = wide[0], wide[1], wide[-1]
     outputs = weight[0]
     if first[1] == second[1]:
@@ -164,7 +166,7 @@ def _attention(op: str, query: Shape, key: Shape, unit: str, item: int) -> list[
 
 
 def _flat(elements: int) -> tuple[int, int]:
-    """Rows and columns for an op that has neither; only the number of elements matters."""
+    """Return rows and columns for an op without rows. Only the number of elements matters."""
     return max(elements // ELEMENTWISE_COLUMNS, 1), ELEMENTWISE_COLUMNS
 
 
@@ -174,9 +176,9 @@ def _memory(op: str, shapes: Shapes, item: int) -> OpWork:
     columns = largest[-1] if largest else 1
     rows = elements // max(columns, 1)
     known = sum(map(prod, shapes))
-    if op.startswith(("_foreach", "_fused")):  # lists of parameters; of two or three read, one is written
+    if op.startswith(("_foreach", "_fused")):  # lists of parameters; a third of the traffic is writes
         return OpWork("elementwise", _flat(known), 0, known * item * 3 // 2, item_bytes=item)
-    if op == "embedding" and len(shapes) >= 2:  # of the table only the rows that are looked up
+    if op == "embedding" and len(shapes) >= 2:  # the op reads only the rows that are looked up
         table, places = shapes[0], shapes[1]
         return OpWork("memory", (prod(places), table[-1]), 0, 2 * prod(places) * table[-1] * item, item_bytes=item)
     if op in _SOFTMAX:
@@ -184,7 +186,7 @@ def _memory(op: str, shapes: Shapes, item: int) -> OpWork:
     if op in _LAYER_NORM:
         passes = 4 if op.endswith("_backward") else 2
         return OpWork("layer_norm", (rows, columns), 0, passes * elements * item, item_bytes=item)
-    moved = PASSES[op] * elements if op in PASSES else known + elements  # as if the output were as large as the largest
+    moved = PASSES[op] * elements if op in PASSES else known + elements  # assumes an output as large as the largest input
     if op in ("batch_norm", "batch_norm_backward"):
         return OpWork("batch_norm", (rows, columns), 0, moved * item, item_bytes=item)
     if op in _ONE_INPUT:
@@ -195,7 +197,7 @@ def _memory(op: str, shapes: Shapes, item: int) -> OpWork:
 
 
 class OutputPlaces:
-    """Outputs of a recording's convolutions, from their backward passes. See Note [Strides from shapes]."""
+    """The output shapes of a recording's convolutions, taken from their backward passes. See Note [Strides from shapes]."""
 
     def __init__(self, backward_calls: Iterable[Shapes]) -> None:
         self._outputs: dict[tuple[Shape, Shape], Shape] = {}
@@ -206,7 +208,7 @@ class OutputPlaces:
                 self._outputs[image, weight] = gradient
 
     def of(self, shapes: Shapes) -> Shapes:
-        """The output shape of a convolution's forward call with these inputs, if known."""
+        """Return the output shape of a convolution's forward call with these inputs, if known."""
         wide = [shape for shape in shapes if len(shape) > 2]
         found = self._outputs.get((wide[0], wide[1])) if len(wide) >= 2 else None
         return (found,) if found is not None else ()

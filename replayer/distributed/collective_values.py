@@ -1,11 +1,12 @@
 # mypy: allow-untyped-calls
-"""Values that collectives exchange: those of small tensors that the host knows. For others, ranks exchange size and time only.
+"""Computes the values of small tensors that collectives exchange. For other tensors, ranks exchange only size and time.
 
     reduced(dist.ReduceOp.SUM)([RankValues(ones), RankValues(twos)])     # threes; None if a rank does not know its values
     assign(outputs, threes)                                              # reading the outputs then gives these values
 
-So values that scripts branch on (counts, flags, sizes, object collectives) are right on every rank, and gradients need no
-payload. Values are sent as one flat tensor, in the order of the rank's inputs. A value shared by all elements is sent once.
+Values that scripts branch on (counts, flags, sizes, object collectives) are therefore right on every rank. Gradients are not
+exchanged. Values are sent as one flat tensor, in the order of the rank's inputs. If all elements have the same value, this
+value is sent once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from replayer.torch_types import TorchAny
 
 @dataclass
 class RankValues:
-    """A rank's input: its flat values (None: unknown) and, in an all-to-all, the number of elements for each rank."""
+    """The input of one rank. `values` is flat, or None if unknown. In an all-to-all, `splits` is the number of elements for
+    each rank."""
 
     values: torch.Tensor | None
     splits: list[int] | None = None
@@ -88,7 +90,7 @@ def values_in(message: RankMessage) -> RankValues:
 
 
 def reduced(op: TorchAny = None) -> Combine:
-    """Return a function that reduces element by element over the ranks with a dist.ReduceOp (None: sum)."""
+    """Return a function that reduces the ranks' values element by element with a dist.ReduceOp. None means a sum."""
     name = "SUM" if op is None else next((name for name in _REDUCTIONS if op == getattr(dist.ReduceOp, name)), "")
     reduce = _REDUCTIONS.get(name, _unknown)
 
@@ -106,7 +108,7 @@ def reduced(op: TorchAny = None) -> Combine:
 
 
 def of_rank(rank: int) -> Combine:
-    """Return a function that selects one rank's values. `rank` is its position among the participants."""
+    """Return a function that selects one rank's values. `rank` is a position among the participating ranks."""
     return lambda ranks: ranks[rank].values
 
 
@@ -127,7 +129,7 @@ def scattered(combine: Combine, rank: int, size: int) -> Combine:
 
 
 def exchanged(rank: int) -> Combine:
-    """Return a function that collects the parts of all ranks' values that go to this rank (all-to-all)."""
+    """Return a function that collects the elements that all ranks send to this rank in an all-to-all."""
 
     def combine(ranks: list[RankValues]) -> torch.Tensor | None:
         values = _all(ranks)
@@ -140,7 +142,7 @@ def exchanged(rank: int) -> Combine:
 
 
 def assign(outputs: Sequence[TorchAny], flat: torch.Tensor | None) -> None:
-    """Set the values of `outputs`, in order. `flat` None means unknown."""
+    """Set the values of `outputs`, in order. If `flat` is None, the values are unknown."""
     if flat is None or sum(output.numel() for output in outputs) != flat.numel():
         return
     pieces = flat.split([output.numel() for output in outputs])
@@ -158,14 +160,14 @@ def assign(outputs: Sequence[TorchAny], flat: torch.Tensor | None) -> None:
 
 
 def clear_known_values(outputs: Sequence[TorchAny]) -> None:
-    """Forget the values of `outputs`, which are being overwritten."""
+    """Mark the values of `outputs` as unknown, because the tensors are being overwritten."""
     for output in outputs:
         if isinstance(output, VirtualTensor) and not computing():
             output.allocation.known = None
 
 
 def _assign_allocation(parts: list[tuple[TorchAny, torch.Tensor]]) -> None:
-    """Set the values of tensors that share an allocation, if together they fill it."""
+    """Set the values of tensors that share an allocation, if together they fill the allocation."""
     allocation = parts[0][0].allocation
     if sum(output.meta.size_bytes for output, _ in parts) != allocation.size_bytes or not parts[0][0].meta.numel:
         return

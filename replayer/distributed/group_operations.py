@@ -1,4 +1,4 @@
-"""Runs the operations of one process group: posts them to the other ranks and puts them on the group's streams.
+"""Runs the operations of one process group. Each operation is posted to the other ranks and put on the group's streams.
 
 operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0")
 work = operations.run("all_reduce", inputs, outputs, combine)
@@ -22,12 +22,12 @@ Tensors = Sequence[TorchAny]
 
 
 class GroupOperations:
-    """The operations behind `VirtualNccl`."""
+    """The operations of a `VirtualNccl` group."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, timeout_s: float, group_name: str) -> None:
         self.group_name = group_name
-        self.coalesced: list[VirtualWork] | None = None  # operations begun since torch started coalescing
-        self.carries_objects = 0  # object collectives in progress: their pickles are CPU tensors and pass through the store
+        self.coalesced: list[VirtualWork] | None = None  # operations since torch started coalescing
+        self.carries_objects = 0  # object collectives in progress, which may use CPU tensors
         self._store = store
         self._rank, self._size = rank, size
         self._timeout_s = timeout_s
@@ -40,17 +40,19 @@ class GroupOperations:
             self._exchange.timeout_s = timeout_s
 
     def settle(self, wait: bool = True) -> None:
-        """Determine when operations in flight end. `wait=False` (at process exit) skips those that some rank has not called."""
+        """Determine when the operations in flight end. At process exit, `wait=False` skips operations that some rank has not
+        called."""
         for comm_stream in self._comm_streams.values():
             comm_stream.settle_until(None, wait=wait)
 
     def leave(self, failed: bool = False) -> None:
-        """Report that this rank leaves, because it destroyed the group or its process ends (`failed`: with an error)."""
+        """Report that this rank leaves the group, because the group is destroyed or the process ends. `failed` means that the
+        process ends with an error."""
         if self._exchange is not None and self._size > 1:
             self._exchange.leave(failed)
 
     def drop(self) -> None:
-        """Forget the operations in flight."""
+        """Discard the operations in flight."""
         for comm_stream in self._comm_streams.values():
             comm_stream.in_flight.clear()
 
@@ -66,7 +68,7 @@ class GroupOperations:
         device: int = NONE,
         like: Tensors = (),
     ) -> TorchAny:
-        """Begin an operation and return its work. `pair`: sender and receiver of a point-to-point operation."""
+        """Begin an operation and return its work. `pair` is the sender and receiver of a point-to-point operation."""
         tensors = [*inputs, *outputs, *like]
         virtual = [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
         here = gpu()
@@ -106,7 +108,7 @@ class GroupOperations:
         return self._exchange
 
     def _play(self, called: Called, messages: list[RankMessage], comm_stream: CommStream) -> int:
-        """Put the operation on its stream, from this rank's arrival to the end of the transfer. Returns the end (ns)."""
+        """Put the operation on its stream, from this rank's arrival to the end of the transfer. Returns the end in ns."""
         here, message = gpu(), called.message
         size_bytes = max(other.size_bytes for other in messages) if message.operation == "recv" else message.size_bytes
         all_arrived_ns = max(other.arrived_ns for other in messages)

@@ -1,18 +1,20 @@
 # mypy: allow-untyped-calls
-"""A virtual NCCL: a torch.distributed process group whose ranks exchange messages and whose transfers take recorded time.
+"""A virtual NCCL process group for torch.distributed. Its ranks exchange messages, and its transfers take recorded time.
 
     group = VirtualNccl(store, rank, size, VirtualNccl.Options())
-    work = group.allreduce([gradients])     # returns at once, as a launch does
+    work = group.allreduce([gradients])     # returns at once, like a kernel launch
     work.wait()                             # later work on the current stream starts after the operation
 
 An operation starts when its data is ready on every rank and the previous operation on the group's stream has ended. Its
-duration comes from cost_model/collectives.py. The start is known once the other ranks' messages have been read: in `wait`, or
-when the host waits for the device. Until then the rank keeps running, and its device waits for the slowest rank.
+duration comes from cost_model/collectives.py. The start time is known when the other ranks' messages have been read. Messages
+are read in `wait`, or when the host waits for the device. Until then, the rank keeps running. On the device, later work waits
+for the slowest rank.
 
 Note [The map of used parameters]
-    With `find_unused_parameters`, the Reducer sums a map of small integers over the ranks. It copies the map to the device from
-    pinned memory that C++ allocates, which is impossible for a device registered from Python. So the Reducer gets a host tensor
-    as the device side of the map (`factories.reducer_map`). Its values are exact, and its transfer is timed as usual.
+    With `find_unused_parameters`, the Reducer sums a map of small integers over the ranks. The Reducer copies this map to the
+    device from pinned memory that C++ allocates. Such a copy is impossible for a device registered from Python. The Reducer
+    therefore gets a host tensor as the device side of the map (`factories.reducer_map`). The map's values are exact, and its
+    transfer is timed as usual.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ Tensors = Sequence[TorchAny]
 
 
 def _by_device(operation: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """Send calls with host tensors to the group's CPU backend, if it has one."""
+    """Send calls with host tensors to the group's CPU backend, if there is one."""
 
     @wraps(operation)
     def routed(self: VirtualNccl, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
@@ -61,7 +63,7 @@ def _lies_on_host(value: TorchAny) -> bool:
 
 
 class Options:
-    """Stands for ProcessGroupNCCL.Options. It keeps what is set, but only the timeout has an effect here."""
+    """A replacement for ProcessGroupNCCL.Options. All options are kept, but only the timeout has an effect."""
 
     def __init__(self, is_high_priority_stream: bool = False) -> None:
         self.is_high_priority_stream = is_high_priority_stream
@@ -70,26 +72,27 @@ class Options:
         self.group_name = ""
 
 
-# torch's stubs list only one name of each method, but torch calls several.
+# torch's stubs list only one name of each method, but torch calls several names.
 _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
 class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
-    """Stands for `ProcessGroupNCCL`. It accepts CPU tensors only in object collectives, or if a second backend handles them."""
+    """A replacement for `ProcessGroupNCCL`. CPU tensors are accepted only in object collectives, or if a second backend handles
+    them."""
 
     Options = Options
 
     def __init__(
         self, store: TorchAny, rank: int, size: int, options: TorchAny = None, device: torch.device | None = None
     ) -> None:
-        """`device` is passed since torch 2.15 and ignored: operations use the device of their tensors."""
+        """PyTorch passes `device` since 2.15. The argument is ignored, because operations use the device of their tensors."""
         super().__init__(rank, size)
         self.options = options if options is not None else Options()
         self._rank, self._size = rank, size
-        self.on_cpu: TorchAny = None  # backend for CPU tensors, e.g. a real gloo in a group of "cpu:gloo,cuda:nccl"
+        self.on_cpu: TorchAny = None  # backend for CPU tensors, e.g. gloo in "cpu:gloo,cuda:nccl"
         self.operations = GroupOperations(store, rank, size, self.options._timeout.total_seconds(), self.options.group_name)
 
-    # -- methods of every group; C++ calls some of them and looks for overrides under its own names --------------------------
+    # -- methods of every group; C++ looks for overrides under its own names --------------------------------------------
 
     def rank(self) -> int:
         return self._rank
@@ -125,7 +128,7 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
         return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
 
     def _set_sequence_number_for_group(self) -> None:
-        """Do nothing: every rank counts operations from zero."""
+        """Do nothing, because every rank counts operations from zero."""
 
     # -- life cycle ------------------------------------------------------------------------------------------------------
 
@@ -186,7 +189,7 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
     def all_to_all_single(
         self, output: TorchAny, source: TorchAny, output_sizes: TorchAny, input_sizes: TorchAny, opts: TorchAny = None
     ) -> TorchAny:
-        # Each rank posts how it splits its input. This rank's output is known if all ranks' values are.
+        # Each rank posts how it splits its input. This rank's output is known if the values of all ranks are known.
         rows = list(input_sizes) if input_sizes else [source.shape[0] // self._size] * self._size
         each = source[0].numel() if source.dim() > 1 and source.shape[0] else 1
         splits = [size * each for size in rows]

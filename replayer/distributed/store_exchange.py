@@ -1,16 +1,17 @@
-"""Exchanges messages between a group's ranks: each rank posts one per operation to the group's store and reads the others'.
+"""Exchanges messages between the ranks of a group through the group's store. Each rank posts one message per operation.
 
     exchange = StoreExchange(store, rank=0, size=2, timeout_s=600, clock=clock)
     pending = exchange.post("all/cuda", (0, 1), RankMessage(arrived_ns, "all_reduce", 21288, "float32"))
     messages = pending.messages()   # waits for missing ranks; [RankMessage, RankMessage], times on this rank's clock
 
-Posting never waits, just as launching a collective does not. Reading waits for the slowest rank. If a rank does not post, the
-error names it: after the group's timeout, or at once if that rank has posted that it ended.
+Posting a message never waits, just as launching a collective does not wait. Reading the messages waits for the slowest rank. If
+a rank does not post within the group's timeout, an error names this rank. If a rank has posted that it ended, the error comes
+at once.
 
 Note [Clocks of several processes]
-    Times are exchanged on the clock of the group's first rank, in nanoseconds. At its first operation each rank reads its clock
-    and the machine's monotonic clock together and posts both. Ranks on one machine (same boot id) convert exactly. Other ranks,
-    and ranks with stopped clocks, assume that all clocks were read at the same moment, after everyone had arrived.
+    Ranks exchange times on the clock of the group's first rank, in nanoseconds. At the first operation, each rank reads its
+    clock and the machine's monotonic clock together and posts both. Ranks on one machine (same boot id) convert times exactly.
+    For other ranks, and for stopped clocks, all clocks are assumed to be read at the same moment, after every rank had arrived.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter_ns, sleep  # by name, because the module may be patched: surfaces/time.py
+from time import perf_counter_ns, sleep  # by name, since replay may patch the module
 
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistError
@@ -29,29 +30,29 @@ from torch.distributed import DistError
 from replayer.timing.clock import Clock
 from replayer.torch_types import TorchAny
 
-LIVENESS_CHECK_AFTER_S = 1.0  # after this wait, check whether missing ranks have ended
+LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.002  # between polls of the store
-_FULL_RATE_RANKS = 8  # with more ranks, each polls proportionally less often, to keep the machine free
-_LONGEST_VALUE = 4 << 20  # bytes; a TCPStore closes the connection on messages over 8 MiB
-_ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # set by torchrun: number of times it has restarted its workers
-SHUTDOWN_GRACE_NS = 10_000_000_000  # longest time that rank 0 stays until the others have read its messages
+_FULL_RATE_RANKS = 8  # above this number of ranks, each rank polls less often
+_LONGEST_VALUE = 4 << 20  # bytes; a TCPStore rejects messages over 8 MiB
+_ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts
+SHUTDOWN_GRACE_NS = 10_000_000_000  # longest time that rank 0 waits at exit for other ranks
 
 
 @dataclass
 class RankMessage:
-    """A rank's message for one operation: when its data was ready, and which operation it called."""
+    """A rank's message for one operation. The message says when the rank's data was ready and which operation was called."""
 
     arrived_ns: int
     operation: str
     size_bytes: int
     dtype: str
     payload: bytes | None = None  # the values, if they are small and known
-    uniform: float | int | bool | None = None  # one value for all elements, instead of a payload
-    splits: list[int] | None = None  # for an all-to-all: elements for each rank
-    read_count: int = 0  # number of operations on this channel that the rank has read completely
+    uniform: float | int | bool | None = None  # one value for all elements
+    splits: list[int] | None = None  # in an all-to-all: number of elements for each rank
+    read_count: int = 0  # number of operations on this channel that the rank has read
 
     def pack(self) -> list[bytes]:
-        """Serialize the message. A long payload continues in further pieces that fit the store."""
+        """Serialize the message. A long payload is split into several pieces that fit the store."""
         head = asdict(self)
         payload = head.pop("payload")
         starts = range(0, len(payload or b""), _LONGEST_VALUE)
@@ -61,7 +62,7 @@ class RankMessage:
 
     @classmethod
     def unpack(cls, first: bytes, piece: Callable[[int], bytes]) -> RankMessage:
-        """Parse a message. `piece(n)` returns its n-th further piece, counted from 1."""
+        """Parse a message. `piece(n)` returns the n-th further piece of the payload, counted from 1."""
         head, _, payload = first.partition(b"\n")
         fields = json.loads(head)
         has_payload = fields.pop("has")
@@ -78,7 +79,7 @@ class PendingExchange:
         self._messages: list[RankMessage] | None = None
 
     def is_complete(self) -> bool:
-        """Return whether all members have posted. Never waits."""
+        """Return whether all members have posted, without waiting."""
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def messages(self) -> list[RankMessage]:
@@ -95,16 +96,16 @@ class StoreExchange:
     """One rank's side of the exchange. A channel is a sequence of operations between the same ranks."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, timeout_s: float, clock: Clock) -> None:
-        # torchrun restarts workers with the same store, which still holds the previous workers' messages.
+        # torchrun restarts workers with the same store, which still has the previous workers' messages.
         self._store: TorchAny = PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
         self.rank, self.size = rank, size
         self.timeout_s = timeout_s
         self._clock = clock
-        self._offset_ns: int | None = None  # this rank's clock minus the first rank's
+        self._offset_ns: int | None = None  # this rank's clock minus the first rank's clock
         self._numbers: dict[str, int] = {}  # operations posted, by channel
         self._read: dict[str, int] = {}  # operations read, by channel
         self._deleted: dict[str, int] = {}
-        self._pieces: dict[str, int] = {}  # number of further pieces of this rank's own messages, by key
+        self._pieces: dict[str, int] = {}  # number of further pieces of own messages, by key
         self._left = self._broken = False
         self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _FULL_RATE_RANKS, 1.0)
 
@@ -124,7 +125,7 @@ class StoreExchange:
             self._store.set(_piece_key(key, place), piece)
         if more:
             self._pieces[key] = len(more)
-        self._store.set(key, first)  # last, so that a reader who finds it also finds the pieces
+        self._store.set(key, first)  # last, so that readers also find all pieces
         return pending
 
     def all_posted(self, channel: str, number: int, members: Sequence[int]) -> bool:
@@ -153,7 +154,8 @@ class StoreExchange:
     def leave(self, failed: bool) -> None:
         """Post that this rank ends, so that waiting ranks fail at once.
 
-        The store may run in the first rank's process. So that rank waits until all have left, unless it has failed.
+        The store may run in the first rank's process. The first rank therefore waits until all other ranks have left, unless it
+        has failed.
         """
         if self._left:
             return
@@ -165,14 +167,14 @@ class StoreExchange:
             while perf_counter_ns() < deadline_ns and not self._store.check(everyone):
                 sleep(self._longest_pause_s)
         except DistError:
-            return  # the store's process has ended, and no rank can read it any more
+            return  # the store's process has ended
 
     def _piece(self, key: str, place: int) -> bytes:
         piece: bytes = self._store.get(_piece_key(key, place))
         return piece
 
     def _delete_read(self, channel: str, read_count: int) -> None:
-        """Delete messages of this rank that all members have read."""
+        """Delete this rank's messages that all members have read."""
         for number in range(self._deleted.get(channel, 0), read_count):
             key = f"{channel}/{number}/{self.rank}"
             self._store.delete_key(key)
@@ -181,7 +183,7 @@ class StoreExchange:
         self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
 
     def _await(self, keys: Sequence[str], members: Sequence[int], operation: str) -> None:
-        """Wait until all keys exist. This polls, because the store's own wait logs every timeout."""
+        """Wait until all keys exist. The method polls, because the store's own wait logs every timeout."""
         began_ns, pause_s = perf_counter_ns(), _FIRST_PAUSE_S
         try:
             while not self._store.check(list(keys)):
@@ -209,7 +211,7 @@ class StoreExchange:
             )
 
     def _aligned_ns(self) -> int:
-        """Return this rank's clock minus the first rank's. See Note [Clocks of several processes]."""
+        """Return this rank's clock minus the first rank's clock. See Note [Clocks of several processes]."""
         if self._offset_ns is None:
             self._offset_ns = 0
             if self.size > 1:

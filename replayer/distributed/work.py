@@ -1,13 +1,14 @@
 # mypy: allow-untyped-calls
-"""An operation between ranks in flight, and the device stream that it runs on.
+"""A running operation between ranks, and the device stream of its communicator.
 
     work = VirtualWork(play, comm_stream, called, pending, outputs, combine)
     work.wait()         # later work on the current stream starts after the operation
 
 Note [Waiting at the end of backward]
-    DistributedDataParallel's Reducer takes a work's future and waits for it in C++, in a callback at the end of the backward
-    pass. Our futures are complete from the start and hold the tensors that will be written, so C++ never waits for another
-    rank. The stream waits in a callback of ours. The engine runs callbacks in queue order, so ours runs before the Reducer's.
+    DistributedDataParallel's Reducer takes the future of an operation and waits for it in C++, in a callback at the end of the
+    backward pass. The replayer's futures are complete from the start and hold the output tensors, so C++ never waits for
+    another rank. A callback of the replayer makes the stream wait. The autograd engine runs callbacks in queue order, so the
+    replayer's callback runs before the Reducer's callback.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
 
-# torch's stubs list only one name of each method, but torch calls several.
+# torch's stubs list only one name of each method, but torch calls several names.
 _Work: TorchAny = dist.Work
 
 
 class _Awaited(_Work):  # type: ignore[misc]
-    """The methods of an operation that follow from `wait`, `is_completed` and `result`."""
+    """Methods of an operation that are based on `wait`, `is_completed` and `result`."""
 
     def synchronize(self) -> None:
         self.wait()
@@ -51,7 +52,7 @@ class _Awaited(_Work):  # type: ignore[misc]
 
 
 class Called(NamedTuple):
-    """How this rank called an operation: the time, the posted message, and the matching recorded operation."""
+    """A call of an operation by this rank: the time, the posted message, and the matching recorded operation."""
 
     call_ns: int
     message: RankMessage
@@ -59,7 +60,7 @@ class Called(NamedTuple):
 
 
 class VirtualWork(_Awaited):
-    """An operation in flight. `end_ns` is None until the other ranks' messages have been read."""
+    """A running operation. `end_ns` is None until the other ranks' messages have been read."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class VirtualWork(_Awaited):
         self.blocks_host = False
 
     def settle(self) -> int:
-        """Read the other ranks' messages if necessary. Returns when the operation ends on the device (ns)."""
+        """Read the other ranks' messages if necessary. Returns the operation's end on the device in ns."""
         if self.end_ns is None:
             self._comm_stream.settle_until(self)
         if self.end_ns is None:
@@ -86,11 +87,11 @@ class VirtualWork(_Awaited):
         return self.end_ns
 
     def all_arrived(self) -> bool:
-        """Return whether all ranks have called the operation. Never waits."""
+        """Return whether all ranks have called the operation, without waiting."""
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Compute the end and the results. All earlier operations on its stream are already settled."""
+        """Compute the end and the results. All earlier operations on the stream must be settled."""
         clock = gpu().clock
         clock.pause()  # virtual time excludes waiting for other processes
         try:
@@ -110,7 +111,7 @@ class VirtualWork(_Awaited):
             here.current.stream(device).wait(end_ns)
         if device == NONE or self.blocks_host:
             here.simulator.scheduler.block(here.current.thread(), end_ns)
-        self._outputs = []  # from here on the stream's order protects their memory
+        self._outputs = []  # stream order now protects their memory
         return True
 
     def block_current_stream(self) -> None:
@@ -129,7 +130,7 @@ class VirtualWork(_Awaited):
 
 
 class WorkGroup(_Awaited):
-    """Operations begun between `_start_coalescing` and `_end_coalescing`."""
+    """The operations that were called between `_start_coalescing` and `_end_coalescing`."""
 
     def __init__(self, works: list[VirtualWork]) -> None:
         super().__init__()
@@ -146,7 +147,8 @@ class WorkGroup(_Awaited):
 
 
 class CommStream:
-    """A communicator's stream on one device. NCCL has one for collectives and one for each pair that sends and receives."""
+    """A communicator's stream on one device. NCCL has one stream for collectives, and one for each pair of ranks that sends and
+    receives."""
 
     def __init__(self, device: int) -> None:
         self.device = device
@@ -154,7 +156,8 @@ class CommStream:
         self.in_flight: list[VirtualWork] = []
 
     def settle_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
-        """Settle operations in flight in order, up to `last` or all. `wait=False` stops at one that a rank has not called."""
+        """Settle operations in order, up to `last` or all. `wait=False` stops at the first operation that some rank has not
+        called."""
         while self.in_flight:
             work = self.in_flight[0]
             if not wait and not work.all_arrived():
@@ -169,5 +172,5 @@ class CommStream:
                 return
 
 
-# Puts an operation on its stream once all ranks' messages have arrived. Returns the end (ns).
+# A function that puts an operation on its stream once all ranks' messages have arrived. It returns the end in ns.
 Play = Callable[[Called, list[RankMessage], CommStream], int]

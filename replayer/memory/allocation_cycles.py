@@ -1,18 +1,18 @@
-"""Detects steps that repeat the memory requests and frees of earlier steps, so that the allocator can skip them.
+"""Detects training steps that repeat the memory requests and frees of earlier steps, so that the allocator can skip them.
 
-    cycle = detector.end_step(memory, events)           # None, or the steps so far if they repeat the allocator's state
-    frees, size_bytes, stream, handle = cycle.requests[at]  # what comes next: these frees, then this request
-    cycle.done(at, freed)       # the number of events, if all matched the cycle so far
-    cycle.catch_up(memory, done)                        # execute the first `done` events after all
+    cycle = detector.end_step(memory, events)           # an AllocationCycle, or None if the steps do not repeat
+    frees, size_bytes, stream, handle = cycle.requests[at]  # the expected frees, and the request after them
+    cycle.done(at, freed)       # the number of events so far, or None if the frees differ from the cycle
+    cycle.catch_up(memory, done)                        # execute the first `done` events
 
 Note [Allocation cycles]
-    In its steady state, a training script requests and frees the same memory in the same order in each step. After one or a
-    few steps, the allocator is in the same state again: the same blocks, in use or free. (A loss that lives until the next
-    one is computed alternates between two places, a cycle of two steps.) From the same state, the same requests get the same
-    blocks. So once the state has repeated, requests and frees are only compared with those of the cycle and get the same
-    handles and addresses. The allocator stays in the state at the cycle's beginning. At the first difference, or when its
-    state is read, it catches up: complete repetitions are added to its totals, and the last partial one is executed. A test
-    checks that the result is the same as without cycles.
+    In its steady state, a training script requests and frees the same memory in the same order in each step. After one or a few
+    steps, the allocator returns to an earlier state, with the same blocks in use or free. For example, a loss that lives until
+    the next loss is computed alternates between two addresses, which gives a cycle of two steps. From the same state, the same
+    requests get the same blocks. Once the state has repeated, requests and frees are only compared with the cycle's events.
+    Matching requests get the cycle's handles and addresses, and the allocator stays in the state at the cycle's beginning. At
+    the first difference, or when its state is read, the allocator catches up. Complete repetitions are added to its totals, and
+    the last partial repetition is executed. A test checks that the results are the same without cycles.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.caching_allocator import DeviceMemory, Layout
 from traces.model.trace import Column
 
-_MAX_STEPS = 4  # of a cycle
+_MAX_STEPS = 4  # longest cycle
 
-# An executed request or free: handle, bytes of its block (negative for a free), address, reserved bytes afterwards, and the
-# number of the next op in the step.
+# An executed request or free: handle, bytes of the block (negative for a free), address, reserved bytes after the event, and
+# the number of the next op in the step.
 Event = tuple[AllocationHandle, int, int, int, int]
 
-# The next events of a cycle: frees in this order, then a request (bytes, stream) and the handle that it gets. After
-# its last request there are only frees.
+# The next events of a cycle: some frees in order, then a request (bytes, stream) and the handle that answers the request. The
+# last entry of a cycle has only frees.
 Expected = tuple[list[AllocationHandle], int, int, AllocationHandle | None]
 NO_REQUEST = -1  # a size that is never requested
 
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
-    """The events as rows of a trace's memory table (device, 0, bytes, address, allocated, reserved).
+    """Return the events as rows of a trace's memory table (device, 0, bytes, address, allocated, reserved).
 
-    `before_bytes` were allocated before the first of them. Shape (len(events), 6), int64.
+    `before_bytes` is the allocated memory before the first event. The result is an int64 array with six columns.
     """
     rows = np.zeros((len(events), 6), np.int64)
     rows[:, 0] = device
@@ -52,14 +52,14 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 
 
 class AllocationCycle:
-    """A sequence of requests and frees that leaves the allocator in the state in which it began.
+    """A sequence of requests and frees that leaves the allocator in the state in which the sequence began.
 
-    The allocator compares `requests` itself, because a call would cost as much as the comparison.
+    The allocator reads `requests` directly, because a method call would cost as much as the comparison.
 
     Args:
         steps: the events of each step of the cycle.
-        before_bytes: allocated when it began.
-        totals: by how much it raises `MemoryStats.totals`.
+        before_bytes: allocated bytes at the start of the cycle.
+        totals: the increase of `MemoryStats.totals` per repetition.
     """
 
     def __init__(self, steps: list[list[Event]], device: int, before_bytes: int, totals: list[int]) -> None:
@@ -68,10 +68,10 @@ class AllocationCycle:
         self._rows = memory_rows(events, device, before_bytes)
         self._ops = np.array([event[4] for event in events], np.int64)
         self._totals = totals
-        self._repetitions = 0  # complete ones
+        self._repetitions = 0  # complete repetitions
         self._rows_taken = 0
-        # The cycle frees what the repetition before it has left allocated. When recorded, these were other handles at the same
-        # addresses; from now on they are those that the cycle itself leaves allocated at its end.
+        # A cycle frees memory that the previous repetition has allocated. Handles in the recorded events are from before the
+        # first repetition. They are replaced by the cycle's own handles at the same addresses.
         left = {}
         own = set()
         for handle, size_bytes, address, _, _ in events:
@@ -82,7 +82,7 @@ class AllocationCycle:
                 left.pop(address, None)
         self._handles = [handle if id(handle) in own else left[address] for handle, _, address, _, _ in events]
         self.requests: list[Expected] = []
-        self.begins = [0]  # of each entry of `requests` the index of its first event
+        self.begins = [0]  # index of the first event of each entry in `requests`
         frees: list[AllocationHandle] = []
         for at, (handle, event) in enumerate(zip(self._handles, events, strict=True)):
             if event[1] < 0:
@@ -94,26 +94,28 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """The number of events until now, `at` requests and `freed` since the last of them; None if those are other frees."""
+        """Return the number of events so far: `at` requests and the handles `freed` after the last request. Returns None if
+        `freed` differs from the cycle's frees."""
         queued = freed[:]  # a finalizer may append more at any time
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
     def take_rows(self, done: int) -> tuple[Column, Column]:
-        """The memory table's rows of the events since the last call, and before which op of the step each came."""
+        """Return the memory table rows of the events since the last call. The second column array has the number of the next op
+        for each event."""
         taken = slice(self._rows_taken, done)
         self._rows_taken = done
         return self._rows[taken], self._ops[taken]
 
     def frees_taken(self, at: int) -> int:
-        """How many of the frees since the last request have been given as rows."""
+        """Return how many of the frees since the last request were already returned as rows."""
         return max(self._rows_taken - self.begins[at], 0)
 
     def is_step_end(self) -> bool:
-        """Whether a step of the cycle ends with the last row that was taken."""
+        """Return whether the last returned row is the end of a step."""
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """Restart the cycle if its last row has been taken; returns whether it has."""
+        """Restart the cycle if all its rows have been returned. Returns whether the cycle was restarted."""
         if self._rows_taken < len(self._rows):
             return False
         self._repetitions += 1
@@ -134,11 +136,11 @@ class AllocationCycle:
 
 @dataclass(slots=True)
 class _Step:
-    """An executed step: its events, and the allocator's state after it."""
+    """An executed step with its events and the allocator's state at its end."""
 
     events: list[Event]
     allocated_bytes: int
-    layout: Layout | None = None  # taken only if the step may end a cycle
+    layout: Layout | None = None  # only if the step may end a cycle
     totals: list[int] | None = None
 
 
@@ -150,11 +152,11 @@ class CycleDetector:
         self._driver_calls = -1
 
     def clear(self) -> None:
-        """Discard the steps so far, because other code has read or changed the allocator's state."""
+        """Discard the earlier steps, because other code has read or changed the allocator's state."""
         self._steps.clear()
 
     def end_step(self, memory: DeviceMemory, events: list[Event] | None) -> AllocationCycle | None:
-        """The cycle that ends with this step, if any. `events` are all of the step's; None if they are not known."""
+        """Return the cycle that ends with this step, or None. `events` are all events of the step, or None if incomplete."""
         if memory.usage.driver_calls != self._driver_calls or events is None:
             self._steps.clear()
         self._driver_calls = memory.usage.driver_calls
@@ -175,5 +177,4 @@ class CycleDetector:
         return None
 
     def _alike(self, step: _Step, other: _Step) -> bool:
-        """Whether the steps look alike, so that comparing the whole state is worthwhile."""
         return step.allocated_bytes == other.allocated_bytes and len(step.events) == len(other.events)

@@ -1,4 +1,4 @@
-"""One allocation of device memory, as held by a tensor.
+"""One allocation of device memory that belongs to a tensor.
 
 handle.address
 handle.allocator.free(handle)
@@ -13,20 +13,21 @@ from replayer.memory.device.blocks import Block, UsedStream
 
 
 class HandleOwner(Protocol):
-    """The allocator that made a handle."""
+    """The allocator that created a handle."""
 
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Queue the allocation to be freed. Takes no lock, so a finalizer may call it."""
+        """Queue the allocation to be freed. The method takes no lock, so a finalizer may call it."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Record that another stream uses the memory; its queued work must end before the memory is allocated again."""
+        """Record that another stream uses the memory. The stream's queued work must end before the memory is reused."""
 
 
 class AllocationHandle:
-    """One allocation: `size_bytes` as requested, and its address.
+    """One allocation, with the requested size and the address.
 
-    In an allocation cycle, steps reuse the handles of earlier steps; `block` is then the one of the last execution.
+    In an allocation cycle, steps reuse the handles of earlier steps. The attribute `block` is then the block of the last
+    executed request.
     """
 
     __slots__ = ("address", "allocator", "block", "size_bytes", "stream")

@@ -1,8 +1,8 @@
-"""How much memory a virtual device has, and PyTorch's message when it is full.
+"""The memory size of a virtual device, and PyTorch's message for running out of memory.
 
 capacity = capacity_of(trace.machine_of(0), device, "2.13.0")            # as recorded
-capacity = capacity_of(trace.machine_of(0), device, "2.13.0", 8 << 30)   # `--gpu-memory 8GiB`: would it fit there?
-capacity.capacity_bytes - capacity.outside_bytes               # what PyTorch can reserve
+capacity = capacity_of(trace.machine_of(0), device, "2.13.0", 8 << 30)   # as with `--gpu-memory 8GiB`
+capacity.capacity_bytes - capacity.outside_bytes               # the memory that PyTorch can reserve
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from traces.names.cards import card_of
 
 
 class Capacity(NamedTuple):
-    """Memory of a device. `outside_bytes`: used outside of the allocator (CUDA context, NCCL buffers). `oom_text`: oom.py."""
+    """The memory of a device. `outside_bytes` is used outside of PyTorch's allocator (CUDA context, NCCL buffers). `oom_text`
+    is the out-of-memory message (device/oom.py)."""
 
     capacity_bytes: int
     outside_bytes: int
@@ -24,9 +25,9 @@ class Capacity(NamedTuple):
 
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
-    """The capacity of a recorded device; if it was not recorded, that of the usual board with this chip.
+    """Return the capacity of a recorded device. If the capacity was not recorded, the usual board with this chip is assumed.
 
-    `torch_version` is the replaying PyTorch's. A recorded message of another release is not used.
+    `torch_version` is the version of the replaying PyTorch. A recorded message of another release is not used.
     """
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card_of(device.name).memory_bytes
     is_same = machine.release in (None, Machine(torch=torch_version).release)

@@ -1,19 +1,20 @@
-"""cuBLAS workspaces: memory that PyTorch allocates at the first matrix product of a thread on a stream, and keeps.
+"""cuBLAS workspaces, which PyTorch allocates at a thread's first matrix product on a stream, and keeps.
 
     workspaces = BlasWorkspaces(trace.machine_of(0), [8])   # devices of compute capability 8.x
-    workspaces.use(allocator, device=0, stream=0)           # allocates 8.125 MiB the first time, nothing from then on
+    workspaces.use(allocator, device=0, stream=0)           # the first call allocates 8.125 MiB, later calls nothing
     workspaces.clear()                                      # torch._C._cuda_clearCublasWorkspaces
 
-They count in `memory_allocated`: 16.25 MiB for a model that trains, since autograd's thread has a handle of its own.
-Reference: aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h.
+Workspaces count in `memory_allocated`. A training script has 16.25 MiB of workspaces, because autograd's thread has a separate
+cuBLAS handle. Reference: aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h.
 
 Note [Releases that keep workspaces]
-    In PyTorch 2.0 to 2.13, cuBLAS keeps one workspace of known size per handle and stream (with ROCm, hipBLAS since 2.6). Until
-    2.9, cuBLASLt allocates additional memory, which it frees again. Later releases allocate and free a workspace per product.
-    Workspaces that are freed again are in a recording's memory events (recording/workspaces.py). So this module keeps
-    workspaces if the recording names one of these releases. Imported recordings do not name their exact release; for them the
-    memory events decide (recording/kept_workspaces.py). A replay does not start with the recording's allocated memory, so
-    nothing is counted twice. Recordings show the sizes: those of one model start with 96 MiB more on an MI300X than on an H100.
+    In PyTorch 2.0 to 2.13, cuBLAS keeps one workspace of known size per handle and stream. With ROCm, hipBLAS does the same
+    since 2.6. Until 2.9, cuBLASLt allocates additional memory and frees it again. Later releases allocate and free a workspace
+    per product. Workspaces that are freed again are in a recording's memory events (recording/workspaces.py). This module
+    therefore keeps workspaces only if the recording is from a release that keeps workspaces. Imported recordings do not name
+    their exact release, so their memory events decide (recording/kept_workspaces.py). A replay does not start with the
+    recording's allocated memory, so nothing is counted twice. Recordings show the workspace sizes. For example, the same model
+    starts with 96 MiB more on an MI300X than on an H100.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from traces.names.cublas_workspace import keeps_workspaces, workspace_bytes
 
 _in_backward = torch._C._current_graph_task_id
 
-Handle = tuple[str, int]  # a cuBLAS handle: kind of its thread, number
+Handle = tuple[str, int]  # a cuBLAS handle: kind of thread, number
 
 
 class _ThreadHandles:
-    """The handles of a thread, one per device. Referenced by the thread only, so they return to the pool when it ends."""
+    """The cuBLAS handles of a thread, one per device. When the thread ends, this object dies and its handles return to the
+    pool."""
 
     def __init__(self, idle: dict[int, list[Handle]]) -> None:
         self._idle = idle
@@ -50,38 +52,39 @@ class _ThreadHandles:
 
 
 class BlasWorkspaces:
-    """The workspaces of one process. `machine` is the recorded one; `majors` are the devices' compute capabilities, and
-    `architectures` what AMD's are called ("gfx942")."""
+    """The workspaces of one process. `machine` is the recorded machine, and `majors` are the compute capabilities of its
+    devices. `architectures` are the names of AMD architectures ("gfx942")."""
 
     def __init__(self, machine: Machine, majors: Sequence[int], architectures: Sequence[str | None] = ()) -> None:
         release = machine.release if machine.cuda or machine.hip else None
         self.kept = keeps_workspaces(release, is_amd=not machine.cuda)
         of_amd = [*architectures, *[None] * (len(majors) - len(architectures))]
         self._default_bytes = [workspace_bytes(major, amd, release) for major, amd in zip(majors, of_amd, strict=True)]
-        self._chosen_bytes: int | None = None  # set by the script
-        self._held: dict[tuple[Handle, int, int], AllocationHandle] = {}  # by handle, device and stream
+        self._chosen_bytes: int | None = None
+        self._held: dict[tuple[Handle, int, int], AllocationHandle] = {}
         self._idle: dict[int, list[Handle]] = {}
         self._made = 0
         self._local = threading.local()
         self._lock = threading.Lock()
 
     def size_bytes(self, device: int) -> int:
-        """The size of a new workspace: set by the script, else CUBLAS_WORKSPACE_CONFIG, else the device's default."""
+        """Return the size of a new workspace. The script's choice comes first, then CUBLAS_WORKSPACE_CONFIG, then the device's
+        default."""
         if self._chosen_bytes is None:
             return _configured_bytes(os.environ.get("CUBLAS_WORKSPACE_CONFIG"), self._default_bytes[device])
         return self._chosen_bytes
 
     @property
     def usual_bytes(self) -> frozenset[int]:
-        """The sizes that the devices' workspaces have by default."""
+        """The default workspace sizes of the devices."""
         return frozenset(self._default_bytes)
 
     def choose(self, size_bytes: int | None) -> None:
-        """Set the minimum size of workspaces from their next use on; None: the default size."""
+        """Set the minimum size of workspaces that are used from now on. None restores the default size."""
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, device: int, stream: int) -> None:
-        """Allocate the calling thread's workspace for matrix products on this stream of `device`, if it has none yet.
+        """Allocate the calling thread's workspace for a stream of `device`, unless the thread already has such a workspace.
 
         Raises torch.OutOfMemoryError.
         """
@@ -102,13 +105,14 @@ class BlasWorkspaces:
             allocator.free(held)
 
     def clear(self) -> None:
-        """Free all workspaces; the next product allocates a new one."""
+        """Free all workspaces. The next matrix product allocates a new workspace."""
         held, self._held = self._held, {}
         for handle in held.values():
             handle.allocator.free(handle)
 
     def _handle(self, device: int) -> Handle:
-        """Autograd has a thread for each device; any other thread gets a handle that no living thread has."""
+        """Return the calling thread's cuBLAS handle. Autograd has one handle per device, and every other living thread has a
+        separate handle."""
         if _in_backward() >= 0:
             return "autograd", device
         try:
@@ -132,7 +136,7 @@ class BlasWorkspaces:
 
 
 def _configured_bytes(text: str | None, default_bytes: int) -> int:
-    """ ":4096:2:16:8" is two pieces of 4096 KiB and eight of 16."""
+    """Parse CUBLAS_WORKSPACE_CONFIG. For example, ":4096:2:16:8" means two pieces of 4096 KiB and eight pieces of 16 KiB."""
     if text is None:
         return default_bytes
     pieces = re.findall(r":([0-9]+):([0-9]+)", text)

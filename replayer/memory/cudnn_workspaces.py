@@ -1,17 +1,18 @@
-"""Estimates cuDNN's workspaces that were not recorded: those of Winograd convolutions.
+"""Estimates cuDNN workspaces of Winograd convolutions that were not recorded.
 
-    of_convolution(signature)       # ((), (47185920, -47185920)): after the op's first output; () where none is known
+    of_convolution(signature)       # ((), (47185920, -47185920)): allocated and freed after the op's first output
 
-cuDNN computes fp32 convolutions of 3x3 with stride 1 by F(4x4, 3x3): each tile of 4x4 outputs becomes 6x6 places, of the input,
-the output and the weights, and all three lie in the workspace.
+For fp32 convolutions with a 3x3 window and stride 1, cuDNN uses the Winograd algorithm F(4x4, 3x3). Every tile of 4x4 outputs
+is transformed to 6x6 values. The transformed input, output and weights are stored in the workspace.
 
 Note [Which convolutions take it]
-    In a V100's recording (ResNet-50, batch 32, PyTorch 1.9) the sizes are exactly 36 places x 4 bytes x (tiles x input channels
-    + tiles x output channels + input channels x output channels): 45.0 MiB for 256 channels of 14x14, 54.0 for 512 of 7x7. From
-    128 channels on the forward pass and both halves of the backward pass take it, with 64 only the weights' gradient. That
-    other cards of their time did alike shows where they were full (benchmarks/library_memory.py). What other algorithms take is
-    under 1 MiB, or known of one card only, and left out. Where a workspace does not fit, PyTorch tries cuDNN's next algorithm,
-    which may need none (aten/src/ATen/native/cudnn/Conv_v7.cpp, AlgoIterator).
+    In a V100's recording (ResNet-50, batch 32, PyTorch 1.9), the workspace sizes follow a formula exactly. The formula is 36
+    places x 4 bytes x (tiles x input channels + tiles x output channels + input channels x output channels). For example, 256
+    channels of 14x14 need 45.0 MiB, and 512 channels of 7x7 need 54.0 MiB. With 128 channels or more, the forward pass and both
+    halves of the backward pass use this workspace. With 64 channels, only the weight gradient uses it. Other cards of the same
+    age do the same, as shown by the batch sizes at which they ran out of memory (benchmarks/library_memory.py). Workspaces of
+    other algorithms are left out, because they are under 1 MiB or known for one card only. If a workspace does not fit, PyTorch
+    tries cuDNN's next algorithm, which may need no workspace (aten/src/ATen/native/cudnn/Conv_v7.cpp, AlgoIterator).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _WIDE, _NARROW = 128, 64  # channels; see Note [Which convolutions take it]
 
 
 def of_convolution(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
-    """Bytes that a convolution or its backward pass allocates (positive) and frees (negative) before its first output, after
-    it, after the second...; () of any other op."""
+    """Return the bytes that a convolution or its backward pass allocates (positive) and frees (negative). There is one tuple
+    for the time before the first output, and one after each output. Other ops return ()."""
     op, shapes, outputs = signature.op, signature.shapes, signature.outputs
     if op not in ("aten::convolution", "aten::convolution_backward") or set(signature.dtypes) != {"float32"}:
         return ()
@@ -45,7 +46,7 @@ def of_convolution(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
 
 
 def _winograd_bytes(image: Shape, weight: Shape, result: Shape) -> int:
-    """0 where the convolution is of another kind."""
+    """Return the workspace size, or 0 if the convolution does not use Winograd."""
     if len(image) != 4 or weight[2:] != _WINDOW or result[2:] != image[2:] or weight[1] != image[1]:
         return 0
     inputs, outputs = image[1], result[1]

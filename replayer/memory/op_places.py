@@ -1,9 +1,9 @@
-"""Finds the op at which each memory request was made, for the timeline. Requests and ops are both processed in batches.
+"""Finds the op at which each memory request was made, for the timeline. Requests and ops are processed in batches.
 
-places = OpPlaces(pending)      # ops launched but not played yet
+places = OpPlaces(pending)      # `pending` are the ops that were launched but not played
 places.now()                    # number of ops launched so far
-places.played(count, row, next_row)     # the pending ops became host rows from `row` on
-host_rows([places.of(ops)])     # the rows of ops of the last or the next batch
+places.played(count, row, next_row)     # the pending ops became host rows, starting at `row`
+host_rows([places.of(ops)])     # host rows of ops in the last or the next batch
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ class OpPlaces:
     def __init__(self, pending: Sized = ()) -> None:
         self._pending = pending
         self._played = 0  # ops
-        self._first = 0  # first op of the batch played last
-        self._row = 0  # and its row
+        self._first = 0  # first op of the last played batch
+        self._row = 0  # host row of `_first`
         self._next_row = 0
 
     def now(self) -> int:
-        """Number of ops launched so far, which is the 0-based index of the next one."""
+        """Return the number of ops launched so far, which is the 0-based index of the next op."""
         return self._played + len(self._pending) // _PER_OP
 
     def played(self, count: int, row: int, next_row: int) -> None:
-        """Record that the next `count` ops became the host rows from `row` on; later ops start at `next_row`."""
+        """Record that the next `count` ops became the host rows from `row` on. Later ops start at `next_row`."""
         self._first, self._row, self._next_row = self._played, row, next_row
         self._played += count
 
     def of(self, ops: Column, begun: int = 0) -> PlacedOps:
-        """Ops by index, counted from `begun`.
+        """Look up ops by index, counted from the op number `begun`.
 
-        Exact for the batch played last, and for the next one if no other kind of row comes between.
+        The result is exact for the last played batch. For the next batch, it is exact if no other kind of host row comes
+        between.
         """
         return PlacedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 
 
 class PlacedOps(NamedTuple):
-    """Ops with host rows that the writing thread computes later (`host_rows`)."""
+    """Ops whose host rows the writing thread computes later with `host_rows`."""
 
     ops: Column
     begun: int
@@ -60,7 +61,7 @@ class PlacedOps(NamedTuple):
 
 
 def host_rows(placed: Sequence[PlacedOps]) -> Column:
-    """The host rows of all these ops, computed together for speed."""
+    """Return the host rows of all these ops. Computing them together is faster."""
     counts = [len(one.ops) for one in placed]
     known = np.array([one[1:] for one in placed], np.int64).reshape(-1, 6)
     begun, now, first, row, played, next_row = np.repeat(known, counts, axis=0).T

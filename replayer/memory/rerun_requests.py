@@ -1,15 +1,15 @@
-"""Replays a script's memory requests on any card at any batch size, to find out whether it fits.
+"""Replays a script's memory requests on any card at any batch size, to find out whether the script fits.
 
     outcome = run_requests(log, Capacity(16 << 30, 400 << 20))      # Outcome(fits=True, peak_bytes=..., ...)
     scaled = ScaledRequests.of(log_16, 16, log_32, 32)      # two runs of the script with different batch sizes
     scaled.at(100)                                          # the requests at batch 100, without a run
     largest_batch(scaled, capacity)                         # 117: 118 does not fit
 
-The requests go to the emulated allocator (device/caching_allocator.py) with its segments, splits and retries, so fragmentation
-has the same effect as on the card. Torch is not needed.
+The requests are executed by the emulated allocator (device/caching_allocator.py) with its segments, splits and retries.
+Fragmentation therefore has the same effect as on the card. This module does not need torch.
 
 Note [Requests are linear in the batch]
-    The size of each tensor is a constant plus an amount per sample (weights, activations, gradients). Two runs with requests in
+    The size of each tensor (weights, activations, gradients) is a constant plus an amount per sample. Two runs with requests in
     the same order give both numbers for each request. If the order depends on the batch, other batches cannot be computed, and
     `ScaledRequests.of` returns None.
 """
@@ -34,21 +34,22 @@ MAX_BATCH = 1 << 24  # more samples than any script uses
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of the requests: peaks until the end, or until memory ran out."""
+    """The result of running the requests. Peaks are measured until the end or until memory ran out."""
 
     fits: bool
     peak_bytes: int  # allocated
-    reserved_bytes: int  # most bytes reserved at a time
-    retries: int  # how often cached memory had to be returned first
+    reserved_bytes: int  # peak of reserved bytes
+    retries: int  # times that cached memory was returned to the device
     steps: int  # finished training steps
-    asked_bytes: int = 0  # of the request that found no memory
-    seen_bytes: int = 0  # most bytes allocated at the script's queries
+    asked_bytes: int = 0  # size of the failed request
+    seen_bytes: int = 0  # peak of allocated bytes when the script queried memory
 
 
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Run the requests on a device of this capacity until memory runs out; optional ones only with `has_optional`."""
+    """Run the requests on a device of this capacity until memory runs out. Optional requests are skipped if `has_optional` is
+    False."""
     memory = DeviceMemory(0, capacity.capacity_bytes, capacity.outside_bytes, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK
@@ -85,7 +86,7 @@ class ScaledRequests:
     """The requests of a script at any batch size. See Note [Requests are linear in the batch]."""
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
-        """`per_sample` is each entry's growth in bytes per sample."""
+        """`per_sample` is the growth of each entry in bytes per sample."""
         self._kinds = [entry.kind for entry in log.entries]
         self._streams = [entry.stream for entry in log.entries]
         self._uses = [entry.use for entry in log.entries]
@@ -94,7 +95,7 @@ class ScaledRequests:
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
-        """Made from two runs that only differ in batch size; None if their requests are in different orders."""
+        """Combine two runs that differ only in batch size. Returns None if their requests have different orders."""
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_alike, a, b)):
             return None
@@ -102,7 +103,6 @@ class ScaledRequests:
         return cls(first, first_batch, [(of_b.value - of_a.value) / samples for of_a, of_b in zip(a, b, strict=True)])
 
     def at(self, batch: int) -> RequestLog:
-        """The requests at this batch size."""
         grown = np.ceil(self._values + (batch - self._batch) * self._per_sample).astype(np.int64)
         values = np.where(self._per_sample != 0, np.maximum(grown, 1), self._values).tolist()
         return RequestLog(list(map(LogEntry, self._kinds, values, self._streams, self._uses)))
@@ -113,9 +113,9 @@ def _alike(a: LogEntry, b: LogEntry) -> bool:
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """A batch size that fits although the next one does not, searched from `start`; 0 if not even 1 fits.
+    """Search for a batch size that fits while the next larger one does not. Returns 0 if a batch of 1 does not fit.
 
-    MAX_BATCH if the requests do not grow with the batch.
+    Returns MAX_BATCH if the requests do not grow with the batch.
     """
     if fits(start):
         low, step = start, max(1, start // 2)

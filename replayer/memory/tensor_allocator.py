@@ -7,12 +7,12 @@
     allocator.flush().allocated_bytes     # the memory, with all frees executed
 
 Note [Frees from finalizers]
-    A tensor dies wherever Python drops it: in another thread, or in a garbage collection that starts in the middle of
-    `malloc`. So `free` takes no lock and only queues the handle; the next `malloc` or `flush` executes the queue. The script
-    cannot observe this, because a request's block depends only on the order of requests and frees.
+    Python may free a tensor at any time: in another thread, or in a garbage collection during `malloc`. The method `free`
+    therefore takes no lock and only queues the handle. The next `malloc` or `flush` executes the queue. The script cannot
+    observe this delay, because a request's block depends only on the order of requests and frees.
 
-Steps that repeat the requests and frees of earlier steps are compared with them instead of executed: see
-Note [Allocation cycles] in allocation_cycles.py.
+Steps that repeat earlier steps are compared with the earlier requests and frees instead of being executed. See Note [Allocation
+cycles] in allocation_cycles.py.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from replayer.memory.device.request_log import RequestKind
 from replayer.memory.op_places import OpPlaces, PlacedOps
 from traces.model.trace import Column
 
-USE_CYCLES = True  # False executes every request, as a check or to measure what cycles save
-_MAX_STEP_EVENTS = 30_000  # limit for a step that is kept for comparison
+USE_CYCLES = True  # False executes every request, for tests and benchmarks
+_MAX_STEP_EVENTS = 30_000  # longest step that is kept for comparison
 _NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
 
 
@@ -40,11 +40,11 @@ class TensorAllocator:
     """Allocates the memory of one device for tensors.
 
     Args:
-        memory: the device's memory; no other code may allocate from it.
-        now_ns: the virtual time for `note`.
-        note: called with rows of a trace's memory table (device, 0, bytes, address, allocated, reserved), the host rows of the
-            ops that come next after each, and the time now.
-        places: finds these ops.
+        memory: the device's memory. No other code may allocate from it.
+        now_ns: returns the virtual time.
+        note: a callback with rows of a trace's memory table, the next op of each row, and the virtual time. The columns of
+            the table are device, 0, bytes, address, allocated and reserved.
+        places: finds the next op of each memory event.
     """
 
     def __init__(
@@ -61,20 +61,20 @@ class TensorAllocator:
         self._begun = 0  # ops launched before this step
         self._lock = threading.RLock()
         self._freed: list[AllocationHandle] = []  # Note [Frees from finalizers]
-        # Free an allocation. Takes no lock: may be called from a finalizer.
+        # Frees an allocation. This takes no lock, because finalizers may call it.
         self.free: Callable[[AllocationHandle], None] = self._freed.append
         self._events: list[Event] = []  # executed in this step
-        self._noted = 0  # events that have been passed to `note`
-        self._step_is_complete = True  # `_events` holds all of this step
+        self._noted = 0  # events that were passed to `note`
+        self._step_is_complete = True  # `_events` has all events of this step
         self._detector = CycleDetector()
-        self._cycle: AllocationCycle | None = None  # followed instead of executing requests
-        self._expected = _NO_CYCLE  # its requests
-        self._at = 0  # how many of them have come
+        self._cycle: AllocationCycle | None = None  # the cycle that is currently followed
+        self._expected = _NO_CYCLE  # requests of `_cycle`
+        self._at = 0  # number of matched requests
         self._given_up: set[Hashable] = set()  # workspaces that found no memory
 
     def malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
-        """Device memory for `stream`; None for 0 bytes. Raises OutOfMemory."""
-        self._lock.acquire()  # called for each tensor; `with` costs twice as much
+        """Allocate device memory for `stream`. Returns None for 0 bytes. Raises OutOfMemory."""
+        self._lock.acquire()  # not `with`, which is twice as slow
         try:
             frees, expected_bytes, expected_stream, handle = self._expected[self._at]
             if expected_bytes == size_bytes and expected_stream == stream and frees == self._freed:
@@ -87,7 +87,8 @@ class TensorAllocator:
             self._lock.release()
 
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
-        """Several calls of `malloc`, in order, at less than half the cost. Raises OutOfMemory, and then frees all of them."""
+        """Allocate several sizes in order, at less than half the cost of single calls. If memory runs out, all of them are
+        freed and OutOfMemory is raised."""
         made: list[AllocationHandle | None] = []
         self._lock.acquire()
         try:
@@ -109,7 +110,7 @@ class TensorAllocator:
         return made
 
     def _execute(self, size_bytes: int, stream: int) -> AllocationHandle:
-        """Execute a request that is not the next one of a cycle."""
+        """Execute a request that does not match a cycle."""
         self._leave_cycle()
         if self._freed:
             self._execute_frees()
@@ -122,7 +123,7 @@ class TensorAllocator:
         return handle
 
     def try_malloc(self, size_bytes: int, stream: int, use: Hashable) -> AllocationHandle | None:
-        """A convolution's workspace for `use`; None if there is no room, which does not count as out of memory.
+        """Allocate a convolution's workspace. Returns None if there is no room, without counting an out-of-memory error.
 
         See Note [A convolution that found no workspace].
         """
@@ -131,7 +132,7 @@ class TensorAllocator:
         try:
             handle = self.malloc(size_bytes, stream)
         except OutOfMemory:
-            self.flush().counts.ignore_last_oom()  # cuDNN falls back to an algorithm with a smaller workspace
+            self.flush().counts.ignore_last_oom()  # cuDNN then uses a smaller workspace
             self._given_up.add(use)
             return None
         if self._memory.requests is not None:
@@ -139,7 +140,7 @@ class TensorAllocator:
         return handle
 
     def report_frees(self, report: Callable[[int], None] | None) -> None:
-        """Call `report` with the address of each allocation as soon as the script frees it; None: no longer."""
+        """Call `report` with the address of each allocation when the script frees it. None ends the reporting."""
         queue = self._freed.append
 
         def free(handle: AllocationHandle) -> None:
@@ -150,7 +151,7 @@ class TensorAllocator:
         self.free = queue if report is None else free
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Record that `stream` uses the memory too; its work must end before the memory is allocated again."""
+        """Record that `stream` also uses the memory. The stream's work must end before the memory is allocated again."""
         with self._lock:
             self.flush().record_stream(handle.block, stream)
 
@@ -163,7 +164,7 @@ class TensorAllocator:
             return self._memory
 
     def settle(self) -> None:
-        """Execute the frees so far, and pass the rows of all executed events to `note`."""
+        """Execute the queued frees, and pass the rows of all executed events to `note`."""
         with self._lock:
             if self._cycle is not None:
                 done = self._cycle.done(self._at, self._freed)
@@ -175,7 +176,7 @@ class TensorAllocator:
             self._note_events()
 
     def end_step(self) -> None:
-        """End a training step; the next one may request the same memory."""
+        """End a training step. The next step may repeat its requests."""
         with self._lock:
             self.settle()
             self._begun = self._places.now()
@@ -197,18 +198,18 @@ class TensorAllocator:
     def _execute_frees(self) -> None:
         freed, memory, reserved_bytes = self._freed, self._memory, self._memory.usage.reserved_bytes
         op = self._places.now() - self._begun
-        while freed:  # a garbage collection may append more
+        while freed:
             handle = freed.pop(0)
             block = handle.block
             self._events.append((handle, -block.size_bytes, block.address, reserved_bytes, op))
             memory.free(block)
 
     def _leave_cycle(self) -> None:
-        """Execute the requests that were only compared so far."""
+        """Stop following the cycle, and execute the requests that were only compared so far."""
         if self._cycle is not None:
             cycle, at = self._cycle, self._at
             self._cycle, self._expected, self._at = None, _NO_CYCLE, 0
-            frees = cycle.frees_taken(at)  # they are still in the queue
+            frees = cycle.frees_taken(at)  # still in the queue
             done = cycle.begins[at] + frees
             self._note_rows(*cycle.take_rows(done))
             cycle.catch_up(self._memory, done)
@@ -216,7 +217,7 @@ class TensorAllocator:
             self._forget_steps()
 
     def _forget_steps(self) -> None:
-        """Discard the steps so far and the current one as parts of a cycle."""
+        """Discard all steps so far, because they can no longer be part of a cycle."""
         self._detector.clear()
         self._events, self._noted, self._step_is_complete = [], 0, False
 
@@ -231,6 +232,6 @@ class TensorAllocator:
             self._events, self._noted, self._step_is_complete = [], 0, False
 
     def _note_rows(self, rows: Column, ops: Column) -> None:
-        """`ops` are counted from the step's begin."""
+        """Pass rows to the `note` callback. `ops` are counted from the start of the step."""
         if self._note is not None and len(rows):
             self._note(rows, self._places.of(ops, self._begun), self._now_ns())

@@ -1,18 +1,19 @@
-"""Allocates an op's workspaces in a replay: memory that the op frees before it returns (recording/workspaces.py).
+"""Allocates an op's workspaces during replay. A workspace is memory that the op frees before it returns.
 
     scratch = ScratchScope(allocator, stream, "aten::mm", ((), (8519680, -8519680)))
     scratch.after_output()      # before the first output: nothing
-    scratch.after_output()      # after it: 8.125 MiB, and back
+    scratch.after_output()      # after the first output: allocates and frees 8.125 MiB
     scratch.end()
 
-Sizes are allocated and freed in the recorded order between the op's outputs, so that outputs get the recorded blocks.
+Workspaces are allocated and freed in the recorded order between the op's outputs, so that outputs get the recorded blocks. The
+sizes come from recording/workspaces.py.
 
 Note [A convolution that found no workspace]
-    cuDNN's convolutions can run without a workspace. PyTorch catches the failure, tries cuDNN's next algorithm, and keeps the
-    one that ran for all later calls with the same shapes (aten/src/ATen/native/cudnn/Conv_v7.cpp, AlgoIterator::try_all;
-    Conv_v8.cpp, benchmark_cache). So a workspace that once found no memory is not requested again, even if there is room later.
-    This also avoids returning cached memory to the device in each step, which every failed request does. Such a workspace is
-    identified by its op, its size and the output before it.
+    A cuDNN convolution can run without a workspace. If the allocation fails, PyTorch tries cuDNN's next algorithm. PyTorch
+    keeps the algorithm that worked for all later calls with the same shapes (aten/src/ATen/native/cudnn/Conv_v7.cpp,
+    AlgoIterator::try_all; Conv_v8.cpp, benchmark_cache). A workspace that once found no memory is therefore never requested
+    again, even if there is room later. Without this rule, every failed request would return cached memory to the device in each
+    step. Such a workspace is identified by its op, its size and the output before the workspace.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from traces.names.equivalent_ops import canonical_op
 
 
 class ScratchScope:
-    """The workspaces of one call of `op`. `after_output` is called before the first output and after each.
+    """The workspaces of one call of `op`. Callers call `after_output` before the first output and after each output.
 
-    `sequence[i]` are the sizes in bytes to allocate (positive) and to free (negative, the latest of that size) before the
-    output i.
+    `sequence[i]` lists the sizes in bytes to allocate (positive) and to free (negative) before output i. A free applies to the
+    latest allocation of that size.
     """
 
     __slots__ = ("_allocator", "_at", "_handles", "_op", "_sequence", "_stream")
@@ -37,10 +38,10 @@ class ScratchScope:
         self._op = op
         self._sequence = sequence
         self._at = 0
-        self._handles: list[AllocationHandle] = []  # allocated and not freed yet
+        self._handles: list[AllocationHandle] = []  # allocated and not freed
 
     def after_output(self) -> None:
-        """Allocate and free the workspaces between this output and the next. Raises OutOfMemory, but not for a convolution."""
+        """Allocate and free the workspaces between this output and the next. Raises OutOfMemory, except for convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1
@@ -48,12 +49,12 @@ class ScratchScope:
                 self._execute(sizes)
 
     def end(self) -> None:
-        """Execute the rest: the recorded op has more outputs than this one."""
+        """Execute the remaining sizes if the recorded op has more outputs than this call."""
         for sizes in self._sequence[self._at :]:
             self._execute(sizes)
 
     def close(self) -> None:
-        """Free what is still allocated, also if the call failed."""
+        """Free all remaining workspaces. Callers also use this method after a failed call."""
         while self._handles:
             self._allocator.free(self._handles.pop())
 
@@ -71,14 +72,14 @@ class ScratchScope:
 
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
-    """Allocate a workspace and free it at once. Raises OutOfMemory, but not for a convolution."""
+    """Allocate a workspace and free it at once. Raises OutOfMemory, except for convolutions."""
     handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:
         allocator.free(handle)
 
 
 def _allocate(allocator: TensorAllocator, stream: int, op: str, size_bytes: int, at: int) -> AllocationHandle | None:
-    """A workspace of `op`, before its output `at`; None for a convolution's that finds no memory.
+    """Allocate a workspace before output `at`. Returns None if the op is a convolution and there is no room.
 
     Raises OutOfMemory for other ops. See Note [A convolution that found no workspace].
     """

@@ -1,17 +1,18 @@
-"""The shapes that a recorded op would have at another batch.
+"""Computes the tensor shapes that a recorded op would have at another batch size.
 
     shapes = BatchShapes(trace, batch=32)
     shapes.at(128, "addmm", ((1000,), (32, 2048), (2048, 1000)), "forward")     # ((1000,), (128, 2048), (2048, 1000))
 
-A recording does not say which dimension of a tensor grows with the batch. It is derived from:
+A recording does not mark the batch dimension of a tensor. The module finds this dimension with four rules:
 
-* the op: a convolution's weight and a layer's right matrix do not grow, and a product of two matrices that computes a
-  weight's gradient grows in the dimension that it sums over;
-* parameters: tensors of a shape that some op takes as its weight do not grow, nor does anything in the optimizer and zero_grad;
-* the length of sequences, if it is asked to be another: dimensions that are it, its pairs or multiples, or one more (a token
-  stands before them), of which only rows are multiples;
-* the batch itself: the first dimension that is the batch, else a first dimension that is a multiple of it (batch x heads, batch
-  x tokens).
+* A convolution's weight and a linear layer's weight do not grow with the batch. The matrix product that computes a weight
+  gradient grows in the dimension that it sums over.
+* Parameters do not grow. A tensor counts as a parameter if some op takes its shape as a weight. Tensors in the phases optimizer
+  and zero_grad do not grow either.
+* If the sequence length also changes, every dimension that depends on the length is converted. Examples are the length itself,
+  the length plus one for an extra token, and the number of token pairs.
+* Otherwise the first dimension that equals the batch size grows. If no dimension equals the batch size, a first dimension that
+  is a multiple of it grows (batch x heads, batch x tokens).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _WEIGHTED = frozenset({"convolution", "linear", "addmm", "layer_norm", "batch_no
 
 
 class BatchShapes:
-    """Converts shapes of a recording at one batch."""
+    """Converts shapes that were recorded at one batch size."""
 
     def __init__(self, batch: int, calls: Iterable[tuple[str, Shapes]], length: tuple[int, int] | None = None) -> None:
         self.batch = batch
@@ -39,7 +40,7 @@ class BatchShapes:
         self._weights |= {shape[::-1] for shape in self._weights if len(shape) == 2}
 
     def at(self, batch: int, op: str, shapes: Shapes, phase: str = "") -> Shapes:
-        """The shapes of that call at another batch, and at another length."""
+        """Return the shapes of a recorded call at the new batch size and sequence length."""
         grown = self._at(batch, op, shapes, phase)
         if self._length is None or phase in _FIXED_PHASES:
             return grown
@@ -49,7 +50,7 @@ class BatchShapes:
         )
 
     def _lengthened(self, size: int, is_rows: bool) -> int:
-        """A dimension that is the length, one more, its pairs (with themselves or without), or a multiple of the length."""
+        """Convert a dimension that depends on the sequence length. Only row dimensions may be multiples of the length."""
         assert self._length is not None
         old, new = self._length
         for before, after in zip(_countings(old), _countings(new), strict=True):
@@ -87,7 +88,8 @@ class BatchShapes:
         return (*shape[:at], self._grown(shape[at], batch), *shape[at + 1 :])
 
     def _product(self, batch: int, op: str, shapes: Shapes) -> Shapes:
-        """Of two matrices: rows of the left one, or the dimension over which they sum where a weight's gradient comes out."""
+        """Convert the shapes of a matrix product. The left matrix's rows grow, or the summed dimension if the product is a
+        weight gradient."""
         wide = [i for i, shape in enumerate(shapes) if len(shape) == 2]
         left, right = shapes[wide[-2]], shapes[wide[-1]]
         new = list(shapes)
@@ -101,12 +103,12 @@ class BatchShapes:
 
 
 def _countings(length: int) -> tuple[int, int, int, int]:
-    """The length, its pairs with themselves and without, and the length with a token before it."""
+    """Return the length, two numbers of token pairs (with and without self-pairs), and the length plus one extra token."""
     return length, length * (length + 1) // 2, length * (length - 1) // 2, length + 1
 
 
 def weights_of(op: str, shapes: Shapes) -> Shapes:
-    """The parameters among an op's inputs, as far as its kind tells."""
+    """Return the shapes of the op's inputs that are parameters."""
     if op not in _WEIGHTED:
         return ()
     wide = [shape for shape in shapes if len(shape) > 1]

@@ -1,4 +1,4 @@
-"""The conditions of a prediction (GPU, batch, ranks, link, host), and their expected errors.
+"""The conditions of a prediction (GPU, batch size, ranks, link, host) and their expected errors.
 
 Conditions(gpu="NVIDIA A100-SXM4-40GB", batch=64).check(trace)
 """
@@ -18,8 +18,8 @@ EXPECTED = Path(__file__).parents[1] / "cost_model" / "expected_errors.json"
 
 _ROWS: dict[str, float] = {name: row["error"] for name, row in json.loads(EXPECTED.read_text())["rows"].items()}
 
-# By how much whole predicted times were off in the mean, by where their parts came from: rows of docs/what_if.md, written by
-# benchmarks/what_if.py. What rests on a data sheet is as wrong as the worst of them.
+# Mean error of predicted step times, by the origin of the kernel times. The figures come from benchmarks/what_if.py and are
+# listed in docs/what_if.md. Predictions from data sheets alone get the largest measured error.
 EXPECTED_ERROR = {
     Origin.MEASURED: 0.0,
     Origin.SCALED: _ROWS["networks_batch"],
@@ -29,7 +29,7 @@ EXPECTED_ERROR = {
 }
 EXPECTED_OF_DATA_PARALLEL = _ROWS["dataparallel"]
 EXPECTED_OF_RANKS = _ROWS["links"]
-EXPECTED_OF_SPLIT = max(_ROWS.values())  # of shards and split products, which no measurement here judges
+EXPECTED_OF_SPLIT = max(_ROWS.values())  # no benchmark measures sharded training
 
 # Names for users.
 ORIGIN_NAMES = {
@@ -40,25 +40,25 @@ ORIGIN_NAMES = {
     Origin.ROOFLINE: "data sheet",
 }
 
-# What --nproc may stand for: DistributedDataParallel, fully sharded data parallelism, tensor parallelism.
+# Allowed kinds of parallelism for --nproc: DistributedDataParallel, fully sharded data parallelism and tensor parallelism.
 PARALLELS = ("ddp", "fsdp", "tp")
 
-_SLOWEST_LINK_GBPS, _FASTEST_LINK_GBPS = 0.01, 2_000.0  # Ethernet of 100 Mbit/s; above any link of a data sheet
+_SLOWEST_LINK_GBPS, _FASTEST_LINK_GBPS = 0.01, 2_000.0  # from 100 Mbit/s Ethernet to beyond every GPU link
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions that differ from the recorded ones; by default none."""
+    """The conditions that differ from the recording."""
 
     gpu: str = ""
     batch: int = 0
-    recorded_batch: int = 0  # where the recording does not tell it
-    length: tuple[int, int] | None = None  # of sequences: the recorded one, and the new one
-    gpus: int = 0  # under nn.DataParallel
-    nproc: int = 0  # ranks, by `parallel`
-    parallel: str = "ddp"  # one of PARALLELS
+    recorded_batch: int = 0  # used if the recording has no batch size
+    length: tuple[int, int] | None = None  # of sequences: recorded and new
+    gpus: int = 0  # number of GPUs under nn.DataParallel
+    nproc: int = 0  # number of ranks
+    parallel: str = "ddp"
     link_gbps: float = 0.0
-    host_speed: float = 1.0  # of the recorded host
+    host_speed: float = 1.0  # relative to the recorded host
 
     def __post_init__(self) -> None:
         if self.gpu:
@@ -79,7 +79,8 @@ def conditions_of(
     parallel: str | None = None,
     swept: bool = False,
 ) -> Conditions:
-    """What a person gave; None: not given; `swept`: numbers of ranks are, too. Raises TraceError for what cannot be."""
+    """Build the conditions from command-line options. None means that the option was not given. Raises TraceError for invalid
+    values."""
     counts = ("--batch", batch), ("--recorded-batch", recorded_batch), ("--gpus", gpus), ("--nproc", nproc)
     for option, count in counts:
         if count is not None and count < 1:
@@ -106,7 +107,7 @@ def _length(text: str) -> tuple[int, int] | None:
 
 
 def require_gpu(name: str) -> None:
-    """Raises TraceError for a GPU that the table does not have."""
+    """Raise TraceError if the GPU table has no entry for this name."""
     if card_of(name) is not UNKNOWN_CARD:
         return
     names = {alias: card.names[0] for card in CARDS for own in card.names for alias in (own, *own.split()[-1:], short(own))}
@@ -117,12 +118,12 @@ def require_gpu(name: str) -> None:
 
 
 def short(name: str) -> str:
-    """A GPU's name without its maker's words: "A100-SXM4-40GB"."""
+    """Shorten a GPU's name by removing the vendor's name."""
     return name.removeprefix("NVIDIA ").removeprefix("Tesla ").removeprefix("GeForce ").removeprefix("AMD Instinct ")
 
 
 def require_link(gbps: float) -> None:
-    """Raises TraceError for a bandwidth that no link between GPUs has."""
+    """Raise TraceError if no link between GPUs has this bandwidth."""
     if not _SLOWEST_LINK_GBPS <= gbps <= _FASTEST_LINK_GBPS:
         raise TraceError(
             f"no link between GPUs moves {gbps:g} GB/s; PCI Express 3.0 has 16, NVLink of an H100 450 GB/s in one direction"

@@ -1,16 +1,19 @@
-"""Predicts fully sharded data parallelism from a recording of one GPU, without the script.
+"""Predicts fully sharded data parallelism (FSDP) from a recording of one GPU, without running the script.
 
-Each rank keeps an N-th of parameters, gradients and the optimizer's state. A unit's parameters (layers.py, Note [Blocks]) are
-gathered from all ranks before its forward pass, freed after it, gathered again before its backward pass, and its gradients are
-summed and scattered after that. The rules are those of torch.distributed.fsdp (PyTorch's documentation of
-FullyShardedDataParallel and fully_shard; Zhao et al., "PyTorch FSDP", 2023, section 3):
+With N ranks, each rank stores 1/N of the parameters, gradients and optimizer state. FSDP groups the layers into units (see Note
+[Blocks] in layers.py). Before a unit's forward and backward pass, its parameters are gathered from all ranks. After the forward
+pass, the gathered parameters are freed. After the backward pass, the unit's gradients are summed and scattered. These rules
+follow torch.distributed.fsdp (PyTorch's documentation of FullyShardedDataParallel and fully_shard; Zhao et al., "PyTorch FSDP",
+2023, section 3):
 
-* communication has its own stream: the next unit is gathered while this one computes (forward because the host runs ahead,
-  backward as `BackwardPrefetch.BACKWARD_PRE`), and at most two units are gathered at a time (`limit_all_gathers`);
-* of the operations of one communicator each waits for the one before: in the backward pass the next unit's all-gather was
-  called before this unit's reduce-scatter;
-* layers outside of blocks belong to the root unit, which is gathered first and not freed between forward and backward;
-* the optimizer only works on the shard.
+* Communication runs on a separate stream, so the next unit is gathered while the current unit computes.
+* The backward pass prefetches as `BackwardPrefetch.BACKWARD_PRE` does. At most two units are gathered at a time
+  (`limit_all_gathers`).
+* Operations of one communicator run one after another. In the backward pass, the next unit's all-gather comes before the
+  current unit's reduce-scatter.
+* Layers outside of blocks belong to the root unit. The root unit is gathered first and is not freed between the forward and
+  backward passes.
+* The optimizer updates only the rank's shard.
 
     schedule = ShardedStep.of(units, forward, backward_ns=..., gather=..., scatter=...)
     schedule.exposed_ns         # communication time that is not hidden
@@ -37,11 +40,11 @@ ROOT = ""
 
 @dataclass(frozen=True)
 class ShardedStep:
-    """A step's communication in parallel with its computation, in ns."""
+    """The communication times of a step in ns."""
 
-    gather_ns: float  # of all all-gathers
-    scatter_ns: float  # of all reduce-scatters
-    exposed_ns: float  # what of both computing waits for
+    gather_ns: float  # total of all all-gathers
+    scatter_ns: float  # total of all reduce-scatters
+    exposed_ns: float  # communication time not hidden by computation
 
     @classmethod
     def of(
@@ -51,8 +54,8 @@ class ShardedStep:
         gather: Callable[[str], float],
         scatter: Callable[[str], float],
     ) -> ShardedStep:
-        """`units` are the parts of the forward pass in their order: which unit computes, and for how long; `gather` and
-        `scatter` say what the operations of a unit take. A backward pass of 0 ns is none."""
+        """Simulate one step. `units` lists the unit and duration of each forward computation in order. `gather` and `scatter`
+        return the duration of a unit's operation. A `backward_ns` of 0 means that there is no backward pass."""
         forward_ns = sum(ns for _, ns in units)
         wanted = [(unit, ns) for unit, ns in units if unit != ROOT]
         root_ns = gather(ROOT)
@@ -71,16 +74,16 @@ class ShardedStep:
 def _passed(
     parts: Sequence[tuple[str, float]], gather: Callable[[str], float], scatter: Callable[[str], float] | None, begun_ns: float
 ) -> float:
-    """When one pass over the parts has ended, its communication too; the root is gathered at `begun_ns`."""
+    """Return when one pass has finished computing and communicating. The root unit's all-gather starts at `begun_ns`."""
     wanted = [unit for unit, _ in parts if unit != ROOT]
-    done_ns = [0.0, 0.0]  # when the computing of each wanted part ended, behind two that never were
+    done_ns = [0.0, 0.0]  # end of each unit's computation, after two initial zeros
     communicates_ns = computes_ns = begun_ns
     gathered_ns: list[float] = []
 
     def prefetch() -> None:
         nonlocal communicates_ns
         number = len(gathered_ns)
-        if number < len(wanted):  # at most two at a time: the one before the last must have been freed
+        if number < len(wanted):  # at most two units are gathered at a time
             communicates_ns = max(communicates_ns, done_ns[number]) + gather(wanted[number])
             gathered_ns.append(communicates_ns)
 
@@ -101,15 +104,15 @@ def _passed(
 
 
 def sharded(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) -> Column:
-    """The kernels of a step where the optimizer works on an N-th: of the phases optimizer and zero_grad."""
+    """Divide the durations of the optimizer's kernels (phases optimizer and zero_grad) by the number of ranks."""
     rows = recorded.device.is_work & np.isin(launch_phase_names(recorded), ("optimizer", "zero_grad"))
     shard_ns = np.maximum(durations_ns // ranks, np.minimum(durations_ns, floor_ns))
     return np.where(rows, shard_ns, durations_ns)
 
 
 def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameters: int, peak_bytes: int | None) -> Parallel:
-    """A step of each of `conditions.nproc` ranks, of which `one_ns` is that of one with the optimizer's work divided;
-    `peak_bytes` is the recorded peak of memory."""
+    """Predict a step with `conditions.nproc` ranks. `one_ns` is a rank's step time without communication. `peak_bytes` is the
+    recorded memory peak."""
     ranks = conditions.nproc
     layers = layers_of(trace)
     told = sum(layer.parameter_bytes for layer in layers)
@@ -150,13 +153,14 @@ GATHER, SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
 
 
 def _input_bytes(operation: str, size_bytes: int, ranks: int) -> int:
-    """Of one rank: of an all-gather its shard, padded to the same length everywhere, of a reduce-scatter the whole."""
+    """Return one rank's input size. An all-gather's input is one shard, padded to equal length. A reduce-scatter's input is the
+    whole unit."""
     return -(-size_bytes // ranks) * (1 if operation == GATHER else ranks)
 
 
 def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with_backward: bool) -> int:
-    """What a rank receives in a step in which these units are called: (N-1)/N of a unit's bytes for each all-gather and each
-    reduce-scatter, of which the root has one and the others two all-gathers."""
+    """Return the bytes that a rank receives in a step. Each operation moves (N-1)/N of a unit's bytes. With a backward pass,
+    the root unit is gathered once and every other unit twice."""
     total = 0.0
     for unit in calls:
         gather = wire_bytes(GATHER, _input_bytes(GATHER, sizes[unit], ranks), ranks)
@@ -166,8 +170,8 @@ def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with
 
 
 def rank_memory(sizes: dict[str, int], ranks: int, states: int | None) -> dict[str, int]:
-    """What a rank keeps of parameters of these sizes, in bytes; `states` is how many tensors the optimizer keeps of each, None
-    where nothing is trained. Gathered at a time are the root and the two largest neighbours at most."""
+    """Return the bytes that a rank stores for units of these sizes. `states` is the number of optimizer tensors per parameter,
+    or None for inference. At most the root unit and the two largest adjacent units are gathered at a time."""
     shard = sum(_input_bytes(GATHER, size, ranks) for size in sizes.values())
     memory = {"parameters": shard}
     if states is not None:
@@ -179,13 +183,12 @@ def rank_memory(sizes: dict[str, int], ranks: int, states: int | None) -> dict[s
 
 
 def _computing(trace: Trace, layers: Sequence[tuple[int, str]]) -> tuple[list[tuple[str, float]], float]:
-    """How long each unit of one step computes in the forward pass, from its first kernel to the next one's; and how long the
-    backward pass is, from its first kernel to its last one's end."""
+    """Return each unit's computation time in one forward pass, and the duration of the backward pass."""
     device, launched_ns = trace.device, launch_time_ns(trace)
     first_ns = int(trace.host.start_ns[layers[0][0]])
     of, steps = launch_phase_names(trace), launch_steps(trace)
     work = device.is_work
-    if len(trace.steps):  # of the step that the layers were read from
+    if len(trace.steps):  # use the step from which the layers were read
         within = (trace.steps.start_ns <= first_ns) & (first_ns < trace.steps.end_ns)
         work = work & (steps == int(np.flatnonzero(within)[0])) if within.any() else work
     forward = work & ((of == "forward") | (len(trace.phases) == 0))
@@ -197,12 +200,12 @@ def _computing(trace: Trace, layers: Sequence[tuple[int, str]]) -> tuple[list[tu
     order = order[np.argsort(launched_ns[order], kind="stable")]
     starts = np.maximum.accumulate(device.start_ns[order])
     end_ns = int(device.end_ns[order].max(initial=0))
-    parts: list[tuple[str, int]] = []  # unit, its first kernel's start
+    parts: list[tuple[str, int]] = []  # unit, start of its first kernel
     for unit, own in groupby(layers, key=lambda layer: layer[1]):
         at = int(np.searchsorted(launched_ns[order], trace.host.start_ns[next(own)[0]]))
         if at < len(order):
             parts.append((unit, int(starts[at])))
-    if len(order) and (not parts or parts[0][1] > starts[0]):  # what comes before the first layer
+    if len(order) and (not parts or parts[0][1] > starts[0]):  # kernels before the first layer belong to the root unit
         parts.insert(0, (ROOT, int(starts[0])))
     bounds = [*(start for _, start in parts[1:]), end_ns]
     return [(unit, float(max(end - start, 0))) for (unit, start), end in zip(parts, bounds, strict=True)], backward_ns

@@ -1,13 +1,14 @@
-"""The layers with parameters in a recorded forward pass, and the blocks of the network.
+"""Finds the layers with parameters in a recorded forward pass, and the blocks of the network.
 
     layers = layers_of(trace)               # of one step, in the order of their calls
     layers[0].parameter_bytes, layers[0].block
 
 Note [Blocks]
-    Sharding wraps the block that a network repeats: a transformer's layer, a ResNet's bottleneck. With recorded module ranges,
-    this is the class with most of the parameters that has several instances with several layers each. Without ranges, it is
-    the longest part of the layer sequence that repeats with the same shapes, if it has at least half of the parameters.
-    Otherwise consecutive layers form a block whenever they reach `BUCKET_BYTES`.
+    Sharding wraps the block that a network repeats, for example a transformer layer or a ResNet bottleneck. If module ranges
+    were recorded, the block is a module class with several instances of several layers each. If several classes qualify, the
+    class with the most parameters is used. Without module ranges, the block is the longest layer sequence that repeats with the
+    same shapes. Such a sequence counts only if it has at least half of the parameters. Otherwise consecutive layers form a
+    block whenever they reach `BUCKET_BYTES`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from traces.model.trace import HostKind, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op
 from traces.rates.op_cost import itemsize
 
-_PRODUCTS_WITH_WEIGHTS = frozenset({"mm", "matmul"})  # of a layer without bias, where its `linear` was not recorded
+_PRODUCTS_WITH_WEIGHTS = frozenset({"mm", "matmul"})  # matrix products of layers without bias
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
 
 
@@ -35,15 +36,15 @@ _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
 class Layer:
     """One call of an op with parameters."""
 
-    row: int  # of trace.host
+    row: int  # row in trace.host
     weights: Shapes
     parameter_bytes: int
-    block: str = ""  # which of the repeated blocks it belongs to; "" outside of them
+    block: str = ""  # name of the repeated block; empty outside of blocks
 
 
 def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
-    """Rows of the ops of which shapes were recorded and that forward passes called, in the order of their calls; all ops of a
-    recording that knows no phases. With `one_step` those of the last step that counts."""
+    """Return the host rows of the forward pass's ops with recorded shapes, in call order. If the recording has no phases, all
+    ops are returned. `one_step` selects only the last complete step."""
     host = trace.host
     rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
     if len(trace.phases):
@@ -59,7 +60,7 @@ def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
 
 
 def layers_of(trace: Trace) -> list[Layer]:
-    """The layers of one forward pass, each with its block. See Note [Blocks]."""
+    """Return the layers of one forward pass. See Note [Blocks]."""
     host, strings = trace.host, trace.strings
     weights: dict[int, Shapes] = {}
     for row in forward_rows(trace, one_step=True):
@@ -81,7 +82,7 @@ def _weights(op: str, shapes: Shapes) -> Shapes:
         return (wide[-1],) if len(wide) == 2 and len(wide[-1]) == 2 else ()
     if op.startswith("_cudnn_rnn"):
         return tuple(shape for shape in shapes[1:] if shape and len(shape) <= 2)
-    if op == "batch_norm":  # what follows its weight and bias are statistics
+    if op == "batch_norm":  # the other inputs are running statistics
         return shapes[1:3]
     return weights_of(op, shapes)
 
@@ -93,10 +94,10 @@ def _item(trace: Trace, row: int) -> int:
 
 
 def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
-    """The repeated module around each layer, or ""; empty if no class repeats."""
+    """Return the name of the repeated module around each layer. The list is empty if no module class repeats."""
     paths, module_of = called_modules(trace)
     of_layer = [int(module_of[layer.row]) if len(module_of) else -1 for layer in layers]
-    within: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))  # by class and path: layers
+    within: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))  # layers by module class and path
     for number, module in enumerate(of_layer):
         parts = paths[module].split("/") if module >= 0 else []
         for depth, part in enumerate(parts, start=1):
@@ -124,10 +125,10 @@ def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
 
 
 def _blocks_by_shapes(layers: Sequence[Layer]) -> list[str]:
-    """The same by the longest repetition of the layers' shapes."""
+    """Return the block of each layer from the longest repetition of layer shapes."""
     shapes = [layer.weights for layer in layers]
     sums = np.concatenate(([0], np.cumsum([layer.parameter_bytes for layer in layers])))
-    best = (0, 0, 0, 0)  # bytes, - period, first layer, blocks
+    best = (0, 0, 0, 0)  # bytes, negative period, first layer, blocks
     for period in range(2, len(layers) // 2 + 1):
         run = 0
         for at in range(len(layers) - period + 1):

@@ -1,4 +1,4 @@
-"""Number of parameter-sized tensors that an optimizer keeps, by its class (from torch.optim's documentation).
+"""Gives the number of parameter-sized tensors that an optimizer keeps, by its class (from torch.optim's documentation).
 
 states_of(trace)        # 2 for Adam, 1 for SGD with momentum
 """
@@ -19,7 +19,7 @@ _STATES = {
 
 
 def states_of(trace: Trace) -> int:
-    """The number of states per parameter; 0 if unknown. SGD keeps one tensor if it uses momentum."""
+    """Return the number of optimizer tensors per parameter, or 0 if unknown. SGD keeps one tensor if it uses momentum."""
     named = [_STATES[name] for name in optimizers_of(trace) if name in _STATES]
     if named:
         return max(named)

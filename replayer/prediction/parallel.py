@@ -1,13 +1,14 @@
-"""Predicts nn.DataParallel and DistributedDataParallel from a recording of one GPU, without the script.
+"""Predicts nn.DataParallel and DistributedDataParallel from a recording of one GPU, without running the script.
 
-`trace replay --gpus` and `--nproc` do this with the script itself; here only sizes are used:
+`trace replay --gpus` and `--nproc` run the script itself. This module uses only the sizes of parameters and the recorded times:
 
-* nn.DataParallel adds to a step at each GPU's share of the batch a copy of all parameters to the other GPUs and of all
-  gradients back, which NCCL passes on from GPU to GPU in a ring: what either takes hardly depends on how many there are. To
-  make a replica, Python walks all modules and parameters, which takes the host longer than to call them. The forward passes of
-  the replicas are threads, and the backward passes autograd's: ops run without Python's lock, so they overlap.
-* DistributedDataParallel sums gradients in buckets of 25 MiB during the backward pass. It adds the communication left when
-  the backward pass ends, which is at least the last bucket.
+* nn.DataParallel copies all parameters to the other GPUs and all gradients back. NCCL passes the data around a ring, so the
+  time hardly depends on the number of GPUs.
+* To replicate a model, nn.DataParallel walks all modules and parameters in Python. This walk takes longer on the host than the
+  model's forward pass.
+* The replicas' forward and backward passes run in threads. They overlap because PyTorch's ops release the Python lock.
+* DistributedDataParallel sums gradients in buckets of 25 MiB during the backward pass. The step is prolonged by communication
+  that is left after the backward pass, which is at least the last bucket.
 """
 
 from __future__ import annotations
@@ -28,21 +29,22 @@ from traces.model.trace import Trace, TraceError
 
 @dataclass(frozen=True)
 class Parallel:
-    """A step on several GPUs, in ns: each part's duration, and the communication not hidden behind computation."""
+    """A predicted step on several GPUs, with durations in ns."""
 
     kind: str
     gpus: int
     step_ns: float
     parts_ns: dict[str, float]
     parameter_bytes: int
-    moved_bytes: int = 0  # what a GPU receives in a step from the others
-    rank_bytes: dict[str, int] = field(default_factory=dict)  # what a rank keeps
-    peak_bytes: int | None = None  # of a rank's allocated memory, where the recording knows its own
-    assumed: str = ""  # one sentence without a full stop
+    moved_bytes: int = 0  # bytes that a GPU receives per step
+    rank_bytes: dict[str, int] = field(default_factory=dict)  # bytes that each rank stores, by kind
+    peak_bytes: int | None = None  # peak of a rank's allocated memory, if the recording has a peak
+    assumed: str = ""  # assumption, as one sentence without a full stop
 
 
 def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_ns: float, parameters: int) -> Parallel:
-    """`one_ns` is a step of one GPU at its share of the batch, `forward_ns` what the host does for a forward pass."""
+    """Predict nn.DataParallel. `one_ns` is the step time of one GPU at its share of the batch. `forward_ns` is the host time of
+    a forward pass."""
     _require_parameters(parameters)
     device = trace.devices[0].name
     transfers = CopyCosts.of(trace, data_sheet_speed(device), conditions.link_gbps)
@@ -56,7 +58,7 @@ def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_n
 
 
 def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters: int) -> Parallel:
-    """`one_ns` is a step of one rank."""
+    """Predict DistributedDataParallel. `one_ns` is the step time of one rank."""
     _require_parameters(parameters)
     costs = CollectiveCosts(trace.devices[0].name, conditions.link_gbps)
     backward_ns = _device_ns(trace, "backward")
@@ -76,8 +78,8 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
 
 
 def left_after_backward_ns(backward_ns: float, buckets: Sequence[tuple[int, int]]) -> float:
-    """Time left of reductions, each (bytes, ns), after the backward pass. They run one after the other; each starts when its
-    share of the backward pass is done."""
+    """Return the communication time after the end of the backward pass. `buckets` lists the bytes and duration of each
+    reduction. Reductions run one after another, and each starts when its share of the backward pass has ended."""
     all_bytes = sum(size for size, _ in buckets) or 1
     at_ns, done_bytes = 0.0, 0
     for size, took_ns in buckets:
@@ -92,6 +94,6 @@ def _require_parameters(parameters: int) -> None:
 
 
 def _device_ns(trace: Trace, phase: str) -> float:
-    """Duration of a phase's GPU work in a step."""
+    """Return the duration of a phase's GPU work per step."""
     busy, rows = phase_busy_ns(trace), steady_steps(trace)
     return float(np.median(busy[phase][rows])) if phase in busy and len(rows) else 0.0

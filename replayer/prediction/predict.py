@@ -1,12 +1,13 @@
-"""Predicts a recording's times for another GPU, batch, number of GPUs, link or host.
+"""Predicts a recording's times for another GPU, batch size, number of GPUs, link or host.
 
     prediction = predict(recorded, Conditions(gpu="Tesla T4", batch=64))
     prediction.trace                    # a trace like the recorded one, marked as predicted
-    prediction.step.predicted_ns        # and the recorded one beside it, by phase and kind of op, with its expected error
+    prediction.step.predicted_ns        # step.recorded_ns is the recorded time
 
 Note [What a predicted trace is]
-    The recorded ops and kernels with scaled durations (scaling.py) and new start times (retiming.py), on devices of the new
-    kind. It can be replayed, exported and compared like a recording. Its header marks it as predicted.
+    A predicted trace contains the recorded ops and kernels on devices of the new type. Their durations are scaled (scaling.py)
+    and their start times are recomputed (retiming.py). A predicted trace can be replayed, exported and compared like a
+    recording. Its header marks it as predicted.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class PredictedTime:
-    """A recorded and a predicted figure, per step, in ns."""
+    """A recorded and a predicted time per step, in ns."""
 
     recorded_ns: float
     predicted_ns: float
@@ -56,7 +57,7 @@ class PredictedTime:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted figures. `expected_error` is of the step time: 0.08 means 8 % up or down."""
+    """The predicted figures. An `expected_error` of 0.08 means that the step time is accurate to within 8 %."""
 
     conditions: Conditions
     device: str
@@ -66,18 +67,17 @@ class Prediction:
     busy: PredictedTime
     phases: dict[str, PredictedTime]  # GPU time by phase
     kinds: dict[str, PredictedTime]  # GPU time by kind of op
-    origins: dict[str, float]  # share of the predicted GPU time
+    origins: dict[str, float]  # share of the predicted GPU time by origin
     expected_error: float
-    unscaled_share: float  # of the recorded GPU time, without shapes
-    memory_peak_bytes: int | None  # recorded
-    memory_bytes: int | None  # that the new GPU has
+    unscaled_share: float  # share of the recorded GPU time in kernels without shapes
+    memory_peak_bytes: int | None
+    memory_bytes: int | None  # memory of the new GPU
     parallel: Parallel | None
     notes: list[str]
     trace: Trace = field(repr=False, compare=False)
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples (images, sentences...) of the whole batch per second."""
         return self.batch / self.step.predicted_ns * 1e9 if self.batch and self.step.predicted_ns else None
 
     def to_json(self) -> dict[str, Any]:
@@ -88,12 +88,13 @@ class Prediction:
 
 
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
-    """Predict once. Raises TraceError if the recording lacks needed data; with `strict` also if it lacks a part of it."""
+    """Make one prediction. Raises TraceError if the recording lacks necessary data. `strict` also rejects recordings that lack
+    optional data."""
     return Predictor(recorded).predict(conditions, strict=strict)
 
 
 class Predictor:
-    """Predicts one recording under any number of conditions. Raises TraceError if it has no kernels."""
+    """Predicts one recording under any number of conditions. Raises TraceError if the recording has no kernels."""
 
     def __init__(self, recorded: Trace) -> None:
         if not recorded.device.is_work.any():
@@ -104,11 +105,10 @@ class Predictor:
         self._retiming = Retiming(recorded)
         self._step_ns = step_ns(recorded)
         self._peak_bytes = max((peak.peak_allocated_bytes for peak in memory_peaks(recorded).values()), default=0) or None
-        self._known: dict[Conditions, tuple[Scaling, Trace, float]] = {}  # one GPU: its kernels, trace and step in ns
+        self._known: dict[Conditions, tuple[Scaling, Trace, float]] = {}  # cache for one GPU
         self._splits: dict[Conditions, TensorSplit] = {}
 
     def predict(self, conditions: Conditions, *, strict: bool = False) -> Prediction:
-        """Predict these conditions. Raises TraceError like `predict`."""
         recorded = self.recorded
         if not self.recording.match_keys.has_shapes and (strict or conditions.batch):
             text = "the recording has no shapes (record_shapes=True), so its kernels cannot be scaled by what they do"
@@ -132,7 +132,7 @@ class Predictor:
         return Prediction(
             conditions,
             device.name if device else "",
-            (conditions.batch or batch) * (max(conditions.nproc, 1) if parallel != "tp" else 1),  # ranks share one batch
+            (conditions.batch or batch) * (max(conditions.nproc, 1) if parallel != "tp" else 1),  # TP shares a batch
             batch,
             PredictedTime(self._step_ns, several.step_ns if several else one_ns),
             PredictedTime(busy_ns(recorded) / steps, busy_ns(trace) / steps),
@@ -149,11 +149,11 @@ class Predictor:
         )
 
     def forget(self) -> None:
-        """Clear the caches, because rules have changed."""
+        """Clear the caches after the estimation rules have changed."""
         self._known.clear()
 
     def recorded_batch(self) -> int:
-        """0 where the recording does not tell."""
+        """Return the recorded batch size, or 0 if unknown."""
         return self._batch(required=False)
 
     def _batch(self, *, required: bool) -> int:
@@ -165,7 +165,7 @@ class Predictor:
             return 0
 
     def _one(self, conditions: Conditions) -> tuple[Scaling, Trace, float]:
-        """The prediction for one GPU; with several GPUs, each at its share of the batch or of the work."""
+        """Predict one GPU's work. With several GPUs, this is each GPU's share of the batch or of the layers."""
         known = self._known.get(conditions)
         if known is None:
             scaling = Scaling.of(self.recorded, self.recording, conditions, self.calls)
@@ -187,7 +187,7 @@ class Predictor:
             raise TraceError(f"{several} needs a recording of one rank; this one has operations between ranks of its own")
 
     def _parallel(self, trace: Trace, conditions: Conditions, alone: Conditions, one_ns: float) -> Parallel | None:
-        """`alone` is what each GPU does by itself, and `one_ns` how long."""
+        """Predict several GPUs. `alone` are the conditions of a single GPU, and `one_ns` is a single GPU's step time."""
         recorded = self.recorded
         if conditions.gpus > 1:
             if len(np.unique(recorded.device.device[recorded.device.is_work])) > 1:
@@ -209,42 +209,43 @@ class Predictor:
         return None
 
     def _parameter_bytes(self) -> int:
-        """Of the whole program, by what its optimizer works on, or by the layers of a forward pass; 0 where neither tells."""
+        """Return the bytes of all parameters, from the optimizer's tensors or from the layers of a forward pass. Returns 0 if
+        both are missing."""
         return parameter_bytes(self.recorded) or sum(layer.parameter_bytes for layer in layers_of(self.recorded))
 
     def _forward_passes(self) -> int:
-        """Of all steps in which kernels were recorded; 1 without steps."""
+        """Count the forward passes in the recording, or return 1 if no steps were recorded."""
         steps = launch_steps(self.recorded)
         return max(len(np.unique(steps[(launch_phase_names(self.recorded) == "forward") & (steps >= 0)])), 1)
 
     def _host_ns(self, phase: str) -> float:
-        """What the host does for a phase of a step, without its waiting for the device; 0 where the recording has none."""
+        """Return the host time of a phase per step, without waits for the device. Returns 0 if the phase was not recorded."""
         steps = [self.recording.steps[i] for i in self.recording.cycle]
         hosts = [sum(segment.host_ns for (name, _), segment in step.segments.items() if name == phase) for step in steps]
         return float(np.median(hosts)) if hosts else 0.0
 
 
 def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
-    """A replay of a predicted trace, of which nothing is as recorded: what matched it is as uncertain as most of it is."""
+    """Mark a replay of a predicted trace as estimated. The matched ops get the origin of most of the prediction."""
     most = max(prediction.origins, key=lambda name: prediction.origins[name] * (name != "recorded"))
     origin = next(origin for origin, name in ORIGIN_NAMES.items() if name == most)
     matched = np.isin(replayed.device.origin, (Origin.EXACT, Origin.EQUIVALENT))
     runs = {rank: replace(run, predicted=True) for rank, run in replayed.runs.items()}
-    if origin is Origin.MEASURED:  # another host alone
+    if origin is Origin.MEASURED:  # only the host differs
         return replace(replayed, runs=runs)
     origins = np.where(matched, int(origin), replayed.device.origin).astype(np.uint8)
     return replace(replayed, device=replace(replayed.device, origin=origins), runs=runs)
 
 
 def _expected_error(shares: dict[Origin, float], conditions: Conditions) -> float:
-    """Of GPU work by where it comes from, and of what several GPUs add."""
+    """Return the expected error from the origins of the GPU times and the kind of parallelism."""
     of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0
     return sum(EXPECTED_ERROR[origin] * share for origin, share in shares.items()) + several
 
 
 def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling: Scaling) -> Trace:
-    """Its header and devices. See Note [What a predicted trace is]."""
+    """Replace the header and devices of a trace. See Note [What a predicted trace is]."""
     devices = [_device(device, conditions.gpu) for device in recorded.devices] if conditions.gpu else recorded.devices
     asked: dict[str, Any] = {name: value for name, value in vars(conditions).items() if value not in ("", 0, 1.0, None, "ddp")}
     if conditions.length is not None:
@@ -272,7 +273,7 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """The pace of a trace (`traces.figures.pace`); without steps, how long all of it lasts."""
+    """Return the step time of a trace (`traces.figures.pace`), or the whole duration if there are no steps."""
     found = pace(trace)
     if found is None:
         first_ns, last_ns = window_ns(trace)

@@ -1,10 +1,10 @@
-"""Recomputes a recording's times for other device durations.
+"""Recomputes a recording's times for other kernel durations.
 
     trace = Retiming(recorded).at(durations_ns)     # durations_ns: for each row of recorded.device
 
-Between waits, the host keeps its recorded pace. A kernel keeps its recorded reason to start: its launch, the previous kernel,
-or a kernel on another stream (Note [Why a kernel started when it did] in recording/indexer.py). The host waits at the recorded
-places, for the kernel that ended just before it returned. All rows are kept; only times change.
+Between waits, the host keeps its recorded pace. Every kernel starts for the same reason as in the recording: its launch, the
+previous kernel, or a kernel on another stream. See Note [Why a kernel started when it did] in recording/indexer.py. The host
+waits at the recorded places for the same kernels. The new trace has all recorded rows, and only their times differ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from traces.model.trace import NONE, Column, Trace
 
 
 class _HostTime:
-    """Maps recorded host times to new ones: linear between knots, with slope 1 where the host did not wait."""
+    """Maps recorded host times to new host times. The map is linear between knots, with slope 1 outside of waits."""
 
     def __init__(self) -> None:
         self._old: list[int] = []
@@ -36,7 +36,7 @@ class _HostTime:
             self._new[-1] = max(self._new[-1], new_ns)
 
     def of(self, times_ns: Column) -> Column:
-        """The new times of recorded ones; NONE stays."""
+        """Convert recorded times to new times. NONE values stay NONE."""
         if not self._old:
             return times_ns
         old, shift = np.array(self._old), np.array(self._new) - np.array(self._old)
@@ -45,7 +45,7 @@ class _HostTime:
 
 
 class Retiming:
-    """A recording, indexed once for any number of other durations."""
+    """A recording that is indexed once and retimed for any number of durations."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -53,10 +53,8 @@ class Retiming:
         self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks or [0]}
 
     def at(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
-        """The same trace with these durations on the device and a host so many times as fast; tables that hold times are new.
-
-        One duration for each row of the recording's device, and of `origins` one too if they change.
-        """
+        """Return the trace with new device durations and a host that is `host_speed` times as fast. `durations_ns` and
+        `origins` have one value per row of the recorded device table."""
         trace, hosts = self._trace, {}
         start_ns = trace.device.start_ns.copy()
         placed = np.zeros(len(start_ns), dtype=bool)
@@ -65,7 +63,7 @@ class Retiming:
             placed[index.work] = True
         rank_of = np.array([device.rank for device in trace.devices] or [0])
         ranks = rank_of[trace.device.device] if len(start_ns) else np.zeros(0, dtype=np.int64)
-        for rank, host in hosts.items():  # communication between ranks, and marks: with the host
+        for rank, host in hosts.items():  # operations between ranks and marks follow the host
             rest = ~placed & (ranks == rank)
             start_ns[rest] = host.of(trace.device.start_ns[rest])
         device = replace(trace.device, start_ns=start_ns, duration_ns=durations_ns.copy())
@@ -76,7 +74,7 @@ class Retiming:
 
 
 def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns: Column, host_speed: float) -> _HostTime:
-    """Place one rank's kernels, into `start_ns`; returns where its host times come to lie."""
+    """Compute the start times of one rank's kernels in `start_ns`. Returns the map of the rank's host times."""
     work = index.work
     host = _HostTime()
     first_ns, last_ns = window_ns(trace)
@@ -92,7 +90,7 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
     new_end = np.zeros(len(work), dtype=np.int64)
     waits = sorted({*zip(index.wait_start.tolist(), index.wait_end.tolist(), strict=True)})
     wait_active = active(np.array([start for start, _ in waits], dtype=np.int64)).tolist()
-    waited, at = 0, 0  # new waiting so far, over active time; the next wait
+    waited, at = 0, 0  # total new waiting time; index of the next wait
     ready: dict[tuple[int, int], int] = {}
     queues: dict[tuple[int, int], list[int]] = {}
     depth = index.launch_queue_depth
@@ -107,7 +105,7 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
         track = ordinal, stream
         queue = queues.setdefault(track, [])
         begun_ns = active_ns + waited
-        if len(queue) >= depth and queue[-depth] > begun_ns:  # a full launch queue, in which the call to launch blocks
+        if len(queue) >= depth and queue[-depth] > begun_ns:  # a launch blocks when the queue is full
             host.add(launch_ns, begun_ns)
             waited += queue[-depth] - begun_ns
             begun_ns = queue[-depth]
@@ -128,7 +126,7 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
 
 
 def _wait(host: _HostTime, wait: tuple[int, int], active_ns: int, waited_ns: int, recorded_end: Column, new_end: Column) -> int:
-    """Repeat the host's recorded `wait` for its kernel. Returns the total waiting time so far."""
+    """Repeat a recorded wait of the host. Returns the total waiting time so far."""
     start_ns, end_ns = wait
     begun_ns = active_ns + waited_ns
     ended_ns = begun_ns
@@ -136,7 +134,7 @@ def _wait(host: _HostTime, wait: tuple[int, int], active_ns: int, waited_ns: int
     if len(done):
         last = done[recorded_end[done].argmax()]
         after_ns = end_ns - int(recorded_end[last])
-        if end_ns == start_ns:  # the device was done before the host asked
+        if end_ns == start_ns:  # the device had finished before the host asked
             ended_ns = max(begun_ns, int(new_end[last]))
         elif after_ns <= WAIT_FOLLOWED_NS:
             ended_ns = max(begun_ns, int(new_end[last]) + max(after_ns, 0))
@@ -148,7 +146,7 @@ def _wait(host: _HostTime, wait: tuple[int, int], active_ns: int, waited_ns: int
 
 
 def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime]) -> Trace:
-    """All other tables with their new times."""
+    """Convert the times in all other tables."""
     threads = np.array([thread.rank for thread in recorded.threads] or [0])
     steps = recorded.steps.rank
     phase_ranks = steps[recorded.phases.step] if len(steps) else np.zeros(len(recorded.phases), dtype=np.int64)
@@ -177,7 +175,7 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
 
 
 def _marked(phases: Any, trace: Trace) -> Any:
-    """Phases whose marks on the device are those of the new kernels: the end of all work launched before each boundary."""
+    """Move the phases' device marks. A mark is the end of all work that was launched before the phase boundary."""
     device = trace.device
     work = np.flatnonzero(device.is_work & (device.launch >= 0))
     if not len(work) or not (phases.device_end_ns != NONE).any():

@@ -1,10 +1,11 @@
-"""Scales each kernel of a recording to other conditions.
+"""Scales the duration of each recorded kernel to other conditions.
 
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
-    scaling.durations_ns, scaling.origins        # a row each per row of trace.device
+    scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
 A kernel is scaled by the ratio of its op's estimated durations under both conditions (cost_model/op_costs.py). A kernel without
-recorded shapes takes the mean ratio of similar kernels: compute-bound ones if its name says so, else memory-bound ones.
+recorded shapes takes the mean ratio of similar kernels. Kernels with names of arithmetic (gemm, conv, ...) count as
+compute-bound, and all others as memory-bound.
 """
 
 from __future__ import annotations
@@ -31,13 +32,11 @@ from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import canonical_op
 from traces.rates.op_cost import compute_unit
 
-_ARITHMETIC = "gemm conv winograd cudnn cutlass xmma implicit fft attention flash wgrad dgrad".split()  # in kernels' names
+_ARITHMETIC = "gemm conv winograd cudnn cutlass xmma implicit fft attention flash wgrad dgrad".split()  # in kernel names
 
 
 @dataclass(frozen=True)
 class ScaledOp:
-    """A recorded op: canonical name, shapes, dtype, phase."""
-
     op: str
     shapes: Shapes
     dtype: str
@@ -46,19 +45,19 @@ class ScaledOp:
 
 @dataclass
 class Scaling:
-    """Durations under the other conditions, and the origin of each."""
+    """The kernel durations under the new conditions, and the origin of each duration."""
 
     durations_ns: Column
     origins: Column
-    calls: list[ScaledOp | None]  # of each row of trace.device
+    calls: list[ScaledOp | None]  # recorded op of each row in trace.device
     unscaled_ns: int  # recorded time of kernels without shapes
-    batch: int  # the recorded one, 0 where it was not asked for
-    host_shapes: Column | None  # the column of trace.host with the shapes of the new batch
-    shapes_of: Callable[[ScaledOp], Shapes]  # of a recorded call, under the new conditions
-    costs: OpCosts  # of the GPU under the new conditions
+    batch: int  # recorded batch size; 0 if not needed
+    host_shapes: Column | None  # shape strings of trace.host at the new batch size
+    shapes_of: Callable[[ScaledOp], Shapes]  # returns a call's shapes under the new conditions
+    costs: OpCosts  # costs on the predicted GPU
 
     def keep_shorter(self, durations_ns: Column) -> None:
-        """Of several ranks that share the work each has shorter kernels, of which none was recorded."""
+        """Use the shorter durations of one rank's share of the work. No kernel then counts as recorded."""
         changed = (durations_ns != self.durations_ns) & (self.origins == Origin.MEASURED)
         self.origins = np.where(changed, int(Origin.SCALED), self.origins).astype(np.uint8)
         self.durations_ns = durations_ns
@@ -67,7 +66,8 @@ class Scaling:
     def of(
         cls, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[ScaledOp | None] | None = None
     ) -> Scaling:
-        """`calls` are those of `calls_of`, if they are at hand. Raises TraceError where a recording does not tell enough."""
+        """Scale all kernels of a trace. `calls` is the result of `calls_of`, if already known. Raises TraceError if the
+        recording lacks necessary data."""
         calls = calls_of(trace) if calls is None else calls
         batch = 0
         if conditions.batch or conditions.length:
@@ -95,7 +95,8 @@ class Scaling:
 
 
 def call_rows(trace: Trace) -> Column:
-    """For each device span, the row of the innermost op with recorded shapes around its launch, or NONE."""
+    """Return, for each device span, the host row of the innermost op with shapes around its launch. A span without such an op
+    gets NONE."""
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
     parent, told = host.parent.tolist(), has_shapes.tolist()
@@ -114,7 +115,7 @@ def call_rows(trace: Trace) -> Column:
 
 
 def calls_of(trace: Trace) -> list[ScaledOp | None]:
-    """For each device span the op of `call_rows`."""
+    """Return the recorded op of each device span, found with `call_rows`."""
     host, strings = trace.host, trace.strings
     known: dict[tuple[int, int, int, str], ScaledOp | None] = {}
     found: list[ScaledOp | None] = []
@@ -134,7 +135,8 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
 
 
 def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
-    """The batch of a recording: of its workload's inputs, else of its first convolution, product of batches or lookup."""
+    """Find the recorded batch size. The workload's inputs are used first, then the first convolution, batched product or
+    embedding."""
     if trace.workload is not None and trace.workload.inputs:
         for tensor in trace.workload.inputs:
             if len(tensor.shape) > 1:
@@ -148,7 +150,7 @@ def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
 
 
 class _Ratios:
-    """Ratios of call durations under the new and the recorded conditions; each is computed once."""
+    """Computes and caches the ratios between call durations under the new and the recorded conditions."""
 
     def __init__(
         self, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[ScaledOp | None], batch: int
@@ -167,11 +169,9 @@ class _Ratios:
 
     @property
     def costs(self) -> OpCosts:
-        """Of the GPU under the new conditions."""
         return self._new or self._recorded
 
     def shapes_of(self, call: ScaledOp) -> Shapes:
-        """Of a recorded call under the new conditions."""
         return call.shapes if self._shapes is None else self._shapes.at(self._batch, call.op, call.shapes, call.phase)
 
     def _ratio(self, call: ScaledOp) -> tuple[float, Origin]:
@@ -190,8 +190,7 @@ class _Ratios:
         return ratio, origin
 
     def _believable(self, ratio: float, is_measured: bool, call: ScaledOp) -> float:
-        """Where a curve goes beyond all that was measured, data sheets bound what another GPU can make of an op: by how much
-        its arithmetic or its memory is faster or slower, or nothing where only the launch counts."""
+        """Limit a ratio to what the data sheets allow. This limit matters when a curve is used beyond its measured range."""
         assert self._new is not None
         if is_measured:
             return ratio
@@ -201,14 +200,15 @@ class _Ratios:
         return min(max(ratio, min(possible) / BEYOND_SHEETS), max(possible) * BEYOND_SHEETS)
 
     def of_data_sheets(self) -> tuple[float, float]:
-        """What is known without shapes: of arithmetic, and of memory traffic."""
+        """Return the ratios of arithmetic and of memory traffic from the data sheets."""
         if self._new is None:
             return self._batches, self._batches
         here, there = peaks_of(self._recorded.card), peaks_of(self._new.card)
         return self._batches * here[0] / there[0], self._batches * here[1] / there[1]
 
     def host_shapes(self) -> Column:
-        """The shapes of all recorded ops as strings of the trace, at the new batch: so a script at that batch finds them."""
+        """Return the shapes of all recorded ops at the new batch size, as string numbers of the trace. A script running at that
+        batch size then matches these ops."""
         assert self._shapes is not None
         trace, host = self._trace, self._trace.host
         rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
@@ -224,8 +224,8 @@ class _Ratios:
         return new
 
     def of_copy(self, row: int, call: ScaledOp | None) -> tuple[float, Origin]:
-        """Copies go by the bytes of the op that makes them; from and to the host over the recorded bus, within a device as a
-        kernel of that op, which has a launch beside its bytes."""
+        """Return the ratio of a copy, which depends on the bytes. Copies between host and device use the recorded bus. Copies
+        within a device are scaled like other kernels."""
         device, strings = self._trace.device, self._trace.strings
         direction = copy_direction(strings[int(device.name[row])])
         to_device, to_host = direction == "h2d", direction == "d2h"
@@ -237,18 +237,18 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # That a bus stays what it was is no measurement of the new conditions.
+        # The assumption that the bus stays the same is not a measurement of the new conditions.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 
-_UNCERTAIN = (Origin.MEASURED, Origin.SCALED, Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # ascending
+_UNCERTAIN = (Origin.MEASURED, Origin.SCALED, Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # best first
 
 
 def _fill(
     trace: Trace, factors: Column, origins: Column, open_rows: list[int], work: Column, sheets: tuple[float, float]
 ) -> None:
-    """Kernels without shapes: as the others of arithmetic or of memory traffic, weighted by their time; where there are none,
-    as the data sheets say of either."""
+    """Scale kernels without shapes. They get the time-weighted mean ratio of other compute-bound or memory-bound kernels. If
+    there are none, the data sheets give the ratio."""
     if not open_rows:
         return
     device, strings = trace.device, trace.strings
@@ -262,16 +262,16 @@ def _fill(
         weight = device.duration_ns[known]
         told = float((factors[known] * weight).sum() / weight.sum()) if weight.sum() else sheets[not kind]
         factors[those] = told
-        if told != 1.0:  # else nothing was asked of them
+        if told != 1.0:
             origins[those] = int(Origin.ROOFLINE)
 
 
 def parameter_bytes(trace: Trace) -> int:
-    """What the parameters of a recorded program hold, told by its workload or by the tensors that its optimizer works on: 0 if
-    neither does.
+    """Return the bytes of a program's parameters, from its workload or from the optimizer's tensors. Returns 0 if both are
+    missing.
 
-    An op of the optimizer may take each parameter once or more often, alone or as a list with others, so of the ops that take
-    most of them the one counts that takes least.
+    An optimizer op may take a parameter several times, alone or in a list. Among the ops with the most tensors, the op with the
+    fewest bytes is used.
     """
     if trace.workload is not None and trace.workload.parameter_bytes:
         return trace.workload.parameter_bytes

@@ -1,22 +1,24 @@
-"""Predicts tensor parallelism of transformer blocks from a recording of one GPU, without the script.
+"""Predicts tensor parallelism of transformer blocks from a recording of one GPU, without running the script.
 
-The rules are Megatron-LM's (Shoeybi et al., 2019, section 3; the same as PyTorch's ColwiseParallel and RowwiseParallel):
+The rules are those of Megatron-LM (Shoeybi et al., 2019, section 3). PyTorch's ColwiseParallel and RowwiseParallel do the same:
 
-* a *pair* is one or more matrix products that read the network's width (query, key and value; the first of an MLP) and one
-  that writes it again (attention's output, the second of the MLP). The weights of the first are split by columns, that of the
-  last by rows; what lies between them, attention by heads and activations, is computed on a part;
-* the outputs of each pair are summed over all ranks in the forward pass, the gradients of its inputs in the backward pass, and
-  nothing overlaps with these all-reduces;
-* the rest (embedding, normalisation, residuals, head) is computed by every rank; the optimizer works on what a rank keeps.
+* A *pair* is a group of matrix products that is split together. It has one or more products that read the network's width, such
+  as query, key and value. Its last product writes the network's width again, such as attention's output.
+* The first products' weights are split by columns, and the last product's weight is split by rows. Attention and activations
+  between them are computed on one rank's share of the columns.
+* An all-reduce sums the outputs of each pair in the forward pass. Another all-reduce sums the gradients of its inputs in the
+  backward pass. These all-reduces do not overlap with computation.
+* Every rank computes the other layers (embedding, normalization, residuals, head) completely. The optimizer updates only the
+  rank's own parameters.
 
-    split = TensorSplit.of(trace, calls, shapes_of, ranks=4)    # raises TraceError where the recording shows no such pair
+    split = TensorSplit.of(trace, calls, shapes_of, ranks=4)    # raises TraceError if the recording has no pairs
     split.durations_ns(durations_ns, trace.device.is_work, costs)
 
 Note [Pairs from shapes]
-    The network's width is the size that most of its products read. A pair begins with a product that reads the width. It ends
-    with one that writes the width and either reads another width (an MLP's hidden one) or follows attention. Kernels of the
-    backward pass belong to the forward op with their sequence number. Without sequence numbers, products are matched by size,
-    and other kernels are scaled like the forward pass.
+    The network's width is the size that most of its matrix products read. A pair begins with a product that reads the width. It
+    ends with a product that writes the width and either reads another width or follows attention. Kernels of the backward pass
+    belong to the forward op with the same sequence number. Without sequence numbers, products are matched by size, and other
+    kernels are scaled like the forward pass.
 """
 
 from __future__ import annotations
@@ -46,12 +48,12 @@ _PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul", "_addmm_activation"})
 _ATTENTION = frozenset({"bmm", "baddbmm", "softmax"})
 
 
-_Call = tuple[ScaledOp, Shapes]  # with shapes under the new conditions
+_Call = tuple[ScaledOp, Shapes]  # the shapes are under the new conditions
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product with a weight: rows x depth by depth x columns."""
+    """A matrix product with a weight: (rows x depth) times (depth x columns)."""
 
     rows: int
     depth: int
@@ -59,7 +61,7 @@ class Product:
 
     @classmethod
     def of(cls, op: str, shapes: Shapes) -> Product | None:
-        """None if the op is not a product of activations and a weight."""
+        """Parse a product. Returns None if the op does not multiply activations by a weight."""
         wide = [shape for shape in shapes if len(shape) > 1]
         if op not in _PRODUCTS or len(wide) != 2 or len(wide[1]) != 2:
             return None
@@ -70,16 +72,15 @@ class Product:
 
 @dataclass
 class Pair:
-    """One pair of a forward pass. Members are indices of calls in call order."""
+    """One pair of a forward pass. Its members are indices in the list of calls."""
 
-    columns: list[int]  # products that are split by columns
+    columns: list[int]  # products split by columns
     between: list[int] = field(default_factory=list)
-    last: int = NONE  # the product that is split by rows
+    last: int = NONE  # product split by rows
 
 
 def pairs_of(products: Sequence[Product | None], is_attention: Sequence[bool]) -> list[Pair]:
-    """The pairs among calls in their order, of which some are products and some belong to attention. See Note [Pairs from
-    shapes]."""
+    """Find the pairs among the calls of a forward pass. See Note [Pairs from shapes]."""
     depths = Counter(product.depth for product in products if product is not None)
     if not depths:
         return []
@@ -97,19 +98,17 @@ def pairs_of(products: Sequence[Product | None], is_attention: Sequence[bool]) -
             pair, attended = Pair([]), False
         elif product.depth == width and not attended:
             pair.columns.append(number)
-        else:  # no part of a block
+        else:  # not part of a block
             pair, attended = Pair([number] if product.depth == width else []), False
     return found
 
 
 @dataclass(frozen=True)
 class _Op:
-    """One op of a forward pass."""
-
-    row: int  # of trace.host
+    row: int  # row in trace.host
     call: ScaledOp
     shapes: Shapes  # under the new conditions
-    kernels: list[int]  # rows of trace.device
+    kernels: list[int]  # rows in trace.device
 
     @property
     def product(self) -> Product | None:
@@ -122,21 +121,21 @@ class _Op:
 
 @dataclass(frozen=True)
 class TensorSplit:
-    """The kernels of a recording that are split over the ranks, and the all-reduces that this needs."""
+    """The kernels that are split over the ranks, and the necessary all-reduces."""
 
     ranks: int
     pairs: int  # in all steps
-    parts: dict[int, tuple[ScaledOp, Shapes, Shapes]]  # by row of trace.device: its call, shapes of the whole and of a part
-    untold: list[int]  # rows of trace.device whose op is not known: they become shorter as the others do
-    summed_bytes: dict[int, list[int]]  # by row of trace.device: the all-reduces after it
+    parts: dict[int, tuple[ScaledOp, Shapes, Shapes]]  # by row of trace.device: call, full shapes, shapes of one rank's share
+    untold: list[int]  # rows of trace.device without a known op, scaled by the mean ratio
+    summed_bytes: dict[int, list[int]]  # bytes of the all-reduces after each row of trace.device
     elements: int  # of the split weights, in all steps
 
     @classmethod
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """`calls` are those of each device row and `shapes_of` gives their shapes under the new conditions. Raises TraceError
-        where the recording shows no products that could be split so, or sizes that the ranks do not divide."""
+        """Find the split kernels of a recording. `calls` has one op per device row, and `shapes_of` returns its shapes under
+        the new conditions. Raises TraceError if there are no pairs, or if the number of ranks does not divide their sizes."""
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])
@@ -145,7 +144,7 @@ class TensorSplit:
                 "the recording shows no pairs of matrix products as transformer blocks have them (one reads the network's"
                 " width, another writes it), so tensor parallelism has nothing to split"
             )
-        sizes: dict[int, int] = {}  # by number of the op: of which of its sizes a part has an N-th, 0 for all but products
+        sizes: dict[int, int] = {}  # by op: the size that is divided by the number of ranks; 0 for ops other than products
         summed: dict[int, list[int]] = {}
         elements = 0
         for pair in found:
@@ -167,7 +166,7 @@ class TensorSplit:
         }
         parts |= _backward_parts(trace, backward, ops, sizes, ranks)
         rows = list(backward)
-        for number, pair in enumerate(reversed(found)):  # the last pair's gradients come first
+        for number, pair in enumerate(reversed(found)):  # the backward pass visits the pairs in reverse
             if backward:
                 at = rows[min(len(backward) * (number + 1) // len(found), len(backward)) - 1]
                 summed.setdefault(at, []).append(_input_bytes(ops[pair.columns[0]]))
@@ -175,7 +174,7 @@ class TensorSplit:
         return cls(ranks, len(found), parts, untold, summed, elements)
 
     def durations_ns(self, durations_ns: Column, is_work: Column, costs: OpCosts) -> Column:
-        """The duration of each row if every rank computes its part; `costs` are those of its GPU."""
+        """Return the duration of each row if every rank computes its share on the GPU of `costs`."""
         new = durations_ns.copy()
         known: dict[tuple[ScaledOp, Shapes, Shapes], float] = {}
         for row, (call, whole, part) in self.parts.items():
@@ -192,7 +191,6 @@ class TensorSplit:
         return new
 
     def reductions_ns(self, device_name: str, link_gbps: float, rows: int) -> Column:
-        """The duration of the all-reduces after each device row."""
         costs = CollectiveCosts(device_name, link_gbps)
         took = np.zeros(rows, dtype=np.int64)
         for row, sizes in self.summed_bytes.items() if self.ranks > 1 else ():
@@ -201,13 +199,12 @@ class TensorSplit:
 
     @property
     def moved_bytes(self) -> float:
-        """Bytes that a rank receives in all steps."""
         return sum(wire_bytes("all_reduce", size, self.ranks) for sizes in self.summed_bytes.values() for size in sizes)
 
 
 def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], dict[int, _Call]]:
-    """The ops of all forward passes in their order, and the calls of all backward passes in theirs, by row of trace.device.
-    `known` are the calls of all those rows."""
+    """Return the ops of all forward passes, and the calls of all backward passes by device row. `known` has one call per device
+    row."""
     op_row = call_rows(trace)
     order = np.flatnonzero(trace.device.is_work)
     order = order[np.argsort(launch_time_ns(trace)[order], kind="stable")]
@@ -227,9 +224,9 @@ def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], d
 def _backward_parts(
     trace: Trace, backward: dict[int, _Call], ops: Sequence[_Op], sizes: dict[int, int], ranks: int
 ) -> dict[int, tuple[ScaledOp, Shapes, Shapes]]:
-    """The same of kernels of the backward pass. See Note [Pairs from shapes]."""
+    """Return the split kernels of the backward pass. See Note [Pairs from shapes]."""
     forward, op_row = forward_ops(trace), call_rows(trace)
-    of_node: dict[int, int] = {}  # by host row of a forward op, or of one around it: its size
+    of_node: dict[int, int] = {}  # divided size by host row of a forward op
     of_product: dict[tuple[int, ...], int] = {}
     others = [op.call.op for number, op in enumerate(ops) if sizes.get(number) == 0]
     for number, size in sizes.items():
@@ -268,7 +265,8 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """The shapes of an N-th of a call: of a product the dimensions of this size, of anything else the first that can be cut."""
+    """Return the shapes of one rank's share of a call. A product is divided in the dimension of this size. Any other op is
+    divided in its first divisible dimension."""
     product = Product.of(op, shapes) if size else None
     if product is None:
         return tuple(_cut(shape, ranks) for shape in shapes)
@@ -298,8 +296,8 @@ def tensor_parallel(
     trace: Trace, split: TensorSplit, reduced_ns: Column, conditions: Conditions, step_ns: float, parameters: int,
     peak_bytes: int | None, steps: int,
 ) -> Parallel:  # fmt: skip
-    """A step of each rank, which `step_ns` is with its all-reduces; they are `reduced_ns` long after each device row in all of
-    so many steps."""
+    """Predict the step of each rank. `step_ns` is the step time including the all-reduces. `reduced_ns` has the duration of the
+    all-reduces after each device row, over all `steps`."""
     layers = layers_of(trace)
     told = sum(layer.parameter_bytes for layer in layers)
     elements = sum(prod(weight) for layer in layers for weight in layer.weights)

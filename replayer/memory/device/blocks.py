@@ -1,12 +1,12 @@
-"""Blocks of device memory, and the pools that hold the free ones in order of size.
+"""Blocks of device memory, and the pools that hold the free blocks in order of size.
 
     pool = Pool(stats, stream=0, min_split_bytes=512)
     pool.add(Block(0x7F0000000000, 2 << 20, pool))
     pool.blocks[pool.best_fit(3000)]
 
-A segment, as the driver returned it, is a doubly linked list of blocks (`prev`, `next`) without gaps. A block is allocated
-(`in_use`), waiting for other streams (neither flag is set), or free (`in_pool`); free neighbours are merged. Expandable
-segments have a fourth kind, `Unmapped`.
+The driver returns memory in segments. A segment is a doubly linked list of blocks (`prev`, `next`) without gaps. A block is
+either allocated (`in_use`), free (`in_pool`), or waiting for other streams (neither flag is set). Free neighbors are merged.
+Expandable segments have a fourth kind of block, `Unmapped`.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Protocol
 from replayer.memory.device.settings import BLOCK_BYTES
 from replayer.memory.device.stats import PoolStats
 
-ADDRESS_BITS = 48  # of a virtual address on x86-64 and on NVIDIA GPUs
+ADDRESS_BITS = 48  # of an address on x86-64 and NVIDIA GPUs
 
 
 class UsedStream(Protocol):
-    """What the allocators need to know of a stream that uses another stream's block, or copies from or to pinned memory."""
+    """The interface of a stream that uses another stream's block or pinned memory."""
 
     @property
     def number(self) -> int: ...
 
     @property
     def ready_ns(self) -> int:
-        """When the work queued on it so far will have ended."""
+        """The end of all work that is queued on the stream so far."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Block:
-    """A piece of a segment. `address` is stable while the block is allocated."""
+    """A part of a segment. `address` is stable while the block is allocated."""
 
     address: int
     size_bytes: int
@@ -43,26 +43,28 @@ class Block:
     in_pool: bool = False
     prev: Block | None = None
     next: Block | None = None
-    users: dict[int, UsedStream] | None = None  # other streams that used it, by number
+    users: dict[int, UsedStream] | None = None  # other streams that used the block, by number
     requested_bytes: int = 0
-    freed_at: int = 0  # the number of searches in the large pools by then: tells its age when garbage is collected
+    freed_at: int = 0  # number of large-pool searches at the free; for garbage collection
 
     @property
     def is_split(self) -> bool:
-        """Whether its segment has other blocks."""
+        """Whether the block's segment has other blocks."""
         return self.prev is not None or self.next is not None
 
 
 class Unmapped(Block):
-    """A range of an expandable segment that has addresses but no memory: whole pages, in no list of free blocks."""
+    """A range of an expandable segment that has addresses but no memory. The range consists of whole pages and is in no list of
+    free blocks."""
 
     __slots__ = ()
 
 
 class Pool:
-    """The free blocks of one stream, all small (up to 1 MiB) or all large.
+    """The free blocks of one stream. A pool holds either small blocks (up to 1 MiB) or large blocks.
 
-    `keys[i]` is the size of `blocks[i]` and, in the lower 48 bits, its address: as one integer, because tuples compare slower.
+    `keys[i]` combines the size of `blocks[i]` with its address in the lower 48 bits. Single integers are used because comparing
+    tuples is slower.
     """
 
     __slots__ = ("blocks", "expandable", "keys", "min_split_bytes", "small", "stats", "stream")
@@ -73,15 +75,16 @@ class Pool:
         self.stats = stats
         self.stream = stream
         self.small = small
-        self.min_split_bytes = min_split_bytes  # the smallest remainder that is split off a block
-        self.expandable: ExpandablePool | None = None  # the free blocks of this stream's expandable segments, once it has any
+        self.min_split_bytes = min_split_bytes  # smallest remainder after a split
+        self.expandable: ExpandablePool | None = None  # free blocks of expandable segments
 
     def best_fit(self, size_bytes: int) -> int:
-        """Index of the first block by (size, address) with at least `size_bytes`; `len(blocks)` if there is none."""
+        """Return the index of the first block, by size and address, with at least `size_bytes`. Returns `len(blocks)` if there
+        is none."""
         return bisect_left(self.keys, size_bytes << ADDRESS_BITS)
 
     def add(self, block: Block) -> None:
-        """File a free block."""
+        """Add a free block."""
         key = block.size_bytes << ADDRESS_BITS | block.address
         at = bisect_left(self.keys, key)
         self.keys.insert(at, key)
@@ -94,7 +97,7 @@ class Pool:
         block.in_pool = False
 
     def merge(self, block: Block) -> int:
-        """Take the free neighbours of a block out of the pool and make them a part of it; how many there were."""
+        """Merge a block with its free neighbors, which leave the pool. Returns the number of merged neighbors."""
         merged = 0
         for neighbour in (block.prev, block.next):
             if neighbour is not None and neighbour.in_pool:
@@ -104,30 +107,31 @@ class Pool:
         return merged
 
     def whole_segments(self) -> list[Block]:
-        """The free blocks that are all of their segment."""
+        """Return the free blocks that occupy a whole segment."""
         return [block for block in self.blocks if not block.is_split]
 
 
 @dataclass(slots=True)
 class Reservation:
-    """A range of addresses. Pages are counted from its start."""
+    """A range of addresses. Its pages are counted from its start."""
 
     address: int
     size_bytes: int
     page_bytes: int
-    tail: Block  # its last block
+    tail: Block
 
     def page_end(self, address: int) -> int:
-        """The first end of a page at or after `address`."""
+        """Return the first page end at or after `address`."""
         return self.address - (self.address - address) // self.page_bytes * self.page_bytes
 
     def page_start(self, address: int) -> int:
-        """The last start of a page at or before `address`."""
+        """Return the last page start at or before `address`."""
         return self.address + (address - self.address) // self.page_bytes * self.page_bytes
 
 
 class ExpandablePool(Pool):
-    """The free blocks of one stream's ranges, and the unmapped parts of the ranges; the latter by address."""
+    """The free blocks in one stream's expandable segments, and the unmapped parts of these segments. Unmapped parts are sorted
+    by address."""
 
     __slots__ = ("reservations", "unmapped")
 
@@ -142,7 +146,7 @@ class ExpandablePool(Pool):
 
 
 def link(before: Block | None, after: Block | None) -> None:
-    """Make two blocks neighbours; None is the end of the segment."""
+    """Make two blocks neighbors. None means the end of the segment."""
     if before is not None:
         before.next = after
     if after is not None:
@@ -150,7 +154,7 @@ def link(before: Block | None, after: Block | None) -> None:
 
 
 def absorb(block: Block, neighbour: Block) -> None:
-    """Extend `block` over the place of its neighbour, which is dropped from the segment."""
+    """Extend `block` over its neighbor, and remove the neighbor from the segment."""
     if neighbour is block.prev:
         block.address = neighbour.address
         link(neighbour.prev, block)

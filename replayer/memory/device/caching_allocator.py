@@ -1,14 +1,14 @@
-"""PyTorch's caching allocator, re-implemented for one device.
+"""PyTorch's caching allocator, reimplemented for one device.
 
-No memory is reserved on this machine; blocks carry addresses that a real device could have returned. The rules are those
-of c10/cuda/CUDACachingAllocator.cpp (2.6 to 2.15).
+No memory is reserved on this machine. Blocks have addresses that a real device could have returned. The rules are those of
+c10/cuda/CUDACachingAllocator.cpp (2.6 to 2.15).
 
     memory = DeviceMemory(device=0, capacity_bytes=16 << 30)
     block = memory.malloc(3 << 20, stream=0)
     block.size_bytes, memory.usage.reserved_bytes  # (3145728, 20971520): a segment of 20 MiB, split
     memory.free(block)
 
-Tensors do not call it themselves: they go through tensor_allocator.py, whose `free` may be called from a finalizer.
+Tensors allocate their memory through tensor_allocator.py, because its `free` may be called from a finalizer.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from replayer.memory.device.snapshot import mapped_ranges, segment_dict
 from replayer.memory.device.stats import MemoryStats
 from replayer.memory.device.usage import DeviceUsage
 
-SMALL_BYTES = MIB  # the largest block of the small pools
+SMALL_BYTES = MIB  # largest block of the small pools
 SMALL_SEGMENT_BYTES = 2 * MIB
-OWN_SEGMENT_BYTES = 10 * MIB  # blocks of at least this size get a segment of their own size
+OWN_SEGMENT_BYTES = 10 * MIB  # larger blocks get a segment of their own size
 _LOCK_TIMEOUT_S = 10
 
 Layout = tuple[tuple[int, int, bool, int], ...]
@@ -47,17 +47,17 @@ def _never_waits(time_ns: int) -> None:
 
 
 class DeviceMemory:
-    """The memory of one device. Safe to call from several threads.
+    """The memory of one device. All methods may be called from several threads.
 
     Args:
         device: index, for messages and addresses.
         capacity_bytes: the device's total memory.
-        outside_bytes: device memory used outside of PyTorch's allocator: CUDA context, NCCL buffers.
-        oom_text: an out-of-memory message of the recorded PyTorch, the template of ours (oom.py).
-        host_now_ns: the calling thread's virtual time. Asked only while blocks wait for a second stream that used them; by
-            default that stream's work has always ended.
+        outside_bytes: device memory used outside of PyTorch's allocator (CUDA context, NCCL buffers).
+        oom_text: an out-of-memory message of the recorded PyTorch, used as a template (oom.py).
+        host_now_ns: returns the calling thread's virtual time. It is called only while freed blocks wait for other streams.
+            By default, the work of other streams has always ended.
         wait_until_ns: blocks the calling thread until a virtual time, as cudaEventSynchronize does.
-        settings: read from the environment at the first allocation, as PyTorch does, if not given.
+        settings: the allocator's settings. By default, they are read from the environment at the first allocation.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class DeviceMemory:
         settings: AllocatorSettings | None = None,
     ) -> None:
         self.device = device
-        self.history: History | None = None  # records every action while set
-        self.requests: RequestLog | None = None  # notes every request while set
+        self.history: History | None = None  # records every action if set
+        self.requests: RequestLog | None = None  # logs every request if set
         self.oom_observers: list[OomObserver] = []
         self._oom_text = oom_text
         self._host_now_ns = host_now_ns
@@ -82,18 +82,18 @@ class DeviceMemory:
         self._outside_bytes = outside_bytes
         self._segments = Segments(device, capacity_bytes, outside_bytes)
         self._expandable = ExpandableSegments(self._segments, self._note_segment)
-        self.private: set[int] = set()  # "streams" of CUDA graphs that live: what they freed, their replays still use
-        self._small: dict[int, Pool] = {}  # by stream
+        self.private: set[int] = set()  # streams of live CUDA graphs, whose freed memory stays in use
+        self._small: dict[int, Pool] = {}
         self._large: dict[int, Pool] = {}
-        self._waiting: list[tuple[int, Block]] = []  # freed, but in use by other streams until that time
-        self._first_ready_ns = 0  # the earliest of those times
-        self._collects_garbage = False  # the settings have a threshold, and the process a limit
-        self._large_searches = 0  # counted only while garbage is collected
+        self._waiting: list[tuple[int, Block]] = []  # freed, but used by other streams until this time
+        self._first_ready_ns = 0  # earliest time in `_waiting`
+        self._collects_garbage = False  # with a threshold and a memory limit
+        self._large_searches = 0  # counted for garbage collection
         self._lock = threading.Lock()
         self.usage = DeviceUsage(self.counts, self._segments, self._lock, lambda: self._max_split_bytes)
         self._settings: AllocatorSettings | None = None
-        self._expands = False  # new memory comes in expandable segments
-        self._max_split_bytes = UNLIMITED  # blocks of at least this size are "oversize"
+        self._expands = False  # use expandable segments
+        self._max_split_bytes = UNLIMITED  # larger blocks are "oversize"
         self.returns_pieces = False  # Note [A batch that is known to fit], in recording/cell_pace.py
         if settings is not None:
             self.apply(settings)
@@ -101,7 +101,7 @@ class DeviceMemory:
     # --- allocating and freeing
 
     def malloc(self, size_bytes: int, stream: int) -> Block | None:
-        """The smallest free block that fits, split if too large; None for 0 bytes, whose pointer is null.
+        """Allocate the smallest free block that fits. A block that is too large is split. Returns None for 0 bytes.
 
         Raises OutOfMemory.
         """
@@ -136,7 +136,8 @@ class DeviceMemory:
             self._lock.release()
 
     def free(self, block: Block) -> None:
-        """Free a block; other streams that used it (`record_stream`) are waited for before it is allocated again."""
+        """Free a block. If other streams used the block (`record_stream`), it is not allocated again before their work has
+        ended."""
         with self._lock:
             if not block.in_use:
                 raise ValueError(f"device memory at {block.address:#x} was freed twice")
@@ -154,14 +155,15 @@ class DeviceMemory:
                 self._put_back(block)
 
     def record_stream(self, block: Block, stream: UsedStream) -> None:
-        """Record that `stream` uses the block; once freed, the block waits for the work then queued on `stream`."""
+        """Record that `stream` uses the block. After a free, the block waits for the work that is queued on `stream` at that
+        time."""
         if stream.number != block.pool.stream:
             if block.users is None:
                 block.users = {}
             block.users[stream.number] = stream
 
     def _find_free(self, pool: Pool, size: int) -> Block | None:
-        """The best fit among the free blocks, if max_split_size allows it. Reference: get_free_block."""
+        """Return the best free block, if max_split_size allows it. Reference: get_free_block."""
         if self._expands and pool.expandable is not None:
             block = best_fit(pool, size)
         else:
@@ -174,7 +176,7 @@ class DeviceMemory:
         return block if block.size_bytes < size + self.settings.max_non_split_rounding_bytes else None
 
     def _cut(self, block: Block, size: int) -> Block:
-        """Take a free block out of its pool; what it has beyond `size` is split off and stays, if that is enough for a block.
+        """Take a free block out of its pool. The rest beyond `size` is split off if it is large enough for a block.
 
         Reference: should_split and alloc_found_block.
         """
@@ -201,7 +203,7 @@ class DeviceMemory:
         return block
 
     def _put_back(self, block: Block) -> None:
-        """Merge a block with its free neighbours and file the result in its pool. Reference: free_block."""
+        """Merge a block with its free neighbors and add the result to its pool. Reference: free_block."""
         if self.history is not None:
             self.history.free_completed(block)
         if self.requests is not None:
@@ -229,7 +231,8 @@ class DeviceMemory:
 
     @property
     def _min_large_split_bytes(self) -> int:
-        """Large blocks keep a remainder of up to 1 MiB, unless they lie in expandable segments."""
+        """Return the smallest remainder that is split off a large block. The limit is above 1 MiB, except in expandable
+        segments."""
         return BLOCK_BYTES if self._expands else SMALL_BYTES + BLOCK_BYTES
 
     # --- blocks that other streams use
@@ -243,7 +246,7 @@ class DeviceMemory:
         block.pool.stats.waiting_bytes.now += block.size_bytes
 
     def _free_waiting(self, now_ns: int) -> None:
-        """Put back the blocks that no other stream uses any more at `now_ns`."""
+        """Free the waiting blocks that no other stream uses at `now_ns`."""
         if now_ns < self._first_ready_ns:
             return
         waiting, self._waiting = self._waiting, []
@@ -259,7 +262,7 @@ class DeviceMemory:
     # --- taking memory from the device, and returning it
 
     def _reserve(self, pool: Pool, size: int) -> Block:
-        """A free block of new memory; cached segments are returned to the device first if there is no room.
+        """Return a free block of new memory. If there is no room, cached segments are first returned to the device.
 
         Raises OutOfMemory.
         """
@@ -290,7 +293,7 @@ class DeviceMemory:
         return block
 
     def _take(self, pool: Pool, size: int, segment: int) -> Block | None:
-        """New memory, if there is room. The memory fraction applies to a whole segment, even where only a page is mapped."""
+        """Return new memory if there is room. The memory fraction limits whole segments, even if only one page is mapped."""
         if not self._segments.allows(segment):
             return None
         if self._expands:
@@ -305,16 +308,16 @@ class DeviceMemory:
         return block
 
     def _release(self, block: Block) -> None:
-        """Return a whole segment."""
+        """Return a whole segment to the device."""
         self._note_segment("segment_free", block.address, block.size_bytes, block.pool.stream)
         self._segments.give_back(block)
         if block.size_bytes >= self._max_split_bytes:
             self.counts.oversize_segments.now -= 1
 
     def _release_cached(self) -> None:
-        """Return all segments, and pages of expandable ones, without a block in use.
+        """Return all segments without a block in use to the device, and empty pages of expandable segments.
 
-        Waits for streams that still use freed blocks. Reference: release_cached_blocks.
+        The method waits for streams that still use freed blocks. Reference: release_cached_blocks.
         """
         self.counts.stream_syncs += 1
         if self._waiting:
@@ -330,7 +333,8 @@ class DeviceMemory:
                 self._expandable.release(pool.expandable)
 
     def _release_pieces(self) -> None:
-        """Return the free pieces of segments in use, which the driver cannot. See Note [A batch that is known to fit]."""
+        """Return the free parts of partly used segments to the device, which a real driver cannot do. See Note [A batch that is
+        known to fit]."""
         for pool in (*self._large.values(), *self._small.values()):
             if pool.stream not in self.private:
                 for block in pool.blocks[:]:
@@ -340,9 +344,10 @@ class DeviceMemory:
                     self._segments.give_back(block)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
-        """Return the smallest oversize block that is large enough, else the largest ones until they sum up to `size`.
+        """Return the smallest oversize block with at least `size` bytes. If there is none, the largest oversize blocks are
+        returned until their sum reaches `size`.
 
-        If the smallest lies in an expandable segment, it cannot be returned alone, and the second choice applies to the others.
+        A block in an expandable segment cannot be returned alone. In this case, the largest other blocks are returned.
         Reference: release_available_cached_blocks.
         """
         if self._max_split_bytes == UNLIMITED:
@@ -361,7 +366,8 @@ class DeviceMemory:
         return released_bytes >= size
 
     def _collect_garbage(self, threshold: float) -> None:
-        """Return cached large segments, those of at least average age first, until reserved memory is below the threshold.
+        """Return cached large segments to the device until reserved memory is below the threshold. Segments of at least average
+        age come first.
 
         A pass over the segments is always completed. Reference: garbage_collect_cached_blocks.
         """
@@ -400,11 +406,11 @@ class DeviceMemory:
 
     @property
     def settings(self) -> AllocatorSettings:
-        """The settings in force; read from the environment if nothing has been allocated yet."""
+        """The current settings. They are read from the environment if nothing has been allocated."""
         return self._settings or self.apply(settings_of_environment())
 
     def apply(self, settings: AllocatorSettings) -> AllocatorSettings:
-        """Use `settings` from now on; allocated blocks stay as they are."""
+        """Use new settings for later requests. Allocated blocks do not change."""
         self._settings = settings
         self._expands = settings.expandable_segments
         self._max_split_bytes = settings.max_split_bytes
@@ -418,7 +424,7 @@ class DeviceMemory:
         return settings
 
     def limit_to(self, size_bytes: int | None) -> None:
-        """Limit PyTorch's allocator to `size_bytes` of the device; None restores the initial limit."""
+        """Limit PyTorch's allocator to `size_bytes` of the device. None restores the initial limit."""
         segments = self._segments
         if size_bytes is not None and size_bytes < segments.reserved_bytes:
             self.empty_cache()
@@ -426,7 +432,7 @@ class DeviceMemory:
         segments.outside_bytes = max(outside, self._outside_bytes)
 
     def set_memory_fraction(self, fraction: float) -> None:
-        """The process may reserve this fraction of the device's capacity."""
+        """Limit the process to this fraction of the device's capacity."""
         self._segments.allowed_bytes = int(fraction * self.usage.capacity_bytes)
         self._collects_garbage = self._settings is not None and self._settings.garbage_collection_threshold > 0
 
@@ -436,7 +442,7 @@ class DeviceMemory:
         return 1.0 if allowed_bytes is None else allowed_bytes / self.usage.capacity_bytes
 
     def empty_cache(self) -> None:
-        """Return every segment without a block in use (torch.cuda.empty_cache)."""
+        """Return every segment without a block in use to the device (torch.cuda.empty_cache)."""
         with self._lock:
             if self.requests is not None:
                 self.requests.note(RequestKind.EMPTY_CACHE)
@@ -445,17 +451,17 @@ class DeviceMemory:
     # --- blocks
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """All segments by address, in torch's form."""
+        """Return all segments by address, in torch's format."""
         with self._lock:
             ranges = [blocks for tail in self._tails() for blocks in mapped_ranges(tail)]
             ranges.sort(key=lambda blocks: blocks[0].address)
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """All that decides which blocks later requests get: address, size, whether in use, and request of each block.
+        """Return the state that decides which blocks later requests get: address, size, use and request of each block.
 
-        None where that does not decide it, or each request is to be seen: with a history or a log of requests, with settings by
-        age or size, or while blocks wait for streams.
+        The result is None if this state is not sufficient or each request must be executed. Reasons are a history, a request
+        log, settings by age or size, and blocks that wait for streams.
         """
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:
@@ -466,5 +472,5 @@ class DeviceMemory:
             return tuple(sorted((of.address, of.size_bytes, of.in_use, of.requested_bytes if of.in_use else 0) for of in found))
 
     def _tails(self) -> list[Block]:
-        """The last block of each segment."""
+        """Return the last block of each segment."""
         return [*self._segments.tails.values(), *self._expandable.tails()]

@@ -1,17 +1,17 @@
-"""Expandable segments: one range of addresses per stream and kind of pool, which gets memory page by page as it grows.
+"""Expandable segments. Each stream and kind of pool has one range of addresses, which gets memory page by page as it grows.
 
-With `PYTORCH_ALLOC_CONF=expandable_segments:True` neighbouring free blocks can be merged whatever their sizes, and pages
-without a block in use are returned to the device one by one. The rules are those of c10/cuda/CUDACachingAllocator.cpp, its
-Note [Expandable Segments].
+With `PYTORCH_ALLOC_CONF=expandable_segments:True`, neighboring free blocks of any size can be merged. Pages without a block in
+use are returned to the device one by one. The rules are those of Note [Expandable Segments] in
+c10/cuda/CUDACachingAllocator.cpp.
 
     expandable = ExpandableSegments(segments, note)
-    block = expandable.allocate(pool, 30 << 20)     # free, of at least this size, in pool.expandable; None: no room
+    block = expandable.allocate(pool, 30 << 20)     # a free block of at least this size, or None if there is no room
     expandable.release(pool.expandable)             # return the empty pages
 
-A range is a linked list of blocks like any segment; where it has no memory, the block is an `Unmapped`. The last one always
-is, since a range has an eighth more addresses than the device has memory.
+An address range is a linked list of blocks like any segment. Parts of the range without memory are `Unmapped` blocks. The last
+block is always unmapped, because a range has an eighth more addresses than the device has memory.
 
-Private pools, which would have ranges of their own, are refused (surfaces/torch_cuda_memory.py).
+Private pools would need separate ranges, so they raise an error (surfaces/torch_cuda_memory.py).
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from collections.abc import Callable, Iterator
 from replayer.memory.device.blocks import Block, ExpandablePool, Pool, Reservation, Unmapped, absorb, link
 from replayer.memory.device.segments import Segments
 
-Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap", address, bytes, stream
+Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap"; address, bytes, stream
 
 
 def best_fit(plain: Pool, size: int) -> Block | None:
-    """The free block for `size` bytes, of the stream's expandable pool or of `plain` itself; None if none is large enough.
+    """Return the best free block for `size` bytes from the stream's normal and expandable pools. Returns None if no block is
+    large enough.
 
-    A block that can grow counts with the size it can grow to, so a larger one between others goes before the range's end.
-    Reference: get_free_block.
+    A block that can grow is compared by the size that it can reach. A large block in the middle of a range is therefore used
+    before the range's end. Reference: get_free_block.
     """
     candidates = _by_size(plain, size)
     found = next(candidates, None)
@@ -43,7 +44,7 @@ def best_fit(plain: Pool, size: int) -> Block | None:
 
 
 def expandable_fits_first(plain: Pool, size: int) -> bool:
-    """Whether the smallest free block with `size` bytes lies in an expandable segment."""
+    """Return whether the smallest free block with `size` bytes is in an expandable segment."""
     if plain.expandable is None:
         return False
     first = next(_by_size(plain, size), None)
@@ -51,7 +52,7 @@ def expandable_fits_first(plain: Pool, size: int) -> bool:
 
 
 def _by_size(plain: Pool, size: int) -> Iterator[Block]:
-    """The free blocks of both pools with at least `size` bytes, by size and address."""
+    """Iterate over the free blocks of both pools with at least `size` bytes, by size and address."""
     expandable = plain.expandable
     assert expandable is not None
     i, j = plain.best_fit(size), expandable.best_fit(size)
@@ -70,7 +71,7 @@ def _reach_bytes(block: Block) -> int:
 
 
 class ExpandableSegments:
-    """The ranges of one device. `note` is called for what is mapped and unmapped."""
+    """The expandable segments of one device. The callback `note` is called when memory is mapped or unmapped."""
 
     def __init__(self, segments: Segments, note: Note) -> None:
         self._segments = segments
@@ -78,13 +79,14 @@ class ExpandableSegments:
         self._pools: list[ExpandablePool] = []
 
     def tails(self) -> list[Block]:
-        """The last block of each range."""
+        """Return the last block of each range."""
         return [reservation.tail for pool in self._pools for reservation in pool.reservations]
 
     def allocate(self, plain: Pool, size: int, page_bytes: int) -> Block | None:
-        """A free block of at least `size` bytes, grown from the range's lowest place where it fits; None without memory.
+        """Return a free block of at least `size` bytes. Memory is mapped at the lowest place with enough addresses. Returns
+        None if the device has no memory left.
 
-        What was mapped before memory ran out stays mapped. Reference: try_allocate_expandable_block.
+        Pages that were mapped before memory ran out stay mapped. Reference: try_allocate_expandable_block.
         """
         pool = plain.expandable
         if pool is None:
@@ -100,7 +102,7 @@ class ExpandableSegments:
         return block
 
     def release(self, pool: ExpandablePool) -> None:
-        """Return all empty pages, and the addresses of ranges without any pages. Reference: release_blocks."""
+        """Return all empty pages to the device, and remove ranges without any pages. Reference: release_blocks."""
         for block in list(pool.blocks):
             unmapped = self._unmap(pool, block)
             if unmapped is not None and unmapped.prev is None and unmapped.next is None:
@@ -109,7 +111,8 @@ class ExpandableSegments:
                 self._segments.unreserve(unmapped.address, unmapped.size_bytes)
 
     def _place(self, pool: ExpandablePool, size: int, page_bytes: int) -> Block:
-        """The first block of the lowest run of free and unmapped blocks that has room. Reference: find_expandable_block."""
+        """Return the first block of the lowest sequence of free and unmapped blocks that has room. Reference:
+        find_expandable_block."""
         for unmapped in pool.unmapped:
             first = unmapped.prev if unmapped.prev is not None and unmapped.prev.in_pool else unmapped
             room_bytes, block = 0, first
@@ -129,9 +132,10 @@ class ExpandableSegments:
         return whole
 
     def _map(self, pool: ExpandablePool, unmapped: Unmapped, size: int) -> Block | None:
-        """Map the first `size` bytes of an unmapped block, up to the end of the page: a free block, merged with its neighbours.
+        """Map the first `size` bytes of an unmapped block, rounded up to a page. The new free block is merged with its
+        neighbors.
 
-        None if the device has no room. Reference: map_block.
+        Returns None if the device has no room. Reference: map_block.
         """
         reservation = pool.reservation_of(unmapped)
         size_bytes = reservation.page_end(unmapped.address + size) - unmapped.address
@@ -153,7 +157,7 @@ class ExpandableSegments:
         return block
 
     def _unmap(self, pool: ExpandablePool, block: Block) -> Unmapped | None:
-        """Return the whole pages within a free block, if it has any. Reference: unmap_block."""
+        """Return the whole pages within a free block to the device, if there are any. Reference: unmap_block."""
         reservation = pool.reservation_of(block)
         start, end = reservation.page_end(block.address), reservation.page_start(block.address + block.size_bytes)
         if start >= end:

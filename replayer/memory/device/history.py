@@ -1,12 +1,12 @@
-"""The allocator's history, kept once a script calls `torch.cuda.memory._record_memory_history`.
+"""The allocator's history, which starts when a script calls `torch.cuda.memory._record_memory_history`.
 
-Entries have the keys and values of torch's own (torch/csrc/cuda/Module.cpp), so that its viewers read them.
+Entries have the same keys and values as torch's entries (torch/csrc/cuda/Module.cpp), so that torch's viewers can read them.
 
     memory.history = history = History("all")
     memory.malloc(3 << 20, stream=0)
     list(history.entries)   # [{"action": "segment_alloc", ...}, {"action": "alloc", "size": 3145728, "frames": [...], ...}]
 
-Frames are Python frames only. A free has the frames of the moment in which the script freed the tensor.
+Frames are Python frames only. The entry of a free has the frames at which the script freed the tensor.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class History:
     """The actions of one device.
 
     Args:
-        context: which frames are kept: None, "state" (of live blocks), "alloc" (of allocations too), "all" (of frees too).
-        max_entries: how many entries are kept, the last ones.
+        context: the frames to keep: None, "state" (for live blocks), "alloc" (also for allocations) or "all" (also for frees).
+        max_entries: the number of entries to keep. Older entries are dropped.
         skipped: actions without entries.
     """
 
@@ -44,12 +44,12 @@ class History:
         self.skipped = skipped
         self.metadata = ""  # torch.cuda.memory._set_memory_metadata
         self.entries: deque[dict[str, Any]] = deque(maxlen=min(max_entries, sys.maxsize))
-        self._of_block: dict[int, list[Frame]] = {}  # by address, of blocks that are in use
-        self._of_free: dict[int, list[Frame]] = {}  # by address, of blocks whose free is queued
+        self._of_block: dict[int, list[Frame]] = {}  # blocks in use, by address
+        self._of_free: dict[int, list[Frame]] = {}  # blocks whose free is queued, by address
         self._known: dict[tuple[CodeType, int], Frame] = {}
 
     def carry_on(self, before: History, *, with_entries: bool) -> None:
-        """Take over the state of an earlier history."""
+        """Copy the state of an earlier history."""
         self.metadata = before.metadata
         self._of_block = before._of_block
         if with_entries:
@@ -63,7 +63,7 @@ class History:
         self._note("alloc", block.address, block.requested_bytes, block.pool.stream, own_frames)
 
     def free_queued(self, address: int) -> None:
-        """Keep the frames of a free that the script has requested; the entry follows when the free is executed."""
+        """Keep the frames at which the script freed a block. The entry is added when the free is executed."""
         if self.context == "all":
             self._of_free[address] = self._frames()
 
@@ -76,7 +76,8 @@ class History:
         self._note("free_completed", block.address, block.requested_bytes, block.pool.stream, [])
 
     def segment(self, action: str, address: int, size_bytes: int, stream: int) -> None:
-        """ "segment_alloc" or "segment_free"; "segment_map" or "segment_unmap" for a part of an expandable one."""
+        """Add an entry for a segment ("segment_alloc" or "segment_free") or for pages of an expandable segment ("segment_map"
+        or "segment_unmap")."""
         self._note(action, address, size_bytes, stream, self._frames())
 
     def oom(self, size_bytes: int, stream: int, free_bytes: int) -> None:
@@ -86,7 +87,7 @@ class History:
         self._note("snapshot", 0, 0, 0, self._frames())
 
     def frames_at(self, address: int) -> list[Frame]:
-        """The frames that allocated the live block at this address; empty if unknown."""
+        """Return the frames that allocated the live block at this address. The list is empty if they are unknown."""
         return self._of_block.get(address, [])
 
     def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[Frame]) -> None:
@@ -106,7 +107,7 @@ class History:
         )
 
     def _frames(self) -> list[Frame]:
-        """The calling Python frames, innermost first, without those of the replayer."""
+        """Return the calling Python frames, innermost first, without frames of the replayer."""
         if self.context is None:
             return []
         frames = []

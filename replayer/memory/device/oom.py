@@ -1,8 +1,8 @@
 """The out-of-memory error of the device, with the message of the replaying PyTorch.
 
-The wording changes between releases (`oom_text_of`). If the recorded script itself ran out of memory with the same release,
-its own message is used. Either is a template: each figure is recognized by the words next to it and replaced; all other text
-stays.
+The text of the message differs between releases (`oom_text_of`). If the recorded script ran out of memory with the same
+release, its recorded message is used. The message serves as a template. Each number is recognized by the words next to it and
+replaced, and the other text does not change.
 
     fill("CUDA out of memory. Tried to allocate 9.00 GiB (GPU 0; 7.79 GiB total capacity; ...)", figures)
     # "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; ...)"
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-OomObserver = Callable[[int, int, int, int], None]  # device, bytes asked for, limit in bytes, free bytes
+OomObserver = Callable[[int, int, int, int], None]  # device, requested bytes, limit in bytes, free bytes
 
-# PyTorch 2.10 to 2.13, two double spaces included.
+# The message of PyTorch 2.10 to 2.13, which has two double spaces.
 DEFAULT_OOM_TEXT = (
     "CUDA out of memory. Tried to allocate 0 bytes. GPU 0 has a total capacity of 0 bytes of which 0 bytes is free. Including"
     " non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated memory 0 bytes is allocated by PyTorch, and"
@@ -36,28 +36,28 @@ _ADVICE_OF_2_14 = (
 
 
 def oom_text_of(torch_version: str) -> str:
-    """The message of a release of PyTorch, "2.14.1+cu130", with all figures 0."""
+    """Return the message of a PyTorch release such as "2.14.1+cu130", with all numbers 0."""
     release = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])
     return DEFAULT_OOM_TEXT.replace(_ADVICE_OF_2_13, _ADVICE_OF_2_14) if release >= (2, 14) else DEFAULT_OOM_TEXT
 
 
 class Figures(NamedTuple):
-    """The numbers of a message: bytes, except for `device`."""
+    """The numbers in a message. All of them are bytes, except for `device`."""
 
     device: int
-    asked_bytes: int  # the segment's size, not the tensor's
+    asked_bytes: int  # the size of the segment, not of the tensor
     capacity_bytes: int
     free_bytes: int
-    process_bytes: int  # all memory of this process on the device, inside and outside of PyTorch's allocator
+    process_bytes: int  # all memory of this process on the device
     allowed_bytes: int | None  # None unless a memory fraction was set
     allocated_bytes: int
     reserved_bytes: int
 
 
 class OutOfMemory(MemoryError):
-    """An allocation failed. `template` is the message of a release of PyTorch.
+    """A failed allocation. `template` is the out-of-memory message of a PyTorch release.
 
-    `to_torch` turns it into the error that the script gets.
+    `to_torch` returns the exception that the script gets.
     """
 
     def __init__(self, figures: Figures, template: str, observers: Sequence[OomObserver] = ()) -> None:
@@ -66,8 +66,8 @@ class OutOfMemory(MemoryError):
         super().__init__(fill(template, figures))
 
     def to_torch(self) -> torch.OutOfMemoryError:
-        """Call the script's observers, as PyTorch does, and return the error to raise."""
-        import torch  # by then the script has: what judges a card by its requests alone needs none
+        """Call the script's observers, as PyTorch does, and return the exception to raise."""
+        import torch  # not at the top, since fit checks run without torch
 
         figures = self.figures
         limit_bytes = figures.capacity_bytes if figures.allowed_bytes is None else figures.allowed_bytes
@@ -78,7 +78,8 @@ class OutOfMemory(MemoryError):
 
 _SIZE = r"\d+(?:\.\d+)? (?:bytes|[KMGTPE]iB)"
 
-# A figure by the words around it: in the messages of PyTorch 1.0 to 2.0 ("cached" until 1.3), and in those from 2.1 on.
+# Regular expressions for the numbers in the messages of PyTorch 1.0 to 2.0 (which say "cached" until 1.3) and of PyTorch 2.1
+# and later.
 _PLACES: tuple[tuple[str, Callable[[Figures], int]], ...] = (
     (rf"(?<=Tried to allocate ){_SIZE}", lambda figures: figures.asked_bytes),
     (rf"{_SIZE}(?= total capacity)|(?<=total capacity of ){_SIZE}", lambda figures: figures.capacity_bytes),
@@ -92,7 +93,8 @@ _PLACES: tuple[tuple[str, Callable[[Figures], int]], ...] = (
     ),
 )
 
-# Clauses on other processes, private pools and the limit: a replay has neither of the first two, the limit is inserted anew.
+# Clauses on other processes, on private pools and on the memory limit. A replay has no other processes or private pools, and
+# the limit is inserted later.
 _OPTIONAL_CLAUSES = (
     rf" Process \d+ has {_SIZE} memory in use\.",
     rf" with {_SIZE} allocated in private pools \(e\.g\., CUDA Graphs\),",
@@ -102,7 +104,7 @@ _BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
 
 
 def fill(template: str, figures: Figures) -> str:
-    """The message with these figures. A template that is no out-of-memory message is replaced by the default."""
+    """Return the message with these numbers. The default message is used if the template is not an out-of-memory message."""
     if not re.search(rf"Tried to allocate {_SIZE}", template):
         template = DEFAULT_OOM_TEXT
     text = template
@@ -117,7 +119,7 @@ def fill(template: str, figures: Figures) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """As CUDACachingAllocator's format_size: "1024 bytes", "1.50 KiB", "20.00 MiB", "16.00 GiB"."""
+    """Format a size like format_size in CUDACachingAllocator.cpp: "1024 bytes", "1.50 KiB", "20.00 MiB", "16.00 GiB"."""
     if size_bytes <= 1 << 10:
         return f"{size_bytes} bytes"
     for unit, shift in (("KiB", 10), ("MiB", 20)):

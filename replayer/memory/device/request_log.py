@@ -1,12 +1,12 @@
-"""Logs a script's requests for one device's memory, to find out whether it fits on another card.
+"""Logs a script's memory requests on one device, to find out whether the script fits on another card.
 
-    memory.requests = log = RequestLog()    # DeviceMemory notes what it executes
+    memory.requests = log = RequestLog()    # DeviceMemory logs each executed request
     ...
     log.note(RequestKind.STEP)
     RequestLog.from_json(log.to_json())
 
-An allocator's behaviour depends only on the requests (sizes, streams, order) and the frees between them. So one run of the
-script is enough for any memory size, and two runs are enough for any batch size (memory/rerun_requests.py).
+An allocator's behavior depends only on the requests (sizes, streams, order) and the frees between them. One run of the script
+is therefore enough for any memory size. Two runs are enough for any batch size (memory/rerun_requests.py).
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from replayer.memory.device.blocks import Block
 
-REQUESTS = "requests"  # what the files begin with that hold the logs of a process's devices
+REQUESTS = "requests"  # prefix of the request log files
 
 
 class RequestKind(IntEnum):
-    """What an entry is, and its value."""
+    """The kinds of log entries. Each comment says what an entry's `value` means."""
 
     REQUEST = 0  # bytes
-    OPTIONAL = 1  # bytes, of a workspace that the op can do without; see Note [A convolution that found no workspace]
-    FREE = 2  # number of the request, counted from 0
+    OPTIONAL = 1  # bytes of an optional workspace; Note [A convolution that found no workspace]
+    FREE = 2  # 0-based number of the request
     EMPTY_CACHE = 3  # 0
-    STEP = 4  # 0: a training step has ended
-    LOOK = 5  # 0: the script asks how much is allocated
+    STEP = 4  # 0: a training step ended
+    LOOK = 5  # 0: the script queried the allocated memory
 
 
 class LogEntry(NamedTuple):
-    """One request of the allocator or event beside it; `value` is what RequestKind says, `stream` the stream that it is for."""
+    """One request or other event of the allocator. `value` depends on the kind (see RequestKind). `stream` is the stream that
+    requests the memory."""
 
     kind: RequestKind
     value: int
     stream: int = 0
-    use: int = 0  # of an optional request: equal ones serve the same convolution
+    use: int = 0  # of an optional request: identifies the convolution
 
 
 @dataclass
@@ -48,9 +49,9 @@ class RequestLog:
 
     entries: list[LogEntry] = field(default_factory=list)
     _made: int = 0  # requests so far
-    _last: int = -1  # the entry of the last one
-    _live: dict[int, int] = field(default_factory=dict)  # the number of a request by the address it got
-    _uses: dict[Hashable, int] = field(default_factory=dict)  # numbered as they came
+    _last: int = -1  # index of the last request's entry
+    _live: dict[int, int] = field(default_factory=dict)  # numbers of live requests, by address
+    _uses: dict[Hashable, int] = field(default_factory=dict)  # number of each use, in order of appearance
 
     def request(self, block: Block) -> None:
         self._live[block.address] = self._made
@@ -59,12 +60,13 @@ class RequestLog:
         self.entries.append(LogEntry(RequestKind.REQUEST, block.requested_bytes, block.pool.stream))
 
     def last_was_optional(self, use: Hashable) -> None:
-        """Mark the last request as optional: its op can run without it. `use` identifies the workspace and its convolution."""
+        """Mark the last request as optional, because its op can run without this memory. `use` identifies the workspace and its
+        convolution."""
         number = self._uses.setdefault(use, len(self._uses))
         self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL, use=number)
 
     def free(self, block: Block) -> None:
-        """Log a free. Blocks that were requested before the log began are left out."""
+        """Log a free. Frees of blocks that were requested before the log began are left out."""
         number = self._live.pop(block.address, None)
         if number is not None:
             self.entries.append(LogEntry(RequestKind.FREE, number))
@@ -75,11 +77,10 @@ class RequestLog:
 
     @property
     def steps(self) -> int:
-        """How many training steps have ended."""
         return sum(entry.kind == RequestKind.STEP for entry in self.entries)
 
     def sizes_by_step(self) -> list[list[int]]:
-        """The sizes in bytes that each step requested, in order; what came after the last step is left out."""
+        """Return the sizes in bytes that each step requested, in order. Requests after the last step are left out."""
         found: list[list[int]] = []
         of_step: list[int] = []
         for kind, value, _, _ in self.entries:
@@ -95,5 +96,5 @@ class RequestLog:
 
     @classmethod
     def from_json(cls, stored: Any) -> RequestLog:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         return cls([LogEntry(RequestKind(kind), value, stream, use) for kind, value, stream, use in stored])

@@ -1,15 +1,15 @@
-"""Segments: the memory that the allocator takes from the driver and returns to it, within the device's capacity.
+"""Segments of memory that the allocator takes from the driver and returns to it, within the device's capacity.
 
     segments = Segments(device=0, capacity_bytes=16 << 30, outside_bytes=400 << 20)
     block = segments.take(20 << 20, pool)  # one whole block, or None if there is no room
     segments.give_back(block)
 
-Expandable segments take addresses and memory separately: `reserve` and `map`.
+Expandable segments take addresses and memory separately, with `reserve` and `map`.
 
 Note [Addresses]
-    They look like CUDA's and are reused once freed. Segments are multiples of 2 MiB on 2 MiB boundaries, as the driver returns
-    them for the sizes that PyTorch asks for. The lowest hole that is large enough is taken. Devices are 1 TiB apart, so
-    addresses are unique; expandable segments have address spaces of their own, 5 TiB for each device.
+    Emulated addresses look like CUDA's addresses and are reused after a free. As with the real driver, segments are multiples
+    of 2 MiB on 2 MiB boundaries. A new segment gets the lowest free address range that is large enough. Devices are 1 TiB
+    apart, so addresses are unique. Expandable segments have separate address spaces of 5 TiB per device.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _RESERVED_SPAN = 5 << 40
 
 
 class AddressSpace:
-    """The free addresses of a device; see Note [Addresses].
+    """The free addresses of a device. See Note [Addresses].
 
-    The holes are sorted: `_starts[i]` begins a hole of `_sizes[i]` bytes. Neighbouring holes are joined.
+    The list of free ranges is sorted. Range i begins at `_starts[i]` and has `_sizes[i]` bytes. Neighboring ranges are joined.
     """
 
     def __init__(self, device: int, *, reserved: bool = False) -> None:
@@ -36,9 +36,9 @@ class AddressSpace:
         self._sizes = [_RESERVED_SPAN if reserved else _SPAN]
 
     def take(self, size_bytes: int) -> int:
-        """The address of a new segment.
+        """Return the address of a new segment.
 
-        Raises RuntimeError if no hole is large enough, which can only happen to address ranges without memory.
+        Raises RuntimeError if no free range is large enough. This can happen only for address ranges without memory.
         """
         hole = next((i for i, size in enumerate(self._sizes) if size >= size_bytes), None)
         if hole is None:
@@ -64,28 +64,28 @@ class AddressSpace:
 
 
 class Segments:
-    """The segments of one device. `outside_bytes` is what the process holds there outside of PyTorch's allocator."""
+    """The segments of one device. `outside_bytes` is the memory that the process uses outside of PyTorch's allocator."""
 
     def __init__(self, device: int, capacity_bytes: int, outside_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
         self.outside_bytes = outside_bytes
-        self.allowed_bytes: int | None = None  # the limit set by set_per_process_memory_fraction
-        self.taken = self.returned = 0  # calls of cudaMalloc and cuMemMap that succeeded, and of cudaFree and cuMemUnmap
-        self.tails: dict[int, Block] = {}  # the last block of each segment, by the segment's end address
+        self.allowed_bytes: int | None = None  # set by set_per_process_memory_fraction
+        self.taken = self.returned = 0  # numbers of successful driver calls
+        self.tails: dict[int, Block] = {}  # last block of each segment, by end address
         self._space, self._reserved_space = AddressSpace(device), AddressSpace(device, reserved=True)
         self.reserved_bytes = 0
 
     @property
     def free_bytes(self) -> int:
-        """Free memory of the device, as cudaMemGetInfo returns it."""
+        """The free memory of the device, as returned by cudaMemGetInfo."""
         return max(0, self.capacity_bytes - self.outside_bytes - self.reserved_bytes)
 
     def allows(self, size_bytes: int) -> bool:
-        """Whether the process's limit has room for a segment of this size."""
+        """Return whether the process's memory limit has room for a segment of this size."""
         return self.allowed_bytes is None or self.reserved_bytes + size_bytes <= self.allowed_bytes
 
     def take(self, size_bytes: int, pool: Pool) -> Block | None:
-        """A new segment as one block, in no pool yet; None if the device has no room."""
+        """Return a new segment as one block that is in no pool. Returns None if the device has no room."""
         if size_bytes > self.free_bytes:
             return None
         pool.stats.segments.add(1)
@@ -97,7 +97,8 @@ class Segments:
         return block
 
     def give_back(self, block: Block) -> None:
-        """Return a segment that is one free block, or a free piece of one: what is left on its sides are segments then."""
+        """Return a free block to the device. If the block is only a part of a segment, the parts on both sides become separate
+        segments."""
         stats, end = block.pool.stats, block.address + block.size_bytes
         block.pool.remove(block)
         if block.next is None:
@@ -114,14 +115,14 @@ class Segments:
         self.returned += 1
 
     def reserve(self, size_bytes: int) -> int:
-        """The start of a range of addresses without memory. Raises RuntimeError if no addresses are left."""
+        """Return the start of a range of addresses without memory. Raises RuntimeError if no addresses are left."""
         return self._reserved_space.take(size_bytes)
 
     def unreserve(self, address: int, size_bytes: int) -> None:
         self._reserved_space.give_back(address, size_bytes)
 
     def map(self, size_bytes: int, stats: PoolStats) -> bool:
-        """Take memory for reserved addresses; False if the device has no room."""
+        """Take memory for reserved addresses. Returns False if the device has no room."""
         if size_bytes > self.free_bytes:
             return False
         stats.reserved_bytes.add(size_bytes)

@@ -1,19 +1,19 @@
-"""The allocator's settings, as PYTORCH_CUDA_ALLOC_CONF (PYTORCH_HIP_ALLOC_CONF, PYTORCH_ALLOC_CONF) spells them.
+"""The allocator's settings, as written in PYTORCH_CUDA_ALLOC_CONF (PYTORCH_HIP_ALLOC_CONF, PYTORCH_ALLOC_CONF).
 
 Every setting that changes reserved memory is either emulated, rejected with an error, or listed in `not_emulated`.
 
     settings = parse_settings("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4]")
     settings.max_split_bytes  # 134217728
 
-    honoured          max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb, roundup_power2_divisions,
+    emulated          max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb, roundup_power2_divisions,
                       garbage_collection_threshold, per_process_memory_fraction, expandable_segments, backend:native
-    not emulated      those in NOT_EMULATED, with the rule that applies instead; each gives a warning
-    refused           backend:cudaMallocAsync, which follows other rules
-    ignored           those in IGNORED: they change host threads and CUDA graphs, which are not captured; no size, address or
-                      time depends on them here
+    not emulated      the keys of NOT_EMULATED; each key gives a warning with the rule that is used instead
+    rejected          backend:cudaMallocAsync, because it has other rules
+    ignored           the keys of IGNORED; they affect only host threads and CUDA graphs, so they change no size,
+                      address or time in a replay
 
-Ranges and messages are those of c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp (2.10 to 2.15), so a
-typo fails as it does on a GPU.
+Ranges and messages are those of c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp (2.10 to 2.15). A typing
+error therefore fails as it does on a GPU.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from typing import Any
 from replayer.errors import NotEmulated
 
 MIB = 1 << 20
-BLOCK_BYTES = 512  # the smallest block; block sizes are multiples of it
+BLOCK_BYTES = 512  # block sizes are multiples of this size
 UNLIMITED = 1 << 62
 POWER2_INTERVALS = 16  # one per power of two from 1 MiB to 64 GiB
 NO_DIVISIONS = (0,) * POWER2_INTERVALS
-VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first that is set counts
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first set variable counts
 
-# Boolean keys without effect here.
+# Boolean keys without effect in a replay.
 IGNORED = frozenset(
     "graph_capture_record_stream_reuse pinned_free_catch_all pinned_use_background_threads pinned_use_cuda_host_register"
     " pinned_use_hip_host_register release_lock_on_cudamalloc release_lock_on_hipmalloc".split()
 )
-# Keys of sizes in MiB, and the settings that they give.
+# Keys with sizes in MiB, and the settings that they change.
 _SIZES = {
     "large_segment_size_mb": "large_segment_bytes", "max_split_size_mb": "max_split_bytes",
     "max_non_split_rounding_mb": "max_non_split_rounding_bytes",
 }  # fmt: skip
 _REGISTER_THREADS = 128  # at most; a power of two
-# Keys that have an effect in PyTorch but not here, with the rule that applies here.
+# Keys that have an effect in PyTorch but not in a replay, with the rule that a replay uses.
 NOT_EMULATED = {
     "throw_on_cudamalloc_oom": "what is over the fraction fails as out of memory all the same, counted by num_ooms alone",
     "pinned_max_round_threshold_mb": "pinned memory of any size is rounded up to a power of two",
@@ -59,12 +59,13 @@ _ITEM = re.compile(r"([^:,\[\]]+):(\[[^\]]*\]|[^:,\[\]]+)(?:,|$)")
 
 
 class SettingsError(ValueError):
-    """PyTorch refuses this setting too."""
+    """An invalid setting, which PyTorch rejects too."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """`power2_divisions[i]` rounds requests from 2^i MiB up to 2^(i+1) MiB; 0 and 1 do nothing."""
+    """The allocator's settings. `power2_divisions[i]` rounds requests from 2^i MiB to 2^(i+1) MiB. The values 0 and 1 have no
+    effect."""
 
     max_split_bytes: int = UNLIMITED
     max_non_split_rounding_bytes: int = 20 * MIB
@@ -73,15 +74,16 @@ class AllocatorSettings:
     garbage_collection_threshold: float = 0.0
     expandable_segments: bool = False
     memory_fraction: float | None = None
-    not_emulated: tuple[str, ...] = ()  # one line per key that was given and has no effect here
+    not_emulated: tuple[str, ...] = ()  # one line per given key that has no effect
 
     @property
     def fit_depends_on_layout_only(self) -> bool:
-        """Whether a request's block depends only on the blocks in memory, not on their ages or on oversize rules."""
+        """Whether a request's block depends only on the blocks in memory. Rules on age or oversize blocks make this False."""
         return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 
     def round_up(self, size_bytes: int) -> int:
-        """The block size for a request: a multiple of 512, or the next of `divisions` steps between two powers of two."""
+        """Return the block size for a request. This is a multiple of 512 bytes, or the next of `divisions` steps between two
+        powers of two."""
         if self.power2_divisions is NO_DIVISIONS:
             return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
         interval = min(max(size_bytes.bit_length() - MIB.bit_length(), 0), POWER2_INTERVALS - 1)
@@ -94,14 +96,14 @@ class AllocatorSettings:
 
 
 def settings_of_environment(environment: Mapping[str, str] = os.environ) -> AllocatorSettings:
-    """The settings that PyTorch would read at the first allocation. Raises SettingsError or NotEmulated."""
+    """Return the settings that PyTorch would read at the first allocation. Raises SettingsError or NotEmulated."""
     return next((parse_settings(environment[name]) for name in VARIABLES if name in environment), AllocatorSettings())
 
 
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
-    """`before` (default: the default settings) with the changes that `text` makes.
+    """Apply the changes in `text` to the settings `before`, which are the default settings if not given.
 
-    Raises SettingsError for what PyTorch refuses too, NotEmulated for another backend.
+    Raises SettingsError if PyTorch would reject the text, and NotEmulated for another backend.
     """
     settings, remaining = replace(before or AllocatorSettings(), not_emulated=()), re.sub(r"\s", "", text)
     while remaining:
@@ -171,7 +173,8 @@ def _with_size(settings: AllocatorSettings, key: str, size_bytes: int) -> Alloca
 
 
 def _divisions(value: str) -> tuple[int, ...]:
-    """One number for all sizes, or a list of BOUNDARY_MB:DIVISIONS; `>` stands for all sizes beyond the last."""
+    """Parse one number for all sizes, or a list of BOUNDARY_MB:DIVISIONS. The key `>` applies to all sizes beyond the last
+    boundary."""
     if not value.startswith("["):
         return (_power_of_two(value, "divisions has"),) * POWER2_INTERVALS
     divisions, last = [0] * POWER2_INTERVALS, None

@@ -1,9 +1,10 @@
-"""All segments and blocks of a device at one moment, in the form of `torch.cuda.memory._snapshot()`.
+"""All segments and blocks of a device at one moment, in the format of `torch.cuda.memory._snapshot()`.
 
     snapshot = memory.snapshot()
     snapshot[0]["blocks"][0]   # {"address": ..., "size": 3145728, "state": "active_allocated", "frames": [...], ...}
 
-Keys and values are those of torch/csrc/cuda/Module.cpp in 2.13, which PyTorch's viewers read (torch/cuda/_memory_viz.py).
+Keys and values are those of torch/csrc/cuda/Module.cpp in PyTorch 2.13. PyTorch's viewers read this format
+(torch/cuda/_memory_viz.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from replayer.memory.device.settings import MIB, UNLIMITED, AllocatorSettings
 
 
 def mapped_ranges(tail: Block) -> list[list[Block]]:
-    """The blocks of the segment whose last one is `tail`, by address; an expandable one is cut where it has no memory."""
+    """Return a segment's blocks by address, given its last block. Expandable segments are cut where no memory is mapped."""
     ranges: list[list[Block]] = [[]]
     at: Block | None = tail
     while at is not None:
@@ -29,7 +30,7 @@ def mapped_ranges(tail: Block) -> list[list[Block]]:
 
 
 def segment_dict(blocks: list[Block], device: int, history: History | None) -> dict[str, Any]:
-    """The segment, or the part of an expandable one, that consists of these blocks."""
+    """Return the snapshot entry of a segment, or of one mapped range of an expandable segment."""
     pool = blocks[0].pool
     active = [block for block in blocks if not block.in_pool]
     return {
@@ -60,7 +61,7 @@ def _block_dict(block: Block, history: History | None) -> dict[str, Any]:
 
 
 def settings_dict(settings: AllocatorSettings, text: str) -> dict[str, Any]:
-    """The snapshot's `allocator_settings`; `text` is the value of the environment variable."""
+    """Return the snapshot's `allocator_settings`. `text` is the value of the environment variable."""
     return {
         "PYTORCH_CUDA_ALLOC_CONF": text,
         "max_split_size": -1 if settings.max_split_bytes == UNLIMITED else settings.max_split_bytes,

@@ -1,12 +1,12 @@
 """The allocator's statistics, as `torch.cuda.memory_stats` reports them: current, peak, allocated and freed.
 
-Each quantity is counted for the pools of small blocks and for those of large blocks; the sum of both has a peak of its own.
+Each quantity is counted separately for the pools of small and large blocks. The sum of both has a separate peak.
 
     stats = MemoryStats()
     stats.small.segments.add(1)
     stats.as_dict()["segment"]["all"]  # {'current': 1, 'peak': 1, 'allocated': 1, 'freed': 0}
 
-Reference: c10/core/CachingDeviceAllocator.h (Stat), and c10/cuda/CUDACachingAllocator.cpp for when each is counted.
+Reference: c10/core/CachingDeviceAllocator.h (Stat), and c10/cuda/CUDACachingAllocator.cpp for the time of each count.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-Counted = dict[str, int]  # under torch's names: current, peak, allocated, freed
+Counted = dict[str, int]  # keys: current, peak, allocated, freed
 
-# torch's names of our quantities. "active" blocks are those that are not free: allocated, or waiting for other streams.
+# Torch's names of the quantities. "Active" blocks are all blocks that are allocated or waiting for other streams.
 _NAMES = {
     "allocation": "blocks",
     "segment": "segments",
@@ -30,7 +30,7 @@ _ACTIVE = {"active": ("blocks", "waiting"), "active_bytes": ("blocks_bytes", "wa
 
 
 class Quantity:
-    """One quantity of both kinds of pools. `peak` is that of their sum."""
+    """One quantity of the small and large pools together. `peak` is the peak of their sum."""
 
     __slots__ = ("large", "peak", "small")
 
@@ -58,11 +58,11 @@ class Count:
     def __init__(self, quantity: Quantity) -> None:
         self.quantity = quantity
         self.now = self.peak = 0
-        self.total = 0  # the sum of all increases
+        self.total = 0  # sum of all increases
         self.base = 0  # `now` when `total` was last set to 0
 
     def add(self, amount: int) -> None:
-        """Increase by `amount`, which is positive."""
+        """Increase the count by a positive `amount`."""
         self.total += amount
         self.now = now = self.now + amount
         if now > self.peak:
@@ -73,7 +73,7 @@ class Count:
             quantity.peak = both
 
     def change(self, amount: int) -> None:
-        """Increase, or decrease if `amount` is negative."""
+        """Increase the count, or decrease it if `amount` is negative."""
         if amount > 0:
             self.add(amount)
         else:
@@ -89,18 +89,19 @@ class PoolStats:
 
     blocks: Count  # allocated
     blocks_bytes: Count
-    requested_bytes: Count  # what the script asked for, before rounding; until the block is free again
+    requested_bytes: Count  # requested by the script, before rounding
     reserved_bytes: Count  # taken from the driver
     segments: Count
-    split_free: Count  # free, but another block of the segment is in use
+    split_free: Count  # free blocks in partly used segments
     split_free_bytes: Count
-    # Freed by the script while other streams still used it. `peak` here is that of blocks + waiting while anything waits;
-    # at all other times that sum is `blocks`, which has its own peak.
+    # Blocks that the script freed while other streams used them. While any block waits, `peak` is the peak of allocated and
+    # waiting blocks together. At other times, the peak of `blocks` is used.
     waiting: Count
     waiting_bytes: Count
 
     def of_expandable(self) -> PoolStats:
-        """The same counts, except that split free blocks are not counted: their empty pages can be returned.
+        """Return the counts for expandable segments. Split free blocks are not counted, because their empty pages can be
+        returned.
 
         Reference: free_block in c10/cuda/CUDACachingAllocator.cpp.
         """
@@ -120,7 +121,7 @@ class MemoryStats:
         self._earlier_peak_bytes = 0, 0  # allocated, reserved
 
     def note_active(self) -> None:
-        """A block was allocated while others wait for their streams: the peak of "active" may have risen."""
+        """Update the peak of "active" blocks after an allocation while other blocks wait for their streams."""
         for name, waiting_name in _ACTIVE.values():
             blocks, waiting = self.quantities[name], self.quantities[waiting_name]
             waiting.small.peak = max(waiting.small.peak, blocks.small.now + waiting.small.now)
@@ -128,25 +129,26 @@ class MemoryStats:
             waiting.peak = max(waiting.peak, blocks.now + waiting.now)
 
     def reset_peaks(self) -> None:
-        """As torch.cuda.reset_peak_memory_stats."""
+        """Reset the peaks like torch.cuda.reset_peak_memory_stats."""
         self._earlier_peak_bytes = self._run_peak_bytes()
         for quantity in (*self.quantities.values(), self.oversize_blocks.quantity, self.oversize_segments.quantity):
             quantity.reset_peak()
         self.note_active()
 
     def reset_accumulated(self) -> None:
-        """As torch.cuda.reset_accumulated_memory_stats."""
+        """Reset the totals like torch.cuda.reset_accumulated_memory_stats."""
         self._earlier_ooms += self.ooms
         for quantity in (*self.quantities.values(), self.oversize_blocks.quantity, self.oversize_segments.quantity):
             quantity.reset_accumulated()
         self.retries = self.ooms = self.stream_syncs = 0
 
     def ignore_last_oom(self) -> None:
-        """`of_run` does not count it."""
+        """Exclude the last out-of-memory error from `of_run`."""
         self._ignored_ooms += 1
 
     def of_run(self) -> tuple[int, int, int]:
-        """Most bytes allocated and reserved, and failed allocations, of the whole run, whatever the script has reset."""
+        """Return the peaks of allocated and reserved bytes and the failed allocations of the whole run. Resets by the script
+        have no effect."""
         return *self._run_peak_bytes(), self._earlier_ooms + self.ooms - self._ignored_ooms
 
     def _run_peak_bytes(self) -> tuple[int, int]:
@@ -157,11 +159,11 @@ class MemoryStats:
         )
 
     def totals(self) -> list[int]:
-        """The sum of all increases of each count, for `raise_totals`."""
+        """Return the sum of all increases of each count, for `raise_totals`."""
         return [count.total for count in self._counts()]
 
     def raise_totals(self, amounts: list[int]) -> None:
-        """Add to each of `totals` what was allocated and freed again without being executed. See allocation_cycles.py."""
+        """Increase each of `totals` by the skipped requests of an allocation cycle. See allocation_cycles.py."""
         for count, amount in zip(self._counts(), amounts, strict=True):
             count.total += amount
 
@@ -169,7 +171,8 @@ class MemoryStats:
         return [count for quantity in self.quantities.values() for count in (quantity.small, quantity.large)]
 
     def as_dict(self) -> dict[str, Any]:
-        """By torch's name of the quantity, then "all", "small_pool" or "large_pool"; and plain counts."""
+        """Return the statistics by torch's name and by pool ("all", "small_pool" or "large_pool"). Some entries are plain
+        counts."""
         result: dict[str, Any] = {}
         for torch_name, name in _NAMES.items():
             quantity = self.quantities[name]
@@ -196,7 +199,7 @@ def _by_pool(small: Counted, large: Counted, peak: int) -> dict[str, Counted]:
 
 
 def _active(allocated: Count, waiting: Count) -> Counted:
-    """A block becomes active when it is allocated, and stops being active when it is free."""
+    """Combine two counts. A block is active while it is allocated or waiting for other streams."""
     now, base = allocated.now + waiting.now, allocated.base + waiting.base
     return _counted(now, max(allocated.peak, waiting.peak), allocated.total, base)
 

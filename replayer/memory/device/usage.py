@@ -17,7 +17,7 @@ from traces.model.run import MemoryUse
 
 
 class DeviceUsage:
-    """Reads what the allocator counts. `max_split_bytes` returns the setting in force."""
+    """Reads the allocator's counts. `max_split_bytes` returns the current setting."""
 
     def __init__(
         self, counts: MemoryStats, segments: Segments, lock: threading.Lock, max_split_bytes: Callable[[], int]
@@ -49,16 +49,17 @@ class DeviceUsage:
 
     @property
     def free_bytes(self) -> int:
-        """Free memory of the device, as cudaMemGetInfo returns it."""
+        """The free memory of the device, as returned by cudaMemGetInfo."""
         return self._segments.free_bytes
 
     @property
     def driver_calls(self) -> int:
-        """How often memory was taken from or returned to the device so far."""
+        """The number of times that memory was taken from or returned to the device."""
         return self._segments.taken + self._segments.returned
 
     def stats(self) -> dict[str, Any]:
-        """What torch._C._cuda_memoryStats returns in torch 2.13: one dictionary per quantity, and plain counts."""
+        """Return the statistics like torch._C._cuda_memoryStats in torch 2.13, with one dictionary per quantity and some plain
+        counts."""
         max_split_bytes = self._max_split_bytes()
         with self._lock:
             return {
@@ -69,7 +70,7 @@ class DeviceUsage:
             }
 
     def usage_of_run(self) -> MemoryUse:
-        """Capacity, peaks and failed allocations of the whole run, for the report; resets by the script have no effect."""
+        """Return capacity, peaks and failed allocations of the whole run. Resets by the script have no effect."""
         return MemoryUse(self.capacity_bytes, self._segments.outside_bytes, *self._counts.of_run())
 
     def reset_peak(self) -> None:

@@ -1,4 +1,4 @@
-"""Pinned host memory: PyTorch's host allocator over memory that is really locked.
+"""Pinned host memory. PyTorch's host allocator is reimplemented, and its memory is really page-locked.
 
-`host_memory.HostMemory` is that of this process.
+`host_memory.HostMemory` manages the pinned memory of this process.
 """

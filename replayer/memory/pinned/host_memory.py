@@ -1,17 +1,17 @@
 """PyTorch's caching host allocator for pinned memory. The memory is really allocated and page-locked.
 
-A replay therefore measures the cost of data loading: the first batches allocate and lock pages, later ones reuse a
-free block; sizes are rounded up to powers of two; and a block that an asynchronous copy reads is not reused before the
-virtual end of that copy. The rules are those of ATen/core/CachingHostAllocator.h.
+A replay therefore measures the real cost of data loading. The first batches allocate and lock pages, and later batches reuse
+free blocks. Sizes are rounded up to powers of two. If an asynchronous copy reads a block, the block is not reused before the
+virtual end of the copy. The rules are those of ATen/core/CachingHostAllocator.h.
 
     memory = HostMemory(PageLocks(), has_passed=gpu_has_passed)
     view = memory.allocate(77_070_336)         # a memoryview; 128 MiB are locked
     del view                                   # the block is free, and stays locked for the next request
 
 Note [Frees of pinned blocks]
-    A tensor's storage keeps the memoryview of its block alive. When the last storage, view or numpy array on it is freed,
-    Python runs the finalizer, at any time and in any thread. So the finalizer only queues the block. The next call of the
-    allocator processes the queue, as PyTorch does with CUDA's events.
+    A tensor's storage keeps the memoryview of its block alive. When the last storage, view or numpy array of the block is
+    freed, Python runs a finalizer. Finalizers can run at any time and in any thread, so the finalizer only queues the block.
+    The next call of the allocator processes the queue, as PyTorch does with CUDA's events.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from replayer.memory.pinned.pinned_stats import HostStats
 
 
 class HostBlock:
-    """One piece of host memory from the system; `size_bytes` is rounded, `locked` says whether its pages are locked."""
+    """A block of host memory. `size_bytes` is the rounded size, and `locked` says whether the block's pages are locked."""
 
     __slots__ = ("address", "locked", "memory", "ready_ns", "size_bytes", "streams")
 
     def __init__(self, size_bytes: int) -> None:
-        # Private: a forked worker must not write into its parent's batches.
+        # MAP_PRIVATE, because a forked worker must not write into its parent's batches.
         self.memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size_bytes = size_bytes
         self.locked = False
-        self.streams: set[UsedStream] = set()  # whose asynchronous copies use it
-        self.ready_ns = 0  # when those copies have ended; once it is freed
+        self.streams: set[UsedStream] = set()  # streams of asynchronous copies
+        self.ready_ns = 0  # end of the last copy; set when the block is freed
 
 
 class HostMemory:
@@ -53,16 +53,17 @@ class HostMemory:
         self.locks = locks
         self._has_passed = has_passed
         self._lock = threading.Lock()
-        self._returned: deque[HostBlock] = deque()  # freed, perhaps still used by a copy; oldest first
+        self._returned: deque[HostBlock] = deque()  # freed, but perhaps used by a copy; oldest first
         self._free: dict[int, list[HostBlock]] = {}  # by size
-        self._ranges: dict[int, tuple[int, HostBlock | None]] = {}  # address -> size, block; None: registered by the script
+        self._ranges: dict[int, tuple[int, HostBlock | None]] = {}  # by address: size, block (None if the script registered it)
         self._addresses: list[int] = []  # the keys of `_ranges`, sorted
         self.stats = HostStats()
 
     # --- allocated memory
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """Pinned memory of exactly this size, writable; freed when nothing refers to it. See Note [Frees of pinned blocks].
+        """Allocate writable pinned memory of exactly this size. The memory is freed when no reference to it is left. See Note
+        [Frees of pinned blocks].
 
         Raises OSError if the system has no such memory.
         """
@@ -80,7 +81,7 @@ class HostMemory:
         return view
 
     def _new(self, size_bytes: int) -> HostBlock:
-        """Allocate a block from the system, without the lock, so that other threads do not wait for its pages."""
+        """Allocate a block from the system. The lock is not held, so other threads do not wait for the block's pages."""
         began_ns = time.perf_counter_ns()
         block = HostBlock(size_bytes)
         block.locked = self.locks.lock(block.address, size_bytes)
@@ -94,13 +95,13 @@ class HostMemory:
     def _give_back(self, block: HostBlock) -> None:
         """The finalizer of a block's memoryview."""
         if block.streams:
-            # Other ops that are queued but not simulated yet may be missing here; copies never are.
+            # All copies are already simulated here. Other queued ops may be missing.
             block.ready_ns = max(stream.ready_ns for stream in block.streams)
             block.streams = set()
         self._returned.append(block)
 
     def _process_returned(self) -> None:
-        """Make freed blocks available, up to the first one that a copy still uses. Called with the lock held."""
+        """Make freed blocks available, up to the first block that a copy still uses. The caller holds the lock."""
         returned = self._returned
         while returned and (not returned[0].ready_ns or self._has_passed(returned[0].ready_ns)):
             block = returned.popleft()
@@ -123,12 +124,13 @@ class HostMemory:
             took_ns = time.perf_counter_ns() - began_ns
             with self._lock:
                 self.stats.block_removed(block.size_bytes, took_ns, block.locked)
-        # The memory itself goes with the last reference, because a memoryview may still be being finalized.
+        # The memory is freed with its last reference, because the finalizer of a memoryview may still be running.
 
     # --- memory of the script (cudaHostRegister)
 
     def register(self, address: int, size_bytes: int) -> bool:
-        """Lock memory that the script has allocated, and count it as pinned. False if some of it is pinned already."""
+        """Lock memory that the script has allocated, and count it as pinned. Returns False if a part of the memory is already
+        pinned."""
         with self._lock:
             i = bisect_right(self._addresses, address + size_bytes - 1)
             if i and self._addresses[i - 1] + self._ranges[self._addresses[i - 1]][0] > address:
@@ -138,7 +140,7 @@ class HostMemory:
         return True
 
     def unregister(self, address: int) -> bool:
-        """Undo `register`. False if nothing was registered there."""
+        """Undo `register`. Returns False if nothing was registered at this address."""
         with self._lock:
             size_bytes, block = self._ranges.get(address, (0, None))
             if not size_bytes or block is not None:
@@ -150,17 +152,17 @@ class HostMemory:
     # --- queries
 
     def holds(self, address: int) -> bool:
-        """Whether this address is in pinned memory."""
+        """Return whether this address is in pinned memory."""
         return self._find(address) is not None
 
     def use(self, address: int, stream: UsedStream) -> None:
-        """Record that an asynchronous copy on `stream` uses this memory; the block is not reused before the copy has ended."""
+        """Record that an asynchronous copy on `stream` uses this memory. The block is not reused before the copy has ended."""
         found = self._find(address)
         if found is not None and found[1] is not None:
             found[1].streams.add(stream)
 
     def statistics(self) -> dict[str, Any]:
-        """The statistics in the form of `torch.cuda.host_memory_stats_as_nested_dict`."""
+        """Return the statistics in the form of `torch.cuda.host_memory_stats_as_nested_dict`."""
         with self._lock:
             self._process_returned()
             return self.stats.as_dict()

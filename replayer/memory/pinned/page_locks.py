@@ -1,7 +1,7 @@
-"""Locks pages of host memory in place (`mlock`), as the CUDA driver does with pinned memory.
+"""Locks pages of host memory (`mlock`), as the CUDA driver does for pinned memory.
 
-If the system forbids it, a warning is printed once per run on stderr and the memory is used unlocked. The only difference is
-that the system may then swap it out.
+If the system refuses to lock pages, one warning per run is printed on stderr, and the memory is used unlocked. The only
+difference is that the system may then swap this memory out.
 
     locks = PageLocks(run_folder)
     locks.lock(address, 1 << 27)      # True, and VmLck in /proc/self/status has grown by 131072 kB
@@ -16,14 +16,16 @@ import resource
 import sys
 from pathlib import Path
 
-# Locked pages cannot be reclaimed, and with all memory locked the system kills processes: this share of it is never locked.
+# This share of the machine's memory is never locked. Locked pages cannot be reclaimed, and the system kills processes if all
+# memory is locked.
 _RESERVED_SHARE = 1 / 16
 
-_WARNED_FILE = "page-locks-refused"  # in the run's folder, once a process of this run has warned
+_WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first warning
 
 
 class PageLocks:
-    """`run_folder` is shared by all processes of a run, so that only one of them warns; None: each process warns."""
+    """Locks and unlocks pages. All processes of a run share `run_folder`, so that only one process warns. Without a folder,
+    each process warns."""
 
     def __init__(self, run_folder: Path | None = None) -> None:
         self.refused = False
@@ -33,7 +35,8 @@ class PageLocks:
             call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def lock(self, address: int, size_bytes: int) -> bool:
-        """Fault in the pages of this range and lock them. False if that was not possible, after a warning with the reason."""
+        """Load the pages of this range into memory and lock them. If locking fails, the method prints a warning with the reason
+        and returns False."""
         spare_bytes = _spare_bytes()
         if spare_bytes is not None and size_bytes > spare_bytes:
             self._warn(f"{_size(size_bytes)} more would leave less than a sixteenth of this machine's memory free")
@@ -44,7 +47,7 @@ class PageLocks:
         return False
 
     def unlock(self, address: int, size_bytes: int) -> None:
-        """Unlock the pages; without effect on those that are not locked."""
+        """Unlock the pages. Unlocked pages are not changed."""
         self._libc.munlock(address, size_bytes)
 
     def _warn(self, reason: str) -> None:
@@ -59,7 +62,7 @@ class PageLocks:
             os.close(os.open(self._run_folder / _WARNED_FILE, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
             return False
-        except OSError:  # the folder is gone or full: better to warn twice than never
+        except OSError:  # the folder is missing or full: two warnings are better than none
             return True
         return True
 
@@ -76,7 +79,7 @@ def _reason(size_bytes: int, errno: int) -> str:
 
 
 def _spare_bytes() -> int | None:
-    """Bytes that may be locked without starving the machine or this container; None if unknown."""
+    """Return how many bytes may be locked without starving the machine or this container. Returns None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
@@ -88,13 +91,13 @@ def _spare_bytes() -> int | None:
 
 
 def _spare_container_bytes() -> int | None:
-    """Bytes that may be locked within the container's limit (cgroup 2); None without a limit."""
+    """Return how many bytes may be locked within the container's limit (cgroup 2). Returns None if there is no limit."""
     group = Path("/sys/fs/cgroup")
     try:
         limit_bytes, used_bytes = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
         held = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        files_bytes = int(held["active_file"]) + int(held["inactive_file"])  # counted as used, but reclaimed on demand
-    except (OSError, KeyError, ValueError):  # no such group, or its limit is "max"
+        files_bytes = int(held["active_file"]) + int(held["inactive_file"])  # counted as used, but reclaimable
+    except (OSError, KeyError, ValueError):  # no cgroup, or no limit
         return None
     return limit_bytes - used_bytes + files_bytes - int(limit_bytes * _RESERVED_SHARE)
 

@@ -1,11 +1,11 @@
-"""The pinned memory statistics, those of `torch.cuda.host_memory_stats`.
+"""Statistics of pinned memory, as in `torch.cuda.host_memory_stats`.
 
     stats = HostStats()
     stats.block_added(1 << 20, took_ns=300_000, locked=True)
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-As in PyTorch, active blocks are counted per block size, and their peak is the sum of the peaks of all sizes, which is an upper
+As in PyTorch, active blocks are counted per block size. Their peak is the sum of the peaks of all sizes, which is an upper
 bound of the true peak.
 """
 
@@ -18,13 +18,13 @@ from replayer.memory.device.stats import Count, Quantity
 
 
 def _count() -> Count:
-    """Of a quantity without pools; a Count lives as long as what it is a part of."""
+    """Return a new count for a quantity without pools."""
     return Quantity().large
 
 
 @dataclass(slots=True)
 class Durations:
-    """Calls into the system, in microseconds as PyTorch counts them."""
+    """Durations of system calls, in microseconds as in PyTorch."""
 
     total: int = 0
     max: int = 0
@@ -56,11 +56,12 @@ class Durations:
 
 @dataclass(slots=True)
 class HostStats:
-    """`owned`: got from the system; `active`: allocated by the script. PyTorch has no `locked_bytes`: those of `owned`."""
+    """Counts of pinned memory. `owned` is memory obtained from the system, and `active` is memory allocated by the script.
+    `locked_bytes` is the locked part of `owned` and does not exist in PyTorch."""
 
     owned: Count = field(default_factory=_count)
     owned_bytes: Count = field(default_factory=_count)
-    active: dict[int, Count] = field(default_factory=dict)  # allocated blocks, by their size
+    active: dict[int, Count] = field(default_factory=dict)
     alloc_time: Durations = field(default_factory=Durations)
     free_time: Durations = field(default_factory=Durations)
     locked_bytes: int = 0
