@@ -1,10 +1,10 @@
-"""Registers the virtual device with torch. The rest of the replayer depends on this call.
+"""Registers the virtual device with torch. The rest of the replayer requires this registration.
 
     backend.register()
     state.start(virtual_gpu)
     torch.zeros(3, device="cuda")
 
-No driver is used. A process that never uses "cuda" only pays for the registration.
+The backend does not use a GPU driver. A process that never uses "cuda" only pays for the registration.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from replayer.tensor.dispatch import dispatcher
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor, alias
 
-# PyTorch lets a backend rename its private device type, but rejects the name "cuda". It compares and prints names in lower
-# case, so `torch.device("cuda:0")`, `torch.device(0)` and torch.autocast("cuda") all refer to the virtual device. C++ gets the
-# current device from the backend's module, which is torch.cuda.
+# PyTorch lets a backend rename its private device type, but rejects the name "cuda". PyTorch compares and prints device names
+# in lower case. Therefore `torch.device("cuda:0")`, `torch.device(0)` and torch.autocast("cuda") all refer to the virtual
+# device. C++ gets the current device from the backend's module, which is torch.cuda.
 _NAME = "CUDA"
 
 
 class _Hook(torch._C._acc.PrivateUse1Hooks):
-    """Accelerator hooks called by C++. No tensor is on this accelerator, so they never wait."""
+    """Accelerator hooks called by C++. The hooks never wait, because no tensor is on PyTorch's private accelerator."""
 
     def is_available(self) -> bool:
         return True
@@ -50,9 +50,9 @@ def registered() -> bool:
 
 
 def register(*, compute: bool = False) -> None:
-    """Register the device with its kernels, autograd, autocast and the optimizers; once per process.
+    """Register the virtual device with its kernels, autograd, autocast and the optimizers. Call this once per process.
 
-    `compute`: tensors have payloads, and ops compute them on the CPU.
+    With `compute`, tensors have payloads, and the CPU computes their values.
     """
     if registered():
         return
@@ -67,7 +67,7 @@ def register(*, compute: bool = False) -> None:
     for handlers in (copies.handlers(), contents.handlers(), by_value.handlers(), rnn.handlers(run), gemm.handlers(plans, run)):
         plans.specials |= handlers
     plans.specials[torch.ops.aten.alias.default] = alias
-    plans.specials[torch.ops.aten._nested_tensor_from_mask_left_aligned.default] = lambda *_: False  # so nobody nests
+    plans.specials[torch.ops.aten._nested_tensor_from_mask_left_aligned.default] = lambda *_: False  # disables nested tensors
     if compute:
         computing = CpuCompute(plans)
         dispatch, copies = computing.dispatch, computing.copies
@@ -81,6 +81,6 @@ def register(*, compute: bool = False) -> None:
     losses.register(plans)
     rnn.register(plans)
     autocast.register()
-    # Without this, optimizers use the per-tensor path, which they do not use on a GPU.
-    _foreach_supported_types.insert(0, VirtualTensor)  # found at once
+    # Without this entry, optimizers use the slower per-tensor path, which they do not use on a GPU.
+    _foreach_supported_types.insert(0, VirtualTensor)
     VirtualTensor.plan_cache = plans

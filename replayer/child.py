@@ -1,8 +1,8 @@
-"""The replayer in the script's process: starts the virtual GPU, and writes its timeline when the script ends.
+"""The replayer in the script's process. It starts the virtual GPU, and writes the timeline when the script ends.
 
-The bootstrap calls `start(session)` after torch is imported, in the script's process and in all its descendants. `session`
-is the JSON of a `ReplaySession` (traces/script/configuration.py). Before a process is forked into ranks, `share(session)` is
-called.
+The bootstrap calls `start(session)` after torch is imported, in the script's process and in all its descendants. The `session`
+argument is the JSON of a `ReplaySession` (traces/script/configuration.py). `share(session)` is called before a process is
+forked into ranks.
 """
 
 from __future__ import annotations
@@ -38,26 +38,27 @@ from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.deferred_signals import at_exit
 from traces.stalls.storage_server import StorageClient
 
-# Kinds of unmatched calls that a replay lists; the others are only counted.
+# A replay lists at most this many kinds of unmatched calls. Further kinds are only counted.
 _MISSING_LISTED = 50
-# A script that does not train is also stopped, but the first batches may be a validation before training.
+# The step limit also stops a script that does not train. The first batches may be a validation before training.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
-_SHAPES_LISTED = 4  # of one call; a foreach op has hundreds
-# Modules that torch imports at the first optimizer, DistributedDataParallel or new shape: half of its memory, and seconds.
+_SHAPES_LISTED = 4  # A foreach op has hundreds of shapes.
+# Torch imports these modules at the first optimizer, DistributedDataParallel or new shape. They take half of torch's memory and
+# seconds to import.
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
 
 
 def start(session: Mapping[str, Any]) -> None:
-    """Put the virtual GPU behind torch. The GPU is created, and the recording is read, when the script first uses CUDA."""
+    """Put the virtual GPU behind torch. The GPU is created when the script first uses CUDA, and the recording is read then."""
     told = from_json(ReplaySession, session)
     _start(told, None, _patched_time(told.config))
 
 
 def share(session: Mapping[str, Any]) -> Callable[[], None]:
-    """Do the set-up that all ranks share, before the process is forked into them. Each rank calls the returned function.
+    """Do the set-up that all ranks share, before the process is forked into ranks. Each rank then calls the returned function.
 
-    Imports, patches that visit every module and the loaded recording then stay in memory that the ranks share.
+    Imports, patches that visit every module and the loaded recording stay in memory that the ranks share.
     """
     told = replace(from_json(ReplaySession, session), launcher=os.getpid())
     _install(told)
@@ -70,9 +71,9 @@ def share(session: Mapping[str, Any]) -> Callable[[], None]:
 
 
 def _start(session: ReplaySession, recorded: Trace | None, patched_time: PatchedTime | None) -> None:
-    """`recorded`: the recording, if it has already been read."""
+    """If `recorded` is given, the recording is not read again."""
     if patched_time is not None and os.getppid() == session.launcher:
-        patched_time.install()  # descendants patch it once they use the GPU (workers do not)
+        patched_time.install()  # A descendant patches time when it first uses the GPU. Loader workers never do.
     state.start(lambda: _make(session, recorded, patched_time), run_folder=session.out)
     _install(session)
 
@@ -151,13 +152,14 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 
 
 def _leave(session: ReplaySession) -> NoReturn:
-    """End this process in the middle of the script, without running the script's handlers and clean-up."""
+    """End this process in the middle of the script, without running the script's exit handlers."""
     distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():  # the first rank to leave may close the shared store
+    # The first rank to leave may close the store that all ranks share.
+    if distributed.is_available() and distributed.is_initialized():
         until, ranks = time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
         while len(list(session.out.glob(f"{REQUESTS}-*.json"))) < ranks and time.monotonic() < until:
             time.sleep(0.05)
-    for process in multiprocessing.active_children():  # DataLoader workers, which would only notice after seconds
+    for process in multiprocessing.active_children():  # DataLoader workers would only notice the exit after seconds.
         process.kill()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -165,7 +167,6 @@ def _leave(session: ReplaySession) -> NoReturn:
 
 
 def _finish(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> None:
-    """Write the end of the timeline."""
     gpu.steps.stop()
     try:
         if session.config.steps:

@@ -28,7 +28,10 @@ from traces.model.layouts import Shape
 
 
 class NotEmulated(NotImplementedError):
-    """`call` is written as in the script; `advice` says what the user can do instead."""
+    """Raised for a call that is not emulated.
+
+    `call` is written as in the script; `advice` says what the user can do instead.
+    """
 
     def __init__(self, call: str, advice: str) -> None:
         super().__init__(f"{call} is not emulated by the virtual GPU: {advice}")
@@ -37,7 +40,10 @@ class NotEmulated(NotImplementedError):
 
 
 class NotExact(RuntimeError):
-    """Under `--strict`: the recording has no exact match for `op` with these shapes, only `found`."""
+    """Raised under `--strict` if the recording has no exact match for `op` with these shapes.
+
+    `found` describes the best match.
+    """
 
     def __init__(self, op: str, shapes: tuple[Shape, ...], found: str) -> None:
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
@@ -45,14 +51,17 @@ class NotExact(RuntimeError):
 
 
 class NotInLibrary(SystemExit):
-    """Ends the script. It is a SystemExit because a script might catch an ordinary exception and continue without any times."""
+    """Ends the script if the library has no times for the model.
+
+    A script might catch an ordinary exception and continue without times.
+    """
 
     def __init__(self) -> None:
         super().__init__(2)
 
 
 class DataDependentShape(NotImplementedError):
-    """The result shape of `op` depends on values, and its argument tensors have no payload."""
+    """Raised if the result shape of `op` depends on values, and the argument tensors have no payload."""
 
     def __init__(self, op: str) -> None:
         super().__init__(
@@ -63,4 +72,4 @@ class DataDependentShape(NotImplementedError):
 
 
 class NotEmulatedWarning(UserWarning):
-    """A setting of the script has no effect on the virtual GPU; the text names the setting."""
+    """Warns that a setting of the script has no effect on the virtual GPU. The text names the setting."""

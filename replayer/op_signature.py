@@ -1,7 +1,7 @@
-"""The part of a call that the matcher uses: the op, its shapes and its dtypes.
+"""The properties of a call that the matcher uses: the op, its shapes and its dtypes.
 
-The plan cache makes one `OpSignature` per plan and launches the same object at every call. Other modules can therefore
-cache values per signature object in a `KeptBySignature` (the matcher's keys, the timeline's rows).
+The plan cache makes one `OpSignature` per plan and launches the same object at every call. Other modules can therefore cache
+values per signature object in a `KeptBySignature`. Examples are the matcher's keys and the timeline's rows.
 """
 
 from __future__ import annotations
@@ -21,25 +21,30 @@ _MOST_KEPT = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class OpSignature:
-    """`op` is namespaced and without overload ("aten::add_"). `shapes` and `dtypes` are those of all tensor arguments in
-    order, lists flattened; 0-dim tensors have the shape `()`. `outputs` are the shapes of new (not aliased) outputs."""
+    """The op, shapes and dtypes of a call.
+
+    `op` has its namespace but no overload ("aten::add_"). `shapes` and `dtypes` list all tensor arguments in order, with lists
+    flattened. A 0-dim tensor has the shape `()`. `outputs` lists the shapes of new outputs and leaves out aliases of arguments.
+    """
 
     op: str
     shapes: tuple[Shape, ...]
-    dtypes: tuple[str, ...]  # torch's names: "float32"
+    dtypes: tuple[str, ...]
     outputs: tuple[Shape, ...] = ()
-    launches: bool = True  # False: views and other ops that never reach the device
-    direction: str = ""  # "h2d", "d2h" or "p2p": a copy to or from a device; it must not match a copy within a device
+    launches: bool = True  # False for views and other ops that never reach the device
+    # "h2d", "d2h" or "p2p" for a copy to or from a device. A copy within a device never matches such a copy.
+    direction: str = ""
     layout: str = ""  # memory layout of image arguments, see traces/model/layouts.py
     phase_class: int = field(init=False)
 
     def __post_init__(self) -> None:
-        # The recorder and the importer do not treat a copy to the device as an op, so it never begins a forward pass.
+        # The recorder and the importer do not treat a copy to the device as an op. Such a copy therefore never begins a forward
+        # pass.
         self.phase_class = ASIDE if self.direction == "h2d" else op_class(self.op)
 
 
 class KeptBySignature(dict[OpSignature, T]):
-    """Caches the result of `make` for each signature: `kept[signature]`."""
+    """Caches the result of `make` for each signature. The cached value is `kept[signature]`."""
 
     def __init__(self, make: Callable[[OpSignature], T]) -> None:
         self._make = make

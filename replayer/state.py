@@ -1,10 +1,10 @@
-"""The only module-level state: torch's patched functions are global, so the virtual GPU is global too.
+"""The only module-level state. Torch's patched functions are global, so the virtual GPU is global too.
 
 start(lambda: VirtualGpu(...))     # once per process, when torch is imported
 gpu()                              # created at the first use of CUDA, like a CUDA context
 host_memory()                      # the pinned memory, also created at its first use
 
-The lower layers (GPU, pinned memory, rank) are stored here; the upper layers (tensors, ops, surfaces) read them.
+This module stores the GPU, the pinned memory and the rank. The tensors, ops and torch surfaces read them.
 """
 
 from __future__ import annotations
@@ -26,36 +26,37 @@ if TYPE_CHECKING:
 
 
 class _AskedClass(threading.local):
-    cls: type | None = None  # for the next alias of a virtual tensor that this thread makes, if requested
+    cls: type | None = None  # If set, the next alias of a virtual tensor made by this thread gets this class.
 
 
 class ReplayerState:
-    """The state of this process, including the GPU once it is created."""
-
     def __init__(self) -> None:
         self.make: Callable[[], VirtualGpu] | None = None
         self.gpu: VirtualGpu | None = None
-        self.finish: Callable[[], None] = lambda: None  # writes the end of the timeline, once
-        self.forked_in_use = False  # forked from a process that had used the GPU; CUDA does not work after such a fork
+        self.finish: Callable[[], None] = lambda: None  # writes the end of the timeline
+        # True if the parent process had used the GPU before it forked. CUDA does not work after such a fork.
+        self.forked_in_use = False
         self.lock = threading.RLock()
-        self.host_memory: HostMemory | None = None  # pinned memory
-        self.run_folder: Path | None = None  # shared by all processes of a replay
-        self.computing = False  # tensors have payloads: `--values compute`
-        self.rank: Rank | None = None  # if it differs from the environment's value
+        self.host_memory: HostMemory | None = None
+        self.run_folder: Path | None = None  # All processes of a replay share this folder.
+        self.computing = False  # With `--values compute`, tensors have payloads.
+        self.rank: Rank | None = None  # The rank, if it differs from the environment's value.
         self.view = _AskedClass()
-        self.inference_mode_used = False  # by any thread; see Note [Views in inference mode] in tensor/allocation.py
-        self.kept: list[object] = []  # kept for the whole process: a freed torch.library.Library drops its kernels
-        self.optimizers = Optimizers()  # made by the script
-        self.capturing = False  # a CUDA graph: an op's result may differ at each replay of the graph
+        self.inference_mode_used = False  # see Note [Views in inference mode] in tensor/allocation.py
+        # These objects live as long as the process: a freed torch.library.Library drops its kernels.
+        self.kept: list[object] = []
+        self.optimizers = Optimizers()
+        self.capturing = False  # During the capture of a CUDA graph, an op's result may differ at each replay of the graph.
         self.masks_are_full = False  # see surfaces/torch_nn_sync_batch_norm.py
-        # DistributedDataParallel makes its Reducer; see Note [The map of used parameters] in distributed/process_group.py
+        # True while DistributedDataParallel creates its Reducer. See Note [The map of used parameters] in
+        # distributed/process_group.py.
         self.makes_reducer = False
 
     def after_fork(self) -> None:
-        """Runs in a forked child. Comparing process ids at each op instead would cost a system call per op."""
+        """Reset the state in a forked child. Comparing process ids at each op instead would cost a system call per op."""
         self.forked_in_use = self.forked_in_use or self.gpu is not None
         self.gpu = None
-        self.host_memory = None  # a forked child must not use the parent's locks or pinned blocks
+        self.host_memory = None  # A forked child must not use the parent's locks or pinned blocks.
         self.lock = threading.RLock()
 
 
@@ -64,9 +65,9 @@ os.register_at_fork(after_in_child=STATE.after_fork)
 
 
 def start(make: Callable[[], VirtualGpu], run_folder: Path | None = None) -> None:
-    """Set the function that creates this process's virtual GPU, and drop an existing one.
+    """Set the function that creates this process's virtual GPU, and drop an existing virtual GPU.
 
-    All processes of a replay share `run_folder` and write their amounts of pinned memory to it.
+    All processes of a replay share `run_folder`. Each process writes its amount of pinned memory to this folder.
     """
     STATE.make, STATE.gpu, STATE.forked_in_use, STATE.run_folder = make, None, False, run_folder
 
@@ -77,13 +78,13 @@ def started() -> VirtualGpu | None:
 
 
 def script_steps() -> ScriptSteps | None:
-    """The object that receives the script's hooks; None until the script uses the virtual GPU."""
+    """The object that receives the script's hooks. It is None until the script uses the virtual GPU."""
     made = STATE.gpu
     return None if made is None else made.steps
 
 
 def in_bad_fork() -> bool:
-    """Whether this process was forked from one that had already used the GPU."""
+    """Whether this process was forked from a process that had already used the GPU."""
     return STATE.forked_in_use
 
 
@@ -110,7 +111,7 @@ def gpu() -> VirtualGpu:
 
 
 def host_memory() -> HostMemory:
-    """The pinned memory of this process. Like `gpu`, raises in a forked child of a process that used the GPU."""
+    """The pinned memory of this process. Raises RuntimeError in a forked child of a process that used the GPU."""
     if STATE.forked_in_use:
         gpu()
     with STATE.lock:
@@ -123,15 +124,17 @@ def host_memory() -> HostMemory:
 
 
 def is_pinned_address(address: int) -> bool:
-    """Whether this host address is in pinned memory. Called for every copied tensor; never creates the pinned memory."""
+    """Whether this host address is in pinned memory.
+
+    This is called for every copied tensor and never creates the pinned memory.
+    """
     return STATE.host_memory is not None and STATE.host_memory.holds(address)
 
 
 def computing() -> bool:
-    """Whether tensors have payloads."""
     return STATE.computing
 
 
 def rank() -> Rank:
-    """The rank of this process, as far as it is known."""
+    """The rank of this process, as far as the rank is known."""
     return STATE.rank or Rank.of(os.environ)

@@ -1,22 +1,22 @@
-"""Shortcuts around slow paths of torch. They change no result, only the host time of a call, and depend on torch's internals.
+"""Shortcuts around slow paths of torch. Shortcuts only reduce the host time of a call. They depend on torch's internals.
 
-A shortcut is used only if the installed torch has the internals that it was written for (`_GUARDS`). Each can be switched
-off to measure its gain, or if a new release of torch breaks it:
+A shortcut is used only if the installed torch has the expected internals (`_GUARDS`). Each shortcut can be switched off, to
+measure its gain or because a new release of torch breaks the shortcut:
 
     TRACE_WITHOUT_SHORTCUTS=dispatch_rules,override_lookup trace replay train.py
 
 The shortcuts:
 
 dispatch_rules
-    Skips torch's lookup of custom-op rules at each dispatch to a tensor subclass (torch._library.simple_registry). Our
-    subclass has no such rules. Saves 0.5 µs per op.
+    Skips torch's lookup of custom-op rules at each dispatch to a tensor subclass (torch._library.simple_registry). Virtual
+    tensors have no such rules. This saves 0.5 µs per op.
 override_lookup
-    Skips torch's lookup of `__torch_function__` while an optimizer updates virtual tensors only, which have none. C++ does it
-    for each tensor in the lists of a foreach optimizer, some 3 000 times per step of a ResNet-50. Saves 6 % of that
-    training step's instructions.
+    Skips torch's lookup of `__torch_function__` while an optimizer updates virtual tensors only. Virtual tensors do not define
+    `__torch_function__`. C++ looks it up for each tensor in the lists of a foreach optimizer, some 3 000 times per step of a
+    ResNet-50. The shortcut saves 6 % of that training step's instructions.
 batch_norm
-    `torch.batch_norm` called from Python calls `aten::native_batch_norm` directly. This saves a pass through the dispatcher
-    and the reserved space that C++ allocates for other backends.
+    `torch.batch_norm` called from Python calls `aten::native_batch_norm` directly. The shortcut saves a pass through the
+    dispatcher, and the reserved space that C++ allocates for other backends.
 compiled_keys
     Computes a call's key in the plan cache with an expression compiled for the op, instead of a loop over its schema
     (tensor/planning/plan_keys.py).
@@ -39,12 +39,10 @@ VARIABLE = "TRACE_WITHOUT_SHORTCUTS"  # names, separated by commas
 
 
 def enabled(name: str) -> bool:
-    """Whether the shortcut of this name is enabled. Raises KeyError for an unknown name."""
     return _GUARDS[name]() and name not in os.environ.get(VARIABLE, "").split(",")
 
 
 def install(tensor_class: type) -> None:
-    """Install the shortcuts that are patches of torch."""
     if enabled("dispatch_rules"):
         find = simple_registry.find_torch_dispatch_rule
 
@@ -71,7 +69,7 @@ def install(tensor_class: type) -> None:
 
 
 def without_override_lookup(update: Callable[..., TorchAny], tensor_class: type) -> Callable[..., TorchAny]:
-    """`update` (an optimizer's `step` or `zero_grad`), run without the lookup if all parameters are of `tensor_class`.
+    """Return `update` (an optimizer's `step` or `zero_grad`) without the lookup if all parameters are of `tensor_class`.
 
     Calls with arguments keep the lookup, because a closure can run any code of the script.
     """
@@ -98,7 +96,6 @@ def _plain_rule_lookup() -> bool:
 
 
 def _plain_batch_norm() -> bool:
-    """Whether the composite takes the native op's arguments and `cudnn_enabled`, as the shortcut assumes."""
     names = [argument.name for argument in torch.ops.aten.batch_norm.default._schema.arguments]
     native = [argument.name for argument in torch.ops.aten.native_batch_norm.default._schema.arguments]
     return names == [*native, "cudnn_enabled"] and hasattr(torch._C, "_is_torch_function_mode_enabled")
@@ -108,6 +105,6 @@ _GUARDS: dict[str, Callable[[], bool]] = {
     "dispatch_rules": _plain_rule_lookup,
     "override_lookup": lambda: hasattr(torch._C, "DisableTorchFunctionSubclass"),
     "batch_norm": _plain_batch_norm,
-    "compiled_keys": lambda: True,  # by torch's public schemas
+    "compiled_keys": lambda: True,
 }
 NAMES = tuple(_GUARDS)

@@ -1,4 +1,4 @@
-"""The virtual GPU in parts: devices, current streams, launches, streams and events, values, steps, ranks, profiles.
+"""The virtual GPU: devices, current streams, launches, streams and events, values, steps, ranks and profiles.
 
-`virtual_gpu.VirtualGpu` creates these parts. Callers use the parts directly.
+`virtual_gpu.VirtualGpu` creates one object per module. Callers use these objects directly.
 """

@@ -19,18 +19,19 @@ from traces.model.trace import Thread
 
 
 class CurrentStreams:
-    """The state that CUDA keeps per host thread. `devices` is the GPU's own list."""
+    """The state that CUDA keeps per host thread. `devices` is the same list object as the GPU's."""
 
     def __init__(
         self, devices: list[VirtualDevice], clock: Clock, scheduler: StreamScheduler, timeline: TimelineWriter
     ) -> None:
-        self.local = threading.local()  # `thread`, and its `callers` by device; empty until the thread uses the GPU
+        # Stores the thread, and its `callers` by device. It is empty until the thread uses the GPU.
+        self.local = threading.local()
         self._devices = devices
         self._clock = clock
         self._scheduler = scheduler
         self._timeline = timeline
         self._threads = HostThreads()
-        self._has_home = False  # the first device used becomes the script's primary one, `StreamScheduler.home`
+        self._has_home = False  # The first device used becomes `StreamScheduler.home`.
         scheduler.row_of = self._threads.row_of
 
     @property
@@ -39,7 +40,6 @@ class CurrentStreams:
         return self._threads.rows
 
     def thread(self) -> HostThread:
-        """The calling host thread, created at first use."""
         thread = self.known_thread()
         if thread is None:
             thread = self.local.thread = self._threads.begin(self._clock.now_ns())
@@ -47,12 +47,15 @@ class CurrentStreams:
         return thread
 
     def known_thread(self) -> HostThread | None:
-        """The calling host thread, or None if it has not used the GPU."""
+        """The calling host thread, or None if this thread has not used the GPU."""
         thread: HostThread | None = getattr(self.local, "thread", None)
         return thread
 
     def begin_thread(self, name: str, since_ns: int) -> None:
-        """Register the calling thread, started at `since_ns`. The threads of this name, one per step, share a timeline row."""
+        """Register the calling thread, which started at `since_ns`.
+
+        Each step starts a new thread of this name, and these threads share a timeline row.
+        """
         thread = self.thread()
         self._threads.share_row(thread, name)
         thread.host_ns = since_ns
@@ -69,11 +72,13 @@ class CurrentStreams:
         self.thread().device = index
 
     def caller(self, device: int) -> Caller:
-        """The calling thread on its current stream of `device`; in `local.callers[device]` after the first call."""
+        """The calling thread on its current stream of `device`.
+
+        After the first call, the result is also in `local.callers[device]`.
+        """
         return self.caller_of(self.thread(), device)
 
     def caller_of(self, thread: HostThread, device: int) -> Caller:
-        """Like `caller`, for code that already has the thread."""
         caller = thread.callers.get(device)
         if caller is None:
             if not self._has_home:
@@ -86,7 +91,7 @@ class CurrentStreams:
         return self.caller(device).stream
 
     def set_stream(self, stream: VirtualStream) -> None:
-        """Make `stream` the current one of its device, and its device the current one."""
+        """Make `stream` the current stream of its device, and make this device the current device."""
         thread = self.thread()
         thread.device = stream.device
         thread.call_on(stream)

@@ -12,12 +12,10 @@ from traces.model.machine import DeviceProperties
 
 @dataclass(slots=True, eq=False)
 class VirtualDevice:
-    """One virtual CUDA device."""
-
     index: int
     name: str
-    properties: DeviceProperties  # from the recording; missing values are from the card's data sheet
-    allocator: TensorAllocator  # tensors allocate through it
+    properties: DeviceProperties  # Missing properties of the recorded device are from the data sheet.
+    allocator: TensorAllocator
     default_stream: VirtualStream
 
     @property

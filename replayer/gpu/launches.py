@@ -6,18 +6,18 @@
         ...
 
 Note [Played in batches]
-    A launch only stores the op, its stream and the time. Launches are played in batches of a few hundred, or earlier when the
-    script reads the device's state or the phase changes. The result is the same, because the timeline does not depend on when
-    it is computed. Playing in batches keeps the interpreter's caches warm and takes a third of the time.
+    A launch only stores the op, the stream and the time. Launches are played in batches of a few hundred. A batch is played
+    earlier if the script reads the device's state or the phase changes. The timeline does not depend on when it is computed, so
+    batches do not change the result. Batches keep the interpreter's caches warm and take a third of the time.
 
 Note [Three entries per op]
-    Pending ops are in one flat list: caller, signature and time of each. `+=` of a tuple is atomic, so threads (autograd's,
-    replicas) append without a lock. With three lists, two threads could mix up their entries. A list of tuples would give
-    Python's garbage collector one more object per op.
+    Pending ops are in one flat list with three entries per op: caller, signature and time. `+=` of a tuple is atomic, so the
+    threads of autograd and of replicas append without a lock. With three lists, two threads could mix up their entries. A list
+    of tuples would give Python's garbage collector one more object per op.
 
 Note [Our own time]
-    Computing the timeline takes no time of the script, because a real GPU works in parallel with its host. A virtual clock is
-    paused meanwhile. The time spent in tensors and dispatch counts, like a real host's launch time.
+    Computing the timeline takes none of the script's time, because a real GPU works in parallel with its host. A virtual clock
+    is therefore paused during the computation. The time spent in tensors and dispatch counts, like a real host's launch time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from time import perf_counter_ns  # imported by name, because the module's attributes may be patched (surfaces/time.py)
+from time import perf_counter_ns  # The name is imported because surfaces/time.py may patch the module's attributes.
 from typing import Any
 
 from replayer.cost_model.copies import Copy, CopyCosts
@@ -39,16 +39,16 @@ from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualStream
 from traces.model.trace import NONE, Origin
 
-# Ops stored before they are played: a few milliseconds of a script, less than the host may run ahead.
+# A batch covers a few milliseconds of a script. The host may run ahead of the clock by more.
 _BATCH = 256
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Looking:
-    """Lock the GPU and play all pending ops before the script reads the device's state or continues. Gives the calling thread.
+    """A context that locks the GPU and plays all pending ops before the script continues. It returns the calling thread.
 
-    This is not a generator, for speed: each phase of the script calls it twice, with cold processor caches.
+    This class is not a generator, for speed. Each phase of the script enters the context twice, with cold processor caches.
     """
 
     __slots__ = ("_clock", "_launches", "_lock")
@@ -75,7 +75,7 @@ class Looking:
 
 
 class ScriptLaunches:
-    """Stores launches and plays them. `devices` is the GPU's own list."""
+    """Stores launches and plays them. `devices` is the same list object as the GPU's."""
 
     def __init__(
         self, devices: list[VirtualDevice], current: CurrentStreams, simulator: Simulator, transfers: CopyCosts, *, strict: bool
@@ -86,19 +86,19 @@ class ScriptLaunches:
         self.transfers = transfers
         self.lock = threading.RLock()
         self.looking = Looking(self)
-        self.capture: GraphCapture | None = None  # of the CUDA graph that is being captured
+        self.capture: GraphCapture | None = None  # the CUDA graph that is being captured
         self.pending: list[Any] = []  # see Note [Three entries per op]
         self.places = OpPlaces(self.pending)
-        # Store an op that reaches the device.
+        # Stores an op that reaches the device.
         self.launch_by: Callable[[Caller, OpSignature], None] = self._note
         self._devices = devices
         self._timeline = simulator.timeline
-        self._batch = 3 if strict else 3 * _BATCH  # under --strict, the exception must be raised at the op that does not match
-        self._numbers: list[tuple[int, int]] = []  # of the pending ops
-        self._peerless: set[int] = set()  # threads inside `peer_copies_left_out`
+        self._batch = 3 if strict else 3 * _BATCH  # Under --strict, the exception must be raised at the op that does not match.
+        self._numbers: list[tuple[int, int]] = []  # autograd's numbers of the pending ops
+        self._peerless: set[int] = set()
 
     def launch(self, signature: OpSignature, device: int) -> None:
-        """Launch the op's kernels on this thread's current stream of `device`; see Note [Played in batches]."""
+        """Launch the op's kernels on this thread's current stream of `device`. See Note [Played in batches]."""
         if signature.launches:
             self.launch_by(self.current.caller(device), signature)
 
@@ -110,7 +110,7 @@ class ScriptLaunches:
             self.flush()
 
     def number_nodes(self, node_number: Callable[[], tuple[int, int]]) -> None:
-        """Store autograd's numbers of each op until `stop_numbering`; see Note [Numbered steps] in steps.py.
+        """Store autograd's numbers of each op until `stop_numbering` is called. See Note [Numbered steps] in steps.py.
 
         Ops captured in a CUDA graph get no numbers, because they are not played when they are called.
         """
@@ -126,14 +126,14 @@ class ScriptLaunches:
         self.launch_by = self._note
 
     def flush(self) -> None:
-        """Play what has been launched."""
+        """Play all pending launches."""
         with self.lock:
             pending, timeline = self.pending, self._timeline
             row, count = timeline.host_rows, len(pending) // 3
             timeline.ranges.place(row, count)
             if pending:
                 while noted := pending[:]:
-                    del pending[: len(noted)]  # other threads may have added more since
+                    del pending[: len(noted)]  # Other threads may have added launches meanwhile.
                     if self.capture is not None:
                         noted = self._not_captured(self.capture, noted)
                         self._numbers.clear()
@@ -148,7 +148,6 @@ class ScriptLaunches:
                 timeline.relieve()
 
     def _place_numbers(self) -> None:
-        """Assign the numbers to the ops that are played next."""
         numbers, row = self._numbers[:], self._timeline.host_rows
         del self._numbers[: len(numbers)]
         for at, (sequence, forward) in enumerate(numbers):
@@ -156,7 +155,7 @@ class ScriptLaunches:
                 self._timeline.nodes.extend((row + at, sequence, forward))
 
     def _not_captured(self, capture: GraphCapture, pending: list[Any]) -> list[Any]:
-        """The pending ops that are not captured in a CUDA graph; the others are added to the graph."""
+        """Add the captured ops to the CUDA graph, and return the pending ops that are not captured."""
         rest: list[Any] = []
         for caller, signature, called_ns in zip(pending[::3], pending[1::3], pending[2::3], strict=True):
             if caller.stream in capture:
@@ -173,7 +172,10 @@ class ScriptLaunches:
     # --- copies
 
     def copying(self) -> AbstractContextManager[None]:
-        """Surrounds a copy from the host and the creation of its target. See Note [The host's time in a cell] in steps.py."""
+        """A context around a copy from the host, including the creation of the target.
+
+        See Note [The host's time in a cell] in steps.py.
+        """
         return _NOTHING if self.simulator.recording.cells is None else self._paused()
 
     @contextmanager
@@ -187,7 +189,7 @@ class ScriptLaunches:
     def copy(
         self, signature: OpSignature, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False
     ) -> None:
-        """Launch a copy of kind "h2d", "d2h" or "d2d"; if blocking, the host waits for its end."""
+        """Launch a copy of kind "h2d", "d2h" or "d2d". For a blocking copy, the host waits until the copy ends."""
         cells = self.simulator.recording.cells if kind == "h2d" and not pinned else None
         told_ns = None if cells is None else cells.copy_ns(size_bytes)
         tracker, scheduler = self.simulator.tracker, self.simulator.scheduler
@@ -211,7 +213,10 @@ class ScriptLaunches:
 
     @contextmanager
     def peer_copies_left_out(self) -> Iterator[None]:
-        """Inside this context, this thread's copies to other devices take no time; another operation stands for them."""
+        """Inside this context, this thread's copies to other devices take no time.
+
+        Another operation already includes their time.
+        """
         self._peerless.add(threading.get_ident())
         try:
             yield
@@ -219,7 +224,10 @@ class ScriptLaunches:
             self._peerless.discard(threading.get_ident())
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
-        """Launch a copy to another device on the source's stream, ordered with the target's (copy_kernel_cuda, Copy.cu)."""
+        """Launch a copy to another device on the source's stream.
+
+        Like PyTorch (Copy.cu), the copy is ordered with the target's stream.
+        """
         if self._peerless and threading.get_ident() in self._peerless:
             return
         with self.looking as thread:
@@ -234,9 +242,10 @@ class ScriptLaunches:
     # --- CUDA graphs
 
     def begin_capture(self, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]) -> None:
-        """Capture work on this thread's current stream, and on streams that wait for it, in a CUDA graph instead of playing it.
+        """Start capturing a CUDA graph.
 
-        `pool` is the number of the graph's private memory pool; for the other arguments see GraphCapture.
+        Work on this thread's current stream is captured instead of played, and so is work on streams that wait for this stream.
+        `pool` is the number of the graph's private memory pool. `GraphCapture` describes the other arguments.
         """
         with self.looking as thread:
             stream = self.current.caller_of(thread, thread.device).stream
@@ -249,7 +258,6 @@ class ScriptLaunches:
             return graph
 
     def replay_graph(self, graph: CapturedGraph) -> None:
-        """Play the captured work on this thread's current stream."""
         with self.looking as thread:
             stream = self.current.caller_of(thread, graph.origin.device).stream
             self.simulator.play_graph(thread, stream, graph, self.clock.now_ns())

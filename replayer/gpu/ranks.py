@@ -12,7 +12,7 @@ from traces.model.trace import NONE, DeviceKind
 
 
 class RankOperations:
-    """`costs` gives the duration of transfers."""
+    """Plays operations between ranks. `costs` gives the duration of transfers."""
 
     def __init__(self, launches: ScriptLaunches, costs: CollectiveCosts) -> None:
         self.costs = costs
@@ -20,16 +20,19 @@ class RankOperations:
         self._groups: list[Callable[[bool], None]] = []
 
     def join(self, settle: Callable[[bool], None]) -> None:
-        """Add a process group; `settle` determines when its operations end, and may wait for other ranks."""
+        """Add a process group. `settle` computes when the group's operations end, and may wait for other ranks."""
         self._groups.append(settle)
 
     def settle(self, *, wait: bool) -> None:
-        """Determine when the operations of all groups end; without `wait`, only those that all ranks have called."""
+        """Compute when the operations of all groups end.
+
+        Without `wait`, operations that some rank has not called yet are skipped.
+        """
         for settle in self._groups:
             settle(wait)
 
     def arrival_ns(self, device: int) -> int:
-        """The earliest start of work on an idle stream if it waits for all work on the current stream of `device`."""
+        """The earliest start of work on an idle stream that waits for all work on the current stream of `device`."""
         launches = self._launches
         if launches.capture is not None:
             raise NotEmulated("torch.distributed while a CUDA graph captures", "communicate outside of the graph")
@@ -40,7 +43,10 @@ class RankOperations:
             return max(launched_ns, launches.current.caller_of(thread, device).stream.ready_ns)
 
     def communicate(self, stream: VirtualStream, call: GroupOperation, transfer: Transfer, label: str, times_ns: Times) -> None:
-        """Put an operation between ranks on `stream`, from when this rank is ready until the data has arrived."""
+        """Put an operation between ranks on `stream`.
+
+        The operation lasts from when this rank is ready until the data has arrived.
+        """
         simulator = self._launches.simulator
         timeline = simulator.timeline
         with self._launches.looking:

@@ -1,4 +1,4 @@
-"""The script's own profiles and named ranges (torch.profiler, torch.cuda.nvtx)."""
+"""The profiles that the script makes of itself, and its named ranges (torch.profiler, torch.cuda.nvtx)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ScriptProfile:
         self._timeline = launches.simulator.timeline
 
     def begin_range(self) -> Callable[[str], None]:
-        """Begin a range in the calling thread's row. The returned function takes the range's name and ends it."""
+        """Begin a range in the calling thread's row. The returned function takes the range's name and ends the range."""
         with self._launches.looking as thread:
             start_ns, row = max(thread.host_ns, self._launches.clock.now_ns()), thread.row
 
@@ -34,7 +34,10 @@ class ScriptProfile:
             self._timeline.watch()
 
     def watched(self) -> tuple[Trace, Column]:
-        """Ops, device work and memory events since `watch`; for each memory event also the next host row, or NONE."""
+        """Ops, device work and memory events since `watch` was called.
+
+        The column has the next host row for each memory event, or NONE.
+        """
         simulator = self._launches.simulator
         with self._launches.looking as thread:
             simulator.tracker.settle(thread)
@@ -43,5 +46,5 @@ class ScriptProfile:
 
     @property
     def loader_waits(self) -> list[LoaderWait]:
-        """The script's waits for a batch since `watch`."""
+        """The script's waits for a batch since `watch` was called."""
         return self._timeline.loader_waits

@@ -7,15 +7,15 @@
 `ScriptHooks` (traces/script/script_hooks.py) calls this class and the recorder in the same way.
 
 Note [Numbered steps]
-    Autograd's sequence numbers show which op of the backward pass belongs to which module. Reading them takes 0.2 us per op,
-    which is too slow for every step. They are read in the first training steps only and then copied to steps with the same
-    ops (traces/format/autograd_numbers.py).
+    Autograd's sequence numbers show which op of the backward pass belongs to which module. Reading the numbers takes 0.2 us per
+    op, which is too slow for every step. The numbers are read in the first training steps only. Later steps with the same ops
+    get a copy of these numbers (traces/format/autograd_numbers.py).
 
 Note [The host's time in a cell]
-    The library's cells contain phase times, measured from when the host entered the phase until the device was done. They
-    include the launch time of that host. This machine's time for the same calls (copies, the model's, zero_grad, backward,
-    step) must not be added, so a virtual clock is paused in them. The wall clock cannot be paused: a host that is slower
-    than the phase makes the phase longer.
+    The library's cells are measured phase times. A phase time lasts from the host's entry into the phase until the device was
+    done, so the time includes the launches of the measured host. This machine's time for the same calls (copies, the model,
+    zero_grad, backward, step) must not be added. A virtual clock is therefore paused in these calls. The wall clock cannot be
+    paused: a host that is slower than the phase makes the phase longer.
 """
 
 from __future__ import annotations
@@ -34,17 +34,20 @@ from traces.model.layouts import Shape
 from traces.script.script_hooks import ModuleMarks
 from traces.script.workload_observer import WorkloadObserver
 
-# Phases entered by name that have times in the library's cells; see Note [The host's time in a cell].
+# Phases entered by name for which the library has times. See Note [The host's time in a cell].
 _OF_CELLS = frozenset({"zero_grad", "backward", "optimizer"})
 
-# Training steps in which autograd's numbers are read; the first may differ from the others (lazy states, warm-up).
+# Autograd's numbers are read in this many training steps. The first step may differ from later ones (lazy states, warm-up).
 _NUMBERED_STEPS = 3
 
 StepEnded = Callable[[int, int], None]
 
 
 class ScriptSteps:
-    """Reports to the step tracker. Calls `step_ended` with the number of finished training steps and of all finished steps."""
+    """Reports the script's progress to the step tracker.
+
+    `step_ended` is called with the number of finished training steps and the number of all finished steps.
+    """
 
     def __init__(
         self, devices: list[VirtualDevice], launches: ScriptLaunches, ranks: RankOperations, step_ended: StepEnded | None = None
@@ -59,9 +62,9 @@ class ScriptSteps:
         self._cells = launches.simulator.recording.cells
         self._step_ended = step_ended
         self._has_settled_in = self._froze = False
-        self._in_cell = False  # the current module call takes its time from a cell
-        self._trained = self._ended = 0  # training steps so far, and training plus evaluation steps
-        self._module_names: dict[int, int] = {}  # of living modules, by identity, in the form that `HostRanges` takes
+        self._in_cell = False  # The time of the current module call is from the library.
+        self._trained = self._ended = 0  # training steps so far, and all steps so far
+        self._module_names: dict[int, int] = {}  # names of living modules by identity, as in `HostRanges`
         self._names = ModuleNames()
         if self._cells is not None:
             self.workload.on_every_call = self._watch_call
@@ -91,18 +94,17 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.leave, name)
 
     def loss_called(self) -> None:
-        """The script calls a loss that is recognised by its own name, not by the names of its ops."""
+        """The script calls a loss whose ops do not show that it is a loss."""
         with self._launches.looking as thread:
             self._moves_on(thread, self._tracker.loss_called)
 
     def optimizer_stepped(self, is_first: bool) -> None:
-        """An optimizer's step() has returned. The first optimizer's call ends a step."""
+        """An optimizer's step() has returned. A training step ends when the first optimizer's step() returns."""
         with self._launches.looking as thread:
             if self._moves_on(thread, self._tracker.optimizer_stepped, is_first):
                 self._look_at_steps()
 
     def loader_exhausted(self) -> None:
-        """The loader was exhausted and returned no batch."""
         with self._launches.looking as thread:
             self._tracker.script.loader_exhausted(thread)
 
@@ -110,14 +112,16 @@ class ScriptSteps:
 
     @property
     def workload(self) -> WorkloadObserver:
-        """Collects the script's workload signature until it is complete."""
+        """Collects the script's workload signature until the signature is complete."""
         return self._tracker.script.workload
 
     def _watch_call(
         self, module: object, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool
     ) -> Callable[[], None]:
-        """Look up the call that begins in the library's cells, for the device that the script works on. Returns a function to
-        call at the end. See Note [The host's time in a cell]."""
+        """Look up the library's times for the module call that begins now.
+
+        Returns a function to call when the module returns. See Note [The host's time in a cell].
+        """
         cells = self._cells
         assert cells is not None
         with self._launches.looking:
@@ -134,7 +138,6 @@ class ScriptSteps:
             self._clock.resume()
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
-        """The script calls an outermost module."""
         with self._launches.looking as thread:
             if self._moves_on(thread, self._tracker.module_called, id(module), grad_enabled):
                 self._look_at_steps()
@@ -142,12 +145,14 @@ class ScriptSteps:
                     self._clock.pause()
 
     def module_returned(self) -> None:
-        """The outermost module has returned. Its ops may still be pending."""
+        """The outermost module has returned. Ops of the module may still be pending."""
         self._tracker.script.module_returned()
 
     def module_marks(self, module: object) -> ModuleMarks | None:
-        """The list of this thread's module-call marks during an outermost call. None for a replica, because replicas are new in
-        each step."""
+        """The list of this thread's module-call marks during an outermost call.
+
+        Returns None for a replica, because replicas are new in each step.
+        """
         if getattr(module, "_is_replica", False):
             return None
         thread, ranges = self._launches.current.thread(), self._timeline.ranges
@@ -157,7 +162,6 @@ class ScriptSteps:
         return ranges.of_thread(thread.row).append, self._launches.pending, self._module_names.get, self._name_module
 
     def modules_left(self) -> None:
-        """The outermost call has returned."""
         self._timeline.ranges.under_way -= 1
 
     def _name_module(self, module: object) -> int:
@@ -167,10 +171,11 @@ class ScriptSteps:
     # --- steps
 
     def _look_at_steps(self) -> None:
-        """Handle the end of a step, if one has ended. After a training step, allocations are expected to repeat.
+        """Handle the end of a step, if a step has ended. After a training step, allocations are expected to repeat.
 
-        After the first step, the hundred thousand objects of the recording and the plans stay alive. They are frozen, so that
-        full garbage collections in the middle of a step do not visit them."""
+        The recording and the plans have about a hundred thousand objects, which stay alive after the first step. They are
+        frozen so that full garbage collections do not visit them in the middle of a step.
+        """
         tracker = self._tracker
         if tracker.trained != self._trained:
             self._trained = tracker.trained
@@ -184,7 +189,7 @@ class ScriptSteps:
         if self._has_settled_in or not tracker.number:
             return
         self._has_settled_in = True
-        if gc.get_freeze_count():  # frozen before this rank was forked; thawing would write to memory that all ranks share
+        if gc.get_freeze_count():  # Thawing would write to memory that all ranks share.
             return
         gc.collect()
         gc.freeze()
@@ -192,7 +197,7 @@ class ScriptSteps:
 
     @contextmanager
     def thawed(self) -> Iterator[None]:
-        """Inside this context, collections visit every object. The remaining objects are frozen again afterwards."""
+        """Inside this context, garbage collections visit every object. The remaining objects are frozen again afterwards."""
         if self._froze:
             gc.unfreeze()
         yield
@@ -200,9 +205,8 @@ class ScriptSteps:
             gc.freeze()
 
     def stop(self) -> None:
-        """The script has ended."""
         self._ranks.settle(wait=False)
         with self._launches.looking as thread:
             self._tracker.stop(thread)
             if self._froze:
-                gc.unfreeze()  # otherwise objects that the interpreter frees at exit would be reported as leaks
+                gc.unfreeze()  # Otherwise, objects that the interpreter frees at exit would be reported as leaks.

@@ -4,8 +4,8 @@
     streams.record_event(event, side)
     streams.synchronize_event(event)        # returns when the event's virtual time has passed
 
-The rules are CUDA's. Work on one stream runs in order. An event marks the end of the work on its stream when it was recorded.
-The host waits only in calls that wait in CUDA.
+Streams follow CUDA's rules. Work on one stream runs in order. An event marks the end of the work that was on the stream when
+the event was recorded. The host waits only in calls that wait in CUDA.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from replayer.timing.stream import VirtualEvent, VirtualStream
 
 
 class Streams:
-    """Orders streams by events, and makes the host wait."""
-
     def __init__(self, launches: ScriptLaunches, ranks: RankOperations) -> None:
         self._launches = launches
         self._ranks = ranks
@@ -59,7 +57,7 @@ class Streams:
                 stream.wait(event.time_ns)
 
     def wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
-        """Make later work on `stream` wait for all current work on `other`, like an event between the two."""
+        """Make later work on `stream` wait for all current work on `other`."""
         with self._launches.looking as thread:
             capture = self._launches.capture
             if capture is not None and other in capture:
@@ -80,7 +78,6 @@ class Streams:
         return event.time_ns is None or event.time_ns <= self._clock.poll_ns()
 
     def query(self, stream: VirtualStream) -> bool:
-        """Whether all work of the stream has ended."""
         self._launches.forbid_in_capture()
         self._launches.flush()
         return stream.ready_ns <= self._clock.poll_ns()
@@ -110,7 +107,7 @@ class Streams:
             self._scheduler.block(thread, max(streams, default=0))
 
     def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
-        """The time between two events in milliseconds, by the script's clock."""
+        """The time between two events in milliseconds of the script's clock."""
         if start.time_ns is None or end.time_ns is None:
             raise ValueError("both events must be recorded before their time is taken")
         return (end.time_ns - start.time_ns) / 1e6 / float(self._clock.speed)
@@ -118,23 +115,22 @@ class Streams:
     # --- the calling thread's virtual time
 
     def has_passed(self, time_ns: int) -> bool:
-        """Whether this virtual time has passed."""
         return time_ns <= self._clock.now_ns()
 
     def host_now_ns(self) -> int:
-        """The calling thread's virtual time, or the clock's time if that is later."""
+        """The calling thread's virtual time, or the clock's time if the clock is later."""
         return max(self.present_ns(), self._clock.now_ns())
 
     def present_ns(self) -> int:
-        """The calling thread's virtual time as played so far, independent of the clock."""
+        """The calling thread's virtual time as played so far. The clock is ignored."""
         self._launches.flush()
         return self._launches.current.thread().host_ns
 
     def come_to_present(self) -> None:
         """Wait until the clock reaches the calling thread's virtual time, before the script reads the clock.
 
-        Only for clocks on which waiting takes no time. On the machine's clock, a script that is ahead sees its own pace; see
-        `_AHEAD_NS` in simulator.py. Has no effect in a thread that did not use the device.
+        This is only for clocks on which waiting takes no time. On the machine's clock, a script may run ahead by up to
+        `_AHEAD_NS` (simulator.py). The call has no effect in a thread that did not use the device.
         """
         thread = self._launches.current.known_thread()
         if thread is not None:
@@ -143,7 +139,7 @@ class Streams:
 
 
 def _record(_thread: HostThread, event: VirtualEvent, stream: VirtualStream) -> None:
-    """Record an event; an event inside a CUDA graph is recorded at each replay."""
+    """Record an event. An event inside a CUDA graph is recorded at each replay of the graph."""
     event.time_ns = stream.ready_ns
 
 

@@ -1,4 +1,4 @@
-"""Values that the host reads from the devices: recorded values, recorded result sizes, or assumed ones if neither is known.
+"""Values and result sizes that the host reads from the devices. They are recorded or, if nothing was recorded, assumed.
 
 values.read(signature, device=0, count=1)           # [2.25], or None if nothing was recorded
 values.output_size("aten::nonzero", (10,))          # 7
@@ -16,7 +16,10 @@ from traces.model.trace import Trace
 
 
 class ReadValues:
-    """`assumed` supplies values that were not recorded; with `assumes_sizes` also result sizes."""
+    """Supplies the values that the host reads.
+
+    `assumed` supplies unrecorded values and, with `assumes_sizes`, unrecorded result sizes.
+    """
 
     def __init__(self, launches: ScriptLaunches, trace: Trace, rank: int, *, improving: bool, strict: bool) -> None:
         self._launches = launches
@@ -27,7 +30,7 @@ class ReadValues:
         self.assumes_sizes = improving and not strict
 
     def read(self, signature: OpSignature, device: int, count: int) -> list[float] | None:
-        """Wait for the stream, then return `count` recorded elements, or None if nothing was recorded."""
+        """Wait for the stream, then return `count` recorded elements. Returns None if nothing was recorded."""
         launches, simulator = self._launches, self._simulator
         with launches.looking as thread:
             stream = launches.current.caller_of(thread, device).stream
@@ -42,6 +45,9 @@ class ReadValues:
             return values
 
     def output_size(self, op: str, shape: Shape) -> int | None:
-        """The recorded output size of the next call of a data-dependent op on a tensor of this shape; None if not recorded."""
+        """The recorded output size of the next call of a data-dependent op on a tensor of this shape.
+
+        Returns None if no size was recorded.
+        """
         tracker = self._simulator.tracker
         return self._sizes.next(op, shape, tracker.number, tracker.step.step.row, tracker.row_of_values)

@@ -1,10 +1,10 @@
-"""The virtual GPU of a process: its devices, and one part for each group of callers.
+"""The virtual GPU of a process: its devices, and one object for each group of callers.
 
     gpu = VirtualGpu(trace, rank=0, clock=clock, timeline=timeline)
     gpu.launches.launch(signature, device=0)
     gpu.streams.synchronize_device(0)       # returns when the device's recorded time has passed
 
-The parts share the simulator, which plays the timeline, and the list of devices.
+These objects share the list of devices and the simulator, which plays the timeline.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from traces.script.step_rule import Optimizers
 
 @dataclass(frozen=True)
 class GpuOptions:
-    """Options of the replay and its devices."""
-
-    strict: bool = False  # raise at the first op without an exact recorded counterpart
-    pad_loader: bool = False  # a wait for data takes at least as long as the recorded one
-    memory_bytes: Sequence[int] = ()  # capacities that replace the recorded ones: one for all devices, or one per device
-    devices: Sequence[Device] = ()  # the devices that the script sees, if not the rank's recorded devices
-    gpus: int = 0  # how many devices the script sees; 0: as recorded
-    link_gbps: float = 0  # of copies between devices; 0: as recorded, or the default of the device type
+    strict: bool = False  # raise an error at the first op without an exact recorded match
+    pad_loader: bool = False  # a wait for data takes at least as long as the recorded wait
+    memory_bytes: Sequence[int] = ()  # capacity of all devices, or one capacity per device, instead of the recorded capacities
+    devices: Sequence[Device] = ()  # devices that the script sees, if they differ from the recorded devices
+    gpus: int = 0  # number of devices that the script sees; 0 means the recorded number
+    # bandwidth of copies between devices; 0 means the recorded bandwidth or the default of the device type
+    link_gbps: float = 0
     keep_requests: bool = False  # each device's memory logs its requests (memory/device/request_log.py)
-    improving: bool = True  # values that were not recorded look like those of a run that makes progress
+    improving: bool = True  # unrecorded values look like the values of a run that makes progress
 
 
 @dataclass(frozen=True)
 class ScriptLinks:
-    """The parts of the script's process that the virtual GPU uses."""
+    """The objects of the script's process that the virtual GPU uses."""
 
-    optimizers: Optimizers = field(default_factory=Optimizers)  # made by the script
-    cells: CellPace | None = None  # the library's cells, if times come from them instead of a trace
-    step_ended: StepEnded | None = None  # called with the number of finished training steps, and of all finished steps
+    optimizers: Optimizers = field(default_factory=Optimizers)
+    cells: CellPace | None = None  # measured phase times from the library, if they replace a trace
+    # called with the number of finished training steps and the number of all finished steps
+    step_ended: StepEnded | None = None
     node_number: Callable[[], tuple[int, int]] | None = None  # autograd's numbers of the current op (tensor/node_numbers.py)
 
 
@@ -127,8 +127,10 @@ class VirtualGpu:
         return VirtualDevice(index, device.name, known_properties(device), allocator, scheduler.stream(index, 0))
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
-        """The workspaces that the op allocates and frees before it returns, from the recording. They are estimated if the
-        script's requests are logged to be run on other cards."""
+        """The workspaces that the op allocates and frees before it returns.
+
+        They are recorded, or estimated if the script's requests are logged for other GPU models.
+        """
         if self._estimates_workspaces:
             return cudnn_workspaces.of_convolution(signature)
         return self._workspaces.of_op(self.recording.keys[signature])

@@ -1,31 +1,32 @@
-"""Times from the library's cells: finds the cell of a script's model, and the duration of each phase at each batch size.
+"""Phase times from the library of measured models. A cell has the times of one model on one GPU at several batch sizes.
 
     pace = CellPace(choice, optimizers())
-    pace.watch(model, [((32, 3, 224, 224), "float32")], "off", True)    # the script calls it: finds v100/resnet50
+    pace.watch(model, [((32, 3, 224, 224), "float32")], "off", True)    # the script calls `model`; finds v100/resnet50
     call = pace.take_call()             # ModelCall(cell=..., batch=32, forward_ns=31_724_691, ...)
     pace.called(call)
-    pace.phase_ns("backward")           # what was measured, less the optimizer's share
+    pace.phase_ns("backward")           # the measured time without the optimizer's share
 
 Note [What is in the library and what is not]
-    If no cell was measured for the script's model, the script is stopped with a list of the nearest cells. With `estimate` it
-    continues, and estimates are marked. Evaluation passes take the time of the training forward pass and are marked, because
-    cells have no other times.
+    If the library has no times for the script's model, the script is stopped with a list of the nearest models. With `estimate`
+    the script continues, and estimates are marked. The library has times of training only. Evaluation passes therefore take the
+    time of the training forward pass, and are marked.
 
 Note [Where the card was full]
-    If a cell says that the card ran out of memory, the step is played with as much memory as the last fitting batch needed, so
-    that the virtual GPU's allocator raises the error where it occurs. The cell may not contain that amount, and the first
-    step has no optimizer state yet. So a script that completed a step gets less memory than that step needed.
+    If a cell shows that the card ran out of memory, the step gets only as much memory as the last fitting batch needed. The
+    virtual GPU's allocator then raises the error at the right call. The library may not have this amount of memory, and the
+    first step has no optimizer state yet. So a script that completed a step gets less memory than this step needed.
 
 Note [A batch that is known to fit]
-    Batches up to the largest measured one fitted on the card, in a process that had run smaller ones before. The addresses of
-    blocks depend on everything that ran before and on cuDNN's workspaces, which cells do not contain. So if the virtual
-    GPU's allocator has enough memory but only in pieces, it may return the pieces. Allocated blocks must always fit.
+    Batches up to the largest measured batch fitted on the card, in a process that had run smaller batches before. The addresses
+    of blocks depend on earlier allocations and on cuDNN's workspaces, which are not in the library. The virtual GPU's allocator
+    may have enough memory but only in pieces. In this case the allocator may return the pieces. Allocated blocks must always
+    fit.
 
 Note [The optimizer's share]
-    A published cell has criterion, zero_grad, backward and optimizer as one figure, "rest". Criterion and zero_grad take
-    almost no time and are counted in backward. SGD with momentum and weight decay moves each parameter some eleven times
-    (four foreach kernels; each reads one or two lists and writes one), at four fifths of the data sheet's bandwidth. This
-    time, or half of the rest if that is less, is assigned to the optimizer.
+    A published cell has one figure, "rest", for criterion, zero_grad, backward and optimizer. Criterion and zero_grad take
+    almost no time and are counted in backward. SGD with momentum and weight decay moves each parameter some eleven times. It
+    runs four foreach kernels, and each kernel reads one or two lists and writes one list. The kernels reach four fifths of the
+    data sheet's bandwidth. The resulting time, or half of "rest" if half is less, is assigned to the optimizer.
 """
 
 from __future__ import annotations
@@ -52,26 +53,26 @@ from traces.script.configuration import CellChoice
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import with_modules
 
-_LOSSES = "torch.nn.modules.loss"  # modules that a cell's "rest" includes
+_LOSSES = "torch.nn.modules.loss"  # The time "rest" includes the calls of these modules.
 _MOST_FULL_STEPS = 3  # tolerance of the allocator where the card was full
 
-COUNTED_ELSEWHERE_NS = 1  # for a phase included in another one's time: its ops take no time
+COUNTED_ELSEWHERE_NS = 1  # The ops of a phase take no time if another phase's time includes the phase.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelCall:
-    """One call of the script's model: the times of its forward pass and, in training, of the phases after it."""
+    """One call of the script's model. The call has the times of its forward pass and, in training, of the later phases."""
 
-    of: CellCall  # equal ones take the same times
-    origin: Origin  # PHASE: as measured
-    phases_ns: Mapping[str, int]  # of a training step, without "rest"
+    of: CellCall  # calls with equal `of` take the same times
+    origin: Origin  # PHASE for a measured time
+    phases_ns: Mapping[str, int]  # times of a training step, without "rest"
 
 
-_Copies = tuple[Column, Column]  # bytes, rising, and ns
+_Copies = tuple[Column, Column]  # bytes in ascending order, and ns
 
 
 def _copies_of(cells: list[Cell]) -> _Copies | None:
-    """Durations of batch copies by bytes: the median over these cells."""
+    """Durations of batch copies by bytes. Each duration is the median over `cells`."""
     by_bytes: dict[int, list[int]] = {}
     for cell in cells:
         if cell.h2d_ns is not None and cell.workload.batch_bytes:
@@ -84,7 +85,7 @@ def _copies_of(cells: list[Cell]) -> _Copies | None:
 
 @dataclass
 class _Pending:
-    """Times of later phases from the calls so far, in ns by phase."""
+    """Times in ns of the phases that follow the calls so far, by phase."""
 
     ns: dict[str, int] = field(default_factory=dict)
     origin: Origin = Origin.PHASE
@@ -93,14 +94,13 @@ class _Pending:
         if call.of.trains:
             for name, duration_ns in call.phases_ns.items():
                 if name not in ("h2d", "forward"):
-                    # A step of several batches has one optimizer step.
                     more_ns = 0 if name == "optimizer" else self.ns.get(name, 0)
                     self.ns[name] = more_ns + duration_ns
             self.origin = call.origin
 
 
 class CellPace:
-    """Follows one process's script; not thread-safe."""
+    """Follows the script in one process. The class is not thread-safe."""
 
     def __init__(self, choice: CellChoice, optimizers: Optimizers) -> None:
         self._choice = choice
@@ -108,26 +108,26 @@ class CellPace:
         self._files = [read_cells(path) for path in choice.files]
         self.gpu: Gpu = self._files[0].gpu
         self._named: Cell | None = self._files[0].cell(choice.model) if choice.model else None
-        self._models = weakref.WeakKeyDictionary[Any, WorkloadSignature]()  # by module; without inputs
+        self._models = weakref.WeakKeyDictionary[Any, WorkloadSignature]()  # signatures by module, without inputs
         self._matches: dict[tuple[object, ...], Match] = {}
         self._call: ModelCall | None = None
-        self._calls: list[ModelCall] = []  # of the current step
+        self._calls: list[ModelCall] = []  # calls of the current step
         self._pending = _Pending()
         self._rows: dict[tuple[object, ...], int] = {}  # row of `_played` by the step's calls
         self._played: list[CellSteps] = []
-        self._copied = False  # whether a copy of this step was timed by a cell
+        self._copied = False  # whether a copy of this step was timed by the library
         self._last: Cell | None = self._named
-        self._copies_by_cell: dict[str, _Copies | None] = {}  # "": the median over all
+        self._copies_by_cell: dict[str, _Copies | None] = {}  # copy times by cell; the key "" has the median over all cells
         self._said: set[str] = set()
-        self.tells_call = False  # whether a cell has the time of the next call
+        self.tells_call = False  # whether the library has the time of the next call
         self._full: Cell | None = None  # cell in which the card ran out of memory at the current call's batch
-        self._full_steps = 0  # steps that ended on such batches
-        self.is_known_to_fit = False  # the current call's batch; Note [A batch that is known to fit]
+        self._full_steps = 0  # number of steps that ended on such batches
+        self.is_known_to_fit = False  # True if the current call's batch fits; Note [A batch that is known to fit]
         bandwidth = card_of(self.gpu.device).memory_gbps * OPTIMIZER_BANDWIDTH_REACHED
         self._ns_per_parameter_byte = MOVES_PER_PARAMETER / bandwidth
 
     def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
-        """The script calls an outermost module: find its times. Raises NotInLibrary if there are none.
+        """The script calls an outermost module: find the module's times. Raises NotInLibrary if there are none.
 
         Modules without parameters on the GPU are not looked up.
         """
@@ -157,8 +157,10 @@ class CellPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Memory limit of the current call, in bytes; None if it fits on the card. `peak_bytes` is the script's peak so far.
-        See Note [Where the card was full]."""
+        """Memory limit of the current call in bytes, or None if the call fits on the card.
+
+        `peak_bytes` is the script's peak so far. See Note [Where the card was full].
+        """
         if self._full is None:
             return None
         needed_bytes = self._full.peak_at(self._full.last_batch)
@@ -167,7 +169,7 @@ class CellPace:
         return peak_bytes - 1 if needed_bytes is None else min(peak_bytes - 1, needed_bytes)
 
     def take_call(self) -> ModelCall | None:
-        """The times that `watch` found for the next call; None if its ops are estimated one by one."""
+        """The times that `watch` found for the next call. Returns None if the ops of the call are estimated one by one."""
         call, self._call = self._call, None
         return call
 
@@ -177,7 +179,7 @@ class CellPace:
         self._pending.add(call)
 
     def phase(self, name: str) -> tuple[int, Origin] | None:
-        """Device time of a phase that begins now, in ns; None if no cell has it."""
+        """Device time in ns of a phase that begins now. Returns None if the library has no time for the phase."""
         pending = self._pending
         if name in ("loss", "zero_grad") and name not in pending.ns:
             return (COUNTED_ELSEWHERE_NS, pending.origin) if self._last is not None else None
@@ -185,7 +187,10 @@ class CellPace:
         return None if duration_ns is None else (max(duration_ns, COUNTED_ELSEWHERE_NS), pending.origin)
 
     def copy_ns(self, size_bytes: int) -> int | None:
-        """Duration of a copy from pageable memory, interpolated by bytes between measured batches; None if no cell has it."""
+        """Duration of a copy from pageable memory, interpolated by bytes between measured batches.
+
+        Returns None if no copy was measured.
+        """
         if size_bytes < BANDWIDTH_FROM_BYTES or (found := self._copies()) is None:
             return None
         of_bytes, of_ns = found
@@ -197,7 +202,10 @@ class CellPace:
         return int(np.interp(size_bytes, of_bytes, of_ns))
 
     def step_ended(self, trained: bool) -> int:
-        """End the step; returns its index in `steps`. Raises NotInLibrary if the card should have run out of memory in it."""
+        """End the step, and return its index in `notes`.
+
+        Raises NotInLibrary if the card should have run out of memory in the step.
+        """
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:
@@ -219,7 +227,7 @@ class CellPace:
         self._copied = False
 
     def notes(self) -> tuple[CellSteps, ...]:
-        """The composition of the steps for the replay's header, in the order of `step_ended`'s indices."""
+        """The composition of the steps for the replay's header, in the order of the indices from `step_ended`."""
         return tuple(self._played)
 
     # --- finding the cell
@@ -260,7 +268,7 @@ class CellPace:
         return self._made(cell, times, trains, Origin.SCALED if times.is_scaled else Origin.PHASE)
 
     def _of_another(self, match: Match, batch: int | None, trains: bool) -> ModelCall | None:
-        """Handle a model without a cell. See Note [What is in the library and what is not]."""
+        """Handle a model that is not in the library. See Note [What is in the library and what is not]."""
         cell = match.cell
         differing = "; ".join(match.differences[:3]) or "its inputs have no batch in common"
         told = f"the library has nothing of what the script trains on {self.gpu.name}; nearest is {cell.name} ({differing})"
@@ -286,7 +294,7 @@ class CellPace:
         return ModelCall(CellCall(cell.name, times.batch, trains, how), origin, phases)
 
     def _copies(self) -> _Copies | None:
-        """Copy times of the current cell, or the median over all cells of the GPU before it is known."""
+        """Copy times of the current model. Until the model is known, returns the median over all models of the GPU."""
         of = self._last.name if self._last is not None else ""
         if of not in self._copies_by_cell:
             cells = [self._last] if self._last is not None else [cell for file in self._files for cell in file.cells()]
@@ -305,7 +313,7 @@ class CellPace:
 
 
 def _sum_of(calls: tuple[ModelCall, ...], copied: bool) -> dict[str, int]:
-    """The phases of a step made of these calls."""
+    """The phases of a step that consists of these calls."""
     total: dict[str, int] = {}
     for call in calls:
         for name, duration_ns in call.phases_ns.items():

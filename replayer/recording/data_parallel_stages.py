@@ -3,12 +3,12 @@
     of_phase = recorded_stages(trace, ordinals)     # by row of the trace's phases
     of_phase[3]     # [RecordedStage("scatter", device=0, begin_ns=0, end_ns=6_700_000, ...), ...]
 
-Times are relative to the phase's start: its host start for host times, an event recorded there for device times.
+Host times are relative to the phase's start on the host. Device times are relative to an event recorded at the phase's start.
 
 Note [How parameters travelled]
-    nn.DataParallel copies parameters to the replicas and sums their gradients with NCCL if possible, else with plain copies. In
-    a recording with kernels, the kernels of the ops `Broadcast` and `ReduceAddCoalesced` show which was used. If they launched
-    neither NCCL kernels nor copies, they took no GPU time, and take none in the replay.
+    nn.DataParallel copies parameters to the replicas and sums their gradients. It uses NCCL if possible, and plain copies if
+    not. In a recording with kernels, the kernels of the ops `Broadcast` and `ReduceAddCoalesced` show which was used. If these
+    ops launched neither NCCL kernels nor copies, they took no GPU time, and they take none in the replay.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import numpy as np
 from traces.analyses.communication import data_parallel_kernels
 from traces.model.trace import NONE, DeviceKind, HostKind, Trace
 
-BROADCAST, REDUCE = "nccl::broadcast", "nccl::reduce"  # match name of an NCCL kernel
+BROADCAST, REDUCE = "nccl::broadcast", "nccl::reduce"  # match names of NCCL kernels
 _TRANSFERS = ("Broadcast", "ReduceAddCoalesced")  # ops of nn.DataParallel
 
 
 class Transport(Enum):
-    """How nn.DataParallel moved parameters and gradients, see Note [How parameters travelled]."""
+    """The way in which nn.DataParallel moved parameters and gradients. See Note [How parameters travelled]."""
 
     COPIES = 0
     NCCL = 1
@@ -35,12 +35,15 @@ class Transport(Enum):
 
 
 def nccl_ops(trace: Trace) -> dict[int, str]:
-    """The op of each NCCL kernel of nn.DataParallel, by the kernel's name (a string of the trace)."""
+    """The op of each NCCL kernel of nn.DataParallel. The key is the kernel's name (a string of the trace)."""
     return {name: f"nccl::{function}" for name, function in data_parallel_kernels(trace).items()}
 
 
 def transport_of(trace: Trace) -> Transport:
-    """The transport, see Note [How parameters travelled]; COPIES if the recording does not show it."""
+    """The recorded transport.
+
+    Returns COPIES if the recording does not show the transport. See Note [How parameters travelled].
+    """
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
         return Transport.NCCL
@@ -61,15 +64,15 @@ class RecordedStage(NamedTuple):
     """One recorded stage with a known device time."""
 
     name: str
-    device: int  # ordinal of the device that it was timed on
-    begin_ns: int  # on the host
+    device: int  # ordinal of the device that was timed
+    begin_ns: int  # host time
     end_ns: int
     device_begin_ns: int
     device_end_ns: int
 
 
 def recorded_stages(trace: Trace, ordinals: Mapping[int, int]) -> dict[int, list[RecordedStage]]:
-    """The stages of each phase, by the phase's row, in order of start. `ordinals` are the ordinals of the device rows."""
+    """The stages of each phase in order of start, by the phase's row. `ordinals` are the ordinals of the device rows."""
     parts, phases = trace.parts, trace.phases
     found: dict[int, list[RecordedStage]] = {}
     for row in range(len(parts)):

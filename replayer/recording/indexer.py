@@ -3,20 +3,20 @@
     steps = RecordingIndexer(trace, rank=0, keys=RecordedKeys(trace)).lay_out()
 
 Note [Active host time]
-    Host times in the index are *active*: time in which the recorded host was blocked waiting for the device (a synchronize, a
-    pageable copy, a launch into a full queue) is subtracted. In a replay the host waits there for the *virtual* device, and
-    would otherwise wait twice.
+    Host times in the index are *active*: blocked time is subtracted. The recorded host was blocked while it waited for the
+    device, in a synchronize, a pageable copy or a launch into a full queue. In a replay the host waits for the *virtual* device
+    at these calls, and would otherwise wait twice.
 
 Note [Why a kernel started when it did]
-    A kernel on an idle stream keeps its recorded launch latency, a queued kernel keeps its gap to the previous kernel, and a
-    kernel that waited for another stream keeps that dependency. Fixed average values would drift by up to milliseconds per
-    step. A kernel that waited for other ranks (just after a collective's kernel) keeps none of these, because the replay
-    determines how long collectives take.
+    A kernel on an idle stream keeps its recorded launch latency. A queued kernel keeps its gap to the previous kernel. A kernel
+    that waited for another stream keeps this dependency. Fixed average values would drift by up to milliseconds per step. A
+    kernel that waited for other ranks (just after a collective's kernel) keeps none of these times, because the replay computes
+    the duration of collectives.
 
 Note [Profiled and clean steps]
     A recording that marks profiled steps (or has evaluation steps) has kernels for profiled steps only. The other steps have
-    phase times only, as in a phase-grained recording. A profiler slows the host, so `CleanPace` subtracts its cost from the
-    active times of steps with kernels and scales the rest to the clean steps. Device durations are as measured.
+    phase times only, as in a phase-grained recording. A profiler slows the host. `CleanPace` therefore subtracts the profiler's
+    cost from the active times of steps with kernels, and scales the rest to the clean steps. Device durations are as measured.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from traces.names.device_names import waits_for_device
 
 
 class RecordingIndexer:
-    """Builds the steps of a recording. Uses whole columns where possible, and Python loops only over kernels and their ops."""
+    """Builds the steps of a recording. Python loops run only over kernels and their ops, and numpy handles everything else."""
 
     def __init__(self, trace: Trace, rank: int, keys: RecordedKeys) -> None:
         self._keys = keys
@@ -61,7 +61,8 @@ class RecordingIndexer:
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
         self.device_ordinals = ordinals
         device = trace.device
-        # process_group.py plays communication between ranks; recorded durations include waits for recorded ranks.
+        # process_group.py plays communication between ranks. Recorded durations of communication include waits for recorded
+        # ranks.
         own = device.is_work & np.isin(device.device, list(ordinals))
         communicates = communication_kernels(trace)
         work, self.communication = np.flatnonzero(own & ~communicates), np.flatnonzero(own & communicates)
@@ -73,8 +74,8 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
-        # Work without a launch was launched before the recording began, by a step that is not in it; unless no launches
-        # were recorded at all.
+        # Work without a launch was launched before the recording began, by a step that is not recorded. If the recording has no
+        # launches at all, this does not apply.
         unlaunched = self.launch_row < 0
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
@@ -84,19 +85,20 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        scale = np.append(self._pace.scale, 1.0)  # the last one is that of the whole recording where it has no steps
+        # The last entry is the scale of the whole recording, for recordings without steps.
+        scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()
 
     def _launched_ns(self, rows: Column) -> Column:
-        """Launch time of each kernel; unrecorded launches are assumed to have started at once."""
+        """Launch time of each kernel. If a launch was not recorded, the kernel is assumed to have started at once."""
         device = self.trace.device
         launch = device.launch[rows]
-        called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # a recording may have kernels but no host rows
+        called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # A recording may have kernels but no host rows.
         return np.where(launch >= 0, called_ns, device.start_ns[rows] - TYPICAL_LATENCY_NS)
 
     def _cut_by_step(self, rank: int) -> None:
-        """The step and phase windows: columns (start, end) and for each phase its step and name."""
+        """Compute the start and end of each step and phase, and the step and name of each phase."""
         trace = self.trace
         rows = np.flatnonzero(trace.steps.rank == rank)
         if len(rows):
@@ -127,7 +129,7 @@ class RecordingIndexer:
         self.phase_device_ns = np.zeros(len(self.step_rows), dtype=np.int64)
 
     def _blocked(self) -> None:
-        """Find when the host was blocked by the device; see Note [Active host time]."""
+        """Find when the host was blocked by the device. See Note [Active host time]."""
         trace, host = self.trace, self.trace.host
         runtime = np.flatnonzero((host.kind == HostKind.RUNTIME) & np.isin(host.thread, self.thread_rows))
         names = {int(i): trace.strings[int(i)] for i in np.unique(host.name[runtime])}
@@ -139,14 +141,14 @@ class RecordingIndexer:
         launched_ns, end_by_launch = launched_ns[by_launch], trace.device.end_ns[every[by_launch]]
         end_by_launch = np.maximum.accumulate(end_by_launch) if len(every) else end_by_launch
         sync = runtime[np.isin(host.name[runtime], waits)]
-        # Work launched before the recording began has no recorded launch; the first wait also waits for it.
+        # Work launched before the recording began has no recorded launch. The first recorded wait also waits for this work.
         foreign = trace.device.end_ns[self.work[self.launched_before]]
         before = np.searchsorted(launched_ns, host.start_ns[sync]) - 1
         pending_ns = np.full(len(sync), foreign.max() if len(foreign) else 0)
         pending_ns[before >= 0] = np.maximum(pending_ns[before >= 0], end_by_launch[before[before >= 0]])
         starts = [host.start_ns[sync]]
         ends = [np.minimum(host.end_ns[sync], pending_ns)]
-        # A copy call blocks until its copy has ended, unless it is asynchronous and the host's side is pinned.
+        # A copy call blocks until its copy has ended. Only an asynchronous copy with pinned host memory does not block.
         own = np.flatnonzero((trace.device.kind[self.work] == DeviceKind.MEMCPY) & (self.launch_row >= 0))
         own = own[np.isin(host.name[self.launch_row[own]], copies)]
         at_once = {i for i in copies if "Async" not in names[i]}
@@ -164,15 +166,18 @@ class RecordingIndexer:
             starts.append(host.start_ns[calls[full]])
             ends.append(np.minimum(host.end_ns[calls[full]], room_ns[full]))
         start, end = np.concatenate(starts), np.concatenate(ends)
-        self.wait_start, self.wait_end = start, np.maximum(start, end)  # even if the device was already done
-        self.blocked = Intervals(start[end > start], end[end > start])  # overlapping waits of several threads count once
+        self.wait_start, self.wait_end = start, np.maximum(start, end)  # waits are kept even if the device was already done
+        self.blocked = Intervals(start[end > start], end[end > start])  # Overlapping waits of several threads count once.
 
     def active_ns(self, time_ns: Column) -> Column:
         """Recorded times minus all earlier blocked time."""
         return np.asarray(time_ns - self.blocked.before(time_ns))
 
     def _causes(self) -> None:
-        """Latency, gap and edge of every kernel; see Note [Why a kernel started when it did]."""
+        """Compute why each kernel started when it did: its launch latency, its gap, or the kernel that it waited for.
+
+        See Note [Why a kernel started when it did].
+        """
         device = self.trace.device
         start, end = device.start_ns[self.work], device.end_ns[self.work]
         n = len(self.work)
@@ -206,7 +211,7 @@ class RecordingIndexer:
             while j >= 0 and start[i] - sorted_end[j] <= EDGE_EXPLAINS_NS:
                 cause = by_end[j]
                 if (ordinals[cause], streams[cause]) != (ordinals[i], streams[i]):
-                    if cause < n:  # replayed ranks wait for communication themselves
+                    if cause < n:  # Replayed ranks wait for communication themselves.
                         self.edge[i], self.edge_gap[i] = cause, start[i] - sorted_end[j]
                     self.latency[i] = self.latency_ns
                     self.gap[i] = usual_gap_ns
@@ -220,7 +225,8 @@ class RecordingIndexer:
             yield np.flatnonzero(known & (self.ordinals == ordinal) & (streams == stream))
 
     def _launches(self) -> Iterator[tuple[Column, Column]]:
-        """Per stream, the launches that may have met a full queue, and when the queue had room for each."""
+        """For each stream, the launches that may have met a full queue, and the time when the queue had room for each launch.
+        """
         depth, device = self.launch_queue_depth, self.trace.device
         for on in self._launched_by_stream():
             if len(on) > depth:
@@ -295,7 +301,7 @@ class RecordingIndexer:
         return steps
 
     def _lane_of(self, ordinal: int) -> int:
-        """The ordinal of a device in the program; the first device with work is 0."""
+        """The ordinal of a device in the program. The first device with work is 0."""
         return (ordinal - self.first_ordinal) % len(self.device_ordinals)
 
     def _within(self, phase: int, active_ns: int) -> int:
@@ -319,7 +325,7 @@ class RecordingIndexer:
         waits = self.wait_in
         for at in sorted(ops, key=self.host_start.__getitem__):
             p = phases[ops[at][0]]
-            under = [k for k in ops[at] if phases[k] == p]  # a range across several phases belongs to its first one
+            under = [k for k in ops[at] if phases[k] == p]  # A range across several phases belongs to its first phase.
             segment = by_phase[p].lane(self._lane_of(int(self.ordinals[first + under[0]])))
             keys, shapes, dtype = self._keys_of(at, {self.work_name[first + k] for k in under})
             start_ns, end_ns = max(self._within(p, self.host_start[at]), 0), self._within(p, self.host_end[at])
@@ -330,7 +336,7 @@ class RecordingIndexer:
         self._data_parallel_instances(first, phases, by_phase)
 
     def _data_parallel_instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
-        """Add each NCCL kernel of nn.DataParallel as an op, because NCCL launches it without one."""
+        """Add each NCCL kernel of nn.DataParallel as an op, because NCCL launches kernels without an op."""
         for k, p in enumerate(phases):
             op, call = self.data_parallel_ops.get(self.work_name[first + k], ""), int(self.launch_row[first + k])
             if op and p >= 0 and call >= 0:
@@ -339,7 +345,7 @@ class RecordingIndexer:
                 segment.add(self._keys.of_op(op, (), ""), Instance(start_ns, max(end_ns, start_ns), (k,), (), ""))
 
     def _last_waits(self) -> dict[int, int]:
-        """For each op, the start of the last call inside it that waits for the device (active ns)."""
+        """For each op, the start of the op's last inner call that waits for the device (active ns)."""
         parent, is_op = self.host_columns
         last: dict[int, int] = {}
         for call in self.waiting_calls.tolist():
@@ -351,7 +357,7 @@ class RecordingIndexer:
         return last
 
     def _keys_of(self, row: int, work_names: set[int]) -> tuple[MatchKeys, tuple[Shape, ...], str]:
-        """The keys, shapes and dtype of a recorded op; cached, because ops repeat from step to step."""
+        """The keys, shapes and dtype of a recorded op. The result is cached, because ops repeat from step to step."""
         host, strings = self.trace.host, self.trace.strings
         name = int(host.name[row])
         direction = ""
@@ -367,7 +373,7 @@ class RecordingIndexer:
         return known
 
     def _kernels(self) -> list[Kernel]:
-        """All kernels in launch order; launch times and edges are not yet relative to a step."""
+        """All kernels in launch order. Launch times and dependencies are not yet relative to a step."""
         device = self.trace.device.take(self.work)
         columns = (
             self._pace.own_ns(self.launched_ns), self.latency, self.gap, device.duration_ns, self.stream, self.ordinals,

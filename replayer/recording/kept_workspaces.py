@@ -1,16 +1,17 @@
 """Whether cuBLAS kept a workspace in the recorded program.
 
-Our recorder measures the handles' workspaces after the script has ended, which answers the question if the recording has matrix
-products. A profiler's file does not give its exact PyTorch release, and kept workspaces were mostly allocated before it began.
-But a release that allocates a workspace per product allocates and frees it inside the product, which the memory events show.
+The recorder measures the handles' workspaces after the script has ended. The measurement is enough if the recording has matrix
+products. A profiler's file does not give its exact PyTorch release, and kept workspaces were mostly allocated before the
+profiler began. Some PyTorch releases allocate a workspace per product. They allocate and free the workspace inside the product,
+which the memory events show.
 
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None if the recording does not show it
 
-If less memory than a workspace is allocated after a product, none is kept, whatever the release. This happens in a process that
-sets CUBLAS_WORKSPACE_CONFIG.
+If less memory than a workspace is allocated after a product, no workspace is kept, whatever the release. This happens in a
+process that sets CUBLAS_WORKSPACE_CONFIG.
 
-Since PyTorch 2.0, a cuBLAS handle keeps a workspace (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp), as do AMD's
-handles, in addition to what cuBLASLt and hipBLASLt allocate per product. memory/cublas_workspaces.py has the sizes.
+Since PyTorch 2.0, a cuBLAS handle keeps a workspace (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp). AMD's handles do
+the same. cuBLASLt and hipBLASLt also allocate a workspace per product. memory/cublas_workspaces.py has the sizes.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
-    """Whether workspaces were kept; `sizes_bytes` are the possible sizes of a handle on the recorded device.
+    """Whether workspaces were kept. `sizes_bytes` are the possible workspace sizes of a handle on the recorded device.
 
-    None if the recording does not show it: no memory events with totals (PyTorch 1.9), no product among them, or an unknown
-    release.
+    Returns None if the recording does not show the answer. Such a recording has no memory events with totals (PyTorch 1.9), no
+    product among the events, or an unknown release.
     """
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:
@@ -46,7 +47,7 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
     told = (trace.machine_of(rank).torch or "").partition(" ")[0]
     if trace.run_of(rank).source != KINETO or told not in ("1.13", "2.4"):
         return None
-    taken = events.take(np.isin(events.bytes, [-size for size in sizes_bytes]))  # and given back
+    taken = events.take(np.isin(events.bytes, [-size for size in sizes_bytes]))
     for thread in np.unique(taken.thread):
         here = products[host.thread[products] == thread]
         times_ns = taken.time_ns[taken.thread == thread]

@@ -20,13 +20,13 @@ from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
 class RecordedKeys:
-    """Makes keys for recorded ops and for the script's ops; equal keys mean the same call."""
+    """Makes keys for recorded ops and for the script's ops. Calls with equal keys match."""
 
     def __init__(self, trace: Trace) -> None:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
         self.has_layouts = bool(np.any(trace.host.layout >= 0))
-        # Whether a copy's name shows that it was from or to the host; with AMD it may be an ordinary kernel.
+        # Whether a copy's name shows that the copy was from or to the host. On AMD GPUs, a copy may be an ordinary kernel.
         self.has_directions = any(directions_of(trace).values())
         self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
@@ -35,7 +35,10 @@ class RecordedKeys:
         return self.of_op(signature.op, signature.shapes, dtype, signature.direction, signature.layout)
 
     def of_op(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "", layout: str = "") -> MatchKeys:
-        """The keys of an op with its first dtype. They leave out what the recording lacks for some calls of the op."""
+        """The keys of an op with its first dtype.
+
+        Properties that are missing from some recorded calls of the op are left out.
+        """
         canonical = canonical_op(op)
         if not self.has_dtypes or canonical in self._untyped:
             dtype = ""
@@ -49,10 +52,10 @@ class RecordedKeys:
 
 
 def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
-    """Canonical ops with some calls without recorded shapes, and ops with some calls without a dtype.
+    """The canonical ops that have calls without recorded shapes, and the ops that have calls without a dtype.
 
-    For lists of tensors (`cat`, `_foreach_add_`), profilers record no dtypes, and no shapes if the list is long.
-    An op that takes no list and has no shapes had only scalars.
+    For lists of tensors (`cat`, `_foreach_add_`), profilers record no dtypes. If the list is long, profilers record no shapes
+    either. An op without a tensor list and without shapes had only scalars.
     """
     host, strings = trace.host, trace.strings
     ops = host.kind == HostKind.OP

@@ -1,13 +1,13 @@
 """The rank of this process in a distributed run, and the recorded rank and devices that it replays.
 
-torchrun and `trace replay --nproc` set it in the environment, before the script uses its GPU:
+torchrun and `trace replay --nproc` set the rank in the environment, before the script uses its GPU:
 
     rank = Rank.of(os.environ)              # Rank(number=3, local=1, local_count=2)
-    rank.recorded(trace.ranks)              # the recorded rank that drives it: 3 modulo the number of ranks
-    rank.devices(trace)                     # as many devices as ranks on this machine; each rank uses its own
+    rank.recorded(trace.ranks)              # the recorded rank to replay: 3 modulo the number of ranks
+    rank.devices(trace)                     # as many devices as ranks on this machine
 
-A process without a rank is the only rank, 0, and sees all devices of the recorded machine. One that
-torch.multiprocessing.spawn started has the rank of its number there, until init_process_group says otherwise (state.py).
+A process without a rank is the only rank, 0, and sees all devices of the recorded machine. A process started by
+torch.multiprocessing.spawn gets the rank of its process index, until init_process_group sets another rank (state.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from traces.model.trace import Device, Trace
 
 @dataclass(frozen=True)
 class Rank:
-    """`local` of `local_count` ranks on this machine (0: unknown); `number` counts over all machines."""
+    """The rank of a process.
+
+    `local` of `local_count` counts the ranks on this machine (0: unknown). `number` counts over all machines.
+    """
 
     number: int = 0
     local: int = 0
@@ -28,7 +31,7 @@ class Rank:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Rank:
-        """The rank from torchrun's variables; the only rank if they are missing or invalid."""
+        """The rank from torchrun's variables. If the variables are missing or invalid, the process is the only rank."""
         values = [environment.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
         if not all(text.isdigit() for text in values[:2]):
             return cls()
@@ -36,13 +39,15 @@ class Rank:
         return cls(number, local, max(int(values[2]) if values[2].isdigit() else 1, local + 1))
 
     def recorded(self, ranks: Sequence[int]) -> int:
-        """The recorded rank that drives this one."""
+        """The recorded rank that this rank replays."""
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """The devices that this process sees: those of its recorded rank, repeated until each local rank has one.
+        """The devices that this process sees. These are the devices of the recorded rank, repeated until each local rank has a
+        device.
 
-        If the number of local ranks is unknown: the devices of all recorded ranks, each device of a machine once.
+        If the number of local ranks is unknown, the result has the devices of all recorded ranks, with each device of a machine
+        once.
         """
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]

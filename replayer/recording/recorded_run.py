@@ -1,7 +1,7 @@
 """A recording, indexed by step, phase and op, for matching with a running script.
 
-A recorded step contains phase segments. A segment contains the recorded op instances that reached the device, by match key, and
-the kernels they launched. All of this is read-only and shared by all replays of the step.
+A recorded step contains phase segments. A segment contains the recorded calls of ops that reached the device, by match key, and
+the kernels that these calls launched. The index is read-only, and all replays of a step share it.
 
     recording = RecordedRun.of(trace)
     step = recording.step(0)
@@ -9,10 +9,10 @@ the kernels they launched. All of this is read-only and shared by all replays of
     segment.exact[recording.keys[signature].exact]       # [Instance(start_ns, end_ns, kernels), ...]
 
 Note [Training steps of several kinds]
-    The steps of a script with several trainers differ: for example, every fifth step trains both critic and generator. The
-    numbers of backward passes and optimizer steps are known for all recorded training steps, profiled or not. So a replayed
-    step is driven by a recorded step with the same numbers as the recorded step at its position. After the recording's end,
-    the numbers repeat with their shortest period, if they have one.
+    The steps of a script with several trainers differ. For example, every fifth step trains both critic and generator. The
+    numbers of backward passes and optimizer steps are known for all recorded training steps, profiled or not. A replayed step
+    takes its times from a recorded step with the same two numbers as the recorded step at the same position. After the
+    recording's end, the numbers repeat with their shortest period, if they have a period.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class RecordedRun:
         self.trace = trace
         self.devices = [device for device in trace.devices if device.rank == rank]
         self.steps: list[RecordedStep] = []
-        self.first: list[int] = []  # steps replayed once, in order, as they were recorded
+        self.first: list[int] = []  # steps replayed once, in the recorded order
         self.cycle: list[int] = []  # steady steps, replayed in rotation as long as the script runs
-        self.evaluations: list[int] = []  # also replayed in rotation
+        self.evaluations: list[int] = []  # evaluation steps, replayed in rotation
         self._trained: list[int] = []  # all training steps, in order
-        self._turns: list[int] = []  # of each of these, how many of as many passes come before it
-        self._period = 0  # in training steps, of what they hold; 0: none. See Note [Training steps of several kinds]
+        self._turns: list[int] = []  # for each training step, the number of earlier steps with the same passes
+        self._period = 0  # Period of the passes in training steps, or 0. See Note [Training steps of several kinds]
         self.latency_ns = TYPICAL_LATENCY_NS
         self.transport = transport_of(trace)
-        self.cells: CellPace | None = None  # provide the times if there are no recorded steps
+        self.cells: CellPace | None = None  # the library's measured times, if there are no recorded steps
         self.match_keys = RecordedKeys(trace)
         self.keys = KeptBySignature(self.match_keys.of_signature)  # match keys of each op of the script
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self.host_ns: dict[str, int] = {}  # median of `_host_paces` by key of the op's name
-        self.usual_host_ns = 0  # the median over all
+        self.usual_host_ns = 0  # median of `_host_paces` of all ops
         self.samples: dict[str, list[tuple[tuple[Shape, ...], str, int]]] = {}
         device_name, settings = self.devices[0].name if self.devices else "", trace.machine_of(rank).settings
         self.speed: DeviceSpeed = data_sheet_speed(device_name)
@@ -78,17 +78,17 @@ class RecordedRun:
         return recording
 
     def _choose(self) -> None:
-        """Choose the steps that drive the replay. See Note [Profiled and clean steps] in indexer.py.
+        """Choose the steps that provide the replay's times. See Note [Profiled and clean steps] in indexer.py.
 
-        In a kernel-grained recording these are the profiled training steps, if it says which were profiled; the first ones
-        get the host times of warm-up steps. In a phase-grained recording these are the steps that were not profiled.
+        A kernel-grained recording uses the profiled training steps, if the recording marks profiled steps. The first of these
+        steps get the host times of warm-up steps. A phase-grained recording uses the steps that were not profiled.
         """
         kinds: dict[int, list[int]] = {}
         works = [step.has_kernels for step in self.steps]
         all_profiled = any(works) and not any(step.kind == StepKind.PROFILED for step in self.steps)
         for i, step in enumerate(self.steps):
             if all_profiled and not works[i] and step.kind == StepKind.STEADY:
-                continue  # a profiler's last window without launches is not used
+                continue  # A profiler's last window without launches is not used.
             kinds.setdefault(step.kind, []).append(i)
         clean, profiled = kinds.get(StepKind.STEADY, []), kinds.get(StepKind.PROFILED, [])
         warmup, evaluations = kinds.get(StepKind.WARMUP, []), kinds.get(StepKind.EVALUATION, [])
@@ -102,7 +102,7 @@ class RecordedRun:
                     self.steps[i] = self.steps[alike[n % len(alike)]].as_slow_as(self.steps[i])
         else:
             steady = clean or profiled
-        if profiled and steady:  # warm-up steps after the beginning are the profiler's own
+        if profiled and steady:  # Later warm-up steps are the profiler's own.
             warmup = [i for i in warmup if i < min(clean + profiled)]
         self.first = sorted([*warmup, *steady]) or self._trained
         self.cycle = steady or self.first
@@ -110,11 +110,12 @@ class RecordedRun:
         for i in self._trained:
             self._turns.append(seen[self.steps[i].passes])
             seen[self.steps[i].passes] += 1
-        passes = [self.steps[i].passes for i in self._trained][len(self._trained) // 4 :]  # the script's start does not count
+        passes = [self.steps[i].passes for i in self._trained][len(self._trained) // 4 :]  # The script's start does not count.
         self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
 
     def step(self, number: int) -> RecordedStep:
-        """The recorded step for training step `number` (from 0): the first ones in order, then the steady ones in rotation.
+        """The recorded step for training step `number` (from 0). The first steps are replayed in order, then the steady steps
+        in rotation.
 
         See Note [Training steps of several kinds].
         """
@@ -130,16 +131,22 @@ class RecordedRun:
         return self.steps[alike[(self._turns[place] + periods) % len(alike)]]
 
     def evaluation(self, number: int) -> RecordedStep:
-        """The recorded step for evaluation step `number`: the recorded ones in rotation, or steady steps if there are none."""
+        """The recorded step for evaluation step `number`.
+
+        Recorded evaluation steps are used in rotation, or steady steps if there are none.
+        """
         drivers = self.evaluations or self.cycle
         return self.steps[drivers[number % len(drivers)]]
 
     def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
-        """The recorded training or evaluation step of that number; after the last one, the step that drives it."""
+        """The recorded training or evaluation step with this number.
+
+        After the last recorded step, returns the step that provides the times.
+        """
         return self.evaluation(number) if evaluation else self.steps[self._at(self._trained, number)]
 
     def number_of(self, step: RecordedStep) -> int:
-        """The index of a step among the recorded ones."""
+        """The index of a step among the recorded steps."""
         return next((i for i, one in enumerate(self.steps) if one is step or one.row == step.row), NONE)
 
     def _at(self, first: list[int], number: int) -> int:
@@ -155,13 +162,14 @@ class RecordedRun:
             step = self.steps[index]
             for segment in step.segments.values():
                 for name, pace_ns in _host_paces(segment.named):
-                    if not takes_tensor_list(name.partition("|")[0]):  # its duration depends on its list
+                    # An op on a tensor list takes a time that depends on the list.
+                    if not takes_tensor_list(name.partition("|")[0]):
                         host_ns.setdefault(name, []).append(pace_ns)
                 for name, instances in segment.named.items():
                     for one in instances:
                         ns = step.work_ns(one.kernels)
                         self.samples.setdefault(name, []).append((one.shapes, one.dtype, ns))
-                        is_long = ns > SHORT_KERNEL_NS * len(one.kernels)  # many short kernels show the launch speed
+                        is_long = ns > SHORT_KERNEL_NS * len(one.kernels)  # Many short kernels show the launch speed.
                         if is_long and not flops(name.partition("|")[0], one.shapes):
                             fit.append((size_bytes(one.shapes, one.dtype), ns))
         self.host_ns = {name: int(median(times_ns)) for name, times_ns in host_ns.items()}
@@ -182,18 +190,21 @@ class RecordedRun:
         """Durations of the ops with recorded shapes."""
         for name, samples in self.samples.items():
             op, _, told = name.partition("|")
-            if told.partition("|")[2]:  # a copy from or to the host
+            if told.partition("|")[2]:  # A name with a direction is a copy from or to the host.
                 continue
             for shapes, dtype, ns in samples:
                 yield op, shapes, self.places.of(shapes) if op == "convolution" else (), dtype, ns
 
 
 def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, int]]:
-    """Host time from each op of a segment to the next one, by name. It includes the Python code or autograd node around the op.
-    Nested ops share the time of the outer op in proportion to their durations."""
+    """Host time from each op of a segment to the next op, by name.
+
+    The time includes the Python code or autograd node around the op. Nested ops share the time of the outer op in proportion to
+    their durations.
+    """
     calls = sorted((one.start_ns, -one.end_ns, name) for name, instances in named.items() for one in instances)
-    within: list[list[int]] = [[]]  # rows of the ops within each, those of the segment first
-    open_calls: list[tuple[int, int]] = []  # their ends, and rows
+    within: list[list[int]] = [[]]  # For each op, the rows of its inner ops. Entry 0 has the outermost ops.
+    open_calls: list[tuple[int, int]] = []  # ends and rows of the open calls
     for row, (start_ns, end_ns, _) in enumerate(calls, start=1):
         while open_calls and open_calls[-1][0] <= start_ns:
             open_calls.pop()

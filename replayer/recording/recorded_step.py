@@ -14,7 +14,11 @@ from traces.model.trace import NONE, Column, Origin, StepKind
 
 
 class MatchKeys(NamedTuple):
-    """The keys of an op in the recording: exact, equivalent op with the same shapes, same op with any shapes."""
+    """The three keys of an op in the recording.
+
+    `exact` is for the same op and shapes, the second key is for an equivalent op with the same shapes, and the third key is for
+    the same op with any shapes.
+    """
 
     exact: str
     equivalent: str
@@ -22,27 +26,30 @@ class MatchKeys(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """One recorded call of an op: active host times from its segment's start, and its kernels in launch order."""
+    """One recorded call of an op, with its kernels in launch order.
+
+    The active host times are measured from the segment's start.
+    """
 
     start_ns: int
     end_ns: int
     kernels: tuple[int, ...]  # indices into the step's kernels
     shapes: tuple[Shape, ...]
     dtype: str
-    after_wait_ns: int = 0  # if the call waits for the device: host time from that wait to the call's end
-    elsewhere: bool = False  # a call in another segment of the step, whose host times begin there
+    after_wait_ns: int = 0  # host time from the call's wait for the device to the call's end
+    elsewhere: bool = False  # True for a call in another segment of the step, from whose start its host times are measured
 
 
 class Kernel(NamedTuple):
     """One recorded kernel, copy or memset."""
 
-    launch_ns: int  # active host time of its launch from its segment's start
+    launch_ns: int  # active host time of the launch, from the segment's start
     latency_ns: int
     gap_ns: int
     duration_ns: int
-    stream: int  # NONE: the stream on which the step did most of its work, else the recorder's number
-    device: int  # ordinal
-    edge: int  # kernel of the same step on another stream that it waited for, or NONE
+    stream: int  # the recorder's stream number, or NONE for the step's busiest stream
+    device: int  # ordinal of the device
+    edge: int  # kernel of the same step on another stream that this kernel waited for, or NONE
     edge_gap_ns: int
     kind: int
     name: int  # string of the trace
@@ -54,34 +61,35 @@ class RecordedSegment:
     """One phase segment of one recorded step."""
 
     name: str
-    host_ns: int = 0  # active
-    wait_ns: int = 0  # of a loader: until the batch arrived; the script spent the rest before it continued
-    device_ns: int = 0  # by a CUDA-event pair, in a phase-grained trace
-    work_ns: int = 0  # sum over its kernels
+    host_ns: int = 0  # active host time
+    # In a loader, the time until the batch arrived. The script spent the rest of the time before it continued.
+    wait_ns: int = 0
+    device_ns: int = 0  # measured by a pair of CUDA events in a phase-grained trace
+    work_ns: int = 0  # sum of the durations of the segment's kernels
     least_host_ns: int = 0  # minimum duration of the segment, including waits for the device; see `as_slow_as`
     kernels: list[int] = field(default_factory=list)
     exact: dict[str, list[Instance]] = field(default_factory=dict)
     equivalent: dict[str, list[Instance]] = field(default_factory=dict)
     named: dict[str, list[Instance]] = field(default_factory=dict)
-    stages: list[RecordedStage] = field(default_factory=list)  # of nn.DataParallel
-    lanes: dict[int, RecordedSegment] = field(default_factory=dict)  # the parts on devices other than the first, by ordinal
-    below_ops: set[int] = field(default_factory=set)  # its kernels that were launched by an op
-    origin: Origin = Origin.PHASE  # origin of `device_ns`, if it was interpolated or estimated
-    predicted: bool = False  # not recorded but predicted, so unmatched work is not known to be missing
+    stages: list[RecordedStage] = field(default_factory=list)  # stages of nn.DataParallel
+    lanes: dict[int, RecordedSegment] = field(default_factory=dict)  # the segments of devices other than the first, by ordinal
+    below_ops: set[int] = field(default_factory=set)  # the segment's kernels that were launched by an op
+    origin: Origin = Origin.PHASE  # origin of `device_ns`, if the time was interpolated or estimated
+    predicted: bool = False  # True for a predicted segment, whose unmatched work is not known to be missing
 
     def add(self, keys: MatchKeys, instance: Instance) -> None:
-        """Index a recorded call of an op; calls are added in order of start."""
+        """Index a recorded call of an op. Calls are added in order of start."""
         self.exact.setdefault(keys.exact, []).append(instance)
         self.equivalent.setdefault(keys.equivalent, []).append(instance)
         self.named.setdefault(keys.named, []).append(instance)
 
     def lane(self, ordinal: int) -> RecordedSegment:
-        """The part on that device. Replicas run the same ops at the same time, each with its own matches."""
+        """The segment of a device. Replicas run the same ops at the same time, and each replica has its own matches."""
         return self if ordinal == 0 else self.lanes.setdefault(ordinal, RecordedSegment(self.name))
 
     @property
     def is_host_only(self) -> bool:
-        """Whether only host time was recorded in it: no ops and no device work."""
+        """Whether the segment has only host time, without ops and device work."""
         return not (self.named or self.kernels or self.lanes or self.device_ns)
 
     @property
@@ -91,7 +99,7 @@ class RecordedSegment:
 
 
 class KernelColumns(NamedTuple):
-    """The kernels of a step as columns, for playing many at once."""
+    """The kernels of a step as columns, for playing many kernels at once."""
 
     launch_ns: Column
     latency_ns: Column
@@ -111,13 +119,13 @@ class KernelColumns(NamedTuple):
         return cls(*table.T.copy())
 
     def and_(self, others: KernelColumns) -> KernelColumns:
-        """These kernels followed by the others."""
+        """Return these kernels followed by `others`."""
         return KernelColumns(*map(np.concatenate, zip(self, others, strict=True)))
 
 
 @dataclass(slots=True)
 class RecordedStep:
-    """One recorded step. `segments` is keyed by (phase, 0-based index among the step's segments of that name)."""
+    """One recorded step. The keys of `segments` are (phase, 0-based index among the step's segments with this name)."""
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
     segments: dict[tuple[str, int], RecordedSegment]
@@ -128,7 +136,7 @@ class RecordedStep:
 
     @property
     def begins_on_host(self) -> bool:
-        """Whether it begins with host time outside of phases (`traces.script.phase_rule.from_begin`)."""
+        """Whether the step begins with host time outside of phases (`traces.script.phase_rule.from_begin`)."""
         first = next(iter(self.segments.values()), None)
         return first is not None and first.name == "other" and first.is_host_only
 
@@ -139,7 +147,7 @@ class RecordedStep:
 
     @property
     def passes(self) -> tuple[int, int]:
-        """The numbers of backward passes and optimizer steps, known from our recorder and from profiles."""
+        """The numbers of backward passes and optimizer steps. The replay's recorder and profiles both have these numbers."""
         names = [name for name, _ in self.segments]
         return names.count("backward"), names.count("optimizer")
 
@@ -148,10 +156,10 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """This step's kernels with the phase times of `slow`, a step without kernels: no phase is shorter than there.
+        """Return this step's kernels with phases at least as long as in `slow`, a step without kernels.
 
-        Used for the first steps of a recording, which are slow and not profiled. Kernels take as long as in this step, so
-        the extra device time of a phase is charged to the host. The wait for data is that of `slow`.
+        This is used for the first steps of a recording, which are slow and not profiled. Kernels take as long as in this step.
+        The extra device time of a phase is therefore charged to the host. The wait for data is the wait of `slow`.
         """
         segments = {}
         for key in {**self.segments, **slow.segments}:
@@ -175,7 +183,7 @@ class RecordedStep:
 
     @property
     def one_stream(self) -> bool:
-        """Whether all its kernels are on its main stream, so that kernels only wait for the kernel before."""
+        """Whether all kernels are on the step's main stream, where each kernel only waits for the previous kernel."""
         if self._one_stream is None:
             self._one_stream = bool((self.columns.stream == NONE).all() and (self.columns.edge < 0).all())
         return self._one_stream

@@ -1,12 +1,12 @@
-"""Adds GPUs to a recording of one, for a script under nn.DataParallel (`--gpus 2`).
+"""Adds GPUs to a recording of one GPU, for a script under nn.DataParallel (`--gpus 2`).
 
-Each additional device is a copy of the recorded one. Its replica runs the same ops of forward and backward at its share of the
-batch, and they are scaled like all ops at other shapes (scheduler.py). Work of one device only (the optimizer, for example) is
-not repeated. Copies between devices take their bytes over the link's bandwidth (cards.py).
+Each additional device is a copy of the recorded device. The device's replica runs the same ops of forward and backward at its
+share of the batch. These ops are scaled like all ops at other shapes (scheduler.py). Work of one device only (the optimizer,
+for example) is not repeated. The duration of a copy between devices is its bytes divided by the link's bandwidth (cards.py).
 
     recording = RecordedRun.of(trace)
     add_devices(recording, gpus=2)
-    recording.devices       # twice the recorded one, as cuda:0 and cuda:1
+    recording.devices       # two copies of the recorded device, as cuda:0 and cuda:1
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ def add_devices(recording: RecordedRun, gpus: int) -> None:
 
 
 def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
-    """The devices that a script sees: `gpus` of the recorded ones, padded with copies of the first (0: as recorded)."""
+    """The devices that a script sees: `gpus` recorded devices, padded with copies of the first device. 0 means the recorded
+    number.
+    """
     if not gpus:
         return recorded
     return [*recorded[:gpus], *(replace(recorded[0], index=index) for index in range(len(recorded), gpus))]
 
 
 def require_kernels_of_one(gpus: int, recorded: int, kernels: bool) -> None:
-    """Raise TraceError if a recording of `recorded` GPUs, with or without kernels, cannot be extended to `gpus`."""
+    """Raise TraceError if a recording of `recorded` GPUs, with or without kernels, cannot be extended to `gpus` GPUs."""
     if gpus > recorded and (recorded != 1 or not kernels):
         has = f"{recorded} GPUs" if recorded != 1 else "phases only"
         raise TraceError(f"--gpus {gpus} needs a recording of the kernels of one GPU; this one has {has}")

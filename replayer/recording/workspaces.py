@@ -1,7 +1,7 @@
 """Reads workspaces of cuDNN and cuBLAS from a recording: memory that an op allocates and frees before it returns.
 
-They cannot be derived from shapes, because they depend on the library's choice of algorithm. A recording with memory events
-shows them: memory that is allocated and freed during the same op is not one of its results.
+Workspaces cannot be derived from shapes, because their sizes depend on the library's choice of algorithm. A recording with
+memory events shows workspaces: memory that is allocated and freed during the same op is not a result of the op.
 
     workspaces = Workspaces.of(trace, recording, rank)
     workspaces.of_op(recording.keys[signature])     # ((), (56623104, -56623104)): after the op's first output
@@ -9,7 +9,7 @@ shows them: memory that is allocated and freed during the same op is not one of 
 memory/workspaces.py allocates them in a replay.
 
 Note [Block sizes are not requests]
-    Recordings have the sizes of blocks, and up to 1 MiB of a large block may be a tail that was not split off. So the requested
+    Recordings have the sizes of blocks. Up to 1 MiB of a large block may be a tail that was not split off. So the requested
     size is taken to be the smallest size among calls of one kind.
 """
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from replayer.recording.recorded_step import MatchKeys
 from replayer.recording.recorded_run import RecordedRun
 
-# The sizes in bytes that an op allocates (positive) and frees (negative, the latest of that size): before its first output,
-# after it, after the second...
+# The sizes in bytes that an op allocates (positive) and frees (negative). There is one tuple before the op's first output, and
+# one tuple after each output.
 WorkspaceSequence = tuple[tuple[int, ...], ...]
 
 
@@ -43,8 +43,11 @@ class Workspaces:
 
     @classmethod
     def of(cls, trace: Trace, recording: RecordedRun, rank: int) -> Workspaces:
-        """From the memory events of all devices of a rank; without any there are no workspaces."""
-        if not recording.match_keys.has_shapes:  # all calls of an op are treated alike
+        """Read the workspaces from the memory events of all devices of a rank.
+
+        Without memory events, there are no workspaces.
+        """
+        if not recording.match_keys.has_shapes:  # Without shapes, all calls of an op are treated alike.
             return cls({}, {})
         exact: dict[str, list[WorkspaceSequence]] = defaultdict(list)
         equivalent: dict[str, list[WorkspaceSequence]] = defaultdict(list)
@@ -57,16 +60,20 @@ class Workspaces:
             if outermost:
                 equivalent[keys.equivalent] += sequences
         usual = {key: sequence for key, of_key in equivalent.items() if (sequence := _usual(of_key))}
-        return cls({key: _usual(of_key) for key, of_key in exact.items()}, usual)  # including (): known to have none
+        # An empty sequence means that the op has no workspaces.
+        return cls({key: _usual(of_key) for key, of_key in exact.items()}, usual)
 
     def of_op(self, keys: MatchKeys) -> WorkspaceSequence:
-        """The workspaces of an op with these keys; () if none or unknown."""
+        """The workspaces of an op with these keys. The result is empty if the op has no workspaces or unknown ones."""
         sequence = self._exact.get(keys.exact)
         return self._equivalent.get(keys.equivalent, ()) if sequence is None else sequence
 
 
 class _CallKind(NamedTuple):
-    """A kind of recorded call: strings of the trace. `outermost`: not within the same op under another name."""
+    """A kind of recorded call, described by strings of the trace.
+
+    `outermost` is False inside a call of the same op under another name.
+    """
 
     name: int
     shapes: int
@@ -76,7 +83,7 @@ class _CallKind(NamedTuple):
 
 
 def _sequences_by_call(trace: Trace, rank: int) -> dict[_CallKind, list[WorkspaceSequence]]:
-    """The sequences of all recorded ops that allocated anything, by kind of call."""
+    """The sequences of all recorded ops that allocated memory, by kind of call."""
     host = trace.host
     parent, is_op = host.parent.tolist(), (host.kind == HostKind.OP).tolist()
     name, shapes, dtypes, layout = (column.tolist() for column in (host.name, host.shapes, host.dtypes, host.layout))
@@ -110,7 +117,7 @@ def _sequences_by_call(trace: Trace, rank: int) -> dict[_CallKind, list[Workspac
 
 
 def _innermost(trace: Trace, thread: int, events: MemoryEvents) -> list[int]:
-    """For each event of a thread the row of the innermost host span around it, or NONE."""
+    """For each event of a thread, the row of the innermost host span around the event, or NONE."""
     host = trace.host
     rows = np.flatnonzero(host.thread == thread)
     at = np.searchsorted(host.start_ns[rows], events.time_ns, side="right") - 1
@@ -123,7 +130,7 @@ def _innermost(trace: Trace, thread: int, events: MemoryEvents) -> list[int]:
 
 
 def _sequence(events: MemoryEvents, indices: Iterable[int]) -> WorkspaceSequence:
-    """The allocations that one call frees again, split at its other allocations, which are its outputs."""
+    """The allocations that a call frees again, split at the allocations of the call's outputs."""
     chosen = list(indices)
     sizes = events.bytes[chosen].tolist()
     addresses = events.address[chosen].tolist()
@@ -146,11 +153,11 @@ def _sequence(events: MemoryEvents, indices: Iterable[int]) -> WorkspaceSequence
 
 
 def _usual(sequences: list[WorkspaceSequence]) -> WorkspaceSequence:
-    """The most frequent form of a call, with its smallest sizes; see Note [Block sizes are not requests]."""
+    """The most frequent form of a call, with its smallest sizes. See Note [Block sizes are not requests]."""
     forms = Counter(_form(sequence) for sequence in sequences)
     form = max(forms, key=lambda form: (forms[form], len(str(form))))
     alike = [sequence for sequence in sequences if _form(sequence) == form]
-    smallest: dict[int, int] = {}  # by the position of the allocation
+    smallest: dict[int, int] = {}  # smallest size by the position of the allocation
     for sequence in alike:
         for position, size in enumerate(size for sizes in sequence for size in sizes if size > 0):
             smallest[position] = min(smallest.get(position, size), size)
@@ -158,7 +165,7 @@ def _usual(sequences: list[WorkspaceSequence]) -> WorkspaceSequence:
 
 
 def _form(sequence: WorkspaceSequence) -> tuple[tuple[tuple[int, bool], ...], ...]:
-    """Each allocation as (its position, True), each free as (the position of its allocation, False)."""
+    """Describe each allocation as (its position, True), and each free as (the position of its allocation, False)."""
     count, opened, result = 0, [], []
     for sizes in sequence:
         entries = []

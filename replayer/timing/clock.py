@@ -1,4 +1,4 @@
-"""The replay's clocks. The clock is one injected object, so tests never sleep.
+"""The replay's clocks. The replay takes its clock as an argument, so tests never sleep.
 
     clock = WallClock()                         # --clock wall: the machine's time, with real waits
     clock = VirtualClock()                      # --clock virtual: a wait only advances the clock
@@ -10,21 +10,21 @@ Deadlines are absolute, so errors of single waits do not add up.
 
 Note [Recorded time and the script's time]
     The replay calculates in *recorded time*: durations are as recorded, and the timeline can be compared with the recording
-    directly. `--speed` only changes how fast recorded time runs relative to the *script's time*, which the script reads from
-    Python's `time`. At `--speed 2`, a wait of 100 recorded milliseconds takes 50 ms of the script's time, and work of this
-    machine (Python, loading data) counts double in the replay's figures. Times returned to the script
-    (`Event.elapsed_time`) are in the script's time.
+    directly. The script reads the *script's time* from Python's `time`. `--speed` changes how fast recorded time runs relative
+    to the script's time. At `--speed 2`, a wait of 100 recorded milliseconds takes 50 ms of the script's time. Work of this
+    machine, such as Python code and data loading, counts double in the replay's figures. `Event.elapsed_time` returns the
+    script's time.
 
 Note [Virtual time]
-    The virtual clock is the machine's clock plus all skipped waits. Real work of the script takes its real time, a loop that
-    polls the clock or an event ends, and only waits take no time. Time jumps for all threads of the process at once. Other
-    processes, such as DataLoader workers, run at the machine's pace: during a skipped wait of 100 ms they have done nothing.
-    Waits for data are therefore meaningless for both the recorded machine and this one.
+    The virtual clock is the machine's clock plus all skipped waits. The script's real work takes real time, and only waits take
+    no time. A loop that polls the clock or an event therefore ends. Time jumps for all threads of the process at once. Other
+    processes, such as DataLoader workers, run at the machine's pace and do nothing during a skipped wait. The replay's waits
+    for data are therefore meaningless on a virtual clock.
 
 Note [A clock that stands still]
-    The recorded clock ignores this machine's own time. Only the recorded host's pace, the recorded waits for data and the
-    GPU's time advance it, so a replay gives the same result on an idle and on a busy machine. A loop that polls the time or
-    an event must still end, so each query advances the clock by `POLL_NS`. A thread other than the main one really sleeps and
+    The recorded clock ignores this machine's own time. It advances by the recorded host's pace, the recorded waits for data and
+    the GPU's time. A replay therefore gives the same result on an idle and on a busy machine. A loop that polls the time or an
+    event must still end, so each query advances the clock by `POLL_NS`. A thread other than the main thread really sleeps, and
     then moves the clock to its deadline.
 """
 
@@ -34,51 +34,52 @@ import ctypes
 import sys
 import threading
 from fractions import Fraction
-from time import perf_counter_ns, sleep, time_ns  # imported by name, because the module may be patched (surfaces/time.py)
+from time import perf_counter_ns, sleep, time_ns  # The name is imported because surfaces/time.py may patch the module.
 from typing import Protocol
 
-# A sleep overshoots by 20 to 100 us (with minimum timer slack; benchmarks/clock.py), so the end of a wait is a busy loop. It
-# takes at most 5 % of the time, so waits of up to a millisecond are slightly less precise.
+# A sleep overshoots by 20 to 100 us with minimum timer slack (benchmarks/clock.py). The end of a wait is therefore a busy loop,
+# which takes at most 5 % of the time. Waits of up to a millisecond are slightly less precise.
 _SPIN_NS = 120_000
 _TIME_PER_SPIN = 20
-_SPIN_SAVED_NS = 1_000_000  # busy-loop time that may be saved for waits in quick succession
+_SPIN_SAVED_NS = 1_000_000  # busy-loop time that may be saved up for waits in quick succession
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
-POLL_NS = 1_000  # time that a query takes on a clock that stands still; on real machines 50 to 2 000 ns
+POLL_NS = 1_000  # On a clock that stands still, a query takes this long. On real machines, a query takes 50 to 2 000 ns.
 
 
 class Clock(Protocol):
-    """Time in integer nanoseconds since the Unix epoch; never runs backwards."""
+    """Time in integer nanoseconds since the Unix epoch. The time never runs backwards."""
 
-    ahead_ns: int | None = None  # offset from `perf_counter_ns`, if `now_ns` is only that plus an offset
+    ahead_ns: int | None = None  # constant offset from `perf_counter_ns` to `now_ns`, or None
     speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
-    flows: bool = True  # whether the machine's time advances it. See Note [A clock that stands still]
+    flows: bool = True  # False if the machine's time does not advance the clock. See Note [A clock that stands still]
 
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """`now_ns`, for a script that may be polling. See Note [A clock that stands still]."""
+        """Return `now_ns` for a script that may be polling. See Note [A clock that stands still]."""
         return self.now_ns()
 
     def wait_until(self, deadline_ns: int) -> None:
-        """Return at `deadline_ns`, or at once if it has passed."""
+        """Return at `deadline_ns`, or at once if the deadline has passed."""
 
     def pause(self) -> None:
-        """Ignore the machine's own time, but not waits, until the matching `resume`. Calls nest. Has no effect on a wall
-        clock."""
+        """Ignore the machine's own time, but not waits, until the matching `resume`.
+
+        Calls nest. A wall clock cannot be paused.
+        """
         return None
 
     def resume(self) -> None:
-        """End one `pause`."""
         return None
 
 
 class WallClock(Clock):
-    """The machine's monotonic clock, shifted once so that it reads as time since the epoch."""
+    """The machine's monotonic clock, shifted once to show the time since the epoch."""
 
     ahead_ns: int
 
     def __init__(self) -> None:
-        self._waited_ns = perf_counter_ns()  # when the wait before this one ended
+        self._waited_ns = perf_counter_ns()
         self.ahead_ns = time_ns() - self._waited_ns
         self._may_spin_ns = _SPIN_SAVED_NS
 
@@ -104,17 +105,18 @@ class VirtualClock(Clock):
 
     def __init__(self) -> None:
         self._set(None, time_ns() - perf_counter_ns())
-        self._pauses = 0  # calls of `pause` that have not ended
+        self._pauses = 0
         self._new_lock()
 
     def _new_lock(self) -> None:
-        self._lock = threading.RLock()  # of `_jumped`; entering a plain lock is one C call
+        self._lock = threading.RLock()  # Entering a plain lock is one C call.
         self._jumped = threading.Condition(self._lock)
 
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
-        """The machine time at which the clock was paused (None: it runs), and how far it is ahead of the machine's clock.
+        """Set `paused_ns`, the machine time when the clock was paused, and the clock's lead over the machine's clock.
 
-        Both are in one tuple, so that a reader in another thread never sees half a change.
+        `paused_ns` is None if the clock runs. Both values are in one tuple, so a reader in another thread never sees half a
+        change.
         """
         self._state: tuple[int | None, int] = paused_ns, ahead_ns
         self.ahead_ns = ahead_ns if paused_ns is None else None
@@ -132,7 +134,7 @@ class VirtualClock(Clock):
                 self._jumped.notify_all()
 
     def stand_by(self, deadline_ns: int) -> None:
-        """Return when the clock reaches `deadline_ns`, by waits of other threads or by a real wait."""
+        """Return when the clock reaches `deadline_ns`. Waits of other threads or a real wait advance the clock."""
         with self._jumped:
             while (short_ns := deadline_ns - self.now_ns()) > 0:
                 self._jumped.wait(min(short_ns * 1e-9, threading.TIMEOUT_MAX))
@@ -151,17 +153,20 @@ class VirtualClock(Clock):
                 self._set(None, ahead_ns - (perf_counter_ns() - paused_ns))
 
     def after_fork(self) -> None:
-        """Reset the lock and the pauses in a forked child, where the threads that held them no longer exist."""
+        """Reset the lock and the pauses in a forked child. The threads that held them do not exist in the child."""
         self._new_lock()
         self._pauses = 0
         self.resume()
 
     def replays(self) -> None:
-        """This process (possibly forked from a replaying one) replays a recording from now on."""
+        """Called when this process starts to replay a recording. The process may have been forked from a replaying process."""
 
 
 class RecordedClock(VirtualClock):
-    """Only waits advance it. In a forked child without GPU use it is a virtual clock. See Note [A clock that stands still]."""
+    """A clock that only waits advance.
+
+    In a forked child that does not use the GPU, the clock is a virtual clock. See Note [A clock that stands still].
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +185,7 @@ class RecordedClock(VirtualClock):
         with self._jumped:
             while self.now_ns() < deadline_ns and (left_ns := give_up_ns - perf_counter_ns()) > 0:
                 self._jumped.wait(min(left_ns * 1e-9, threading.TIMEOUT_MAX))
-        self.wait_until(deadline_ns)  # no thread has moved the clock: the main thread may be waiting for this one
+        self.wait_until(deadline_ns)  # The main thread may be waiting for this thread, so this thread moves the clock.
 
     def resume(self) -> None:
         if self.flows:
@@ -198,8 +203,8 @@ class RecordedClock(VirtualClock):
 class ScaledClock(Clock):
     """Recorded time for a script that runs on `clock`. See Note [Recorded time and the script's time].
 
-    Calculates with integers and fractions only, so a wait ends exactly at its deadline. Its seconds are not the machine's, so
-    `ahead_ns` is not defined.
+    The class calculates with integers and fractions, so a wait ends exactly at its deadline. `ahead_ns` is None, because the
+    clock's seconds differ from the machine's seconds.
     """
 
     def __init__(self, clock: Clock, speed: str | Fraction) -> None:
@@ -233,8 +238,10 @@ def machine_unix_ns() -> int:
 
 
 def lower_timer_slack() -> bool:
-    """Set this thread's timer slack on Linux to 1 ns instead of 50 us. Returns whether that worked. It only improves
-    precision; correctness does not depend on it."""
+    """Set this thread's timer slack on Linux to 1 ns instead of 50 us.
+
+    Returns whether this worked. The setting only improves the precision of waits.
+    """
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)

@@ -5,12 +5,12 @@
     graph = capture.end()
     for call, args in graph.calls: ...
 
-Captured work takes no device time during the capture. Phases that the script enters during the capture are stored too, and
-entered again at each replay. The nodes can then be matched with a recorded program that called the same ops without a graph.
+Captured work takes no device time during the capture. Phases that the script enters during the capture are stored, and entered
+again at each replay. The graph's ops can therefore be matched with a recorded program that called the same ops without a graph.
 
 Note [A pool of its own]
-    A capturing stream allocates from the graph's private pool. The allocator keeps free blocks by stream number, so the
-    stream gets the pool's number during the capture.
+    A capturing stream allocates from the graph's private pool. The allocator keeps free blocks by stream number. The stream
+    therefore gets the pool's number during the capture.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ from replayer.torch_types import TorchAny
 
 Call = tuple[Callable[..., TorchAny], tuple[TorchAny, ...]]
 
-_POOLS_FROM = 1 << 20  # numbers of private pools, above all stream numbers
+_POOLS_FROM = 1 << 20  # Private pools have larger numbers than all streams.
 _STREAMS_OF_A_POOL = 64
 
 
 @dataclass(frozen=True, eq=False)
 class CapturedGraph:
-    """`calls` are made in order at each replay, with the replaying stream in place of `origin`; `others` joined the capture.
-    `computing` are the host's computations at each replay; without payloads they discard known values instead."""
+    """A captured CUDA graph.
+
+    Each replay makes `calls` in order, with the replaying stream in place of `origin`. `others` are the streams that joined the
+    capture. `computing` are the host's computations at each replay. Without payloads, these calls discard known values instead.
+    """
 
     origin: VirtualStream
     others: tuple[VirtualStream, ...]
@@ -40,12 +43,11 @@ class CapturedGraph:
 
 
 class GraphCapture:
-    """A capture under way.
+    """A capture that has not ended.
 
-    Args:
-        stream: the stream on which it began.
-        everywhere: calls that would break it fail in all threads ("global"), not only in the capturing one.
-        refuse: creates CUDA's error for such a call.
+    The capture begins on `stream`. If `everywhere` is set ("global" mode), calls that would break the capture fail in all
+    threads. If `everywhere` is not set, such calls fail in the capturing thread only. `refuse` creates CUDA's error for such a
+    call.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class GraphCapture:
         self._events: set[VirtualEvent] = set()
         self._calls: list[Call] = []
         self._computing: list[Callable[[], None]] = []
-        self._as_before: dict[int, Callable[[], None]] = {}  # by the memory that they restore
+        self._as_before: dict[int, Callable[[], None]] = {}  # functions that restore memory, by the memory's key
         self._add(stream)
 
     def __contains__(self, stream: VirtualStream) -> bool:
@@ -71,16 +73,19 @@ class GraphCapture:
         self._calls.append((call, args))
 
     def note_computing(self, call: Callable[[], None]) -> None:
-        """Store `call`, which computes the values of a captured op or discards them."""
+        """Store `call`, which computes the values of a captured op or discards these values."""
         self._computing.append(call)
 
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:
-        """Restore the current contents of memory `key` at the end, with the call from `undo`. Only the first call counts."""
+        """At the end of the capture, restore the current contents of memory `key` with the call from `undo`.
+
+        Only the first call counts.
+        """
         if key not in self._as_before:
             self._as_before[key] = undo()
 
     def record(self, event: VirtualEvent, stream: VirtualStream) -> bool:
-        """Record `event` if `stream` belongs to the capture; returns whether it does."""
+        """Record `event` if `stream` belongs to the capture. Returns whether `stream` belongs to it."""
         if stream in self:
             self._events.add(event)
             event.device = stream.device
@@ -102,14 +107,14 @@ class GraphCapture:
             self._unjoined.add(stream)
 
     def refuse(self, thread: HostThread) -> None:
-        """Fail the capture and raise CUDA's error, for a call that waits for or queries the device."""
+        """Fail the capture and raise CUDA's error. This is called when the script waits for the device or queries it."""
         if self._everywhere or thread is self.thread:
             self.is_broken = True
             raise self._refuse()
 
     @property
     def is_joined(self) -> bool:
-        """Whether the origin waits, directly or through other streams, for every stream that joined."""
+        """Whether the origin waits, directly or through other streams, for every stream that joined the capture."""
         return not self._unjoined
 
     def end(self) -> CapturedGraph:
@@ -123,9 +128,9 @@ class GraphCapture:
 
     def _add(self, stream: VirtualStream) -> None:
         self._numbers[stream] = stream.number
-        stream.number = self._pool + len(self._numbers) - 1  # Note [A pool of its own]
+        stream.number = self._pool + len(self._numbers) - 1  # see Note [A pool of its own]
 
 
 def pool_numbers(pool: int) -> range:
-    """The number of each stream during capture into a private pool."""
+    """The numbers that streams get during a capture into a private pool."""
     return range(_POOLS_FROM + pool * _STREAMS_OF_A_POOL, _POOLS_FROM + (pool + 1) * _STREAMS_OF_A_POOL)

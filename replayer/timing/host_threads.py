@@ -1,10 +1,10 @@
 """The script's host threads as rows of the timeline. A row is reused after its thread has ended.
 
-nn.DataParallel creates a thread per replica and step, but thousands of steps must not create thousands of rows.
+nn.DataParallel creates a thread per replica and step. Reused rows keep the timeline from getting thousands of rows.
 
     threads = HostThreads()
-    thread = threads.begin(now_ns)      # called once in the thread itself; gives it an unused row
-    threads.share_row(thread, "replica 0")   # the row of the previous step's thread of this name
+    thread = threads.begin(now_ns)      # called in the new thread
+    threads.share_row(thread, "replica 0")   # the row of the previous step's thread with this name
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from traces.model.trace import Thread
 
 @dataclass(slots=True, eq=False)
 class HostThread:
-    """One host thread of the script; `host_ns` is its virtual time."""
+    """One host thread of the script. `host_ns` is the thread's virtual time."""
 
-    row: int  # row of the timeline's threads
+    row: int
     host_ns: int
     device: int = 0
     after_wait_ns: int = 0  # recorded host time in the last op after its wait for the device
-    callers: dict[int, Caller] = field(default_factory=dict)  # by device: this thread with its current stream
+    callers: dict[int, Caller] = field(default_factory=dict)  # by device, this thread with its current stream
     _known: dict[VirtualStream, Caller] = field(default_factory=dict)
 
     def call_on(self, stream: VirtualStream) -> Caller:
@@ -35,14 +35,17 @@ class HostThread:
 
 @dataclass(slots=True, eq=False)
 class Caller:
-    """The caller of an op: a host thread and a stream. There is one object per pair."""
+    """The caller of an op: a host thread and a stream. Each thread and stream have a single `Caller` object."""
 
     thread: HostThread
     stream: VirtualStream
 
 
 class _Tenancy:
-    """A thread's use of its row. Only the thread refers to it, so it ends with the thread."""
+    """A thread's use of its timeline row.
+
+    Only the thread refers to this object, so the object is freed when the thread ends.
+    """
 
     def __init__(self, idle: list[int], row: int) -> None:
         self._idle = idle
@@ -54,17 +57,17 @@ class _Tenancy:
 
 
 class HostThreads:
-    """All host threads of this process that used the device; `rows` are their timeline entries."""
+    """All host threads of this process that used the device. `rows` has their timeline entries."""
 
     def __init__(self) -> None:
         self.rows: list[Thread] = []
-        self._idle: list[int] = []  # rows whose threads have ended
-        self._shared: dict[str, int] = {}  # rows shared by threads of the same name
+        self._idle: list[int] = []
+        self._shared: dict[str, int] = {}
         self._local = threading.local()
         self._lock = threading.Lock()
 
     def begin(self, now_ns: int) -> HostThread:
-        """Register the calling thread, which has not used the device yet; its virtual time is `now_ns`."""
+        """Register the calling thread at its first use of the device. The thread's virtual time is `now_ns`."""
         with self._lock:
             try:
                 row = self._idle.pop()
@@ -77,7 +80,7 @@ class HostThreads:
         return HostThread(row, now_ns)
 
     def row_of(self, name: str) -> int:
-        """The row of a thread that Python did not start, such as autograd's thread of one device."""
+        """The row of a thread that Python did not start. An example is autograd's thread of one device."""
         with self._lock:
             row = self._shared.get(name)
             if row is None:
@@ -89,7 +92,7 @@ class HostThreads:
         """Move the calling `thread` to the timeline row that all threads of this name share."""
         tenancy: _Tenancy = self._local.tenancy
         if tenancy.row is None:
-            return  # it has that row already
+            return
         with self._lock:
             row = self._shared.get(name)
             if row is None:

@@ -1,49 +1,51 @@
-"""Matches ops of the running script with recorded op instances and their times.
+"""Matches ops of the running script with recorded calls and their times.
 
-A `SegmentMatcher` follows one phase segment of the script through the same segment of the recorded step. Each op takes the
-next free recorded instance that matches. Three kinds of match are tried in order: the same op, shapes and dtype (EXACT), an
-equivalent op of the same shapes (EQUIVALENT), the same op at other shapes (SCALED). Recorded kernels that are unmatched when
-the segment ends are the phase's unmatched remainder.
+A `SegmentMatcher` follows one phase segment of the script through the same segment of the recorded step. Each op takes the next
+free recorded call that matches. Three kinds of match are tried in order. EXACT is the same op with the same shapes and dtype.
+EQUIVALENT is an equivalent op with the same shapes. SCALED is the same op at other shapes. Recorded kernels that are unmatched
+when the segment ends are the phase's unmatched remainder.
 
     matcher = StepMatcher(recording.step(0), recording.keys, histories={})
     segment = matcher.segment("forward")
-    origin, instance = segment.match(signature)      # Origin.EXACT, Instance(...); None if nothing is left
+    origin, instance = segment.match(signature)      # Origin.EXACT, Instance(...); None without a match
 
 Note [The last time]
-    A training script does the same in every step, so a segment's matches are kept for the next time that this recorded step is
-    played (`MatchHistory`). As long as the calls are the same, the matches are the same, because matching depends on nothing
-    else. At the first different call the kernels matched so far are marked, and matching continues call by call.
+    A training script does the same work in every step. So the matches of a segment are kept until this recorded step is played
+    again (`MatchHistory`). Matching depends only on the calls: while the calls are the same, the matches are the same. At the
+    first different call, the kernels matched so far are marked, and matching continues call by call.
 
 Note [Another program]
     A recording can also drive a different program, but unmatched kernels are charged only to the recorded program. The forward
     pass decides which of three cases the script is:
 
-    * SAME: EXACT and EQUIVALENT matches took at least `SAME_SHARE` of the recorded time below ops, and at least that share
-      of the script's calls are such matches. Another release of a program has a few other ops; another model, batch size,
+    * SAME: EXACT and EQUIVALENT matches took at least `SAME_SHARE` of the recorded time below ops. Also, at least this share of
+      the script's calls has such a match. Another release of a program has a few other ops. Another model, batch size,
       resolution or dtype has other shapes or, in a recording without shapes, other numbers of ops. A model with one layer
-      more or less has the same ops in other numbers: it is not the SAME if recorded instances of ops that both have remain
-      unmatched for more than `DIFFERENT_COUNT_SHARE` of the time, or that share of the calls finds no instance left.
-    * OTHER_SHAPES: the rule of SAME holds if SCALED matches count too, as for another batch size. The host does between
-      ops what the recorded host did.
-    * OTHER: anything else. The host time between ops is unknown, so each op takes the median host time of the recorded ops
-      of its name. An op that was recorded without shapes is estimated, because its name does not show the amount of work.
+      more or less has the same ops in other numbers. The verdict is not SAME if recorded calls of common ops remain
+      unmatched for more than `DIFFERENT_COUNT_SHARE` of the time, or if this share of the script's calls finds no match.
+    * OTHER_SHAPES: the rule of SAME holds if SCALED matches count too, as for another batch size. The host time between ops is
+      the recorded one.
+    * OTHER: every other script. The host time between ops is unknown, so each op takes the median host time of the recorded
+      ops with its name. An op that was recorded without shapes is estimated, because its name does not show the amount
+      of work.
 
-    Unless the program is the SAME, and until a forward pass has decided, each op is matched, scaled or estimated
-    individually and nothing else is charged.
+    Each op is matched, scaled or estimated individually until a forward pass has decided that the program is the SAME. Until
+    then, nothing else is charged.
 
 Note [Kernels without an op]
     Profilers of 2020 and 2021 recorded some kernels without the op that launched them (sums of gradients in backward). In the
-    SAME program, a call without a recorded op takes the next such kernel nearby whose whole name is that of a kernel of the
-    same op elsewhere in the recording. The match is EQUIVALENT.
+    SAME program, a call without a recorded op can take such a kernel. The kernel must be nearby, and the same op must have
+    launched a kernel with the same full name elsewhere in the recording. The match is EQUIVALENT.
 
 Note [Another segment]
-    The first step of a script can lack a phase that later steps begin with (a GAN's update of the generator), so its segments
-    are paired with others. A call that its segment has only at other shapes takes the time of the first call of its own shapes
-    in another segment of the phase. That match is EXACT. The other segment's calls are still free, and the call at other shapes
-    counts as borrowed.
+    The first step of a script can lack a phase at the beginning of later steps (a GAN's update of the generator). The segments
+    of this step are then paired with the wrong recorded segments. Suppose that a segment has a call only at other shapes. The
+    call then takes the time of the first call with its own shapes in another segment of the phase. This match is EXACT. The
+    other segment's calls stay free, and the call at other shapes counts as borrowed.
 
-A SCALED match borrows its instance: a later call may still match it exactly, but it no longer counts as unmatched. An instance
-far ahead of the script's position is not taken, because the host would be moved past all ops in between.
+A SCALED match borrows the recorded call: a later op may still match the call exactly, but the call no longer counts as
+unmatched. A recorded call far ahead of the script's position is not taken, because the host would be moved past all ops in
+between.
 """
 
 from __future__ import annotations
@@ -65,14 +67,14 @@ if TYPE_CHECKING:
 
 _FREE, _BORROWED, _MATCHED = 0, 1, 2
 
-# Maximum calls of a segment that are remembered; a script that never ends a step stays in one segment.
+# At most this many calls of a segment are remembered. A script that never ends a step stays in one segment.
 _REMEMBERED = 100_000
 
-Match = tuple[Origin, Instance]  # an op's match (EXACT, EQUIVALENT or SCALED)
+Match = tuple[Origin, Instance]  # origin (EXACT, EQUIVALENT or SCALED) and recorded call
 
 
 class ForwardLikeness(IntEnum):
-    """How similar the script's forward pass is to the recorded one; see Note [Another program]."""
+    """The similarity of the script's forward pass to the recorded forward pass. See Note [Another program]."""
 
     OTHER = 0
     OTHER_SHAPES = 1
@@ -80,7 +82,7 @@ class ForwardLikeness(IntEnum):
 
 
 class RememberedMatch(NamedTuple):
-    """A call's match, and the recorded work in ns that was unmatched after it."""
+    """A call's match, and the recorded work in ns that was still unmatched after the match."""
 
     signature: OpSignature
     match: Match | None
@@ -88,27 +90,27 @@ class RememberedMatch(NamedTuple):
 
 
 class MatchHistory(NamedTuple):
-    """The matches of a recorded segment's calls when it was last played."""
+    """The matches of a recorded segment's calls when the segment was last played."""
 
     calls: list[RememberedMatch]
     unmatched: list[int]  # kernels of the step
-    likeness: ForwardLikeness | None  # of a forward pass of which kernels were recorded
+    likeness: ForwardLikeness | None  # similarity of a forward pass with recorded kernels
 
 
 Histories = dict[RecordedSegment, MatchHistory]
 
 
 class StepMatcher:
-    """The state of matching one replayed step with the recorded step that drives it."""
+    """The state of matching one replayed step with the recorded step that provides its times."""
 
     def __init__(self, step: RecordedStep, keys: Mapping[OpSignature, MatchKeys], histories: Histories) -> None:
         self.step = step
         self.keys = keys
         self.histories = histories
-        self.state = bytearray(len(step.kernels))  # per kernel
-        self.of_same_program = False  # according to the forward passes so far; see Note [Kernels without an op]
-        self.ended_ns = [0] * len(step.kernels)  # when a played kernel ends on the virtual timeline; used for edges
-        self.visited: dict[str, int] = {}  # phase -> segments entered so far
+        self.state = bytearray(len(step.kernels))
+        self.of_same_program = False  # the verdict of the forward passes so far; see Note [Kernels without an op]
+        self.ended_ns = [0] * len(step.kernels)  # when each played kernel ends on the virtual timeline
+        self.visited: dict[str, int] = {}  # number of segments entered so far, by phase
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
         """Begin the next segment of this phase. For a different workload, phase times without kernels are not used."""
@@ -130,14 +132,17 @@ class StepMatcher:
         return segment
 
     def elsewhere(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """The first call under this key in another segment of the phase that `here` is one of. See Note [Another segment]."""
+        """Find the first call with this key in another segment of the same phase as `here`. See Note [Another segment]."""
         for segment in self.step.segments.values():
             if segment is not here and segment.name == here.name and (found := segment.exact.get(exact)):
                 return found[0]._replace(elsewhere=True)
         return None
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
-        """Recorded segments that the script did not enter, each with whether it entered another segment of that phase."""
+        """Return the recorded segments that the script did not enter.
+
+        The flag tells whether the script entered another segment of the same phase.
+        """
         return [
             (segment, name in self.visited)
             for (name, count), segment in self.step.segments.items()
@@ -146,49 +151,51 @@ class StepMatcher:
 
 
 class SegmentMatcher:
-    """Matches one segment of the script with its recorded counterpart; `recorded` is None if there is none."""
+    """Matches one segment of the script with a recorded segment. `recorded` is None if there is no such segment."""
 
     def __init__(self, step: StepMatcher, name: str, count: int, recorded: RecordedSegment | None) -> None:
         self.step = step
         self.name = name
-        self.count = count  # 0-based index among the step's segments of that name
+        self.count = count  # 0-based index among the step's segments with the same name
         self.recorded = recorded
         self.position_ns = 0  # active host time that the script has reached in the recorded segment
         self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
-        # Unmatched ops, each with its timeline row, if the phase's remainder may cover them.
+        # Unmatched ops that the phase's remainder may cover, each with its timeline row.
         self.deferred: list[tuple[OpSignature, int]] = []
-        # More calls than this cannot be the phase's own kernels under other names (a loop that never ends a step, for example).
+        # More calls than this cannot be the phase's own kernels under other names. An example is a loop that never ends a step.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
-        self.ops_on: dict[int, int] = {}  # by device, if only the phase's time is known
-        self.lanes: dict[int, SegmentMatcher] = {}  # on other devices, by ordinal
-        self.thread: HostThread | None = None  # of a lane: autograd's thread of that device
-        self.likeness: ForwardLikeness | None = None  # of a finished forward pass with recorded kernels
-        self.charged_before_ns = 0  # charged by the replay before the segment began
+        self.ops_on: dict[int, int] = {}  # ops by device, if only the phase's time is known
+        self.lanes: dict[int, SegmentMatcher] = {}  # the matchers of other devices, by ordinal
+        self.thread: HostThread | None = None  # autograd's thread of the lane's device
+        self.likeness: ForwardLikeness | None = None  # similarity of a finished forward pass with recorded kernels
+        self.charged_before_ns = 0  # time charged by the replay before the segment began
         self._settled: list[int] = []  # unmatched kernels that were charged before the segment's end
         self._cursors: dict[str, int] = {}
         self._reached_ns = 0  # active host time of the latest matched call in the recorded segment
-        self._launches_ns: list[int] | None = None  # of the recorded kernels with ops; computed when first needed
+        self._launches_ns: list[int] | None = None  # launch times of the recorded kernels with ops, computed at first use
         self.history = step.histories.get(recorded) if recorded else None  # None after the first different call
-        self.followed = 0  # calls of the history that were repeated so far
+        self.followed = 0  # number of the history's calls that were repeated so far
         self._call_log: list[RememberedMatch] = []  # calls so far, if there is no history
-        self._log_is_whole = True  # the trail has all calls of this segment
+        self._log_is_whole = True  # whether the log has all calls of this segment
 
     @property
     def calls(self) -> int:
-        """Number of ops that the script has called in it."""
+        """Number of ops that the script has called in this segment."""
         return self.followed + len(self._call_log)
 
     @property
     def mostly_unmatched(self) -> bool:
-        """Whether the script has matched less than half of the predicted work, which does not happen in a replica."""
+        """Whether the script has matched less than half of the predicted work. This does not happen in a replica."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Whether the calls after the first `calls` could be matched again; None if they were not mostly matched.
+        """Whether the calls after the first `calls` could be matched again. Returns None if most of these calls were not
+        matched.
 
-        Compares the number of calls of each op, at any shape, because shapes differ from token to token of a generation.
+        The comparison uses the number of calls of each op at any shape, because shapes differ from token to token of a
+        generation.
         """
         made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
@@ -201,13 +208,13 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= AGAIN_SHARE * used.total()
 
     def is_same_so_far(self) -> bool:
-        """Whether nearly all calls so far match the recorded ones, before a forward pass has decided."""
+        """Whether nearly all calls so far match the recorded calls. This is used before a forward pass has decided."""
         made = self._call_log if self.history is None else self.history.calls[: self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
         return alike >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """The matcher of a device; the segment itself if nothing was recorded for that device alone."""
+        """The matcher of a device. Returns the segment itself if nothing was recorded for this device alone."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None
@@ -218,9 +225,9 @@ class SegmentMatcher:
         return lane
 
     def match(self, signature: OpSignature) -> Match | None:
-        """Return the op's next matching instance, or None.
+        """Return the op's next matching recorded call, or None.
 
-        Its kernels are marked but not played. See Note [The last time].
+        The kernels of the match are marked but not played. See Note [The last time].
         """
         if self.history is not None:
             calls = self.history.calls
@@ -240,21 +247,21 @@ class SegmentMatcher:
         return match
 
     def follow(self, end: int) -> None:
-        """The script has repeated the history's calls up to `end`."""
+        """Record that the script has repeated the history's calls up to `end`."""
         assert self.history is not None
         self.ops += end - self.followed
         self.followed = end
         self.unmatched_ns = self.history.calls[end - 1].unmatched_ns
 
     def instead_of(self, other: SegmentMatcher) -> None:
-        """Match the calls of another segment here; work that was already played is not changed."""
+        """Match the calls of another segment here. Work that was already played is not changed."""
         calls = other._call_log if other.history is None else other.history.calls[: other.followed]
         for remembered in calls:
             self.match(remembered.signature)
         self.position_ns, self.deferred, self.ops, self.ops_on = other.position_ns, other.deferred, other.ops, other.ops_on
 
     def _forget(self) -> None:
-        """The script differs from its last time: mark the kernels that it has matched so far."""
+        """Stop following the history, and mark the kernels that the script has matched so far."""
         recorded, history, self.history = self.recorded, self.history, None
         assert recorded is not None and history is not None
         self.unmatched_ns = recorded.work_ns
@@ -280,7 +287,7 @@ class SegmentMatcher:
         return None if instance is None else (Origin.SCALED, instance)
 
     def _without_op(self, recorded: RecordedSegment, alike: list[Instance], near_ns: float) -> Instance | None:
-        """See Note [Kernels without an op]; `alike` are the recorded calls of the op at any shape."""
+        """See Note [Kernels without an op]. `alike` are the recorded calls of the op at any shape."""
         if not self.step.of_same_program or not alike or len(recorded.below_ops) == len(recorded.kernels):
             return None
         kernels, state = self.step.step.kernels, self.step.state
@@ -297,7 +304,7 @@ class SegmentMatcher:
         return None
 
     def _near_ns(self, recorded: RecordedSegment) -> float:
-        """The latest start of recorded calls that are near the script's position."""
+        """The latest start of recorded calls that count as near the script's position."""
         if self._launches_ns is None:
             kernels = self.step.step.kernels
             self._launches_ns = sorted(kernels[k].launch_ns for k in recorded.below_ops)
@@ -327,7 +334,7 @@ class SegmentMatcher:
         return None
 
     def unmatched(self) -> list[int]:
-        """End the segment: take the kernels that no op has matched, in launch order."""
+        """End the segment. Return the kernels that no op has matched, in launch order."""
         if self.recorded is None:
             return []
         if self.history is not None:
@@ -344,7 +351,7 @@ class SegmentMatcher:
         return unmatched
 
     def unmatched_until(self, launched_ns: int) -> list[int]:
-        """Take the unmatched kernels that the recorded host had launched by then."""
+        """Take the unmatched kernels that the recorded host had launched by `launched_ns`."""
         if self.recorded is None or not self.unmatched_ns:
             return []
         if self.history is not None:
@@ -360,7 +367,7 @@ class SegmentMatcher:
         below_ops = recorded.below_ops.difference(self._settled)
         least_ns = SAME_SHARE * work_ns(recorded.below_ops)
         calls = len(self._call_log)
-        least_calls = max(calls - max((1 - SAME_SHARE) * calls, 1), 1)  # a single different call is allowed
+        least_calls = max(calls - max((1 - SAME_SHARE) * calls, 1), 1)  # A single different call is allowed.
         matched = [call.match[0] for call in self._call_log if call.match is not None]
         if len(matched) < least_calls or work_ns(k for k in below_ops if state[k] != _FREE) < least_ns:
             return ForwardLikeness.OTHER
@@ -370,7 +377,7 @@ class SegmentMatcher:
         return ForwardLikeness.OTHER_SHAPES if self._has_other_counts(recorded) else ForwardLikeness.SAME
 
     def _has_other_counts(self, recorded: RecordedSegment) -> bool:
-        """Whether an op that both have is called more or less often than recorded; see Note [Another program]."""
+        """Whether an op of both programs is called more or less often than recorded. See Note [Another program]."""
         state, work_ns = self.step.state, self.step.step.work_ns
         alike: set[str] = set()
         more = renamed = 0
@@ -381,7 +388,7 @@ class SegmentMatcher:
             elif key in recorded.equivalent:
                 more += 1
             else:
-                renamed += 1  # of another release; leftover instances may be its own
+                renamed += 1  # Another release may use other ops.
         left = {k for key in alike for one in recorded.equivalent.get(key, ()) for k in one.kernels if state[k] == _FREE}
         less = len(left) > renamed and work_ns(left) > DIFFERENT_COUNT_SHARE * work_ns(recorded.below_ops)
         return less or more > max(DIFFERENT_COUNT_SHARE * len(self._call_log), 1)

@@ -1,13 +1,13 @@
 """Plays many ops at once: faster versions of `Simulator.play` and `StreamScheduler.put` with the same results.
 
-A script that repeats a recorded step calls the same ops in the same order (Note [The last time], matcher.py); only the times
-differ. So a segment's calls are stored in columns once, and a batch of calls takes some thirty numpy operations instead of a
-dozen function calls per op. The rules are those of placement.py, applied to arrays.
+A script that repeats a recorded step calls the same ops in the same order (Note [The last time], matcher.py). Only the times
+differ. So the calls of a segment are stored in columns once. A batch of calls then takes some thirty numpy operations, instead
+of a dozen function calls per op. The columns follow the rules of placement.py.
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
     PhaseGrainBatch     calls of a phase-grained segment
 
-`benchmarks/ablation.py` measures the gain of each; `tests/replayer/timing/test_op_batch.py` compares the results.
+`benchmarks/ablation.py` measures the gain of each class. `tests/replayer/timing/test_op_batch.py` compares the results.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.timeline_writer import HOST_COLUMNS, DeferredRows, TimelineWriter
 from traces.model.trace import Column, Origin
 
-LEAST_CALLS = 8  # smaller batches are faster one by one
+LEAST_CALLS = 8  # Smaller batches are faster if each call is played separately.
 
 _HOST = {name: i for i, name in enumerate(HOST_COLUMNS)}
 
-Turns = tuple[bool, bool, bool]  # by class of op: whether such an op would begin another segment
+Turns = tuple[bool, bool, bool]  # for each class of op, whether such an op would begin another segment
 
 
 @dataclass(slots=True, eq=False)
@@ -41,39 +41,39 @@ class OpBatchSchedule:
     """The calls of a segment as columns, with the kernels that they launch."""
 
     signatures: list[OpSignature]
-    classes: bytes  # of phase, per call
-    stops: list[int]  # per call: the next call that must be played individually
-    position_ns: list[int]  # per call, plus one: active host time that the script has reached before it
-    advance_ns: Column  # per call: host time before it
-    own_ns: Column  # per call: host time within it
+    classes: bytes
+    stops: list[int]  # per call, the next call that must be played separately
+    position_ns: list[int]  # per call, active host time that the script has reached before the call
+    advance_ns: Column  # per call, host time before the call
+    own_ns: Column  # per call, host time within the call
     host_rows: Column  # timeline rows without thread and start
-    first: Column  # per call, plus one: its first kernel
-    call: Column  # per kernel
-    after_ns: Column  # per kernel: from its call's start to its end on an idle stream
+    first: Column  # index of each call's first kernel, plus the number of kernels
+    call: Column  # per kernel, the index of its call
+    after_ns: Column  # per kernel, time from the start of its call to its end on an idle stream
     gap_ns: Column  # per kernel
     duration_ns: Column  # per kernel
     work_rows: Column  # timeline rows without device, stream, start and launch
-    charged_ns: dict[Origin, Column]  # per kernel, plus one: sum of the durations before it
-    matched: Column  # per call: 1 if it has a recorded counterpart, else 0
-    other: bool = False  # a different program: the recorded host time between calls does not apply
+    charged_ns: dict[Origin, Column]  # per kernel, sum of the durations of earlier kernels
+    matched: Column  # 1 for each call with a recorded match, else 0
+    other: bool = False  # True for a different program, to which the recorded host time between calls does not apply
 
     @classmethod
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, other: bool = False
     ) -> OpBatchSchedule:
-        """Make the schedule of a step's matched calls; all kernels must be on one stream (`RecordedStep.one_stream`).
+        """Build the schedule of a step's matched calls. All kernels must be on one stream (`RecordedStep.one_stream`).
 
-        With `other`, a call takes at most the usual host time of such calls, and a call without a recorded counterpart
-        launches one kernel of estimated duration.
+        With `other`, a call takes at most the usual host time of such calls. A call without a recorded match launches one
+        kernel of estimated duration.
         """
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
         advance_ns, own_ns = list[int](), list[int]()
         position_ns, first = [0], [0]
-        chosen: list[int] = []  # kernels of the step
-        scales: list[float] = []  # of each
-        origins: list[int] = []  # of each
-        matched, too_long_ns = list[int](), list[int]()  # per call: host time saved compared with the recorded call
+        chosen: list[int] = []
+        scales: list[float] = []
+        origins: list[int] = []
+        matched, too_long_ns = list[int](), list[int]()  # host time saved per call, compared with the recorded call
         columns, estimated = matcher.step.columns, list[Kernel]()
         for signature, match, _ in calls:
             reached_ns = position_ns[-1]
@@ -113,12 +113,13 @@ class OpBatchSchedule:
             columns = columns.and_(KernelColumns.of(estimated))
         scale, origin_of = np.array(scales), np.array(origins, np.int64)
         duration_ns = columns.duration_ns[at]
-        launch_ns = columns.launch_ns[at] - np.array(begins_ns, np.int64)[call]  # from the call's begin
+        launch_ns = columns.launch_ns[at] - np.array(begins_ns, np.int64)[call]  # time from the begin of the call to the launch
         if other:
             launch_ns = np.maximum(launch_ns - np.array(too_long_ns, np.int64)[call], 0)
         scaled_ns = np.maximum((duration_ns * scale).astype(np.int64), scheduler.recording.speed.floor_ns)
         duration_ns = np.where(scale == 1.0, duration_ns, scaled_ns)
-        host_rows = scheduler.timeline.host_rows_of(signatures).copy(order="F")  # whole columns are overwritten
+        # column-major, because whole columns are overwritten
+        host_rows = scheduler.timeline.host_rows_of(signatures).copy(order="F")
         host_rows[:, _HOST["duration_ns"]] = own_ns
         work_rows = work_rows_of(columns, at, duration_ns)
         work_rows[:, WORK["origin"]] = origin_of
@@ -145,9 +146,10 @@ class OpBatchSchedule:
         )
 
     def reach(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
-        """The end of the run of calls from `begin` on that equal `signatures` and can be played together; `begin` if none.
+        """Return the end of the run of calls from `begin` that equal `signatures` and can be played together. Returns `begin`
+        if no call can.
 
-        `depth` is the launch queue's depth; the batch's own kernels must not fill the queue.
+        `depth` is the launch queue's depth. The batch's own kernels must not fill the queue.
         """
         if begin >= len(self.signatures):
             return begin
@@ -159,9 +161,9 @@ class OpBatchSchedule:
     def play(
         self, begin: int, end: int, thread: HostThread, stream: VirtualStream, called_ns: Column, scheduler: StreamScheduler
     ) -> Column:
-        """Play the calls from `begin` to `end`, called at these wall-clock times; returns when the host leaves each.
+        """Play the calls from `begin` to `end`. `called_ns` are their wall-clock times. Returns when the host leaves each call.
 
-        Same result as calling `Simulator.play` for each.
+        The result is the same as calling `Simulator.play` for each call.
         """
         advance_ns, own_ns = self.advance_ns[begin:end], self.own_ns[begin:end]
         room_at_ns = self._room_at_ns(begin, end, stream)
@@ -183,8 +185,10 @@ class OpBatchSchedule:
         return ends_ns
 
     def _room_at_ns(self, begin: int, end: int, stream: VirtualStream) -> Column | None:
-        """When the launch queue has room for each call; None if it always has. Only kernels from before the batch can fill the
-        queue, because the batch is small enough."""
+        """When the launch queue has room for each call, or None if the queue always has room.
+
+        The batch is small, so only kernels launched before the batch can fill the queue.
+        """
         before = int(self.first[begin]) + stream.depth - len(stream.pending)
         if self.first[end - 1] < before:
             return None
@@ -195,7 +199,7 @@ class OpBatchSchedule:
     def _put(
         self, begin: int, end: int, starts_ns: Column, row: int, stream: VirtualStream, scheduler: StreamScheduler
     ) -> None:
-        """Put the calls' kernels on the stream; `row` is the first call's."""
+        """Put the calls' kernels on the stream. `row` is the first call's timeline row."""
         first, last = int(self.first[begin]), int(self.first[end])
         if first == last:
             return
@@ -213,26 +217,26 @@ class OpBatchSchedule:
 
 @dataclass(slots=True, eq=False)
 class PhaseGrainBatch:
-    """A batch of ops inside a phase-grained segment: the phase's time is charged once, ops cost nothing.
+    """A batch of ops inside a phase-grained segment. The phase's time is charged once, and ops cost nothing.
 
     The timeline only has the times of the calls. A batch ends before the first op that would begin another segment.
     """
 
     count: int
-    signatures: list[OpSignature]  # the whole batch
+    signatures: list[OpSignature]  # all signatures of the batch
     turns: Turns
     _rows: Column  # timeline rows without thread and start
 
     @classmethod
     def of(cls, signatures: list[OpSignature], turns: Turns, timeline: TimelineWriter) -> PhaseGrainBatch:
-        """Make the batch of `signatures`, which must not change any more."""
+        """Build the batch of `signatures`. The list must not change afterwards."""
         classes = bytes([signature.phase_class for signature in signatures])
         ends = [classes.find(phase_class) for phase_class, turn in enumerate(turns) if turn]
         count = min((end for end in ends if end >= 0), default=len(signatures))
         return cls(count, signatures, turns, timeline.host_rows_of(signatures[:count]))
 
     def rows(self, thread: int, starts_ns: Column | int) -> DeferredRows:
-        """The ops' rows of the timeline's host table; `starts_ns` are the call times, or one time for all."""
+        """The rows of the ops in the timeline's host table. `starts_ns` are the call times, or one time for all ops."""
         return DeferredRows.of(self._rows, {_HOST["thread"]: thread, _HOST["start_ns"]: starts_ns})
 
 

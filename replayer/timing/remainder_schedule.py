@@ -1,6 +1,6 @@
 """Puts a phase's unmatched kernels on a stream all at once instead of one by one.
 
-    schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if some of them wait for other streams
+    schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
     rows = schedule.play(stream, began_ns)
 
 The result is the same as with `StreamScheduler.put`.
@@ -18,12 +18,12 @@ from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.timeline_writer import WORK_COLUMNS, DeferredRows
 from traces.model.trace import NONE, Column, Origin
 
-WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}  # index of each column of the timeline's device table, by name
+WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}  # index of each column of the timeline's device table
 
 
 @dataclass(slots=True, eq=False)
 class RemainderSchedule:
-    """Unmatched kernels of a segment in launch order, all on their step's main stream."""
+    """Unmatched kernels of a segment in launch order. All kernels are on their step's main stream."""
 
     alone_ns: Column  # end of each kernel on an idle stream, from the segment's start
     gap_ns: Column
@@ -33,7 +33,10 @@ class RemainderSchedule:
 
     @classmethod
     def of(cls, columns: KernelColumns, chosen: list[int]) -> RemainderSchedule | None:
-        """`chosen` are indices of a step's kernels. None if some of them wait for kernels on other streams."""
+        """Build the schedule.
+
+        `chosen` are indices of a step's kernels. Returns None if a kernel waits for kernels on other streams.
+        """
         at = np.array(chosen)
         if (columns.stream[at] != NONE).any() or (columns.edge >= 0).any():
             return None
@@ -44,7 +47,10 @@ class RemainderSchedule:
         return cls(alone_ns, columns.gap_ns[at], duration_ns, work_rows, int(duration_ns.sum()))
 
     def play(self, stream: VirtualStream, began_ns: int) -> DeferredRows:
-        """Put them on `stream`; `began_ns` is the host time of the segment's start. Returns their timeline rows."""
+        """Put the kernels on `stream`.
+
+        `began_ns` is the host time of the segment's start. Returns the kernels' timeline rows.
+        """
         ends_ns = queue_ends(began_ns + self.alone_ns, self.gap_ns + self.duration_ns, stream.ready_ns)
         stream.push_all(ends_ns.tolist())
         starts_ns = ends_ns - self.duration_ns
@@ -53,8 +59,8 @@ class RemainderSchedule:
 
 
 def work_rows_of(columns: KernelColumns, at: Column, duration_ns: Column) -> Column:
-    """Rows of the timeline's device table for some kernels; values not known yet are NONE."""
-    rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")  # whole columns are overwritten
+    """Rows of the timeline's device table for some kernels. Unknown values are NONE."""
+    rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")  # column-major, because whole columns are overwritten
     for name, values in {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}.items():
         rows[:, WORK[name]] = values[at]
     rows[:, WORK["duration_ns"]] = duration_ns

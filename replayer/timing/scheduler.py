@@ -1,4 +1,4 @@
-"""The virtual timeline: puts work on streams and waits for it.
+"""The virtual timeline. The scheduler puts work on streams and waits for the work.
 
 scheduler = StreamScheduler(recording, clock, timeline, stats)
 end_ns = scheduler.put(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
@@ -26,13 +26,13 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE, DeviceKind, Origin
 from traces.names.equivalent_ops import canonical_op
 
-_LEFTOVERS = 256  # cache size; a script's steps may differ
-_SCALES = 50_000  # cache size; signatures that the plan cache drops are made again
-_FIRST_SIDE_STREAM = 1_000  # recorded side streams get numbers above those of the script's streams
+_LEFTOVERS = 256  # maximum size of the cache; a script's steps may differ
+_SCALES = 50_000  # maximum size of the cache; the plan cache drops old signatures
+_FIRST_SIDE_STREAM = 1_000  # recorded side streams get numbers above the numbers of the script's streams
 
 
 class StreamScheduler:
-    """All streams of this process, by (device, CUDA's number), and the rules for putting work on them."""
+    """All streams of this process by device and CUDA's stream number, and the rules for putting work on streams."""
 
     def __init__(self, recording: RecordedRun, clock: Clock, timeline: TimelineWriter, stats: ReplayStats) -> None:
         self.recording = recording
@@ -40,16 +40,16 @@ class StreamScheduler:
         self.timeline = timeline
         self.stats = stats
         self.streams: dict[tuple[int, int], VirtualStream] = {}
-        self._side: dict[tuple[int, int], VirtualStream] = {}  # by device and the recorder's stream number
-        # By the step's identity and kernels.
+        self._side: dict[tuple[int, int], VirtualStream] = {}  # side streams by device and the recorder's stream number
+        # The key is the step's identity and its kernels.
         self._leftovers: dict[tuple[int, ...], tuple[RecordedStep, RemainderSchedule | None]] = {}
-        # The estimated duration of an op: the nearest recorded shape scaled, or its usual duration in a recording without
-        # shapes of this program; else a roofline.
+        # The estimated duration of an op. The nearest recorded shape is scaled if there is one. In a recording without shapes
+        # of this program, the op's usual duration is used. In all other cases, a roofline model gives the duration.
         self.costs = KeptBySignature(self._estimated)
         self.scale = lru_cache(_SCALES)(self._scale)
-        self.row_of: Callable[[str], int] = lambda _: 0  # the timeline row of a thread of this name
+        self.row_of: Callable[[str], int] = lambda _: 0  # returns the timeline row of a thread of this name
         self._of_other_program = False
-        self.home = 0  # the script's device that corresponds to the recorded program's first one
+        self.home = 0  # the script's device that corresponds to the recorded program's first device
 
     def stream(self, device: int, number: int, priority: int = 0) -> VirtualStream:
         """The stream of this number, created at first use."""
@@ -59,7 +59,10 @@ class StreamScheduler:
         return stream
 
     def script_device(self, ordinal: int) -> int:
-        """The script's device for a recorded one. A rank's first recorded device is the rank's own GPU, whatever its number."""
+        """The script's device for a recorded device.
+
+        A rank's first recorded device corresponds to the rank's own GPU, whatever its number.
+        """
         return (self.home + ordinal) % max(len(self.recording.devices), 1) if self.home else ordinal
 
     def ordinal(self, device: int) -> int:
@@ -83,14 +86,11 @@ class StreamScheduler:
         origin: Origin,
         least_launch_ns: int = 0,
     ) -> int:
-        """Put recorded kernels on `stream`, or on their recorded side streams; returns when the last one ends.
+        """Put recorded kernels on `stream` or on their recorded side streams. Returns when the last kernel ends.
 
-        Args:
-            chosen: their indices in the recorded step, in launch order.
-            began_ns: host time of the recorded segment's start in the replay.
-            scale: factor for the recorded durations.
-            row: timeline row of the op that launched them, or NONE.
-            least_launch_ns: the earliest launch time.
+        `chosen` are the kernels' indices in the recorded step, in launch order. `began_ns` is the replay's host time at the
+        start of the recorded segment. `scale` is a factor for the recorded durations. `row` is the timeline row of the op that
+        launched the kernels, or NONE. `least_launch_ns` is the earliest launch time.
         """
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
@@ -118,9 +118,11 @@ class StreamScheduler:
         origin: Origin,
         copy: Copy,
     ) -> int:
-        """Like `put`, for a copy: always on `stream`, because the script itself orders that stream with others.
+        """Like `put`, for a copy. A copy is always put on `stream`, because the script itself orders `stream` with other
+        streams.
 
-        A recorded copy of another kind or size is replaced by the estimate: a pinned copy must not take a pageable one's time.
+        If the recorded copy has another kind or size, the estimate is used. A pinned copy must not take the time of a pageable
+        copy.
         """
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns
@@ -129,7 +131,8 @@ class StreamScheduler:
             of = origin
             if kind == DeviceKind.MEMCPY and (origin is Origin.SCALED or name in copy.others):
                 name, size_bytes, duration_ns, of = strings.add(copy.label), copy.size_bytes, copy.duration_ns, copy.origin
-                latency_ns = min(latency_ns, self.recording.latency_ns)  # for a pageable copy this includes staging on the host
+                # For a pageable copy, the latency includes staging on the host.
+                latency_ns = min(latency_ns, self.recording.latency_ns)
             elif scale != 1.0:
                 duration_ns = max(int(duration_ns * scale), floor_ns)
             end_ns = matches.ended_ns[k] = stream.push(began_ns + launch_ns, latency_ns, gap_ns, duration_ns)
@@ -137,7 +140,10 @@ class StreamScheduler:
         return end_ns
 
     def put_remainder(self, matches: StepMatcher, chosen: list[int], stream: VirtualStream, began_ns: int) -> None:
-        """Like `put` with origin PHASE, for a remainder of possibly hundreds of kernels; all at once if possible."""
+        """Like `put` with origin PHASE, for a remainder of possibly hundreds of kernels.
+
+        The kernels are put all at once if possible.
+        """
         key = id(matches.step), *chosen
         if key not in self._leftovers:
             if len(self._leftovers) >= _LEFTOVERS:
@@ -153,7 +159,7 @@ class StreamScheduler:
     def estimate(
         self, stream: VirtualStream, signature: OpSignature, launched_ns: int, row: int, copy: Copy | None = None
     ) -> int:
-        """Put an op that is not in the recording on `stream`; returns when it ends."""
+        """Put an op that is not in the recording on `stream`. Returns when the op ends."""
         if copy is None:
             duration_ns, origin = self.costs[signature]
             kind, name, size_bytes = DeviceKind.KERNEL, self.timeline.strings_of[signature][0], NONE
@@ -165,7 +171,10 @@ class StreamScheduler:
         return end_ns
 
     def estimated(self, signature: OpSignature, launch_ns: int) -> tuple[Kernel, Origin]:
-        """The kernel of an unrecorded op, and the origin of its duration; `launch_ns` is defined as for recorded kernels."""
+        """Return the kernel of an unrecorded op, and the origin of the kernel's duration.
+
+        `launch_ns` is defined as for recorded kernels.
+        """
         duration_ns, origin = self.costs[signature]
         name = self.timeline.strings_of[signature][0]
         latency_ns, kind = self.recording.latency_ns, int(DeviceKind.KERNEL)
@@ -174,48 +183,51 @@ class StreamScheduler:
     def log(
         self, stream: VirtualStream, kind: int, name: int, end_ns: int, duration_ns: int, row: int, size_bytes: int, origin: int
     ) -> None:
-        """Log work that was put on a stream."""
+        """Add work that was put on a stream to the timeline."""
         self.stats.charged_ns[origin] += duration_ns
         row_ns = end_ns - duration_ns
         self.timeline.work((stream.device, stream.number, kind, name, row_ns, duration_ns, row, size_bytes, origin))
 
     def set_other_program(self, other: bool) -> None:
-        """Set whether the script is known to be a different program; see Note [Another program] in matcher.py."""
+        """Set whether the script is known to be a different program. See Note [Another program] in matcher.py."""
         if other is not self._of_other_program:
             self._of_other_program = other
             self.costs.clear()
 
     def may_stand_for(self, signature: OpSignature, instance: Instance) -> bool:
-        """Whether a recorded instance may give this op's time. One without shapes only may in the recorded program."""
+        """Whether a recorded call may give this op's time. A call without shapes may do so only in the recorded program."""
         return not self._of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
-        """The usual recorded host time of such an op; of any op if there is no such op."""
+        """The usual recorded host time of such an op. If there is no such op, the usual host time of all ops is returned."""
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
-        # Without shapes it cannot be scaled; in this program the op is probably the recorded one.
+        # An op without shapes cannot be scaled. In this program, the op is probably the recorded op.
         if samples and not self._of_other_program and not any(recorded for recorded, _, _ in samples):
             return int(median(ns for _, _, ns in samples)), Origin.SCALED
         estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)
         return int(estimate.ns), estimate.origin
 
     def _scale(self, signature: OpSignature, shapes: tuple[Shape, ...], dtype: str) -> float:
-        """The work of this op divided by that of a recorded instance with these shapes."""
+        """The work of this op divided by the work of a recorded call with these shapes."""
         if not shapes:
-            return 1.0  # without recorded shapes it cannot be scaled
+            return 1.0  # A call without recorded shapes cannot be scaled.
         recorded, own = (shapes, self.recording.places.of(shapes)), (_seen(signature)[0], signature.outputs)
         return self.recording.costs.ratio(canonical_op(signature.op), dtype, recorded, own)
 
     def mark(self, host_ns: int, device: int = NONE) -> int:
-        """The time of a CUDA event recorded now on a device (NONE: the script's first): the end of all work so far."""
+        """The time of a CUDA event recorded now on a device.
+
+        The time is when all work so far ends. NONE means the script's first device.
+        """
         device = self.home if device == NONE else device
         return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == device)])
 
     def fill(self, device: int, since_ns: int, until_ns: int, name: str, origin: Origin = Origin.PHASE) -> None:
-        """Keep a device busy with a phase or part of this name, while it is not already busy in that time."""
+        """Keep a device busy with a phase or stage of this name. Times in which the device is already busy are left out."""
         stream = self.stream(device, 0)
         start_ns = max(stream.ready_ns, since_ns)
         rest_ns = until_ns - start_ns
@@ -231,7 +243,7 @@ class StreamScheduler:
             self.stats.waited_ns += self.clock.now_ns() - before_ns
 
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """The host waits for the device until `until_ns`; `after_ns` of its time so far is placed after the wait."""
+        """The host waits for the device until `until_ns`. `after_ns` of the host's time so far is moved behind the wait."""
         since_ns = thread.host_ns - after_ns
         if until_ns > since_ns:
             self.timeline.wait(thread.row, since_ns, until_ns)

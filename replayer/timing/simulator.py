@@ -1,11 +1,11 @@
 """Plays the script's ops on the virtual timeline: computes when each op's kernels start and end.
 
-`play` handles one op. It finds the script's phase segment (step_tracker.py) and the recorded instance of the op (matcher.py),
-places the call on the host thread (placement.py), puts the instance's kernels on the stream (scheduler.py), and waits if the
-host is too far ahead of the wall clock.
+`play` handles one op in several steps. It finds the script's current phase (step_tracker.py) and the matching recorded call
+(matcher.py). It places the call on the host thread (placement.py). It puts the recorded kernels on the stream (scheduler.py).
+It waits if the host is too far ahead of the wall clock.
 
-There is no sleep per kernel. The host waits only where CUDA waits, or when its virtual time is too far ahead of the wall
-clock.
+The replay does not sleep once per kernel. The host waits only where CUDA waits, or when its virtual time is too far ahead of
+the wall clock.
 """
 
 from __future__ import annotations
@@ -38,19 +38,17 @@ from traces.script.step_rule import Optimizers
 if TYPE_CHECKING:
     from replayer.timing.timeline.timeline_writer import TimelineWriter
 
-# How far the host's virtual time may run ahead of the wall clock before the host is held back, and the distance that is left
-# then. Between two points where the host really waits (for the device, for data, at a step's end), only a script that reads
-# its own clock without synchronising can see this. The distance absorbs short delays of this machine.
+# The host's virtual time may run ahead of the wall clock by this much before the host is held back. Between two real waits,
+# only a script that reads its own clock without synchronising can notice this lead. The lead absorbs short delays of this
+# machine.
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
 
-# Batches kept per phase-grained segment, so that a script with different ops in every step does not fill the memory.
+# This many batches are kept per phase-grained segment. A script with different ops in every step must not fill the memory.
 _BATCHES_KEPT = 64
 
 
 class Simulator:
-    """Plays one process's ops against a recording."""
-
     def __init__(
         self,
         recording: RecordedRun,
@@ -68,18 +66,16 @@ class Simulator:
         self.scheduler = StreamScheduler(recording, clock, timeline, self.stats)
         self.tracker = StepTracker(recording, self.scheduler, optimizers, strict=strict, pad_loader=pad_loader)
         self._strict = strict
-        # Per recorded segment: its schedule and the history it was built from; its batches by the number of ops before them.
+        # For each recorded segment, the schedule and the match history from which the schedule was built.
         self._schedules: dict[RecordedSegment, tuple[MatchHistory, OpBatchSchedule]] = {}
         self._batches: dict[RecordedSegment, dict[int, PhaseGrainBatch]] = {}
 
     def play(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, now_ns: int, copy: Copy | None = None
     ) -> int:
-        """Play one op; returns when its work ends on the stream.
+        """Play one op. Returns when the op's work ends on the stream.
 
-        Args:
-            now_ns: wall-clock time of the script's call.
-            copy: for a copy that involves the host or two devices: its kind and estimated duration.
+        `now_ns` is the wall-clock time of the script's call. `copy` is given for a copy that involves the host or two devices.
         """
         tracker = self.tracker
         segment = tracker.segment
@@ -123,7 +119,7 @@ class Simulator:
         return self.scheduler.put(segment.step, kernels, stream, began_ns, scale, row, origin, start_ns)
 
     def _is_other_size(self, segment: SegmentMatcher, kernels: Iterable[int], copy: Copy) -> bool:
-        """Whether a copy has another size in bytes than the recorded one, which shapes do not always show."""
+        """Whether a copy has another size in bytes than the recorded copy. Shapes do not always show the size."""
         of_step = segment.step.step.kernels
         sizes = {of_step[k].size_bytes for k in kernels if of_step[k].kind == DeviceKind.MEMCPY}
         return not sizes <= {NONE, copy.size_bytes}
@@ -159,7 +155,7 @@ class Simulator:
             self.scheduler.estimate(stream, signature, launch_ns, row, copy)
 
     def play_graph(self, thread: HostThread, stream: VirtualStream, graph: CapturedGraph, now_ns: int) -> None:
-        """Play everything that a CUDA graph captured, with one launch; `stream` replaces the captured one."""
+        """Play everything that a CUDA graph captured, with one launch. `stream` replaces the captured stream."""
         if self.tracker.segment is None:
             self.tracker.op(thread, PLAIN, now_ns)
         start_ns = thread.host_ns = max(thread.host_ns, now_ns, stream.room_at_ns())
@@ -178,16 +174,14 @@ class Simulator:
                 call(thread, *map(here, args))
         for branch in graph.others:
             stream.wait(branch.ready_ns)
-        stream.pending.clear()  # the graph is one launch
+        stream.pending.clear()  # The launch queue counts the graph as one launch.
         stream.pending.extend([*queue, stream.ready_ns])
 
     def play_all(self, callers: list[Caller], signatures: list[OpSignature], called_ns: list[int]) -> None:
         """Play ops in call order. Ops that repeat the last step are played together.
 
-        The arguments are those of `play`, one entry per op.
-
-        Ops of replicas are interleaved. Copies and events, which order two devices, are played individually, so within a
-        segment only the order on each stream matters.
+        The arguments are the arguments of `play`, with one entry per op. Ops of replicas are interleaved. Copies and events
+        order two devices and are played one by one. Within a segment, only the order on each stream therefore matters.
         """
         turns = self.tracker.turns
         if callers.count(callers[0]) == len(callers) or any(turns[signature.phase_class] for signature in signatures):
@@ -213,10 +207,7 @@ class Simulator:
             at += played
 
     def _play_again(self, caller: Caller, signatures: list[OpSignature], called_ns: list[int], at: int) -> int:
-        """Play as many ops from `at` on together as possible; returns how many.
-
-        These are the next ops of the current segment (op_batch.py), or ops of a phase-grained segment.
-        """
+        """Play as many ops from `at` on together as possible, and return their number."""
         tracker = self.tracker
         segment = tracker.segment
         thread, stream = caller.thread, caller.stream
@@ -260,9 +251,9 @@ class Simulator:
         called_ns: list[int],
         at: int,
     ) -> int:
-        """Play ops of a phase-grained segment from `at` on, up to the first op that begins another segment.
+        """Play ops of a phase-grained segment, up to the first op that begins another segment.
 
-        Returns how many were played.
+        Returns the number of played ops.
         """
         tracker = self.tracker
         batch = self._phase_grain_batch(segment, signatures[at:])
@@ -281,7 +272,6 @@ class Simulator:
         return count
 
     def _phase_grain_batch(self, segment: SegmentMatcher, signatures: list[OpSignature]) -> PhaseGrainBatch:
-        """The batch of these ops; the previous one if these are the same signature objects."""
         assert segment.recorded is not None
         kept = self._batches.setdefault(segment.recorded, {})
         batch, turns = kept.get(segment.ops), self.tracker.turns
@@ -300,7 +290,10 @@ class Simulator:
         now_ns: int,
         copy: Copy | None,
     ) -> int:
-        """Play an op without a recorded counterpart: the phase's unmatched remainder covers it, or its time is estimated."""
+        """Play an op that is not in the recording.
+
+        Either the phase's unmatched recorded time covers the op, or its time is estimated.
+        """
         if self._strict:
             raise NotExact(signature.op, signature.shapes, "nothing recorded")
         recorded = segment.recorded
@@ -323,8 +316,11 @@ class Simulator:
     def _is_covered(
         self, segment: SegmentMatcher, stream: VirtualStream, signature: OpSignature, row: int, copy: Copy | None
     ) -> bool:
-        """Whether no estimate is needed now for an op without a recorded counterpart. In a phase-grained recording the phase's
-        device time covers all ops; otherwise the phase's unmatched remainder may cover this op later."""
+        """Whether an op that is not in the recording needs no estimate now.
+
+        In a phase-grained recording, the phase's device time covers all ops. In other recordings, the phase's unmatched
+        remainder may cover the op later.
+        """
         if segment.recorded is not None and segment.recorded.phase_grained:
             segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
             return True

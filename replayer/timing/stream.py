@@ -1,27 +1,27 @@
 """Streams and events as arithmetic on times. This module does not sleep, execute work or use torch.
 
-A stream stores the time at which its last work ends. Work starts when it has been launched, its stream is free, and
-everything it waits for has ended:
+A stream stores the time at which its last work ends. Work starts when it has been launched, the stream is free, and every event
+that the stream waits for has passed:
 
     stream = VirtualStream(device=0, number=0)
     end_ns = stream.push(launched_ns=100, latency_ns=5, gap_ns=1, duration_ns=50)   # 155
     stream.push(launched_ns=110, latency_ns=5, gap_ns=1, duration_ns=50)            # 206: queued behind the first
 
 Note [A full launch queue]
-    A launch returns at once unless the stream's queue is full; then it returns when the oldest launch has ended. CUDA does
-    not document the depth or the rule. In a recording of a Tesla V100 with a fast host (`v100_absolute_ns`), at most 1022
-    kernels, copies and memsets of a stream were pending when a launch returned. Exactly 1022 were pending in a quarter of
-    6095 launches, and those took as long as a kernel. Other recordings stay below that. Each stream has its own queue: "CUDA
-    stream are blocked when luanch lots of kernels (>1000)", forums.developer.nvidia.com, 2019.
-    Other drivers let the host run further ahead (an AMD MI300X: 1840 pending). The depth is therefore the largest number seen
-    pending in the recording, and at least 1022 (`RecordingIndexer`).
+    A launch returns at once unless the stream's queue is full. If the queue is full, the launch returns when the oldest launch
+    has ended. CUDA does not document the depth or the rule. In a recording of a Tesla V100 with a fast host
+    (`v100_absolute_ns`), at most 1022 kernels, copies and memsets of a stream were pending when a launch returned. Exactly 1022
+    were pending in a quarter of 6095 launches, and each of these launches took as long as a kernel. Other recordings never
+    reach 1022. Each stream has its own queue: "CUDA stream are blocked when luanch lots of kernels (>1000)",
+    forums.developer.nvidia.com, 2019. Other drivers let the host run further ahead (an AMD MI300X: 1840 pending). The replay's
+    depth is therefore the largest number seen pending in the recording, and at least 1022 (`RecordingIndexer`).
 
 Note [Waits on unrecorded events]
     In CUDA, waiting for an event that was never recorded has no effect: "If cudaEventRecord() has not been called on event,
-    this call acts as if the record has already completed" (cudaStreamWaitEvent). Queues never wait for the host, and waits
-    for other processes (events between processes, external streams) raise NotEmulated. So every wait in this module ends at
-    a known time and cannot deadlock. A wait for an event that is never recorded probably does not give the order that the
-    script intended, so such events are counted and reported at the end.
+    this call acts as if the record has already completed" (cudaStreamWaitEvent). Queues never wait for the host. Waits for
+    other processes (events between processes, external streams) raise NotEmulated. So every wait in this module ends at a known
+    time and cannot deadlock. A wait for an event that is never recorded probably does not give the order that the script
+    intended. Such events are counted and reported at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from replayer.timing.placement import kernel_end
 
 
 class VirtualStream:
-    """One stream of one device. `number` counts the device's streams; 0 is the default stream."""
+    """One stream of one device. `number` counts the device's streams, and stream 0 is the default stream."""
 
     __slots__ = ("depth", "device", "number", "pending", "priority", "ready_ns")
 
@@ -41,17 +41,15 @@ class VirtualStream:
         self.device = device
         self.number = number
         self.priority = priority
-        self.depth = depth  # of the launch queue
-        self.ready_ns = 0  # end of all work queued so far
-        self.pending: deque[int] = deque(maxlen=depth)  # ends of the latest launches, oldest first
+        self.depth = depth
+        self.ready_ns = 0  # when all work queued so far ends
+        self.pending: deque[int] = deque(maxlen=depth)  # when the latest launches end, oldest first
 
     def push(self, launched_ns: int, latency_ns: int, gap_ns: int, duration_ns: int) -> int:
-        """Queue work; returns when it ends.
+        """Queue work, and return when the work ends.
 
-        Args:
-            launched_ns: time of the host's launch.
-            latency_ns: from the launch to the start on an idle stream.
-            gap_ns: from the end of the previous work to its start, if it was queued behind it.
+        `latency_ns` is the time from the launch to the start on an idle stream. `gap_ns` is the time from the end of the
+        previous work to the start of work that was queued behind it.
         """
         end_ns = self.ready_ns = kernel_end(launched_ns, latency_ns, self.ready_ns, gap_ns, duration_ns)
         self.pending.append(end_ns)
@@ -63,7 +61,7 @@ class VirtualStream:
         self.pending.extend(ends_ns)
 
     def room_at_ns(self) -> int:
-        """The earliest time at which the queue has room for one more launch; 0 if it has room now."""
+        """The earliest time at which the queue has room for one more launch. Returns 0 if the queue has room now."""
         return self.pending[0] if len(self.pending) == self.depth else 0
 
     def wait(self, time_ns: int) -> None:
@@ -76,14 +74,14 @@ class VirtualStream:
 
 
 class VirtualEvent:
-    """A CUDA event: the time at which the work before it on the stream has ended.
+    """A CUDA event. The event has the time at which the earlier work on its stream has ended.
 
-    Recording it again replaces the time. As in CUDA, a stream that already waits keeps the old time.
+    Recording the event again replaces the time. As in CUDA, a stream that already waits keeps the old time.
     """
 
     __slots__ = ("awaited", "device", "time_ns")
 
     def __init__(self) -> None:
-        self.time_ns: int | None = None  # None until recorded
-        self.awaited = False  # waited for before it was recorded: see Note [Waits on unrecorded events]
+        self.time_ns: int | None = None  # None until the event is recorded
+        self.awaited = False  # The script waited for the event before recording it. See Note [Waits on unrecorded events]
         self.device: int | None = None

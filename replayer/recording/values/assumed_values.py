@@ -1,19 +1,19 @@
-"""Values that the host reads if none were recorded or known: plausible values of a healthy run.
+"""Plausible values of a healthy run. The host reads them if a value was neither recorded nor known.
 
     assumed = AssumedValues(lambda: 0)
     assumed.loss()      # 1.0; after 100 training steps 0.5: losses and accuracies improve slowly
     assumed.share()     # 0.5; after 100 training steps 0.75: share of true comparisons
     assumed.count(6)    # 3: number of selected elements out of six
 
-A script therefore does what it does when a loss improves: save the best model, continue training, keep the learning rate.
+The script then behaves as if its loss improves: it saves the best model, continues training and keeps the learning rate.
 
 Note [Loops end]
-    A script may loop until a number is small. After a thousand scalars within one training step, each further value is half
-    the one before, and a condition that was false that often becomes true once. A solver makes its rejected steps smaller
-    each time, and after a thousand they would be zero and never end its loop. So without new data from the host (which a
-    loop over batches sends), values made in one place already halve after a hundred.
-    A selection from two or more elements never takes all of them. A loop over the remaining elements
-    (`boxes = boxes[iou < 0.5]`) therefore gets down to one element, which is then left out once.
+    A script may loop until a number is small. After a thousand scalars within one training step, each further value is half of
+    the previous value. A condition that was false a thousand times then becomes true once. A solver makes its rejected steps
+    smaller each time, and after a thousand rejections the step size would be zero. Such a loop would never end. A loop over
+    batches sends data from the host. Without new data, values made in one place therefore halve already after a hundred. A
+    selection from two or more elements never takes all elements. A loop over the remaining elements (`boxes = boxes[iou <
+    0.5]`) therefore gets down to one element, which is left out once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,17 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 
 HALF_AFTER = 100  # training steps after which a loss has halved
-WITHOUT_DATA = 97  # values made in one place since data came from the host
-PATIENCE = 997  # scalars read within one step before numbers begin to shrink; a prime: a loop may ask several conditions
+WITHOUT_DATA = 97  # limit of values made in one place since data came from the host
+# Scalars read within one step before numbers begin to shrink. The number is a prime, because a loop may read several
+# conditions.
+PATIENCE = 997
 
 
 class AssumedValues:
-    """`trained` returns the number of training steps so far. If not `improving`, every float is 1.0 and every count 0."""
+    """Supplies assumed values.
+
+    `trained` returns the number of training steps so far. Without `improving`, every float is 1.0 and every count is 0.
+    """
 
     def __init__(self, trained: Callable[[], int], *, improving: bool = True) -> None:
         self._trained = trained
@@ -37,7 +42,10 @@ class AssumedValues:
         self._made_at: Counter[Hashable] = Counter()
 
     def loss(self, place: Hashable = None) -> float:
-        """A float: positive, finite, smaller after each training step. `place` is where the script computes it."""
+        """Return a positive, finite number that decreases with each training step.
+
+        `place` is where the script computes the loss.
+        """
         if not self.improving:
             return 1.0
         step = self._step_now()
@@ -52,7 +60,10 @@ class AssumedValues:
         return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:
-        """The number of elements counted or selected: `share` of them, rounded half up. See Note [Loops end]."""
+        """The number of elements counted or selected, which is `share` of all elements, rounded half up.
+
+        See Note [Loops end].
+        """
         if elements <= 1:
             return 0 if self.decide() else elements
         return min(int(self.share() * elements + 0.5), elements - 1)
@@ -63,16 +74,16 @@ class AssumedValues:
         return self.improving and self._asked % PATIENCE == 0
 
     def note_scalar(self) -> None:
-        """The host reads a single unrecorded value."""
+        """Count a single unrecorded value that the host reads."""
         self._step_now()
         self._asked += 1
 
     def note_data(self) -> None:
-        """The host sends data: a loop over batches goes on."""
+        """Record that the host sends data, which shows that a loop over batches continues."""
         self._made_at.clear()
 
     def _step_now(self) -> int:
-        """The number of training steps so far; resets the counters if it has changed."""
+        """The number of training steps so far. The counters are reset if this number has changed."""
         step = self._trained()
         if step != self._step:
             self._step, self._asked = step, 0

@@ -2,21 +2,23 @@
 
     selections = RecordedOutputSizes.of(trace, rank=0)
     selections.next("aten::nonzero", (10,), step=7, driving=3, valued=7)
-    # 7: a mask of ten had seven set; None where no such search is recorded
+    # 7: a mask of ten elements had seven true ones; None if the size was not recorded
 
-Our own recorder stores every such size (tracer/surfaces/torch_sizes.py, the table `sizes`). The script's step `step` gets the
-sizes of the recorded step `valued`, like the values it reads (`StepTracker.row_of_values`). In imported recordings, some sizes
-can be derived from the profile; they are taken from the step `driving`, which provides the kernels.
+The replay's own recorder stores every data-dependent size (tracer/surfaces/torch_sizes.py, the table `sizes`). The script's
+step `step` gets the sizes of the recorded step `valued`, like the values that the script reads (`StepTracker.row_of_values`).
+In imported recordings, some sizes can be derived from the profile. Derived sizes are taken from the step `driving`, which
+provides the kernels.
 
 Note [What shows how much was found]
-    On a GPU, boolean indexing, `masked_select` and `torch.where(mask)` all come down to `aten::nonzero`, and what was called
-    next took its result of shape (found, dimensions): a `select` or `unbind` of columns, a `squeeze`, an index. So where that
-    call's first tensor has as many columns as the searched tensor has dimensions, and no more rows than it has elements, its
-    rows are what was found. Searches within `index_put` (assignments, gradients) are left out: their result needs no size.
+    On a GPU, boolean indexing, `masked_select` and `torch.where(mask)` all call `aten::nonzero`. The next op takes the result,
+    whose shape is (found, dimensions). This op is a `select` or `unbind` of columns, a `squeeze`, or an index. The op's first
+    tensor must have as many columns as the searched tensor has dimensions. It must have no more rows than the searched tensor
+    has elements. The number of rows is then the number of elements found. Searches within `index_put` (assignments, gradients)
+    are left out, because their result needs no size.
 
-    `repeat_interleave(x, repeats)` makes indices from the repeats, as many as the repeats sum up to, and selects by them: the
-    next call within it is an `index_select`, and the indices are its last tensor. What `unique` and `bincount` found, no
-    call shows for certain.
+    `repeat_interleave(x, repeats)` creates one index per repetition, and selects by these indices. The next inner call is an
+    `index_select`, whose last tensor is the list of indices. The result sizes of `unique` and `bincount` cannot be derived
+    reliably.
 """
 
 from __future__ import annotations
@@ -33,10 +35,16 @@ NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"
 
 
 class RecordedOutputSizes:
-    """The searches of one rank by recorded step (NONE: outside any), each answered once per replay of its step."""
+    """The recorded output sizes of one rank by recorded step.
+
+    Each size is returned once per replay of its step. NONE is the key for calls outside of all steps.
+    """
 
     def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:
-        """Takes sizes in order of time, by step and search: those from the profile, and those that our recorder stored."""
+        """Store the sizes in order of time, by step and search.
+
+        `shown` are derived from the profile, and `noted` were stored by the recorder.
+        """
         self._shown, self._noted = shown, noted
         self._known = {key for _, key in noted}
         self._step = (NONE, NONE, NONE)
@@ -52,7 +60,7 @@ class RecordedOutputSizes:
         return cls(_shown_in_profile(trace, rank), noted)
 
     def next(self, op: str, searched: Shape, step: int, driving: int, valued: int) -> int | None:
-        """The size found by the next recorded search of this shape in this step, or None."""
+        """The size found by the next recorded search of this shape in this step. Returns None if no size was recorded."""
         if self._step != (step, driving, valued):
             self._step, self._asked = (step, driving, valued), {}
         key = op, searched
@@ -101,7 +109,7 @@ def _found_by(trace: Trace, row: int, searched: Shape) -> int | None:
 
 
 def _repeated_by(trace: Trace, row: int, repeats: Shape) -> int | None:
-    """`row` is the inner call, which makes the indices; the outer one has the same name."""
+    """The number of indices that `repeat_interleave` created. `row` is the inner call, which creates the indices."""
     host, after = trace.host, _next_op(trace, row)
     parent = int(host.parent[row])
     if after == NONE or parent == NONE or host.name[parent] != host.name[row] or host.parent[after] != parent:
@@ -114,7 +122,7 @@ def _repeated_by(trace: Trace, row: int, repeats: Shape) -> int | None:
 
 
 def _next_op(trace: Trace, row: int) -> int:
-    """The first op that the thread called after this one had ended, or NONE."""
+    """The first op that the thread called after the op at `row` had ended, or NONE."""
     host, end_ns = trace.host, int(trace.host.end_ns[row])
     for after in range(row + 1, len(host)):
         if host.thread[after] != host.thread[row]:

@@ -1,25 +1,28 @@
-"""Recorded values that the host reads from the device, in order. With them, loss curves and decisions repeat.
+"""Recorded values that the host reads from the device, in order. They make loss curves and decisions repeat in a replay.
 
     values = RecordedValues.of(trace, rank=0)
     values.next(1, step=7, recorded_step=3)     # [2.3025]; None if the next recorded read has another size
 
 The script's n-th step reads the values of the recorded n-th step, even if its times come from another step. A recording may
-have values of all steps but kernels of only a few. See `StepTracker.row_of_values`.
+have values of all steps but kernels of only a few steps. See `StepTracker.row_of_values`.
 """
 
 from __future__ import annotations
 
 from traces.model.trace import NONE, Trace
 
-_AFTER = NONE - 1  # reads after the last recorded step
+_AFTER = NONE - 1  # key of reads after the last recorded step
 
 
 class RecordedValues:
-    """The reads of one rank by recorded step (NONE: outside any), each answered once per replay of its step."""
+    """The recorded reads of one rank by recorded step.
+
+    Each read is returned once per replay of its step. NONE is the key for reads outside of all steps.
+    """
 
     def __init__(self, reads: dict[int, list[list[float]]], steps: int = 0) -> None:
         self._reads = reads
-        self._steps = steps  # how many were recorded
+        self._steps = steps  # number of recorded steps
         self._step = (NONE, NONE)
         self._position = 0
 
@@ -31,7 +34,7 @@ class RecordedValues:
         for r, step, read, value in zip(table.rank, table.step, table.read, table.value, strict=True):
             if int(r) != rank:
                 continue
-            # A loss printed after the optimizer's step is read in the next step; the last one is read in no step.
+            # A loss printed after the optimizer's step is read in the next step. The last printed loss is read in no step.
             after_the_last = int(step) == NONE and max(reads, default=NONE) != NONE
             group = reads.setdefault(_AFTER if after_the_last else int(step), [])
             if int(read) != last:
@@ -41,7 +44,10 @@ class RecordedValues:
         return cls(reads, int((trace.steps.rank == rank).sum()))
 
     def next(self, count: int, step: int, recorded_step: int) -> list[float] | None:
-        """The next read of the script's step number `step` as recorded in `recorded_step`, if that read `count` elements."""
+        """The next read of the script's step `step`, as recorded in `recorded_step`.
+
+        Returns None unless this read has `count` elements.
+        """
         if self._step != (step, recorded_step):
             self._step, self._position = (step, recorded_step), 0
         group = self._reads.get(_AFTER if step == self._steps and _AFTER in self._reads else recorded_step)

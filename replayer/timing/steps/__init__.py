@@ -1,4 +1,2 @@
-"""Tracks the script's position in the recording: step, phase, and stage of nn.DataParallel.
-
-`step_tracker.StepTracker` follows the script.
+"""Tracks the script's step, phase and nn.DataParallel stage in the recording. `step_tracker.StepTracker` is the entry point.
 """

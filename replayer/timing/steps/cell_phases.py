@@ -1,11 +1,11 @@
-"""Phases whose time comes from the library's cells: one segment per phase, with the time it takes this time.
+"""Phases whose times are from the library of measured models. Each phase has one segment with its current duration.
 
     phases = CellPhases(cells)
-    segment.recorded = phases.begin("backward")      # None if no cell says what the phase takes
+    segment.recorded = phases.begin("backward")      # None if the library has no time for the phase
     phases.end("backward", segment.recorded, device_ns)
 
-If loss and zero_grad were measured together with backward, the time they take in the replay is subtracted from backward, up to
-a tenth of that figure.
+If loss and zero_grad were measured together with backward, their time in the replay is subtracted from backward. At most a
+tenth of backward is subtracted.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class CellPhases:
 
     def __init__(self, cells: CellPace) -> None:
         self._cells = cells
-        self._segments: dict[str, RecordedSegment] = {}  # one object per phase, because caches are kept per segment object
-        self._before_backward_ns = 0  # since the forward pass, in phases that backward's figure includes
+        self._segments: dict[str, RecordedSegment] = {}  # One object per phase, because caches are kept per segment object.
+        self._before_backward_ns = 0  # time of the phases since the forward pass that backward's time includes
 
     def begin(self, name: str) -> RecordedSegment | None:
-        """Begin a phase; returns the segment with its device time, or None if no cell has it."""
+        """Begin a phase. Returns the segment with its device time, or None if the library has no time for the phase."""
         known = self._cells.phase(name)
         if known is None:
             return None
@@ -42,21 +42,24 @@ class CellPhases:
             self._before_backward_ns = 0
 
     def take_call(self) -> ModelCall | None:
-        """The cell's figures for the model call that begins; None if its ops are estimated one by one."""
+        """The library's times for the model call that begins now.
+
+        Returns None if the ops of the call are estimated one by one.
+        """
         call = self._cells.take_call()
         if call is not None:
             self._cells.called(call)
         return call
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
-        """The phase's segment including a model call; the device was busy for `before_ns` before the call."""
+        """Return the phase's segment including a model call. The device was busy for `before_ns` before the call."""
         return self._segment(name, before_ns + max(call.phases_ns["forward"], 1), call.origin)
 
     def set_up_ends(self) -> None:
         self._cells.set_up_ends()
 
     def step_ended(self, *, trained: bool) -> int:
-        """End the step; returns the row of its figures, see `CellPace.step_ended`."""
+        """End the step. Returns the row of the step's times, see `CellPace.step_ended`."""
         return self._cells.step_ended(trained=trained)
 
     def _segment(self, name: str, device_ns: int, origin: Origin) -> RecordedSegment:

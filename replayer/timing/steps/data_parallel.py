@@ -1,8 +1,8 @@
 """Tracks nn.DataParallel's stages within a phase: scatter, replicas, gather, and their backward passes.
 
 Each stage of the script becomes a row of the replay's timeline. In a phase-grained recording with stages, a stage's recorded
-time is charged on its device when the stage ends. The time between two stages is charged before the second one begins. The
-replay's phase is then split like the recorded one.
+time is charged on the stage's device when the stage ends. The time between two stages is charged before the second stage
+begins. The replay's phase is then split like the recorded phase.
 
     stages.enter(segment, begun_ns, begun_device_ns)     # a phase begins
     open_stage = stages.begin(thread, "scatter", device=0)
@@ -10,12 +10,13 @@ replay's phase is then split like the recorded one.
     stages.leave(index)                                  # the phase ends
 
 Note [The k-th stage]
-    Within a segment, the k-th stage of a name and device takes the time of the k-th recorded one. Stages end at their
-    recorded offset in the phase. If this machine's host makes a stage longer, the next one becomes shorter, as with phases.
+    Within a segment, the k-th stage of a name and device takes the time of the k-th recorded stage with this name and device.
+    Stages end at their recorded offset in the phase. If this machine's host makes a stage longer, the next stage becomes
+    shorter. The same rule applies to phases.
 
 Note [Devices beside the first]
-    A phase is timed on one device. The time between stages is charged to each device that the script has used in this phase,
-    because replicas do the same work at the same time.
+    A phase is timed on one device. Replicas do the same work at the same time. The time between stages is therefore charged to
+    each device that the script has used in this phase.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ if TYPE_CHECKING:
 
 
 class OpenStage(NamedTuple):
-    """A stage that the script is in; `recorded` is the matching recorded stage, if any."""
+    """A stage that has begun but not ended. `recorded` is the matching recorded stage, if there is one."""
 
     name: str
     device: int
     start_ns: int
     device_start_ns: int
-    ordinal: int  # 0-based, among the segment's stages of this name and device
-    ops: int  # charged in the segment on this device before the stage began
+    ordinal: int  # 0-based index among the segment's stages with the same name and device
+    ops: int  # ops charged on this device before the stage began
     recorded: RecordedStage | None
-    segment: SegmentMatcher | None  # the segment in which it began
+    segment: SegmentMatcher | None  # the segment in which the stage began
 
 
 # A row of the timeline's table `parts`: the phase's index in its step, then the columns from `name` on.
@@ -49,7 +50,7 @@ Row = tuple[int, str, int, int, int, int, int, int, int]
 
 
 class DataParallelStages:
-    """Where the script is among the stages of the current phase."""
+    """The script's position among the stages of the current phase."""
 
     def __init__(self, scheduler: StreamScheduler) -> None:
         self._scheduler = scheduler
@@ -57,20 +58,20 @@ class DataParallelStages:
         self._begun_ns = self._begun_device_ns = 0
         self._counts: dict[tuple[str, int], int] = {}  # stages begun in this segment, by name and device
         self._open: list[OpenStage] = []
-        self._began = self._ops = 0  # stages begun in this segment; number of ops when the last stage began or ended
-        self._ops_between: dict[tuple[str, int, int], int] = {}  # in the previous step, by phase, phase index and stages begun
-        self._ops_in: dict[tuple[str, int, int], int] = {}  # in the previous step, by stage, device and index
-        self._rows: list[Row] = []  # of the current segment
-        self._done: list[Row] = []  # of the step's ended segments
+        self._began = self._ops = 0  # Stages begun in this segment, and the number of ops when the last stage began or ended.
+        # Ops of the previous step, by phase, phase index and number of stages begun.
+        self._ops_between: dict[tuple[str, int, int], int] = {}
+        self._ops_in: dict[tuple[str, int, int], int] = {}  # Ops of the previous step, by stage, device and index.
+        self._rows: list[Row] = []
+        self._done: list[Row] = []
 
     @property
     def recorded(self) -> list[RecordedStage]:
-        """The recorded stages that split the current segment's time; empty if kernels are known."""
+        """The recorded stages that split the current segment's time. The list is empty if the recording has kernels."""
         recorded = self._segment.recorded if self._segment is not None else None
         return recorded.stages if recorded is not None and recorded.phase_grained else []
 
     def enter(self, segment: SegmentMatcher, begun_ns: int, begun_device_ns: int) -> None:
-        """Begin a segment."""
         self._segment, self._begun_ns, self._begun_device_ns = segment, begun_ns, begun_device_ns
         self._counts = {}
         self._open = []
@@ -88,7 +89,7 @@ class DataParallelStages:
         self._rows, self._segment = [], None
 
     def begin(self, thread: HostThread, name: str, device: int) -> OpenStage:
-        """Begin a stage of the current phase, timed on this device."""
+        """Begin a stage of the current phase. The stage is timed on `device`."""
         key = (name, device)
         count = self._counts.get(key, 0)
         self._counts[key] = count + 1
@@ -96,7 +97,7 @@ class DataParallelStages:
         recorded = alike[count] if count < len(alike) else None
         if recorded is not None:
             before = [stage for stage in self.recorded if stage.begin_ns < recorded.begin_ns]
-            if recorded.begin_ns > max((stage.end_ns for stage in before), default=0):  # time between the stages
+            if recorded.begin_ns > max((stage.end_ns for stage in before), default=0):
                 self._note_ops()
                 filled_ns = max((stage.device_end_ns for stage in before), default=0)
                 for other in {device, *self._busy_devices()}:
@@ -109,7 +110,7 @@ class DataParallelStages:
         return stage
 
     def end(self, thread: HostThread, stage: OpenStage) -> None:
-        """End the stage. If its phase has already ended, its time has been charged there."""
+        """End the stage. If the stage's phase has already ended, the stage's time has been charged there."""
         recorded = stage.recorded
         origin = Origin.EXACT
         if stage.segment is self._segment is not None:
@@ -125,10 +126,10 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def charge_so_far(self) -> bool:
-        """Before the host waits for or queries a device, charge the open stages, or the time between two stages, in proportion
-        to the ops called so far.
+        """Charge the open stages, or the time between two stages, in proportion to the ops called so far.
 
-        Returns False if the recording has no stages in the current phase.
+        This is called before the host waits for or queries a device. Returns False if the recording has no stages in the
+        current phase.
         """
         stages = self.recorded
         if not stages:
@@ -168,13 +169,13 @@ class DataParallelStages:
         return self._segment.ops_on.get(device, 0) if self._segment is not None else 0
 
     def _fill(self, device: int, since_ns: int, until_ns: int, name: str = "") -> None:
-        """Keep a device busy between two offsets in the phase, with a kernel named after the stage or the phase."""
+        """Keep a device busy between two offsets in the phase. The kernel is named after the stage or the phase."""
         if self._segment is not None:
             begun_ns = self._begun_device_ns
             self._scheduler.fill(device, begun_ns + since_ns, begun_ns + until_ns, name or self._segment.name)
 
     def _note_ops(self, *, keep: bool = True) -> None:
-        """Count the ops since a stage last began or ended; `keep`: they are between two stages."""
+        """Count the ops since a stage last began or ended. `keep` means that these ops are between two stages."""
         segment = self._segment
         if segment is None:
             return

@@ -1,8 +1,9 @@
 """The unmatched remainder of a phase: recorded kernels that no op of the script has matched.
 
-They are charged when the phase ends, or earlier if the host waits for a device. This only happens if the script is the recorded
-program (Note [Another program] in matcher.py) and the phase justifies it (Note [What a remainder stands for]). With replicas, a
-phase runs on several devices at once; each device's share is a lane with its own matcher.
+The remainder is charged when the phase ends, or earlier if the host waits for a device. Two conditions must hold. The script
+must be the recorded program (Note [Another program] in matcher.py). The phase must be one of the cases in Note [What a
+remainder stands for]. With replicas, a phase runs on several devices at once. Each device then has its own lane: a segment with
+its own matcher.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -11,17 +12,19 @@ phase runs on several devices at once; each device's share is a lane with its ow
 Note [What a remainder stands for]
     The remainder is charged in four cases:
 
-    * the kernels were launched without an op;
-    * the script has called unmatched ops whose estimated time is at least a quarter of the remainder, or whose tensors are at
-      least half as many as its kernels: the recording has the same work under other names;
-    * the remainder is at most a fifth of the phase's work: small differences between releases;
-    * the script entered the phase by name but launched nothing in it (`zero_grad` once filled zeros).
+    * The kernels were launched without an op.
+    * The recording has the same work under other names. Either the estimated time of the script's unmatched ops is at least a
+      quarter of the remainder, or their tensors are at least half as many as the remainder's kernels.
+    * The remainder is at most a fifth of the phase's work, as for small differences between releases.
+    * The script entered the phase by name but launched nothing in it (`zero_grad` once filled zeros).
 
-    Otherwise the script does less in this phase than was recorded (frozen layers, for example), and nothing is charged.
+    In all other cases the script does less in this phase than was recorded (frozen layers, for example), and nothing is
+    charged.
 
 Note [No more than the phase]
-    In a recording with kernels that have no op (profilers of 2020), a call may be matched with an instance at another shape
-    while its own kernels stay in the remainder. So the remainder is charged only up to the phase's recorded total.
+    Profilers of 2020 recorded some kernels without their op. In such a recording, a call may be matched with a call at another
+    shape, while the call's own kernels stay in the remainder. So the remainder is charged only up to the phase's recorded
+    total.
 """
 
 from __future__ import annotations
@@ -43,22 +46,22 @@ class PhaseRemainder:
     def __init__(self, scheduler: StreamScheduler, *, strict: bool) -> None:
         self._scheduler = scheduler
         self._strict = strict
-        self.likeness: ForwardLikeness | None = None  # likeness of the script's last forward pass; None before the first one
+        self.likeness: ForwardLikeness | None = None  # similarity of the script's last forward pass to the recorded one
 
     @property
     def other(self) -> bool:
-        """Whether the script is known to be a different program; see Note [Another program] in matcher.py."""
+        """Whether the script is known to be a different program. See Note [Another program] in matcher.py."""
         return self.likeness is ForwardLikeness.OTHER
 
     def forget(self) -> None:
-        """Forget the verdict on the program, because the work so far was not a training step."""
+        """Forget whether the program is the recorded one, because the work so far was not a training step."""
         self.likeness = None
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """The matches and the host thread for an op on a device other than the first.
+        """Return the matcher and the host thread for an op on a device other than the first.
 
-        In backward each device has its own thread, as in autograd, although in a replay these run one after another.
+        In backward each device has its own thread, as in autograd. In a replay these threads run one after another.
         """
         lane = segment.lane(self._scheduler.ordinal(device))
         if lane is segment or segment.name != "backward":
@@ -68,7 +71,7 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def charge(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """At the end of a phase, charge its remainder, or else estimate the unmatched ops one by one."""
+        """At the end of a phase, charge the remainder or estimate the unmatched ops one by one."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
@@ -88,11 +91,11 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def settle(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """In the middle of a phase, charge the remainder launched so far, or else estimate the waiting unmatched ops."""
+        """In the middle of a phase, charge the remainder launched so far or estimate the waiting unmatched ops."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.likeness is not ForwardLikeness.SAME:
                 if self.likeness is None and lane.is_same_so_far():
-                    continue  # the remainder may still cover them when the pass ends
+                    continue  # The remainder may still cover these ops when the pass ends.
                 self._estimate_deferred(lane, thread, self._stream(ordinal))
                 continue
             if lane.mostly_unmatched or not lane.deferred:
@@ -100,7 +103,7 @@ class PhaseRemainder:
             unmatched = lane.unmatched_until(lane.position_ns)
             if unmatched:
                 self._play(lane, thread, unmatched, self._stream(ordinal))
-                lane.deferred = []  # the charged remainder covers them
+                lane.deferred = []  # The charged remainder covers the deferred ops.
 
     def _estimate_deferred(self, lane: SegmentMatcher, thread: HostThread, stream: VirtualStream) -> None:
         for signature, row in lane.deferred:
@@ -122,7 +125,7 @@ class PhaseRemainder:
         return len(below_ops) <= KERNELS_PER_TENSOR * sum(max(len(op.shapes), 1) for op, _ in segment.deferred)
 
     def _beyond_ns(self, segment: SegmentMatcher) -> int:
-        """Time charged in a segment of one device beyond the recorded work that its ops have matched."""
+        """The time charged on one device in this segment, minus the recorded work that the segment's ops have matched."""
         if segment.recorded is None or segment.lanes:
             return 0
         charged_ns = sum(self._scheduler.stats.charged_ns.values()) - segment.charged_before_ns
@@ -135,7 +138,7 @@ class PhaseRemainder:
 
 
 def _within(kernels: Sequence[Kernel], unmatched: list[int], beyond_ns: int) -> list[int]:
-    """The kernels without those that the surplus `beyond_ns` already pays for; see Note [No more than the phase]."""
+    """Return `kernels` without the kernels that `beyond_ns` already covers. See Note [No more than the phase]."""
     kept = []
     for k in unmatched:
         if kernels[k].duration_ns <= beyond_ns:

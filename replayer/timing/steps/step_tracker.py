@@ -1,7 +1,7 @@
-"""Tracks the script's current step and phase, and the recorded ones that provide their times.
+"""Tracks the script's current step and phase, and the recorded step and phase that provide their times.
 
-When a segment of the script ends, the unmatched remainder of the recorded segment is charged: its unmatched device time, in
-launch order, and the rest of its host time.
+When a segment of the script ends, the rest of the recorded segment is charged. The rest is the unmatched device time, in launch
+order, and the remaining host time.
 
     tracker.enter(thread, "backward")
     tracker.leave(thread, "backward")
@@ -10,26 +10,27 @@ launch order, and the rest of its host time.
 The script is cut into segments and steps by `traces/script/script_cut.py`, as in the recorder.
 
 Note [What drives an evaluation step]
-    Training steps are driven by recorded training steps, evaluation steps by recorded evaluation steps. The kind of the current
-    step is known only when a module is called, after its batch was loaded and copied. Until then it is assumed to be the
-    kind of the last step. If that was wrong, a recorded step of the other kind drives the rest, as if it had driven the step
-    from the start; work that was already played is not changed. Without recorded evaluation steps, a training step is used,
-    and only the phases that the script enters are charged.
+    The replay takes the times of training steps from recorded training steps, and the times of evaluation steps from recorded
+    evaluation steps. The kind of the current step is known only when a module is called, after the step's batch was loaded and
+    copied. Until then the step is assumed to have the kind of the last step. If this assumption was wrong, a recorded step of
+    the other kind provides the remaining times. Work that was already played is not changed. If the recording has no evaluation
+    steps, a training step is used, and only the phases that the script enters are charged.
 
 Note [Another call of the recorded step]
-    In a recording of inference, one step may contain many calls of the model: all tokens of a generation. Suppose the script
-    makes the recorded calls (four fifths of the last call's ops were matched at their own shapes). Then the recorded step
-    contains another call if at least as many of the same ops remain in it, and the script's step continues as well.
+    In a recording of inference, one step may contain many calls of the model, such as all tokens of a generation. The script's
+    step continues with another call under two conditions. First, four fifths of the last call's ops were matched at their own
+    shapes. Second, the recorded step still has at least as many of the same ops left.
 
 Note [Waits between phases]
-    The recorder counts what a script does between two phases as a part of the next one, for example
-    `torch.cuda.synchronize()` after `backward()`. So in a phase-grained recording, a phase's time began when the last phase
-    was left.
+    The recorder counts the script's work between two phases as a part of the second phase. An example is
+    `torch.cuda.synchronize()` after `backward()`. In a phase-grained recording, a phase's time therefore begins when the
+    previous phase ends.
 
 Note [Cells]
-    If times come from the library's cells (`RecordedRun.cells`), there is no recorded step. A phase's device time is looked up
-    when the phase begins, the forward pass's when the script calls its model. The cells have no host times, so the host runs
-    at this machine's pace. It may be one step ahead of the device, which is about what CUDA's launch queue allows.
+    If times come from the library of measured models (`RecordedRun.cells`), there is no recorded step. A phase's device time is
+    looked up when the phase begins. The time of the forward pass is looked up when the script calls its model. The library has
+    no host times, so the host runs at this machine's pace. The host may be one step ahead of the device, which is about what
+    CUDA's launch queue allows.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ from traces.script.step_rule import Optimizers
 
 
 class StepTracker:
-    """The script's position. `step` matches ops with the recorded step, `segment` with its current phase."""
+    """The script's position.
+
+    `step` matches ops with the recorded step, and `segment` matches ops with the step's current phase.
+    """
 
     def __init__(
         self, recording: RecordedRun, scheduler: StreamScheduler, optimizers: Optimizers, *, strict: bool, pad_loader: bool
@@ -64,46 +68,48 @@ class StepTracker:
         self.script = ScriptCut[HostThread](self, optimizers)
         self.stages = DataParallelStages(scheduler)
         self.remainder = PhaseRemainder(scheduler, strict=strict)
-        self._evaluates = False  # the current step is driven as an evaluation step
+        self._evaluates = False  # the current step takes its times from an evaluation step
         self._histories: Histories = {}
         self.step = self._matcher(recording.step(0))
         self.segment: SegmentMatcher | None = None
-        self.turns = (True, True, True)  # by class of op: whether such an op would begin another segment
+        self.turns = (True, True, True)  # for each class of op, whether such an op would begin another segment
         self.trained = self._evaluated = 0  # finished training and evaluation steps
-        self._follows = True  # training and evaluation steps have been in the recorded order so far
+        self._follows = True  # the script's training and evaluation steps have followed the recorded order so far
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload)
         self._uses_gpu = False  # whether the script has called any ops
-        self._owed_ns = 0  # recorded host time before the current step's first phase, not charged yet
+        self._owed_ns = 0  # recorded host time before the current step's first phase that is not charged yet
         self._step_start_ns = NONE
         self._done: list[tuple[str, int, int, int, int, int]] = []  # the step's ended segments
         self._begun_ns = self._begun_device_ns = 0
         self._by_phases = recording.trace.grain == "phase" and recording.cells is None
-        self._left_ns = NONE  # when the host left the current phase, or the previous step; see Note [Waits between phases]
+        self._left_ns = NONE  # When the host left the current phase or the previous step. See Note [Waits between phases]
         self._wall_ns = scheduler.clock.now_ns()  # when the step's host work began
         self._loader_ns = 0
         self._stands_in_loader = False  # whether the clock is paused for the current loader call
-        self._asked_ns: dict[int, tuple[int, int]] = {}  # by thread, when it asked for a batch, in the times of LoaderWait
+        self._asked_ns: dict[int, tuple[int, int]] = {}  # when each thread asked for a batch, in the times of LoaderWait
         # The segment and its number of called ops at the last call of the model in this step.
         self._at_call: tuple[SegmentMatcher | None, int] = None, 0
-        self._ops_in: dict[tuple[bool, str, int], int] = {}  # ops per segment in the previous step of that kind
+        self._ops_in: dict[tuple[bool, str, int], int] = {}  # ops per segment in the previous step of the same kind
         # See Note [Cells].
         self._cells = None if recording.cells is None else CellPhases(recording.cells)
-        self._step_done_ns = 0  # when the device finished the previous step, if times come from cells
+        self._step_done_ns = 0  # when the device finished the previous step, if times come from the library
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
-        """The script calls an op, which may begin another segment; returns the op's segment.
+        """The script calls an op, which may begin another segment. Returns the op's segment.
 
-        `now_ns` is the wall-clock time of the call; the op may be played later.
+        `now_ns` is the wall-clock time of the call. The op may be played later.
         """
         self.script.op(thread, phase_class, now_ns)
         self.turns = self.script.turns
         segment = self.segment
-        if segment is None:  # the first op after a step that ended inside a phase entered by name, or an op of another thread
+        # The segment is None at the first op after a step that ended inside a phase entered by name. It is also None at an op
+        # of another thread.
+        if segment is None:
             segment = self._begin(thread, self.script.current or "other")
         return segment
 
     def loss_called(self, thread: HostThread) -> None:
-        """The script calls a loss, recognised by its name and not by its ops."""
+        """The script calls a loss whose ops do not show that it is a loss."""
         if self.turns[LOSS]:
             self.op(thread, LOSS, self._scheduler.clock.now_ns())
 
@@ -117,29 +123,31 @@ class StepTracker:
 
     @property
     def row_of_values(self) -> int:
-        """The recorded step that provides the host's values: the one at the current step's position in the recording."""
+        """The index of the recorded step that provides the host's values.
+
+        This step has the same position in the recording as the current step has in the script.
+        """
         if self._follows and self.number < len(self._recording.steps):
             return self._recording.steps[self.number].row
         count = self._evaluated if self._evaluates else self.trained
         return self._recording.number_of_kind(count, self._evaluates).row
 
     def module_called(self, thread: HostThread, module: int, grad_enabled: bool) -> None:
-        """The script calls an outermost module."""
         self.script.module_called(thread, module, grad_enabled, self._scheduler.clock.now_ns())
         self.turns = self.script.turns
         if self._cells is not None:
             self._charge_call(thread, self._cells)
 
     def enter(self, thread: HostThread, name: str) -> None:
-        """The script enters a phase by name."""
         self.script.enter(thread, name, self._scheduler.clock.now_ns())
         self.turns = self.script.turns
         if name == "loader":
             self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
 
     def leave(self, thread: HostThread, name: str) -> None:
-        """The script leaves a phase by name; has no effect unless it is the current phase."""
-        if name == "loader" and self._stands_in_loader:  # always: a clock that never resumes would hang the script
+        """The script leaves a phase by name. The call has no effect unless `name` is the current phase."""
+        # The clock must always resume, because a clock that never resumes would hang the script.
+        if name == "loader" and self._stands_in_loader:
             self._stands_in_loader = False
             self._scheduler.clock.resume()
         self.script.leave(thread, name, self._scheduler.clock.now_ns())
@@ -153,14 +161,14 @@ class StepTracker:
         return max(self._scheduler.clock.now_ns(), thread.host_ns)
 
     def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
-        """An optimizer's step has returned; the first optimizer's step ends a training step."""
+        """An optimizer's step has returned. A training step ends when the first optimizer's step returns."""
         self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
         self.turns = self.script.turns
 
     # --- what ScriptCut reports (traces/script/script_cut.py)
 
     def segment_begins(self, thread: HostThread, name: str, now_ns: int) -> None:
-        """One segment ends and another begins."""
+        """The script's current segment ends, and the segment `name` begins."""
         is_first = self.segment is None and not self._done
         if is_first and name not in ("loader", "other"):
             self._begin_on_host(thread)
@@ -168,10 +176,10 @@ class StepTracker:
         self._begin(thread, name)
         if name == "loader" and self._pad_loader and not self._stands_in_loader:
             self._stands_in_loader = True
-            self._scheduler.clock.pause()  # if the clock can pause, only the recorded wait is charged
+            self._scheduler.clock.pause()  # If the clock can pause, only the recorded wait is charged.
 
     def phase_left(self, thread: HostThread, name: str, now_ns: int) -> None:
-        """The host's time in a loader is real."""
+        """The script leaves a phase. The host's time in a loader is real."""
         if name == "loader":
             self._leave_loader(thread, now_ns)
         elif self._by_phases:
@@ -198,7 +206,7 @@ class StepTracker:
         driven_by = self.step.step
         stands_in = is_evaluation and chosen.kind != StepKind.EVALUATION and driven_by.kind != StepKind.WARMUP
         if stands_in or chosen is driven_by:
-            return  # any training step will do
+            return  # Any training step can provide the times.
         step = self._matcher(chosen)
         self.segment = step.instead_of(self.step, self.segment)
         self.stages.switch_segment(self.segment)
@@ -213,7 +221,7 @@ class StepTracker:
         return segment.has_as_much_left(calls if of is segment else 0)
 
     def step_ends(self, thread: HostThread, step: CutStep) -> None:
-        """Charge the rest of the recorded step, let the time pass, and write the step."""
+        """Charge the rest of the recorded step, let the charged time pass, and write the step."""
         scheduler, evaluation = self._scheduler, step.is_evaluation
         self.step_evaluates(evaluation)
         self._finish(thread, step.end_ns)
@@ -235,7 +243,7 @@ class StepTracker:
         driven_by = self.step.step
         if evaluation:
             kind = StepKind.EVALUATION
-        else:  # the first step fills the plan cache, as a GPU's first step tunes and loads kernels
+        else:  # The first step fills the plan cache, as a GPU's first step tunes and loads kernels.
             kind = StepKind.WARMUP if not self.trained or driven_by.kind == StepKind.WARMUP else StepKind.STEADY
         start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
         scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, row)
@@ -252,9 +260,9 @@ class StepTracker:
             self.step = self._matcher(self._recording.step(self.trained))
 
     def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
-        """Leave the loader. Data is really loaded, so the recorded wait is not charged; `pad_loader` pads a shorter wait.
+        """Leave the loader. Data is really loaded, so the recorded wait is not charged. `pad_loader` pads a shorter wait.
 
-        A virtual clock must not skip time here, because the loader's workers run in real time.
+        A virtual clock must not skip time in the loader, because the loader's workers run in real time.
         """
         segment = self.segment
         self._loader_ns += ended_ns - self._begun_ns
@@ -267,7 +275,7 @@ class StepTracker:
         thread.host_ns = max(thread.host_ns, ended_ns)
 
     def _begin_on_host(self, thread: HostThread) -> None:
-        """Charge the recorded step's host time before its first phase, or defer it until the script uses the GPU."""
+        """Charge the recorded step's host time before its first phase. The charge is deferred until the script uses the GPU."""
         step = self.step.step
         if not step.begins_on_host:
             return
@@ -277,7 +285,7 @@ class StepTracker:
             self._owed_ns = step.segments["other", 0].host_ns
 
     def _begin(self, thread: HostThread, name: str) -> SegmentMatcher:
-        if name == "loader":  # from now on the script's own time is real
+        if name == "loader":  # From here on, the script's own time is real.
             self._scheduler.wait(thread.host_ns)
         self.step.of_same_program = self.remainder.likeness is ForwardLikeness.SAME
         self.segment = self.step.segment(name, same_workload=self._workload.is_same())
@@ -300,12 +308,12 @@ class StepTracker:
             return
         segment = self.segment or self._begin(thread, "forward")
         before_ns = self._scheduler.mark(max(thread.host_ns, self._scheduler.clock.now_ns())) - self._begun_device_ns
-        if segment.recorded is not None:  # another call of the same phase
+        if segment.recorded is not None:
             before_ns = max(before_ns, segment.recorded.device_ns)
         segment.recorded = cells.prolonged(segment.name, max(before_ns, 0), call)
 
     def _finish(self, thread: HostThread, now_ns: int) -> None:
-        """End the current segment: charge the remainder of the recorded one, on the device and on the host."""
+        """End the current segment. The rest of the recorded segment is charged on the device and on the host."""
         segment, self.segment = self.segment, None
         if segment is None:
             return
@@ -316,8 +324,9 @@ class StepTracker:
         self._uses_gpu |= segment.ops > 0
         if self._uses_gpu and not self.remainder.other:
             due_ns, self._owed_ns = due_ns + self._owed_ns, 0
-        if recorded is not None and self._uses_gpu:  # a script without GPU work gets none of the recorded time
-            if recorded.phase_grained or (self._by_phases and segment.name != "loader"):  # its host time includes waits
+        if recorded is not None and self._uses_gpu:  # A script without GPU work is not charged any recorded time.
+            # The recorded host time includes waits.
+            if recorded.phase_grained or (self._by_phases and segment.name != "loader"):
                 self._top_up(segment, 1.0)
                 if self._left_ns != NONE:
                     left_ns = max(self._left_ns, self._begun_ns + recorded.host_ns)
@@ -327,7 +336,7 @@ class StepTracker:
                 if not self.remainder.other:
                     due_ns += max(recorded.host_ns - segment.position_ns, 0)
                     due_ns = max(due_ns, self._begun_ns + recorded.least_host_ns)
-        if segment.name == "loader":  # the script's work since the batch arrived is real, as the loading was
+        if segment.name == "loader":  # The script's work since the batch arrived is real, like the loading.
             self._loader_ns += max(now_ns - thread.host_ns, 0)
             if self._pad_loader and recorded is not None:
                 due_ns = max(due_ns, self._begun_ns + recorded.host_ns)
@@ -355,14 +364,15 @@ class StepTracker:
         recorded = segment.recorded
         if recorded is None:
             return
-        for device in {self._scheduler.home, *segment.ops_on}:  # it was timed on one device; replicas do the same
+        for device in {self._scheduler.home, *segment.ops_on}:  # The recorder timed one device, and replicas do the same work.
             until_ns = self._begun_device_ns + int(recorded.device_ns * share)
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def settle(self, thread: HostThread) -> None:
-        """Before the host waits for or queries the device within a phase, charge what the recorded host had launched by now.
+        """Charge what the recorded host had launched by now, before the host waits for or queries the device within a phase.
 
-        In a phase-grained recording this is the share of the ops called so far among those of the previous step.
+        In a phase-grained recording, the charged share is the number of ops called so far divided by the number of ops in the
+        previous step.
         """
         segment = self.segment
         if segment is not None:
@@ -378,19 +388,19 @@ class StepTracker:
         self._top_up(segment, min(segment.ops / expected, 1.0) if expected else 1.0)
 
     def begin_stage(self, thread: HostThread, name: str, device: int) -> OpenStage:
-        """Begin a stage of nn.DataParallel on a device, which may begin a forward pass. `stages.end` ends it."""
+        """Begin a stage of nn.DataParallel on a device. The stage may begin a forward pass. `stages.end` ends the stage."""
         if self.turns[PLAIN]:
             self.op(thread, PLAIN, self._scheduler.clock.now_ns())
         return self.stages.begin(thread, name, device)
 
     def _charge_unvisited(self, thread: HostThread) -> None:
-        """Charge recorded segments that the script did not enter, if it has entered that phase before in this step.
+        """Charge recorded segments that the script did not enter, if the script has entered the same phase before in this step.
 
-        If the recorder cut the steps into phases itself, a script with one backward pass less is a different program and is
-        not charged for it.
+        If the recorder itself cut the steps into phases, nothing is charged. A script with one backward pass less is then a
+        different program.
         """
         if self._evaluates and self.step.step.kind != StepKind.EVALUATION:
-            return  # a training step is used instead
+            return  # The replay uses a training step instead.
         unvisited = self.step.unvisited()
         goes_back_less = any(recorded.phase_grained and recorded.name == "backward" for recorded, _ in unvisited)
         for recorded, name_visited in unvisited:
@@ -407,8 +417,12 @@ class StepTracker:
         self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
-        """End the script: drop an unfinished training step, and let the host wait for the device, as at exit."""
-        unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0  # no strict errors at exit
+        """End the script.
+
+        Drop an unfinished training step, and let the host wait for the device, as a real process does at exit.
+        """
+        # `--strict` raises no errors at exit.
+        unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0
         if not unplayed:
             self.script.stop(thread, self._scheduler.clock.now_ns())
         if self.segment is not None or self.number:

@@ -7,7 +7,7 @@ from traces.script.workload_observer import WorkloadObserver
 
 
 class WorkloadCheck:
-    """Compares until the script's signature is complete, then keeps the answer."""
+    """Compares the two signatures until the script's signature is complete, then keeps the result."""
 
     def __init__(self, recorded: WorkloadSignature | None, script: WorkloadObserver) -> None:
         self._recorded = recorded
@@ -15,7 +15,7 @@ class WorkloadCheck:
         self._is_same = True
 
     def is_same(self) -> bool:
-        """True until a difference is found."""
+        """Whether no difference between the workloads has been found so far."""
         if self._script.is_open and self._recorded is not None and (seen := self._script.so_far) is not None:
             likeness = compare_workloads(self._recorded, seen).likeness
             self._is_same = likeness in (Likeness.SAME, Likeness.CANNOT_BE_TOLD)

@@ -1,1 +1,1 @@
-"""The replay's own recording: `timeline_writer.TimelineWriter` collects its rows and writes the trace while the script runs."""
+"""The replay's own recording. `timeline_writer.TimelineWriter` collects the rows and writes the trace while the script runs."""

@@ -1,12 +1,12 @@
 """Module calls as ranges on the timeline's host threads, around the ops launched in them.
 
     note = ranges.of_thread(thread.row).append
-    note((name + 1) * NAMED + len(pending))     # a call begins: its name (a string of the timeline) and the length of `pending`
+    note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-To save time, the script's thread stores only these numbers. The thread that writes the timeline computes the ranges from
-them. A range lasts from the start of its first op to the end of its last op. In the file, its row follows the ops' rows,
-which refer to it (`parent`).
+To save time, the script's thread stores only these numbers. The thread that writes the timeline computes the ranges from the
+stored numbers. A range lasts from the start of its first op to the end of its last op. In the file, the rows of ranges follow
+the rows of ops. Each op refers to its range (`parent`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ import numpy as np
 
 from traces.model.trace import NONE, Column, HostKind
 
-NAMED = 1 << 16  # more than can be pending (some hundred ops per thread); small integers are faster to add
+NAMED = 1 << 16  # The number of pending ops is smaller (some hundred per thread). Small integers are faster to add.
 
-_PER_OP = 3  # entries per op in `ScriptLaunches.pending`
+_PER_OP = 3
 
 
 class _ThreadMarks:
-    """One thread's marks, and for each group of marks its end, its first row of the host table and its number of ops."""
-
     __slots__ = ("flat", "placed")
 
     def __init__(self) -> None:
@@ -34,16 +32,16 @@ class _ThreadMarks:
 
 
 class HostRanges:
-    """Gathers the marks of all threads of one process."""
+    """Gathers the marks of module calls in all threads of one process."""
 
     def __init__(self) -> None:
-        self.under_way = 0  # outermost calls
-        self.begun_ns = 0  # approximate start of the first call: the time of ranges before any op
+        self.under_way = 0  # number of open outermost calls
+        self.begun_ns = 0  # Approximate start of the first call. Ranges before any op get this time.
         self._threads: dict[int, _ThreadMarks] = {}
         self._reordered: list[tuple[int, list[int]]] = []
 
     def of_thread(self, row: int) -> list[int]:
-        """The list that takes a thread's marks; it is the same object for the whole process."""
+        """The list that takes a thread's marks. The list is the same object for the whole process."""
         return self._threads.setdefault(row, _ThreadMarks()).flat
 
     def place(self, row: int, ops: int) -> None:
@@ -53,11 +51,11 @@ class HostRanges:
                 marks.placed.append((len(marks.flat), row, ops))
 
     def reordered(self, row: int, order: list[int]) -> None:
-        """Record that the rows from `row` on are in the order `order` of the pending ops, not in call order."""
+        """Record that the rows from `row` on follow `order` instead of the call order of the pending ops."""
         self._reordered.append((row, order))
 
     def take(self, row: int) -> TakenRanges:
-        """Remove and return all marks of ops before `row`. Open calls end here."""
+        """Remove and return all marks of ops before `row`. Open module calls end at this row."""
         self.place(row, 0)
         taken = []
         for thread, marks in self._threads.items():
@@ -70,23 +68,22 @@ class HostRanges:
 
 
 def _in_groups(depth: Column) -> Column:
-    """The positions grouped by depth, in order within each group."""
+    """Return the positions grouped by depth. Within a depth, positions keep their order."""
     return np.argsort(depth.astype(np.int16), kind="stable")  # small integers are sorted in linear time
 
 
 @dataclass(frozen=True, slots=True)
 class _RangeMarks:
-    """The marks of one thread, without ends that have no begin. All but `thread` have one entry per mark."""
+    """The marks of one thread, except ends without a begin. Each column has one entry per mark."""
 
     thread: int
-    name: Column  # name (string); NONE where a call ends
+    name: Column  # name of the call, or NONE where a call ends
     op: Column  # row of the next op
-    depth: Column  # number of open calls after it
-    top: Column  # the innermost open call, as the 0-based number of its begin; NONE if none is open
+    depth: Column  # number of open calls after the mark
+    top: Column  # number of the begin of the innermost open call (from 0), or NONE if no call is open
 
     @classmethod
     def of(cls, thread: int, marks: list[int], places: list[tuple[int, int, int]]) -> _RangeMarks:
-        """Makes it from the marks in the form of `_ThreadMarks`."""
         flat, placed = np.array(marks, np.int64), np.array(places, np.int64)
         name = np.where(flat < 0, 0, flat // NAMED)
         pending = np.where(flat < 0, ~flat, flat % NAMED)
@@ -110,9 +107,9 @@ class _RangeMarks:
         return np.flatnonzero(self.name >= 0)
 
     def ends(self) -> Column:
-        """The index of each begin's end among the marks; the number of marks if it has no end."""
+        """For each begin, the index of its end among the marks. A begin without an end gets the number of marks."""
         ends = np.full(len(self.name) + 1, len(self.name))
-        by_call = _in_groups(self.depth + (self.name < 0))  # at each depth, begins and ends alternate
+        by_call = _in_groups(self.depth + (self.name < 0))  # At each depth, begins and ends alternate.
         ends[by_call[:-1]] = by_call[1:]
         chosen = ends[self.begins]
         return np.where(np.append(self.name, NONE)[chosen] < 0, chosen, len(self.name))
@@ -138,9 +135,10 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """The ranges' rows (thread, kind, name, start, duration), and the parent of each row, ops first, then ranges.
+        """Return the rows of the ranges, and the parent of each op and each range.
 
-        The arguments are the threads, starts and ends of the ops' rows from `row` on. The ranges' rows follow them.
+        The arguments are the threads, starts and ends of the ops' rows from `row` on. The rows of ranges follow the rows of
+        ops.
         """
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:
@@ -164,16 +162,15 @@ class TakenRanges:
         return np.concatenate(made), np.concatenate([parent, *above])
 
     def _times(self, marks: _RangeMarks, op: Column, start_ns: Column, end_ns: Column) -> tuple[Column, Column, Column]:
-        """Name, start and duration per begin; `op`, `start_ns` and `end_ns` are of the thread's ops in call order."""
         begins, ends = marks.begins, marks.ends()
         first = np.searchsorted(op, marks.op[begins])
         last = np.searchsorted(op, np.append(marks.op, op[-1] + 1 if len(op) else 0)[ends]) - 1
         starts, until = np.append(start_ns, self.begun_ns), np.append(end_ns, self.begun_ns)
-        # A range without ops is placed at the end of the op before it.
+        # A range without ops is placed at the end of the previous op.
         begin_ns = np.where(first <= last, starts[np.minimum(first, len(op))], until[last])
         begin_ns = np.where((last < 0) & len(op), starts[0], begin_ns)
         end_ns = np.where(first <= last, np.maximum(until[last], begin_ns), begin_ns)
-        for level in range(2, int(marks.depth.max(initial=0)) + 1):  # ranges stay inside the call around them
+        for level in range(2, int(marks.depth.max(initial=0)) + 1):  # Each range stays inside its outer call.
             inner = np.flatnonzero(marks.depth[begins] == level)
             outer = marks.top[begins[inner] - 1]
             begin_ns[inner] = np.clip(begin_ns[inner], begin_ns[outer], end_ns[outer])

@@ -1,18 +1,18 @@
 """Adds the virtual GPU's work to a profile that the script makes with torch.profiler, in Kineto's format.
 
-    window, next_ops = timeline.watched()           # a Trace of the ops, kernels and memory events since timeline.watch()
-    merged(kineto_json, window, shift_ns, ends, waits)  # the same file with the virtual GPU in it
+    window, next_ops = timeline.watched()           # a Trace of the work since timeline.watch()
+    merged(kineto_json, window, shift_ns, ends, waits)  # Kineto's file plus the virtual GPU's events
 
-Kineto records host events by this machine's clock; the virtual GPU's timeline is in recorded time. The two clocks are matched
-at ops that both have (the k-th of its name in its thread), at the ends of the profile and at the script's waits for a batch.
-Kineto's events between two such points are moved between them in recorded time. For ops that both have, the timeline's row is
-used, because kernels refer to it.
+Kineto records host events by this machine's clock, and the virtual GPU's timeline is in recorded time. The two clocks are
+matched at ops that are in both files (the k-th op of a name in its thread). They are also matched at the ends of the profile
+and at the script's waits for a batch. Kineto's events between two matched points are moved to recorded time. For ops in both
+files, the result has the timeline's row, because kernels refer to this row.
 
 Note [Ops of one instant]
-    Where the clock stands still between ops (`--clock recorded` and `virtual`, for times that were not recorded), ops take no
-    time. A reader that assigns launches to ops by time would then assign all of them to one op. So each op lasts at least a
-    nanosecond per launch and begins after the op before it has ended. Python functions that took no time and ran no op are
-    left out, because their nesting could not be seen.
+    With `--clock recorded` and `--clock virtual`, the clock can stand still between ops, and ops take no time. A profile viewer
+    that assigns launches to ops by time would then assign all launches to one op. So each op lasts at least a nanosecond per
+    launch and begins after the previous op has ended. Python functions that took no time and ran no op are left out, because
+    their nesting could not be seen.
 """
 
 from __future__ import annotations
@@ -40,27 +40,30 @@ _CALLS = {
     DeviceKind.MEMCPY: "cudaMemcpyAsync",
     DeviceKind.MEMSET: "cudaMemsetAsync",
 }
-# Names that Kineto gives our dispatching, which is not an op of the script.
+# Kineto uses these names for the replayer's own dispatch, which is not an op of the script.
 OUR_DISPATCH = ("PythonSubclass", "PythonDispatchMode", "prims::")
-_OF_AUTOGRAD = ("Sequence number", "Fwd thread id")  # present on calls with gradient
+_OF_AUTOGRAD = ("Sequence number", "Fwd thread id")  # Calls with gradient have these fields.
 _CALL, _ID, _CALLER = "python_function", "Python id", "Python parent id"  # Kineto's categories of calls
-_NESTED = (_CALL, "user_annotation", "cpu_op", "cuda_runtime")  # outer before inner, if two have the same times
+_NESTED = (_CALL, "user_annotation", "cpu_op", "cuda_runtime")  # outer before inner, if two events have the same times
 _ON_HOST = ("cpu_op", "cuda_runtime", "cpu_instant_event")
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _OF_LOADER = "enumerate(DataLoader)#"  # torch's name of the range around a wait for a batch
-_BEYOND = 1 << 24  # first id of ops that Kineto has not seen
+_BEYOND = 1 << 24  # first id of ops that are not in Kineto's file
 
 
 def with_launches(trace: Trace) -> Trace:
-    """Returns `trace` with a runtime call under its op for each kernel; kernels of `trace` refer to ops directly."""
+    """Return `trace` with a runtime call for each kernel, placed inside the kernel's op.
+
+    In `trace`, kernels refer to ops directly.
+    """
     takes_ns = _tell_apart(trace)
     host, device = trace.host, trace.device
     linked = np.flatnonzero(device.launch >= 0)
     ops = device.launch[linked].astype(np.int64)
     _, first, of, counts = np.unique(ops, return_index=True, return_inverse=True, return_counts=True)
-    turn = np.arange(len(ops)) - first[of]  # kernels of an op are consecutive
+    turn = np.arange(len(ops)) - first[of]  # The kernels of an op are consecutive.
     share_ns = takes_ns[ops] // (counts[of] + 1)
-    # A copy from or to pageable memory waits until the copy ends; the op's own time is before that.
+    # A copy from or to pageable memory waits until the copy ends. The op's own time is before this wait.
     pageable = np.array(["Pageable" in trace.strings[name] for name in device.name[linked].tolist()], bool)
     call_ns = np.where(pageable, np.minimum(share_ns, 1), share_ns)
     names = {int(kind): trace.strings.add(name) for kind, name in _CALLS.items()}
@@ -80,10 +83,10 @@ def with_launches(trace: Trace) -> Trace:
 
 
 def _tell_apart(trace: Trace) -> Column:
-    """Place the ops of each thread one after another; returns the time of each without its waits, ns.
+    """Place the ops of each thread one after another. Returns each op's time without waits, in ns.
 
-    See Note [Ops of one instant]. A wait that begins before or at the end of an op belongs to the op (a blocking copy). It is
-    placed after the op's launches, and the op lasts until it ends.
+    See Note [Ops of one instant]. A wait that begins before or at the end of an op (a blocking copy) belongs to the op. The
+    wait is placed after the op's launches, and the op lasts until the wait ends.
     """
     host = trace.host
     launches = np.bincount(trace.device.launch[trace.device.launch >= 0], minlength=len(host))
@@ -93,7 +96,7 @@ def _tell_apart(trace: Trace) -> Column:
         if not len(ops):
             continue
         starts_ns, lasts_ns = host.start_ns[ops], takes_ns[ops]
-        of = np.searchsorted(starts_ns, host.start_ns[waits], "right") - 1  # the latest op that began before each
+        of = np.searchsorted(starts_ns, host.start_ns[waits], "right") - 1
         held = (of >= 0) & (host.start_ns[waits] <= (starts_ns + lasts_ns)[of])
         waits, of = waits[held], of[held]
         begin_ns = np.maximum(host.start_ns[waits], (starts_ns + lasts_ns)[of])
@@ -106,7 +109,7 @@ def _tell_apart(trace: Trace) -> Column:
 
 
 class _Clocks:
-    """Pairs of machine time and recorded time (us): at the ends of the profile and at one thread's ops that both have."""
+    """Pairs of machine time and recorded time (us) at the ends of the profile and at one thread's ops."""
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)
@@ -118,7 +121,10 @@ class _Clocks:
         self._recorded = np.maximum.accumulate(np.array(recorded_us)[order])
 
     def tie_between(self, others: list[tuple[list[float], list[float]]]) -> None:
-        """Add pairs of other threads that this one waits for: `backward()` lasts while autograd's thread works."""
+        """Add pairs of other threads that this thread waits for.
+
+        An example is `backward()`, which waits for autograd's thread.
+        """
         own = np.array([time for times, _ in others for time in times])
         recorded = np.array([time for _, times in others for time in times])
         inside = (own > self._own[0]) & (own < self._own[-1])
@@ -127,7 +133,7 @@ class _Clocks:
         self.tie([*self._own, *own[inside]], [*self._recorded, *kept])
 
     def pass_over(self, ops_us: list[tuple[float, float]]) -> None:
-        """Exclude the times (start, end) of ops that only the virtual GPU has: no other event begins or ends inside them."""
+        """Exclude the times (start, end) of ops that only the virtual GPU has. No other event begins or ends in these times."""
         self._alone_us = np.array(sorted(ops_us))
 
     def recorded(self, own_us: float) -> float:
@@ -146,24 +152,24 @@ class _Clocks:
 def merged(
     kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
 ) -> dict[str, Any]:
-    """Kineto's file with the virtual GPU's events added; `shift_ns` converts the window's times into Unix times.
+    """Return Kineto's file with the virtual GPU's events added.
 
-    `ends` are the begin and the end of the profile, each as this machine's Unix time and recorded time, in ns.
-    `waits` are the waits for batches during the profile.
+    `shift_ns` converts the window's times into Unix times. `ends` are the begin and the end of the profile, each as this
+    machine's Unix time and as recorded time, in ns. `waits` are the waits for batches during the profile.
     """
     for table in (window.host, window.device, window.memory):
         start = "time_ns" if table is window.memory else "start_ns"
         setattr(table, start, getattr(table, start) + shift_ns)
     base_ns = int(kineto.get("baseTimeNanoseconds", 0))
     ours = RankEvents(with_launches(window), window.ranks[0])
-    later_us = (ours.base_ns - base_ns) / 1000  # offset from our timestamps to Kineto's
+    later_us = (ours.base_ns - base_ns) / 1000  # offset from the virtual GPU's timestamps to Kineto's
     rows = [event for event in ours if _is_of_gpu(event)]
     rows_by_name = _by_name(rows)
     virtual, ours_alone = _virtual_and_ours(kineto["traceEvents"], {name for name, _ in rows_by_name})
     events, idle_calls = _scripts_calls([event for event in kineto["traceEvents"] if id(event) not in ours_alone])
     own = _by_name(events)
     taken: set[int] = set()
-    ids: dict[Any, Any] = {}  # Kineto's ids of the timeline's ops; ids are assigned on entry, so they show the nesting
+    ids: dict[Any, Any] = {}  # Kineto's ids of the timeline's ops. Ids are assigned on entry, so they show the nesting.
     pairs: dict[Any, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     alone: dict[Any, list[tuple[float, float]]] = defaultdict(list)
     threads: dict[Any, Any] = {}
@@ -194,7 +200,7 @@ def merged(
         clocks[tid].tie_between([times for other, times in pairs.items() if other != tid])
     host = os.getpid()
     on_host = [row for row in rows if row.get("cat") in _ON_HOST or row.get("ph") == "s"]
-    for tid in dict.fromkeys(row["tid"] for row in on_host):  # Kineto does not see threads that began during the profile
+    for tid in dict.fromkeys(row["tid"] for row in on_host):  # Kineto does not see threads that began during the profile.
         threads.setdefault(tid, max((host, *threads.values())) + 1 if threads else host)
     for row in on_host:
         row["pid"], row["tid"] = host, threads[row["tid"]]
@@ -214,10 +220,12 @@ def merged(
 
 
 def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
-    """The script's ranges (`record_function`, the profiler's steps) on each stream with work launched in them, as in Kineto's
-    files: from the start of the first kernel to the end of the last."""
+    """Project the script's ranges (`record_function`, the profiler's steps) onto each stream with work launched in them.
+
+    As in Kineto's files, a range lasts from the start of its first kernel to the end of its last kernel.
+    """
     work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
-    launches: dict[Any, list[tuple[float, Event]]] = defaultdict(list)  # by thread: launch times and work
+    launches: dict[Any, list[tuple[float, Event]]] = defaultdict(list)  # launch times and work, by thread
     for event in events:
         if event.get("cat") == "cuda_runtime" and (found := work.get(event.get("args", {}).get("correlation"))) is not None:
             launches[event["tid"]].append((event["ts"], found))
@@ -239,17 +247,17 @@ def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
 
 
 class WindowOp(NamedTuple):
-    """An op of the window. `name` is "" for work launched outside of all ops."""
+    """An op of the profile. `name` is "" for work that was launched outside of all ops."""
 
     thread: int  # row of `window.threads`, or NONE
     name: str
     start_ns: int
     kernels: list[tuple[str, int, int, int]]  # name, device, start and duration (ns)
-    allocated_bytes: int  # device memory allocated minus freed, in the op and the ops that it calls
+    allocated_bytes: int  # Device memory allocated minus freed in the op, including inner ops.
 
 
 def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
-    """The virtual GPU's ops in order of start, then one entry for work outside of ops. For `next_ops` see `watched`."""
+    """The virtual GPU's ops in order of start, then one entry for work outside of ops. See `watched` for `next_ops`."""
     strings, kernels = window.strings, defaultdict(list)
     device = window.device
     for launch, name, row, start_ns, took_ns in zip(
@@ -257,7 +265,7 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
     ):
         kernels[launch].append((strings[name], window.devices[row].index, start_ns, took_ns))
     host = window.host
-    ops = np.flatnonzero(host.kind == HostKind.OP).tolist()  # Kineto has the ranges too
+    ops = np.flatnonzero(host.kind == HostKind.OP).tolist()  # Kineto's file already has the ranges.
     allocated = _allocated_bytes(window, next_ops)
     for op in ops:
         name = strings[host.name[op]]
@@ -266,13 +274,13 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Net bytes of device memory by op, added to all ops around it; key NONE: outside of all ops.
+    """Net bytes of device memory by op, including inner ops. The key NONE is for memory outside of all ops.
 
     A memory event belongs to the op that begins next. A free of memory that another op allocated belongs to no op.
     """
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
-    own: dict[int, int] = {}  # by address, the op that allocated it
+    own: dict[int, int] = {}  # the op that allocated each address
     memory = window.memory
     for op, device, address, size_bytes in zip(
         next_ops.tolist(), memory.device.tolist(), memory.address.tolist(), memory.bytes.tolist(), strict=True
@@ -290,7 +298,7 @@ def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
 
 
 def _is_of_gpu(event: Event) -> bool:
-    """Whether the event is the GPU's: not one of our export's extra tracks, and not the host process's name."""
+    """Whether the event is the GPU's. The extra tracks of the export and the host process's name are not."""
     if event["ph"] == "M":
         return bool(str(event.get("args", {}).get("name", "")).startswith(("GPU", "stream")))
     return event.get("cat") not in ("Trace", "user_annotation")
@@ -301,13 +309,16 @@ def _is_our_dispatch(event: Event) -> bool:
 
 
 def _spans(events: Iterable[Event], *categories: str) -> list[Event]:
-    """The events of these categories with a duration."""
+    """The events of these categories that have a duration."""
     return [event for event in events if event.get("ph") == "X" and event.get("cat") in categories]
 
 
 def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], set[int]]:
-    """Two sets of Kineto's ops, by `id`. First, ops that contain our dispatching: these are the virtual GPU's (except ops taken
-    by a shortcut). Second, our dispatching and all ops inside it: they only compute a result's shape and values.
+    """Return two sets of ids of Kineto's ops.
+
+    The first set has the virtual GPU's ops, which are the ops that contain the replayer's dispatch. Ops taken by a shortcut are
+    missing from this set. The second set has the dispatch and all ops inside it. These ops only compute a result's shape and
+    values.
     """
     virtual, ours = set[int](), {id(event) for event in events if _is_our_dispatch(event)}
     ops, parent = _in_nesting_order(_spans(events, "cpu_op"))
@@ -324,8 +335,10 @@ def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], s
 
 
 def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
-    """The calls without the virtual GPU's own Python functions, which are among the script's in the profiler's stacks; and the
-    remaining calls that ran no op, by `id`."""
+    """Return the calls without the virtual GPU's own Python functions, and the ids of calls that ran no op.
+
+    In the profiler's stacks, the virtual GPU's functions are among the script's functions.
+    """
     spans, above = _in_nesting_order(_spans(events, *_NESTED))
     is_call, parent = np.array([event["cat"] == _CALL for event in spans], bool), np.array(above, np.int64)
     if not is_call.any():
@@ -341,7 +354,10 @@ def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
 
 
 def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
-    """Spans of `_NESTED`, outer before inner, and the row of the span around each, or NONE."""
+    """Return spans of the categories `_NESTED` with outer spans first.
+
+    The second list has the row of the span around each span, or NONE.
+    """
     start_ns, took_ns = (np.array([round(event[time] * 1000) for event in spans], np.int64) for time in ("ts", "dur"))
     outer = np.array([_NESTED.index(event["cat"]) for event in spans], np.int64)
     entry = np.array([event.get("args", {}).get("Ev Idx", 0) for event in spans], np.int64)
@@ -350,9 +366,10 @@ def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
 
 
 def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column) -> tuple[Column, Column]:
-    """The order of events with outer before inner, and for each event in that order the row of the event around it, or NONE.
+    """Return the order of events with outer events first. The second column has the row of the event around each event, or
+    NONE.
 
-    Each argument has one entry per event. Threads can be any distinct values; for the rest see `nesting_order`.
+    Each argument has one entry per event. Threads can be any distinct values. See `nesting_order` for the other arguments.
     """
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
@@ -371,8 +388,11 @@ def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
 
 
 def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterator[tuple[Event, Event]]:
-    """Pairs of matching events of one name. If the numbers differ, the k-th events with the same operands match. Of the others
-    (host ops can have the same names), the k-th ones that reached the virtual GPU match, by `id`."""
+    """Pairs of matching events of one name.
+
+    If the numbers of events differ, the k-th events with the same operands match. Of the remaining events, the k-th events that
+    reached the virtual GPU match. `virtual` has the ids of events that reached the virtual GPU.
+    """
     if len(there) == len(found):
         yield from zip(there, found, strict=True)
         return
@@ -392,7 +412,7 @@ def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterat
 
 
 def _waits_paired(events: list[Event], waits: Sequence[LoaderWait], base_ns: int) -> Iterator[tuple[Event, LoaderWait]]:
-    """Pairs of torch's range around a wait for a batch and the wait that contains its midpoint."""
+    """Pairs of torch's range around a wait for a batch and the wait that contains the range's midpoint."""
     for event in events:
         if event.get("ph") == "X" and str(event["name"]).startswith(_OF_LOADER):
             middle_ns = base_ns + round((event["ts"] + event["dur"] / 2) * 1000)
@@ -402,17 +422,17 @@ def _waits_paired(events: list[Event], waits: Sequence[LoaderWait], base_ns: int
 
 
 def _operands(event: Event) -> str:
-    """Shapes and dtypes of the tensors, except 0-dim ones; empty if they were not recorded."""
+    """Shapes and dtypes of the tensors, except 0-dim tensors. The text is empty if nothing was recorded."""
     args = event.get("args", {})
     shapes, dtypes = args.get("Input Dims", ()), args.get("Input type", ())
     return repr([pair for pair in zip(shapes, dtypes, strict=False) if pair[0]])
 
 
 def _moved(event: Event, clocks: _Clocks) -> Event:
-    """A host event of Kineto's, moved to recorded time."""
+    """Return one of Kineto's host events, moved to recorded time."""
     if "ts" in event and event.get("ph") != "M":
         start_ns = round(clocks.recorded(event["ts"]) * 1000)
-        if "dur" in event:  # both ends are moved, so events that touch still touch
+        if "dur" in event:  # Both ends are moved, so events that touch still touch.
             event["dur"] = max(round(clocks.recorded(event["ts"] + event["dur"]) * 1000) - start_ns, 0) / 1000
         event["ts"] = start_ns / 1000
     return event

@@ -13,26 +13,28 @@ from traces.model.trace import Origin
 
 @dataclass(slots=True)
 class ReplayStats:
-    """Nanoseconds and counts since the first step began. The per-step columns leave out the first step, in which plans are
-    made."""
+    """Nanoseconds and counts since the first step began.
 
-    charged_ns: dict[int, int] = field(default_factory=lambda: {int(origin): 0 for origin in Origin})  # device time
+    The per-step columns leave out the first step, which creates the plans.
+    """
+
+    # device time by the origin of its duration
+    charged_ns: dict[int, int] = field(default_factory=lambda: {int(origin): 0 for origin in Origin})
     uncharged_ns: int = 0  # recorded device time of phases that the script did not enter
-    reads_unrecorded: int = 0  # host reads answered with a placeholder
-    sizes_assumed: int = 0  # results with a size that depends on unknown values
-    events_never_recorded: int = 0  # events waited for but never recorded, in the whole run
-    missing: dict[tuple[str, tuple[Shape, ...]], int] = field(default_factory=dict)  # (op, shapes) -> count
-    # of the current step
-    lag_ns: int = 0  # how much slower the script's host was than the recorded one
+    reads_unrecorded: int = 0  # number of host reads answered with a placeholder
+    sizes_assumed: int = 0  # number of assumed sizes of data-dependent results
+    events_never_recorded: int = 0  # events of the whole run that were waited for but never recorded
+    missing: dict[tuple[str, tuple[Shape, ...]], int] = field(default_factory=dict)  # count of unmatched ops by (op, shapes)
+    lag_ns: int = 0  # excess of the script's host time over the recorded host time
     waited_ns: int = 0
     ops: int = 0
-    # one value of eight bytes per step; nothing else grows with the run
+    # These arrays grow by eight bytes per step. All other figures have a constant size.
     step_lag_ns: array[int] = field(default_factory=lambda: array("q"))
-    step_busy_ns: array[int] = field(default_factory=lambda: array("q"))  # host time without waits for the device and for data
+    step_busy_ns: array[int] = field(default_factory=lambda: array("q"))  # host time except waits for the device and for data
     step_ops: array[int] = field(default_factory=lambda: array("q"))
 
     def miss(self, op: str, shapes: tuple[Shape, ...]) -> None:
-        """Count an op without a recorded counterpart."""
+        """Count an op that has no match in the recording."""
         self.missing[op, shapes] = self.missing.get((op, shapes), 0) + 1
 
     def restart(self) -> None:
@@ -43,7 +45,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def end_step(self, busy_ns: int, *, keep: bool) -> None:
-        """End a step; `keep` says whether it counts."""
+        """End a step. With `keep=False`, the step is left out of the per-step figures."""
         if keep:
             self.step_lag_ns.append(self.lag_ns)
             self.step_busy_ns.append(busy_ns)
@@ -51,7 +53,10 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def host_figures(self, speed: float) -> HostFigures:
-        """Host time per step in recorded time, which runs at `speed`, and per op by this machine's clock."""
+        """Return the host time per step and per op.
+
+        The time per step is in recorded time, which runs at `speed`. The time per op is measured by this machine's clock.
+        """
         if not self.step_ops:
             return HostFigures()
         per_op_ns = median(busy / max(ops, 1) for busy, ops in zip(self.step_busy_ns, self.step_ops, strict=True))

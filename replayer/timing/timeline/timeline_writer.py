@@ -1,7 +1,7 @@
 """Writes the timeline of a replay as a trace while the script runs.
 
-Rows are collected as plain integers. A separate thread writes them to the stream file, some ten thousand at a time or once a
-second, so time and memory per step do not grow with the length of the run.
+Rows are collected as plain integers. A separate thread writes rows to the stream file, some ten thousand at a time or once a
+second. The time and memory per step therefore do not grow with the length of the run.
 
     timeline = TimelineWriter(TraceStream(path), recorded)
     row = timeline.op(thread, timeline.strings_of[signature], start_ns, end_ns)
@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter_ns  # imported by name, because the module may be patched (surfaces/time.py)
+from time import perf_counter_ns  # The name is imported because surfaces/time.py may patch the module.
 from typing import NamedTuple
 
 import numpy as np
@@ -45,25 +45,25 @@ from traces.model.trace import (
     shapes_text,
 )
 
-# Rows are handed over when a table has this many (some fifty steps of a large model), or this long after the last time. More
-# often would be slow: while the writing thread works, everything that releases the interpreter's lock (each op of torch does)
-# has to wake that thread.
+# Rows are handed to the writing thread when a table has this many rows (some fifty steps of a large model). They are also
+# handed over after some time. Smaller portions would be slow, because each op of torch releases the interpreter's lock and
+# wakes the writing thread.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
-_MOST_ROWS = 4 * _FLUSH_ROWS  # inside a module's call, which cuts its range
+_MOST_ROWS = 4 * _FLUSH_ROWS  # the limit inside a module's call, which cuts the call's range
 
 _OP = int(HostKind.OP)
 _RANGE = int(HostKind.ANNOTATION)
 _CALL = int(HostKind.RUNTIME)
 
-# Of rows of host ops, device work, and parts of phases.
+# Columns of the tables of host ops, device work and stages.
 HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes", "layout")
 WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
 PART_COLUMNS = ("phase", "name", "thread", "start_ns", "duration_ns", "device", "device_start_ns", "device_end_ns", "origin")
 
-_DEVICE, _TIME = 0, 1  # of a row of the memory table
+_DEVICE, _TIME = 0, 1
 
-# The columns given by each table's rows, in order; the other columns have default values.
+# The columns that the collected rows fill, in order, for each table. All other columns have default values.
 _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
     "host": (HostSpans, HOST_COLUMNS),
     "device": (DeviceSpans, WORK_COLUMNS),
@@ -77,14 +77,14 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 
 @dataclass(slots=True, frozen=True)
 class DeferredRows:
-    """Rows of a table that the writing thread makes later; `count` is known now."""
+    """Table rows that the writing thread creates later. `count` is known now."""
 
     count: int
     make: Callable[[], Column]
 
     @classmethod
     def of(cls, template: Column, written: dict[int, Column | int]) -> DeferredRows:
-        """Rows like `template`, which must not change any more, with other values in some columns."""
+        """Return copies of `template` with other values in some columns. `template` must not change afterwards."""
         return cls(len(template), partial(_written_over, template, written))
 
 
@@ -96,15 +96,14 @@ def _written_over(template: Column, written: dict[int, Column | int]) -> Column:
 
 
 def put_together(tables: Sequence[Column | DeferredRows]) -> Column:
-    """All rows as one table."""
     whole = np.concatenate([table.make() if isinstance(table, DeferredRows) else table for table in tables])
     return whole.astype(np.int64, copy=False)
 
 
 class BufferedRows:
-    """Rows of one table in the order in which they were added: whole `tables`, then `loose` rows as a flat array.
+    """Rows of one table in the order in which they were added. Whole `tables` come first, then `loose` rows as a flat array.
 
-    The writing thread joins the tables. Appending them to one long array instead would copy each row some ten times.
+    The writing thread joins the tables. Appending them to one long array would copy each row some ten times.
     """
 
     __slots__ = ("_in_tables", "_tables", "_width", "loose")
@@ -119,7 +118,7 @@ class BufferedRows:
         return self._in_tables + len(self.loose) // self._width
 
     def add(self, table: Column | DeferredRows) -> int:
-        """Add rows, which must not change any more; returns their number."""
+        """Add rows, and return their number. The rows must not change afterwards."""
         if self.loose:
             self._bind()
         self._tables.append(table)
@@ -133,7 +132,6 @@ class BufferedRows:
         del self.loose[:]
 
     def take(self) -> list[Column | DeferredRows]:
-        """Remove and return all rows as tables."""
         if self.loose:
             self._bind()
         taken, self._tables, self._in_tables = self._tables, [], 0
@@ -141,13 +139,13 @@ class BufferedRows:
 
 
 def _time_memory(table: Column, ops: Column, start_ns: Column) -> None:
-    """Set the times of rows of the memory table: each gets the start of the next op, found by index in `start_ns`."""
+    """Set the times in a memory table. Each row gets the start of the next op, whose index in `start_ns` is in `ops`."""
     there = (ops >= 0) & (ops < len(start_ns))
     table[there, _TIME] = start_ns[ops[there]]
 
 
 def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
-    """Move rows of the memory table so that none is earlier than the one before it on its device."""
+    """Raise times in the memory table so that times never decrease on a device."""
     for device in np.unique(table[:, _DEVICE]).tolist():
         rows = np.flatnonzero(table[:, _DEVICE] == device)
         times = np.maximum.accumulate(np.maximum(table[rows, _TIME], latest_ns.get(device, table[rows[0], _TIME])))
@@ -156,7 +154,7 @@ def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
 
 
 class LoaderWait(NamedTuple):
-    """The script's wait for a batch: begin and end as Unix time of this machine and as recorded time, ns."""
+    """The script's wait for a batch. Begin and end are given as Unix time of this machine and as recorded time, in ns."""
 
     own_start_ns: int
     own_end_ns: int
@@ -172,13 +170,14 @@ class _HandedOver:
     tables: dict[str, list[Column | DeferredRows]]
     first: int  # index of the first host row
     ranges: TakenRanges
-    nodes: array[int]  # as `TimelineWriter.nodes`
+    nodes: array[int]
     memory_ops: list[PlacedOps]
 
     def matrices(self, memory_ns: dict[int, int]) -> dict[str, Column]:
-        """The rows of each table in the order in which they were added.
+        """Return the rows of each table in the order in which they were added.
 
-        `memory_ns` has the time of each device's latest memory event and is updated, because totals depend on their order.
+        `memory_ns` has the time of each device's latest memory event. The call updates `memory_ns`, because memory totals
+        depend on the order of events.
         """
         tables = {name: put_together(tables) for name, tables in self.tables.items()}
         if "memory" in tables and "host" in tables:
@@ -193,7 +192,10 @@ class _HandedOver:
         return host_rows(self.memory_ops)
 
     def written(self, memory_ns: dict[int, int]) -> dict[str, Table]:
-        """The tables by name; host ops include their ranges and autograd's numbers. For `memory_ns` see `matrices`."""
+        """Return the tables by name.
+
+        Host ops include their module calls and autograd's numbers. See `matrices` for `memory_ns`.
+        """
         tables = self.matrices(memory_ns)
         columns = {name: dict(zip(_GATHERED[name][1], matrix.T, strict=True)) for name, matrix in tables.items()}
         if len(self.ranges) or self.nodes:
@@ -214,32 +216,34 @@ class _HandedOver:
 
 
 class TimelineWriter:
-    """Collects rows and writes them to the stream. `strings` starts as the recording's, so recorded names keep their index.
+    """Collects rows and writes them to the stream.
 
-    With `live`, each step's rows are in the file soon after the step ends.
+    `strings` starts as the recording's strings, so recorded names keep their index. With `live`, each step's rows are in the
+    file soon after the step ends.
     """
 
     def __init__(self, stream: TraceStream, recorded: Trace, *, devices: Sequence[Device] = (), live: bool = False) -> None:
-        """`devices` are the replay's, if they differ from the recording's."""
+        """Start the writer. `devices` are the replay's devices, if they differ from the recorded devices."""
         self._stream = stream
         self._live = live
-        # Rows refer to devices and to the first thread from the start; `close` writes the rest of the header.
+        # Rows refer to devices and to the first thread from the start. `close` writes the rest of the header.
         stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
         self.strings = Strings(list(recorded.strings.texts))
         self.strings_of = KeptBySignature(self._strings_of)  # name, shapes, dtypes, layout
         self._host_rows = KeptBySignature(self._host_row_of)  # all columns except thread and time
         self._written_strings = 0
         self._rows = {name: BufferedRows(len(columns)) for name, (_, columns) in _GATHERED.items()}
-        self.work = self._rows["device"].loose.extend  # called most often: each extends a flat array by one row
+        # The next two functions are called most often. Each extends a flat array by one row.
+        self.work = self._rows["device"].loose.extend
         self._host = self._rows["host"].loose.extend
         self.host_rows = 0
         self.ranges = HostRanges()
-        self.nodes = array("q")  # of the backward pass, per op: host row, sequence number, forward thread
-        self._memory_ops: list[PlacedOps] = []  # per row of the memory table: the next host row
-        self._memory_ns: dict[int, int] = {}  # by device: time of the latest row written
+        self.nodes = array("q")  # For each op of the backward pass: host row, sequence number, forward thread.
+        self._memory_ops: list[PlacedOps] = []  # the next host row for each row of the memory table
+        self._memory_ns: dict[int, int] = {}  # time of the latest written row by device
         self._first_row = 0  # index of the first host row that has not been handed over
         self._watched: list[_HandedOver] | None = None  # rows kept for `watched`
-        self.loader_waits: list[LoaderWait] = []  # since `watch`
+        self.loader_waits: list[LoaderWait] = []  # waits since `watch` was called
         self._due_ns = perf_counter_ns() + _FLUSH_NS
         self.step_rows = 0
         self.phase_rows = 0
@@ -260,42 +264,42 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Host-table rows of ops that take no time, without thread and start. Read-only."""
+        """Return host-table rows of ops that take no time, without thread and start. The rows are read-only."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def work_rows(self, table: Column | DeferredRows) -> None:
-        """Add several rows of the device table (`work` adds one): int64, one column per table column."""
+        """Add several rows of the device table, as int64 with one column per table column. `work` adds a single row."""
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: PlacedOps, now_ns: int) -> None:
         """Add rows of the memory table: device, time, bytes, address, total and reserved bytes.
 
-        `untimed` must not change any more. Each row gets the start time of its op's host row, or `now_ns` if that row does
-        not exist yet.
+        `untimed` must not change afterwards. Each row gets the start time of its op's host row. If the host row does not exist
+        yet, the memory row gets `now_ns`.
         """
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
     def op(self, thread: int, strings: tuple[int, int, int, int], start_ns: int, end_ns: int) -> int:
-        """Add a host op; returns its row."""
+        """Add a host op, and return its row."""
         name, shapes, dtypes, layout = strings
         self._host((thread, _OP, name, start_ns, end_ns - start_ns, shapes, dtypes, layout))
         self.host_rows = row = self.host_rows + 1
         return row - 1
 
     def range(self, thread: int, name: str, start_ns: int, end_ns: int) -> None:
-        """Add a range named by the script."""
+        """Add a range that the script has named."""
         self._host((thread, _RANGE, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows += 1
 
     def wait(self, thread: int, start_ns: int, end_ns: int) -> None:
-        """Add a call in which the host waits for the device, so that readers do not count the wait as host work."""
+        """Add a call in which the host waits for the device. Profile viewers then do not count the wait as host work."""
         self._host((thread, _CALL, self.strings.add("cudaStreamSynchronize"), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows += 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
-        """Add several host ops (`op` adds one): int64, one column per table column; returns the first row."""
+        """Add several host ops, as int64 with one column per table column. Returns the first row. `op` adds a single row."""
         row = self.host_rows
         self.host_rows += self._rows["host"].add(table)
         return row
@@ -307,21 +311,24 @@ class TimelineWriter:
         self._rows["phases"].loose.extend((*row, self.home, device_start_ns, device_end_ns, origin))
 
     def stage(self, phase: int, name: str, thread: int, start_ns: int, end_ns: int, *on_device: int) -> None:
-        """Add a stage of nn.DataParallel in the current step. `phase` is the index among the step's phases, which are added
-        later; `on_device` are the columns from `device` on."""
+        """Add a stage of nn.DataParallel in the current step.
+
+        `phase` is the phase's index in the step, and phases are added after their stages. `on_device` are the columns from
+        `device` on.
+        """
         row = (self.phase_rows + phase, self.strings.add(name), thread, start_ns, end_ns - start_ns)
         self._rows["parts"].loose.extend((*row, *on_device))
 
     def collective(
         self, name: str, dtype: str, group: str, group_size: int, backend: str, size_bytes: int, start_ns: int, duration_ns: int
     ) -> None:
-        """Add an operation between ranks; `dtype` may be empty."""
+        """Add an operation between ranks. `dtype` may be empty."""
         add = self.strings.add
         texts = add(name), add(dtype) if dtype else NONE, add(group), group_size, add(backend)
         self._rows["collectives"].loose.extend((*texts, size_bytes, start_ns, duration_ns))
 
     def step(self, number: int, start_ns: int, end_ns: int, kind: int, recorded_step: int) -> None:
-        """Add the step whose phases were added since the last one."""
+        """End the step. The step contains the phases that were added since the previous step."""
         self._rows["steps"].loose.extend((0, number, start_ns, end_ns - start_ns, kind, recorded_step))
         self.step_rows += 1
         if self._live:
@@ -331,25 +338,28 @@ class TimelineWriter:
 
     @property
     def is_due(self) -> bool:
-        """Whether to hand rows over now. Inside a module's call this waits until there are many rows."""
+        """Whether to hand rows over now. Inside a module's call, this is False until many rows are waiting."""
         most = max(map(len, self._rows.values()))
         if self.ranges.under_way:
             return most >= _MOST_ROWS
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Keep the rows added after this call, in addition to writing them, until `watched`."""
+        """Keep the rows added after this call until `watched` is called. The rows are also written to the file."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 
     def loader_wait(self, wait: LoaderWait) -> None:
-        """Store the script's wait for a batch, if rows are being watched."""
+        """Store the script's wait for a batch, if rows are being kept for `watched`."""
         if self._watched is not None:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """`header` with the ops, device work and memory events since `watch`, and for each memory event the next host row, or
-        NONE. Module calls are left out, because profilers do not record them by default."""
+        """Return `header` with the ops, device work and memory events since `watch` was called.
+
+        The column has the next host row for each memory event, or NONE. Module calls are left out, because profilers do not
+        record them by default.
+        """
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}
@@ -359,7 +369,7 @@ class TimelineWriter:
             none = np.empty((0, len(_GATHERED[name][1])), np.int64)
             matrix = np.concatenate([none, *(found[name] for found in matrices if name in found)])
             tables[name] = {column: matrix[:, i].copy() for i, column in enumerate(_GATHERED[name][1])}
-        places, row = np.full(self.host_rows + 1, NONE), 0  # NONE for ops before the window, too
+        places, row = np.full(self.host_rows + 1, NONE), 0  # Ops before the profile also get NONE.
         for handed_over, found in zip(watched, matrices, strict=True):
             count = len(found.get("host", ()))
             places[handed_over.first : handed_over.first + count] = np.arange(row, row + count)
@@ -374,14 +384,14 @@ class TimelineWriter:
         return header, places[next_ops]
 
     def relieve(self) -> None:
-        """Hand the rows over if there are enough of them, or if it is time."""
+        """Hand the rows over if there are enough rows, or if enough time has passed."""
         if self.is_due:
             self._hand_over()
 
     def close(self, header: Trace) -> None:
         """Write the remaining rows and the final header (a trace without tables), and end the file.
 
-        Raises OSError or TraceError if writing failed now or earlier.
+        Raises OSError or TraceError if any write has failed.
         """
         self._hand_over()
         self._queue.put(None)
@@ -410,10 +420,10 @@ class TimelineWriter:
     def _write(self) -> None:
         while (item := self._queue.get()) is not None:
             if self._failure is not None:
-                continue  # a full disk must not stop the script; close() reports the error
+                continue  # A full disk must not stop the script. close() reports the error.
             try:
                 if item.strings:
                     self._stream.add_strings(item.strings)
                 self._stream.add_tables(item.written(self._memory_ns))
-            except Exception as failure:  # close() raises it in the caller's thread
+            except Exception as failure:  # close() raises the error in the caller's thread.
                 self._failure = failure
