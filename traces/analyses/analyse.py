@@ -4,8 +4,8 @@
     of.idle["cuda:0"].by_reason         # {"data": 352_470_000, "host": 77_120_000, ...}
     of.critical_path.by_kind            # {"host": 103_441_000, "data": 70_913_000, ...}
 
-Each part is defined in its own module. `Summary.analyses` has the analyses of a trace, `Comparison.analyses` those of both
-traces.
+Each result is defined in its own module. `Summary.analyses` has the analyses of a trace, and `Comparison.analyses` has the
+analyses of both traces.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from traces.analyses.transfers import TransferSum, transfers
 from traces.model.trace import Trace
 from traces.rates.achieved_rates import OpRates, achieved_tables
 
-MOST_ROWS = 500  # of a table; enough to find the counterparts of all rows that matter when two traces are compared
+MOST_ROWS = 500  # rows per table; enough to find the counterparts of all rows that matter when two traces are compared
 
 
 @dataclass(frozen=True, slots=True)
 class Analyses:
-    """The results of all analyses; empty or None if the trace lacks what an analysis needs."""
+    """The results of all analyses. A result is empty or None if the trace lacks the data for it."""
 
     idle: dict[str, IdleTime]  # by device label
     launches: list[StreamLaunches]
@@ -40,7 +40,6 @@ class Analyses:
 
 
 def analyse(trace: Trace) -> Analyses:
-    """Run all analyses. A phase-grained trace has no results."""
     path, (kinds, shapes) = critical_path(trace), achieved_tables(trace)
     return Analyses(
         idle=idle_times(trace),

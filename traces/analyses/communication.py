@@ -5,8 +5,8 @@
     of.exposed_ns       # time in which the device only communicated (or waited for another rank to)
     of.hidden_ns        # time in which it also computed
 
-A communication kernel runs from when its own rank is ready until the slowest rank's data has arrived, so exposed time includes
-waiting for slower ranks.
+A communication kernel runs from when its own rank is ready until the slowest rank's data has arrived. Exposed time therefore
+includes waiting for slower ranks.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 def communication_kernels(trace: Trace) -> Column:
     """Return a mask of the device spans that are kernels of NCCL or similar libraries.
 
-    All are False if no collective was recorded, because nn.DataParallel also copies with NCCL kernels. Those belong to the ops
-    that launch them.
+    The mask is all False if no collective was recorded. In that case NCCL kernels are copies of nn.DataParallel and belong to
+    the ops that launch them.
     """
     if not len(trace.collectives):
         return np.zeros(len(trace.device), dtype=bool)
@@ -39,8 +39,8 @@ def communication_kernels(trace: Trace) -> Column:
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
     """Return the kernels with which nn.DataParallel sends parameters ("broadcast") and sums gradients ("reduce").
 
-    Keys are indices of kernel names in the string table. The result is empty if collectives were recorded, because
-    NCCL's kernels then belong to them.
+    Keys are indices of kernel names in the string table. The result is empty if collectives were recorded, because NCCL's
+    kernels then belong to the collectives.
     """
     if len(trace.collectives):
         return {}
@@ -53,8 +53,8 @@ def data_parallel_kernels(trace: Trace) -> dict[int, str]:
 class Operation:
     """All calls of one operation in one phase, summed over ranks.
 
-    `bytes` counts each rank's input; None if not recorded. `duration_ns` excludes calls whose end was not recorded. For calls
-    that had ended when their state was checked, it includes the longest possible duration.
+    `bytes` counts each rank's input, and is None if sizes were not recorded. `duration_ns` excludes calls whose end was not
+    recorded. If a call had already ended when its state was checked, the longest possible duration is used.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Communication of all ranks. Times are summed over ranks and devices; `steps` is the sum of the ranks' steps."""
+    """Communication of all ranks. Times are summed over ranks and devices, and `steps` is the sum of the ranks' steps."""
 
     operations: tuple[Operation, ...]  # most bytes first
     exposed_ns: int
@@ -75,7 +75,7 @@ class Communication:
 
 
 def communication(trace: Trace) -> Communication:
-    """Return calls by operation, and how much of the communication time overlaps with other work on the same device."""
+    """Return all calls by operation, and how much communication time overlaps with other work on the same device."""
     kernels = communication_kernels(trace)
     total_ns = hidden_ns = 0
     work = trace.device.is_work

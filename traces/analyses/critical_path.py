@@ -22,7 +22,8 @@ Note [The walk]
     data                            the host waited for a batch
     host                            the host was busy (by phase), including time inside launching calls
 
-Holistic Trace Analysis takes the longest path in a weighted graph of all events. This path is that of the recorded run.
+Holistic Trace Analysis finds the longest path in a weighted graph of all events. The path here is the one that the recorded run
+took.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ class PathSegment:
     end_ns: int
     kind: str
     name: str  # name of the kernel or phase; "" for a launch
-    row: int  # of `trace.device`, or NONE on the host
+    row: int  # row of `trace.device`; NONE on the host
 
 
 @dataclass(frozen=True, slots=True)
 class PathSums:
-    """The path's time in one step, by kind, and for up to ten kernels or copies by name; most time first.
+    """The path's time in one step, by kind and for up to ten kernels or copies by name, in decreasing order.
 
-    `step` is the step's number, and `duration_ns` the path's length. See Note [Where a path begins and ends].
+    `step` is the number of the step, and `duration_ns` is the length of the path. See Note [Where a path begins and ends].
     """
 
     step: int
@@ -67,23 +68,20 @@ class PathSums:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """The path of one step. Segments are in time order, without gaps."""
-
     sums: PathSums
     segments: tuple[PathSegment, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PathBounds:
-    """Where the paths of all steps begin and end, by row of `trace.steps`; see Note [Where a path begins and ends]."""
+    """The begin and end of each step's path, by row of `trace.steps`. See Note [Where a path begins and ends]."""
 
     start_ns: Column
     end_ns: Column
-    completion_ns: Column  # on the slowest device; NONE if the step's rank has done no work yet
+    completion_ns: Column  # on the slowest device; NONE before the rank's first work
 
 
 def path_bounds(trace: Trace) -> PathBounds:
-    """Return the bounds of the paths of all steps."""
     times, steps = step_times(trace), trace.steps
     completion_ns = np.full(len(steps), NONE, dtype=np.int64)
     for device, done_ns in times.completion_ns.items():
@@ -97,14 +95,18 @@ def path_bounds(trace: Trace) -> PathBounds:
 
 
 def median_step(trace: Trace, bounds: PathBounds) -> int:
-    """Return the row of the step with the median path length, among steps whose kernels count; NONE without steps."""
+    """Return the row of the step with the median path length, or NONE without steps. Only steps with reliable kernels are
+    considered.
+    """
     rows = profiled_steps(trace)
     lasted_ns = bounds.end_ns - bounds.start_ns
     return int(rows[np.argsort(lasted_ns[rows], kind="stable")[len(rows) // 2]]) if len(rows) else NONE
 
 
 def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
-    """Return the path of a step (a row of `trace.steps`; by default the median step); None without steps or device work."""
+    """Return the path of a step, or None without steps or device work. `step` is a row of `trace.steps` and defaults to the
+    median step.
+    """
     if not len(trace.steps) or not trace.device.is_work.any():
         return None
     bounds = path_bounds(trace)
@@ -135,7 +137,7 @@ class _Walk:
     def __init__(self, trace: Trace, step: int, bounds: PathBounds) -> None:
         self.trace = trace
         self.segments: list[PathSegment] = []
-        self.visited: set[int] = set()  # rows of work; in traces in whole µs, work of no duration ends where it starts
+        self.visited: set[int] = set()  # rows of work; stamps in whole µs can give work that ends where it starts
         rank = int(trace.steps.rank[step])
         self.begin_ns, self.at_ns = int(bounds.start_ns[step]), int(bounds.end_ns[step])
         devices = [row for row, device in enumerate(trace.devices) if device.rank == rank]
@@ -155,12 +157,10 @@ class _Walk:
         self.last = self._completing(step) if bounds.completion_ns[step] == self.at_ns else NONE
 
     def _completing(self, step: int) -> int:
-        """Return the work whose end is the step's completion."""
         own = self.work[(launch_steps(self.trace)[self.work] == step) & (self.ends_ns == self.at_ns)]
         return int(own[0]) if len(own) else NONE
 
     def run(self) -> None:
-        """Alternate between host and device until the path's begin."""
         row = self.last
         while self.at_ns > self.begin_ns:
             while row != NONE and self.at_ns > self.begin_ns:
@@ -168,7 +168,6 @@ class _Walk:
             row = self._host_back_to_a_wait()
 
     def _host_back_to_a_wait(self) -> int:
-        """Walk back on the host to the last wait for the device; return the work it waited for, or NONE at the step's begin."""
         waits = self.waits
         place = int(np.searchsorted(waits.end_ns, self.at_ns, side="right")) - 1
         while place >= 0 and int(waits.end_ns[place]) > self.begin_ns:
@@ -181,7 +180,6 @@ class _Walk:
         return NONE
 
     def _device_back(self, row: int) -> int:
-        """Add one piece of work; return the work before it on the device, or NONE if the walk continues on the host."""
         table = self.trace.device
         self.visited.add(row)
         start_ns = int(table.start_ns[row])
@@ -210,7 +208,6 @@ class _Walk:
         return NONE
 
     def _host(self, until_ns: int) -> None:
-        """Add host segments from `until_ns` to here, by phase, with waits for data separate."""
         until_ns = max(until_ns, self.begin_ns)
         if until_ns >= self.at_ns:
             return
@@ -229,7 +226,6 @@ class _Walk:
             self.at_ns = start_ns
 
     def _stream_predecessors(self) -> dict[int, int]:
-        """Return for each row of work in the step the row before it on its stream."""
         table = self.trace.device
         order = self.work[np.lexsort((table.start_ns[self.work], table.stream[self.work], table.device[self.work]))]
         same = (table.stream[order][1:] == table.stream[order][:-1]) & (table.device[order][1:] == table.device[order][:-1])

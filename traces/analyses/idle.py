@@ -4,15 +4,14 @@
     idle_times(trace)["cuda:0"]             # IdleTime(window_ns=..., busy_ns=..., by_reason={"data": 68_000_000, ...})
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-A device is idle between two stretches of work; the time before the first and after the last work of its steps counts too. A gap
-ends with the kernel (or copy) that begins there. Until that work was launched, the device had nothing to do and the host is the
-reason; afterwards the device is. Work is launched when the launching call returns, or when the work begins if that is earlier
-(`traces.analyses.launches.launched_ns`). The reasons are:
+A device is idle between two stretches of work. The time before the first work and after the last work of its steps counts too.
+A gap ends with the kernel or copy that begins there. Before that work was launched, the device had nothing to do and the host
+is the reason. After the launch, the device is the reason. Work is launched when the launching call returns, or when the work
+begins if that is earlier (`traces.analyses.launches.launched_ns`). The reasons are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host was in a collective of its own (gloo);
-    collective          before the launch: the host was within a collective of its own (gloo);
-                        after it: a communication kernel on another stream ended in the gap
+                        after the launch: a communication kernel on another stream ended in the gap
     synchronization     before the launch: the host had waited for the device up to the gap (`traces.analyses.waits`: .item(),
                         pageable copies); the rest of the gap is the host's way to the next launch
     host                before the launch: the host was busy elsewhere (Python, the framework), so the step is host-bound. This
@@ -21,10 +20,12 @@ reason; afterwards the device is. Work is launched when the launching call retur
     launch              after the launch, without any visible wait: launch latency, or profiler overhead
     unknown             the launch was not recorded
 
-Times are counted within the windows of the steady steps, from completion to completion (`traces.figures.pace.device_windows`).
+Times are measured within the windows of the steady steps (`traces.figures.pace.device_windows`). A window runs from completion
+to completion.
 
-Holistic Trace Analysis counts a stream's whole gap as "host_wait" if the launch was called after the gap began; this module
-splits the gap at the launch. `Gaps.called_ns` gives its figure, and tests/traces/chrome/test_hta.py compares both.
+Holistic Trace Analysis counts a stream's whole gap as "host_wait" if the launch was called after the gap began. This module
+splits the gap at the launch. `Gaps.called_ns` gives the figure of Holistic Trace Analysis, and tests/traces/chrome/test_hta.py
+compares both.
 """
 
 from __future__ import annotations
@@ -43,13 +44,11 @@ from traces.figures.pace import device_windows
 from traces.model.intervals import Intervals
 from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, Table, Trace
 
-EDGE_NS = 10_000  # a kernel begins at most this long after the work that it waited for
+EDGE_NS = 10_000  # a kernel begins at most this long after the work it waited for
 _BEFORE_ALL = np.iinfo(np.int64).min
 
 
 class IdleReason(IntEnum):
-    """Why a device or stream was idle; see the module docstring."""
-
     DATA = 0
     COLLECTIVE = 1
     SYNCHRONIZATION = 2
@@ -61,42 +60,41 @@ class IdleReason(IntEnum):
 
 @dataclass
 class IdleSpans(Table):
-    """Stretches of idle time with one reason each, ordered by (device, stream, start)."""
-
     device: I4  # row of `trace.devices`
-    stream: I8_OR_NONE  # stream number; NONE if the whole device was idle
+    stream: I8_OR_NONE  # stream number; NONE for a whole device
     start_ns: I8
     end_ns: I8
     reason: U1  # IdleReason
-    ended_by: I8  # row of `trace.device` that ends the gap; NONE after the last work
+    ended_by: I8  # row of `trace.device` with the work that ends the gap; NONE after the last work
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
     """The gaps of one device or stream in time order, and its first and last work.
 
-    `called_ns` is when the launching call of the work that ended a gap began, and `launch_ns` when that work was launched; NONE
-    if unknown.
+    Both times below refer to the work that ends a gap. `called_ns` is when its launching call began, and `launch_ns` is when
+    the work was launched. An unknown time is NONE.
     """
 
     device: int
     stream: int
     start_ns: Column
     end_ns: Column
-    ended_by: Column  # rows of `trace.device`; NONE after the last work
+    ended_by: Column  # rows of `trace.device` with the work that ends each gap; NONE after the last work
     called_ns: Column
     launch_ns: Column
     begin_ns: int
     finish_ns: int
-    first: int  # row of `trace.device` with the first work; below, when that work was launched
+    first: int  # row of `trace.device` with the first work; the next field is its launch time
     first_launch_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """The idle time of one device in the windows of the steps whose kernels count; without steps, from first to last work.
+    """The idle time of one device within the windows of the counted steps. Without steps, the window runs from first to last
+    work.
 
-    `by_reason` has all reasons, most time first when printed. `steps` is the number of steps.
+    `by_reason` contains all reasons. `steps` is the number of steps.
     """
 
     window_ns: int
@@ -110,7 +108,6 @@ class IdleTime:
 
 
 def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
-    """Yield the gaps of each device, or of each stream: the times between two stretches of work."""
     rows = work_rows(trace)
     rows = rows[np.lexsort((trace.device.end_ns[rows], trace.device.start_ns[rows]))]
     spans = trace.device.take(rows)
@@ -120,7 +117,7 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
     streams = spans.stream if by_stream else np.full(len(rows), NONE)
     for own in grouped(spans.device, streams):
         busy = Intervals(spans.start_ns[own], spans.end_ns[own])
-        first = own[np.searchsorted(spans.start_ns[own], busy.start_ns)]  # first row of each stretch of work
+        first = own[np.searchsorted(spans.start_ns[own], busy.start_ns)]  # first row in each stretch of work
         yield Gaps(
             int(spans.device[own[0]]),
             int(streams[own[0]]),
@@ -137,19 +134,19 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
 
 
 def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
-    """Return the idle time of each device, or of each stream, in stretches with one reason each."""
+    """Return the idle time of each device, or of each stream. Each row is a stretch of idle time with one reason."""
     found = [_explained(trace, _to_the_ends_of_steps(trace, of)) for of in gaps(trace, by_stream=by_stream)]
     return IdleSpans.concatenated([spans for spans in found if len(spans)]) if any(map(len, found)) else IdleSpans.empty()
 
 
 def idle_times(trace: Trace) -> dict[str, IdleTime]:
-    """Return idle times by device label; devices without work in the counted steps are left out."""
+    """Return idle times by device label. Devices without work in the counted steps are left out."""
     spans, steps = idle_spans(trace), profiled_steps(trace)
     work = trace.device.take(work_rows(trace))
     found = {}
     for device, windows in sorted(device_windows(trace).items()):
         of, here = spans.take(spans.device == device), work.take(work.device == device)
-        if not len(here):  # timed only by CUDA events
+        if not len(here):  # only CUDA events time these steps
             continue
         busy = Intervals(here.start_ns, here.end_ns)
         lasted_ns = windows.within(of.start_ns, of.end_ns)
@@ -162,10 +159,6 @@ def idle_times(trace: Trace) -> dict[str, IdleTime]:
 
 
 def _to_the_ends_of_steps(trace: Trace, of: Gaps) -> Gaps:
-    """Add the time before the first work in the rank's first step and after the last work in its last step.
-
-    Nothing more was launched there, so the host is the reason.
-    """
     mine = trace.steps.rank == trace.devices[of.device].rank
     if not mine.any():
         return of
@@ -181,7 +174,6 @@ def _to_the_ends_of_steps(trace: Trace, of: Gaps) -> Gaps:
 
 
 def _explained(trace: Trace, of: Gaps) -> IdleSpans:
-    """Cut the gaps wherever the reason may change, and judge each piece by its middle."""
     if not len(of.start_ns):
         return IdleSpans.empty()
     rank = trace.devices[of.device].rank
@@ -191,7 +183,7 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
     edges = np.concatenate([of.start_ns, of.end_ns, within, waited_for_ns[waited_for_ns > 0]])
     edges = np.concatenate([edges, data.start_ns, data.end_ns, calls.start_ns, calls.end_ns])
     cuts = np.sort(edges[(edges >= of.start_ns[0]) & (edges <= of.end_ns[-1])])
-    cuts = cuts[np.append(True, cuts[1:] != cuts[:-1])]  # np.unique hashes, which is ten times slower
+    cuts = cuts[np.append(True, cuts[1:] != cuts[:-1])]  # np.unique would hash, which is ten times slower
     middle = (cuts[:-1] + cuts[1:]) // 2
     gap = np.searchsorted(of.start_ns, cuts[:-1], side="right") - 1
     inside = (gap >= 0) & (cuts[:-1] < of.end_ns[gap])
@@ -203,7 +195,7 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
     on_the_way = np.where(calls.holds(middle), IdleReason.COLLECTIVE, on_the_way)
     on_the_way = np.where(data.holds(middle), IdleReason.DATA, on_the_way)
     reason = np.where(launch_ns == NONE, IdleReason.UNKNOWN, np.where(on_host, on_the_way, on_device))
-    # Adjacent pieces of one gap with one reason become one stretch.
+    # Adjacent pieces of one gap with the same reason become one stretch.
     first = np.ones(len(gap), dtype=bool)
     first[1:] = (gap[1:] != gap[:-1]) | (reason[1:] != reason[:-1]) | (cuts[1:] != ends[:-1])
     last = np.append(first[1:], True)
@@ -219,7 +211,7 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
 
 
 def data_waits(trace: Trace, rank: int) -> Intervals:
-    """Return when the rank's host waited for a batch: recorded waits, else its loader phases."""
+    """Return when the rank's host waited for a batch. Without recorded waits, the rank's loader phases are used."""
     waits = trace.batches.take((trace.batches.rank == rank) & (trace.batches.kind == BatchKind.WAIT))
     if len(waits):
         return Intervals(waits.start_ns, waits.end_ns)
@@ -230,22 +222,16 @@ def data_waits(trace: Trace, rank: int) -> Intervals:
 
 
 def _host_collectives(trace: Trace, rank: int) -> Intervals:
-    """Return when the rank's host was in a collective that no device runs."""
     table = trace.collectives.take((trace.collectives.rank == rank) & (trace.collectives.device == NONE))
     return Intervals(table.start_ns, table.end_ns)
 
 
 def _synchronized(trace: Trace, rank: int, at_ns: Column) -> Column:
-    """Return for each time whether a wait of the rank's host for the device ended there."""
     waits = host_waits(trace, rank)
     return Intervals(waits.start_ns, waits.end_ns).holds(at_ns - 1)
 
 
 def _other_streams(trace: Trace, of: Gaps) -> tuple[Column, Column]:
-    """Return for each gap of a stream when the work on another stream that it waited for ended, and if it was communication.
-
-    `_BEFORE_ALL` means that there is no such work. A whole device has no other stream.
-    """
     ends_ns, communicates = np.full(len(of.start_ns), _BEFORE_ALL), np.zeros(len(of.start_ns), dtype=bool)
     table = trace.device
     others = np.flatnonzero(table.is_work & (table.device == of.device) & (table.stream != of.stream))

@@ -5,8 +5,8 @@
     long_launches(trace)[0]         # LongLaunches(call="cudaLaunchKernel", reason="kernels loaded at first use", ...)
 
 The definitions are those of Holistic Trace Analysis. A launch's delay is the time from the end of the call on the host until
-the work begins; a queue holds work that was launched and has not begun. Work without a recorded launch is left out of both. A
-long queue with delays of milliseconds means that the program is GPU-bound; a queue near zero means host-bound.
+the work begins. A queue holds work that was launched and has not begun. Both ignore work without a recorded launch. A long
+queue with delays of milliseconds means that the program is GPU-bound. A queue near zero means that the program is host-bound.
 
 Note [Long launch calls]
     A launch takes the host some microseconds. A call of LONG_NS or more is host time with one of these reasons:
@@ -41,7 +41,7 @@ WAITED, FULL, LOADED, NOT_VISIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class StreamLaunches:
-    """The launches of one stream. The mean queue length is over time, from the first launch to the last start."""
+    """The launches of one stream. The mean queue length is an average over time, from the first launch to the last start."""
 
     device: str
     stream: int
@@ -54,31 +54,29 @@ class StreamLaunches:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """The length of a queue over time: `length[k]` holds from `time_ns[k]` to the next time."""
+    """The length of a queue over time. `length[k]` holds from `time_ns[k]` until the next time."""
 
     time_ns: Column
     length: Column
 
     @property
     def mean(self) -> float:
-        """The mean length over time; 0 if empty."""
         lasted_ns = np.diff(self.time_ns)
         return float((self.length[:-1] * lasted_ns).sum() / lasted_ns.sum()) if lasted_ns.sum() else 0.0
 
 
 def launched_rows(trace: Trace) -> Column:
-    """Return the rows of `trace.device` that are work with a recorded launching call."""
     rows = work_rows(trace)
     launch = trace.device.launch[rows]
     return rows[(launch >= 0) & (launch < len(trace.host))]
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """Return when each of these rows of work was launched; NONE if its launch was not recorded.
+    """Return when each of these rows of work was launched, or NONE if the launch was not recorded.
 
-    This is when the launching call returned, or when the work began if that was earlier, so a long call is host time. If the
-    call waited (`traces.analyses.waits`), its work was launched when the wait began. In a replay, ops launch work without a
-    call; the op is then treated like the call.
+    Work is launched when its launching call returns, or when the work begins if that is earlier. A long call is therefore host
+    time. If the call waited (`traces.analyses.waits`), its work was launched when the wait began. In a replay, ops launch work
+    without a call, so the op is treated like the call.
     """
     host, spans = trace.host, trace.device
     if not len(host):
@@ -92,15 +90,17 @@ def launched_ns(trace: Trace, rows: Column) -> Column:
 
 
 def launch_delay_ns(trace: Trace, rows: Column) -> Column:
-    """Return the time from the end of the launching call to the work's start (at least 0), for rows of `launched_rows`."""
+    """Return the time from the end of the launching call to the start of the work, at least 0. `rows` come from
+    `launched_rows`.
+    """
     host, launch = trace.host, trace.device.launch[rows]
-    is_call = host.kind[launch] == HostKind.RUNTIME  # in a replay the launch is the op, which launches when it begins
+    is_call = host.kind[launch] == HostKind.RUNTIME  # in a replay, the launch is an op and counts from its begin
     called_ns = np.where(is_call, host.end_ns[launch], host.start_ns[launch])
     return np.asarray(np.maximum(trace.device.start_ns[rows] - called_ns, 0))
 
 
 def queue_length(trace: Trace, device: int, stream: int) -> QueueLength:
-    """Return a stream's queue length over time; a start and a launch at the same time change it together."""
+    """Return a stream's queue length over time. A start and a launch at the same time change the length together."""
     rows = launched_rows(trace)
     return _queue(trace, rows[(trace.device.device[rows] == device) & (trace.device.stream[rows] == stream)])
 
@@ -113,7 +113,9 @@ def _queue(trace: Trace, rows: Column) -> QueueLength:
 
 
 def launch_figures(trace: Trace) -> list[StreamLaunches]:
-    """Return figures by device and stream, most launches first, of the work launched in the counted steps (if any)."""
+    """Return figures by device and stream, sorted by decreasing number of launches. If there are counted steps, only their work
+    is included.
+    """
     rows, steps = launched_rows(trace), profiled_steps(trace)
     if len(steps):
         rows = rows[np.isin(launch_steps(trace)[rows], steps)]
@@ -132,7 +134,7 @@ def launch_figures(trace: Trace) -> list[StreamLaunches]:
 
 @dataclass(frozen=True, slots=True)
 class LongLaunches:
-    """Launch calls with one name that took LONG_NS or more for one reason; see Note [Long launch calls]."""
+    """Launch calls with one name that took LONG_NS or more for one reason. See Note [Long launch calls]."""
 
     call: str
     reason: str
@@ -142,11 +144,11 @@ class LongLaunches:
 
 
 def long_launches(trace: Trace) -> list[LongLaunches]:
-    """Return long launch calls by call and reason, most host time first."""
+    """Return long launch calls by call and reason, in decreasing order of host time."""
     host, spans = trace.host, trace.device
     rows = launched_rows(trace)
     rows = rows[host.kind[spans.launch[rows]] == HostKind.RUNTIME]
-    call, first = np.unique(spans.launch[rows], return_index=True)  # one row of work per call
+    call, first = np.unique(spans.launch[rows], return_index=True)
     rows = rows[first]
     long = host.duration_ns[call] >= LONG_NS
     if not long.any():
@@ -164,7 +166,6 @@ def long_launches(trace: Trace) -> list[LongLaunches]:
 
 
 def _loads_kernels(trace: Trace, call: Column) -> Column:
-    """Return whether each call is the first on its device to launch some kernel, or contains a call that loads a module."""
     host, spans = trace.host, trace.device
     rows = launched_rows(trace)
     rows = rows[np.argsort(host.start_ns[spans.launch[rows]], kind="stable")]
@@ -178,14 +179,13 @@ def _loads_kernels(trace: Trace, call: Column) -> Column:
 
 
 def _pending(trace: Trace, rows: Column) -> Column:
-    """Return how many calls on the work's stream had unfinished work when the call that launched it began."""
     host, spans = trace.host, trace.device
     found, launched = np.zeros(len(rows), dtype=np.int64), launched_rows(trace)
     for on in grouped(spans.device[launched], spans.stream[launched]):
         of = launched[on]
         mine = (spans.device[rows] == spans.device[of[0]]) & (spans.stream[rows] == spans.stream[of[0]])
         of = of[np.lexsort((spans.end_ns[of], spans.launch[of]))]
-        of = of[np.append(spans.launch[of][1:] != spans.launch[of][:-1], True)]  # in a graph, the kernel that ends last
+        of = of[np.append(spans.launch[of][1:] != spans.launch[of][:-1], True)]  # of a graph, only the kernel that ends last
         called_ns = host.start_ns[spans.launch[rows[mine]]]
         ended = np.searchsorted(np.sort(spans.end_ns[of]), called_ns, side="right")
         found[mine] = np.searchsorted(np.sort(host.start_ns[spans.launch[of]]), called_ns, side="left") - ended

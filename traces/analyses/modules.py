@@ -3,11 +3,12 @@
     for module in module_times(trace): print(module.path, module.forward_ns, module.backward_ns)
     # "Qwen2Model_0/Qwen2DecoderLayer_3/Qwen2Attention_3", ...
 
-Modules are known from ranges named "nn.Module: ...", which `trace record` and torch.profiler with stacks write. Without them,
-they come from the Python frames that an old profiler stored with each op: frames of functions called `forward` (or
-`_forward_impl`) form the path, by file and line. Backward work belongs to the module of the forward op that created its
-autograd node. That is the last op with the node's sequence number, because an op that creates no node has the number of the
-next one.
+Module names come from ranges named "nn.Module: ...", which `trace record` and torch.profiler with stacks write. Without these
+ranges, the names come from the Python frames that an old profiler stored with each op. Frames of functions called `forward` (or
+`_forward_impl`) form the path, by file and line.
+
+Backward work belongs to the module of the forward op that created its autograd node. That forward op is the last op with the
+node's sequence number, because an op that creates no node has the number of the next node.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ PREFIX = "nn.Module: "
 class ModuleNames:
     """Names modules as torch.profiler with stacks does: by class and a 0-based index among the called modules of that class.
 
-    A deleted module keeps its name.
+    The name of a deleted module is not used again.
     """
 
     def __init__(self) -> None:
         self._of_class: Counter[str] = Counter()
 
     def name(self, module: object) -> str:
-        """Return a new name for a module that has none yet: "nn.Module: Conv2d_0"."""
+        """Return a new name, such as "nn.Module: Conv2d_0", for a module without a name."""
         cls = type(module).__name__
         self._of_class[cls] += 1
         return f"{PREFIX}{cls}_{self._of_class[cls] - 1}"
 
     def keep(self, module: object, known: dict[int, int], number_of: Callable[[str], int]) -> int:
-        """Return the number of a module's new name; `known` stores it by the module's id while the module exists."""
+        """Return the number of a module's new name. `known` stores the number by the module's id while the module exists."""
         number = known[id(module)] = number_of(self.name(module))
         finalize(module, known.pop, id(module), None).atexit = False
         return number
@@ -53,13 +54,15 @@ _FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\(
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
-    """Times of one module. They are means per step over the counted steps with a distinguishable backward pass; else totals.
+    """Times of one module, as means per counted step. Only steps with a distinguishable backward pass count; without such
+    steps, times are totals.
 
-    GPU times are sums of kernels. `own_ns` is the part of forward and backward that no module inside this one launched.
-    `host_ns` is the module's own call, with everything inside; it and `calls` are None if modules are known only from frames.
+    GPU times are sums of kernels. `own_ns` is the part of forward and backward that no inner module launched. `host_ns` is the
+    time of the module's own call, including inner modules. `host_ns` and `calls` are None if modules are known only from
+    frames.
     """
 
-    path: str  # names of the enclosing modules and itself, joined by "/"
+    path: str  # names of the enclosing modules and the module, joined by "/"
     calls: float | None
     forward_ns: int
     backward_ns: int
@@ -68,7 +71,7 @@ class ModuleTime:
 
 
 def module_times(trace: Trace) -> list[ModuleTime]:
-    """Return module times in the order of their first call; empty if no module is known."""
+    """Return module times in the order of the first calls. The result is empty if no module is known."""
     paths, module_of, calls = _from_ranges(trace) or _from_frames(trace) or ([], None, None)
     if module_of is None or calls is None:
         return []
@@ -93,16 +96,15 @@ def module_times(trace: Trace) -> list[ModuleTime]:
 
 
 def called_modules(trace: Trace) -> tuple[list[str], Column]:
-    """Return the paths of the modules with ranges, and for each host span the number of the innermost module around it or NONE.
+    """Return the paths of the modules with ranges, and for each host span the number of its innermost module or NONE.
 
-    Both are empty without ranges.
+    Both are empty if the trace has no ranges of modules.
     """
     found = _from_ranges(trace)
     return (found[0], found[1]) if found is not None else ([], np.zeros(0, dtype=np.int64))
 
 
 def _with_backward(trace: Trace, steps: Column) -> Column:
-    """Return the steps whose backward pass can be assigned to modules, if there are any."""
     nodes = np.flatnonzero(trace.host.forward_thread > 0)
     told = np.array([step for step in steps.tolist() if begin_in_steps(trace, nodes, np.array([step])).any()], np.int64)
     return told if len(told) else steps
@@ -110,14 +112,11 @@ def _with_backward(trace: Trace, steps: Column) -> Column:
 
 @dataclass
 class _Calls:
-    """The calls of modules: host rows, and the module of each."""
-
     rows: Column
     module: Column
-    is_timed: bool  # the rows are the modules' own calls, so their times are known
+    is_timed: bool  # whether the rows are calls of modules, which have known times
 
     def of_steps(self, trace: Trace, steps: Column, modules: int) -> tuple[Column, Column]:
-        """Return how often and for how long each module was called in the steps."""
         chosen = begin_in_steps(trace, self.rows, steps)
         lasted_ns = trace.host.duration_ns[self.rows[chosen]]
         counts = np.bincount(self.module[chosen], minlength=modules)
@@ -125,7 +124,6 @@ class _Calls:
 
 
 def _from_ranges(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
-    """Return the paths, the module of each host span, and the calls; None if the trace has no ranges of modules."""
     host, texts = trace.host, trace.strings.texts
     named = [row for row in np.unique(host.name).tolist() if texts[row].startswith(PREFIX)]
     is_module = np.isin(host.name, named) & np.isin(host.kind, (HostKind.PYTHON, HostKind.ANNOTATION))
@@ -155,11 +153,11 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
     of_stack = np.full(len(trace.strings) + 1, NONE)
     for stack in np.unique(host.stack[host.stack != NONE]).tolist():
         frames = [_FRAME.match(f"/{frame}") for frame in trace.strings[stack].split(";")]
-        # In PyTorch's own modules the line adds nothing; in other modules it distinguishes call sites of one `forward`.
+        # In PyTorch's own modules the line adds nothing. In other modules the line distinguishes call sites of one `forward`.
         labels = (frame["file"] + ("" if frame["torch"] else f":{frame['line']}") for frame in reversed(frames) if frame)
         path = "/".join(labels)
         parts = path.split("/") if path else []
-        for depth in range(1, len(parts) + 1):  # include modules that launch nothing themselves
+        for depth in range(1, len(parts) + 1):  # includes modules that launch nothing themselves
             numbers.setdefault("/".join(parts[:depth]), len(numbers))
         if path:
             of_stack[stack] = numbers[path]
@@ -172,7 +170,7 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
 
 
 def forward_ops(trace: Trace) -> Column:
-    """Return for each host span in a backward node the row of the forward op that created the node, else NONE."""
+    """Return, for each host span in a backward node, the row of the forward op that created the node. Other spans get NONE."""
     host = trace.host
     ranks = np.array([thread.rank for thread in trace.threads] or [0])[host.thread]
     node = enclosing(host, (host.sequence != NONE) & (host.forward_thread != NONE) & (host.forward_thread > 0))
@@ -189,10 +187,10 @@ def forward_ops(trace: Trace) -> Column:
 
 
 def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column, Column, Column]:
-    """Return the work launched in the steps: its durations, its callers, and whether the backward pass launched it.
+    """Return the durations of the work launched in the steps, the callers, and whether the backward pass launched the work.
 
-    `caller` is the caller that each host span counts for, or NONE. The work of a backward node counts for the forward op that
-    created it.
+    `caller` has the caller of each host span, or NONE. The work of a backward node counts for the forward op that created the
+    node.
     """
     rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]
@@ -202,7 +200,6 @@ def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column
 
 
 def _with_all_within(paths: list[str], own: Column) -> list[float]:
-    """Return each path's value plus those of all paths below it."""
     sums = dict.fromkeys(paths, 0.0)
     for path, value in zip(paths, own.tolist(), strict=True):
         parts = path.split("/")

@@ -17,12 +17,12 @@ from traces.figures.measure import enclosing, memory_curve, phase_names, phase_w
 from traces.model.trace import NONE, Column, HostKind, MemoryEvents, Trace
 from traces.names.equivalent_ops import canonical_op
 
-_REQUESTS = ("empty", "resize")  # prefixes of canonical names of ops that only allocate memory
+_REQUESTS = ("empty", "resize")  # name prefixes of ops that only allocate memory
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Memory of one op and phase. `op` is a canonical name, "" outside ops; `phase` is "" outside steps."""
+    """Memory allocated by one op in one phase. `op` is a canonical name or "" outside ops, and `phase` is "" outside steps."""
 
     op: str
     phase: str
@@ -32,7 +32,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldAtPeak:
-    """What held memory when the most was allocated. `by_size`: frees were matched by size, for lack of addresses."""
+    """The memory held at the peak. `by_size` means that frees were matched by size because addresses were not recorded."""
 
     time_ns: int
     held: list[Held]
@@ -40,7 +40,7 @@ class HeldAtPeak:
 
 
 def held_at_peak(trace: Trace, device: int) -> HeldAtPeak | None:
-    """Return what is held at the peak of a device (a row of `trace.devices`); None without memory events there."""
+    """Return the memory held at a device's peak, or None without memory events. `device` is a row of `trace.devices`."""
     events = trace.memory.take(trace.memory.device == device)
     events = events.take(np.argsort(events.time_ns, kind="stable"))
     if not len(events):
@@ -62,14 +62,13 @@ def held_at_peak(trace: Trace, device: int) -> HeldAtPeak | None:
 
 
 def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
-    """Return the rows of allocations that these events do not free: by address, else the last remaining ones of each size."""
     key = np.abs(events.bytes) if by_size else events.address
     order = np.argsort(key, kind="stable")
     allocates = events.bytes[order] > 0
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # After an allocation that is never freed, the number of held allocations of its size never falls below it again.
+    # After an allocation that is never freed, the number of held allocations of its size never drops below that point.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1
     rows = [np.zeros(0, dtype=np.int64)]
@@ -81,9 +80,10 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
 
 
 def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
-    """Return the op of each event, by the time on its thread; for an op that only allocates memory, the op around it.
+    """Return the op of each memory event, found by time on the event's thread. If the op only allocates memory, return the op
+    around it.
 
-    A replay records no threads. Its requests have the start time of their op, on any thread of the rank.
+    A replay records no threads, so events are matched by the op's start time on any thread of the rank.
     """
     host = trace.host
     if not len(host) or not len(events):

@@ -5,10 +5,12 @@
     function_changes(a, b)[0]       # the function with the largest difference
 
 Functions are known if the profile was recorded with stacks (`trace record --stacks`, torch.profiler's `with_stack=True`). Older
-profilers stored the stack of each op but no calls. Then a function's host time is that of its ops, and it has one row per line
-from which it calls others. Backward work counts for the functions that called the forward op which created its autograd node. C
-functions and the profiler's module ranges are left out. A function's file is shortened to its last folder and name, so that
-recordings from different machines match. Lines are kept, because two functions of a file may have the same name.
+profilers stored the stack of each op but no calls. For such profiles, a function's host time is the time of its ops, and the
+function has one row per line that calls other functions.
+
+Backward work counts for the functions that called the forward op of its autograd node. C functions and the profiler's module
+ranges are left out. A function's file is shortened to its last folder and name, so recordings from different machines match.
+Lines are kept, because two functions of a file may have the same name.
 """
 
 from __future__ import annotations
@@ -25,17 +27,18 @@ from traces.model.trace import NONE, Column, HostKind, Strings, Trace
 
 _FUNCTION = re.compile(r"(?P<file>[^<>]+\.pyx?)\((?P<line>\d+)\): (?P<name>.+)$")
 _LINE = re.compile(r"\((?P<line>\d+)\): ")
-_PARTS = 2  # of a path are kept
-# A frame in a file outside Python's import paths, which the profiler writes as an absolute path.
+_PARTS = 2  # number of parts of a path that are kept
+# A frame in a file outside Python's import paths. The profiler writes an absolute path for such a file.
 _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=\(\d+\): )")
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
-    """Times per step over the counted steps; totals without steps. `calls` is 0 if only ops have stacks.
+    """Times of one function per counted step, or totals without steps. `calls` is 0 if only ops have stacks.
 
-    `gpu_ns` is the GPU time of everything its calls launched, including nested calls and the backward pass. `own_gpu_ns`
-    excludes what nested functions launched, `backward_ns` is the backward part, and `host_ns` is the time in its calls.
+    `gpu_ns` is the GPU time of everything that the function's calls launched, including nested calls and the backward pass.
+    `own_gpu_ns` excludes nested functions. `backward_ns` is the backward part of `gpu_ns`. `host_ns` is the time in the
+    function's calls.
     """
 
     name: str
@@ -51,7 +54,7 @@ _NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, ho
 
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
-    """A function in two traces; None: not in that trace."""
+    """A function in two traces. A value is None if that trace lacks the function."""
 
     name: str
     recorded: FunctionTime | None
@@ -67,7 +70,6 @@ class FunctionChange:
 
 
 def _moved(ours: list[str], theirs: list[str]) -> dict[str, str]:
-    """Map functions that only A has to their only counterpart in B with the same file and name."""
     places: list[dict[str, list[str]]] = [{}, {}]
     for names, place in zip((ours, theirs), places, strict=True):
         for name in names:
@@ -77,7 +79,6 @@ def _moved(ours: list[str], theirs: list[str]) -> dict[str, str]:
 
 
 def _both(name: str, moved: str | None) -> str:
-    """Merge "conv.py(534): forward" and "conv.py(536): forward" into "conv.py(534; 536): forward"."""
     if moved is None:
         return name
     line = _LINE.search(moved)
@@ -85,7 +86,7 @@ def _both(name: str, moved: str | None) -> str:
 
 
 def function_times(trace: Trace) -> list[FunctionTime]:
-    """Return function times, most GPU time first, then most host time; empty if no stacks were recorded."""
+    """Return function times, sorted by decreasing GPU time and then host time. The result is empty without recorded stacks."""
     host = trace.host
     named = {
         index: label
@@ -100,7 +101,7 @@ def function_times(trace: Trace) -> list[FunctionTime]:
     for index, label in named.items():
         function_of_name[index] = number[label]
     function = np.where(host.kind == HostKind.PYTHON, function_of_name[host.name], NONE)
-    call = enclosing(host, function != NONE)  # the call around each span
+    call = enclosing(host, function != NONE)
     caller = _callers(host.parent, call, function)
 
     steps = profiled_steps(trace)
@@ -111,7 +112,7 @@ def function_times(trace: Trace) -> list[FunctionTime]:
     own_calls = np.flatnonzero(function != NONE)
     own_calls = own_calls[begin_in_steps(trace, own_calls, steps)]
     calls = np.bincount(function[own_calls], minlength=count)
-    # A recursive call is already included in its outermost call.
+    # The time of a recursive call is already included in its outermost call.
     outermost = own_calls[~_is_recursive(own_calls, caller, function)]
     host_ns = np.bincount(function[outermost], weights=host.duration_ns[outermost].astype(np.float64), minlength=count)
     times = max(len(steps), 1)
@@ -131,7 +132,6 @@ def function_times(trace: Trace) -> list[FunctionTime]:
 
 
 def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
-    """Compute `function_times` from the stacks of ops."""
     host = trace.host
     op = enclosing(host, host.stack != NONE)
     above = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
@@ -165,9 +165,10 @@ def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
 
 
 def function_changes(recorded: Trace, other: Trace) -> list[FunctionChange]:
-    """Return the functions of both traces by the difference in GPU time that they launched themselves, the largest first.
+    """Return the functions of both traces, sorted by the largest difference in GPU time without nested functions.
 
-    Functions that only one trace has are matched if each trace has exactly one with that file and name: releases move lines.
+    A function that only one trace has is matched if each trace has exactly one such function with that file and name. The line
+    may differ, because lines move between releases.
     """
     a, b = ({one.name: one for one in function_times(trace)} for trace in (recorded, other))
     moved = _moved([name for name in a if name not in b], [name for name in b if name not in a])
@@ -178,7 +179,6 @@ def function_changes(recorded: Trace, other: Trace) -> list[FunctionChange]:
 
 
 def _label(text: str) -> str | None:
-    """Return "resnet.py(98): forward" for a Python function's span; None for other spans."""
     match = _FUNCTION.fullmatch(text)
     if match is None:
         return None
@@ -192,7 +192,7 @@ def _short(path: str) -> str:
 def without_folders(trace: Trace) -> Trace:
     """Return the trace with absolute paths in the names of Python functions shortened as in `function_times`.
 
-    Home folders would reveal who recorded it.
+    Paths in home folders would reveal who recorded the trace.
     """
     strings = Strings()
     places = [strings.add(_ABSOLUTE.sub(lambda found: _short(found[0]), text)) for text in trace.strings.texts]
@@ -200,7 +200,6 @@ def without_folders(trace: Trace) -> Trace:
 
 
 def _callers(parent: Column, call: Column, function: Column) -> Column:
-    """Return for each call of a function the enclosing call, else NONE."""
     above = np.where(parent < np.arange(len(parent)), parent, NONE)
     return np.where((function != NONE) & (above != NONE), np.append(call, NONE)[above], NONE)
 
@@ -222,7 +221,6 @@ def _of_all_callers(calls: Column, weights: list[Column], caller: Column, functi
 
 
 def _is_recursive(calls: Column, caller: Column, function: Column) -> Column:
-    """Return whether the same function also encloses each call."""
     found = np.zeros(len(calls), dtype=bool)
     for place, row in enumerate(calls.tolist()):
         own, at = function[row], int(caller[row])

@@ -3,11 +3,12 @@
     for rank in stragglers(trace): print(rank)
     # RankLateness(rank=3, last=71, collectives=84, waited_ns=1_200_000, caused_ns=310_000_000)
 
-On each rank, a collective's kernel runs from when that rank is ready until the last rank's data has arrived. So the shortest
-kernel belongs to the last rank, and each other rank waited for the difference. This needs no common clock. If the recordings
-have the communicator's id and the operation's number, these match the calls. Otherwise the k-th collective with a name in a
-group is the same one on all ranks; a group is left out if the recorded ranks have different numbers of them. Collectives
-without a measured duration are left out too.
+On each rank, a collective's kernel runs from when that rank is ready until the last rank's data has arrived. So the last rank
+has the shortest kernel, and each other rank waited for the difference. No common clock is needed.
+
+If the recordings have the communicator's id and the operation's number, calls are matched by id and number. Otherwise the k-th
+collective with a name in a group is assumed to be the same one on all ranks. A group is left out if ranks have different
+numbers of collectives. Collectives without a measured duration are left out too.
 
 Holistic Trace Analysis ranks by normalized start times of the longest communication kernels, which needs synchronized clocks.
 """
@@ -26,7 +27,8 @@ from traces.model.trace import NONE, Collectives, Column, Ending, Trace
 
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """One rank over all matched collectives: how often it was last, how long it waited, and how long others waited for it."""
+    """One rank over all matched collectives: how often it was last, how long it waited, and how long other ranks waited for it.
+    """
 
     rank: int
     collectives: int
@@ -36,7 +38,9 @@ class RankLateness:
 
 
 def stragglers(trace: Trace) -> list[RankLateness]:
-    """Return the lateness of each rank, the rank that others waited for longest first; empty for fewer than two ranks."""
+    """Return the lateness of each rank. The rank that others waited for longest comes first. Fewer than two ranks give an empty
+    list.
+    """
     table = trace.collectives.take(trace.collectives.ending == Ending.SEEN)
     count, last, waited_ns, caused_ns = (dict.fromkeys(table.rank.tolist(), 0) for _ in range(4))
     table = table.take(np.argsort(table.call_ns, kind="stable"))
@@ -55,7 +59,6 @@ def stragglers(trace: Trace) -> list[RankLateness]:
 
 
 def _matched(table: Collectives) -> Iterator[list[Column]]:
-    """Yield, by group and name, each rank's rows of `table`; the k-th rows of all ranks are one collective."""
     numbered = (table.communicator != NONE) & (table.sequence != NONE)
     counted = np.flatnonzero(~numbered)
     for rows in grouped(table.name[counted], table.group[counted], table.group_size[counted]):
@@ -72,7 +75,6 @@ def _matched(table: Collectives) -> Iterator[list[Column]]:
 
 
 def _by_number(rows: Column, sequence: Column) -> dict[tuple[int, int], int]:
-    """Return rows by their number, and by order among those with the same number, which were enqueued together."""
     seen: Counter[int] = Counter()
     found = {}
     for row, number in zip(rows.tolist(), sequence.tolist(), strict=True):

@@ -3,9 +3,9 @@
     transfers(trace)[0]             # TransferSum("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
     transfers(trace)[0].over_time   # (0.0, 1.7, ...): GB/s in equal parts of the trace's time
 
-Bytes per nanosecond are gigabytes per second. A kind's rate is its bytes over the duration of its copies, like the "memory
-bandwidth" that profilers write for each copy. The rate over time spreads each copy evenly over its duration and divides by
-elapsed time, so an idle bus shows as 0.
+Bytes per nanosecond equal gigabytes per second. A kind's rate is its bytes divided by the duration of its copies, like the
+"memory bandwidth" that profilers write for each copy. The rate over time spreads each copy evenly over its duration and divides
+by elapsed time, so an idle bus has the rate 0.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ PARTS = 16
 
 @dataclass(frozen=True, slots=True)
 class TransferSum:
-    """Copies or memsets of one kind, summed over devices. Those of unknown size only add to `count` and `duration_ns`."""
+    """Copies or memsets of one kind, summed over devices. Transfers of unknown size only add to `count` and `duration_ns`."""
 
     kind: str
     count: int
     bytes: int
     duration_ns: int
-    gbps: float | None  # None if no size is known
-    over_time: tuple[float, ...]  # GB/s in equal parts of the trace's time; empty if no size is known
+    gbps: float | None  # None if all sizes are unknown
+    over_time: tuple[float, ...]  # GB/s in equal parts of the trace's time; empty if all sizes are unknown
 
 
 def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
-    """Return the transfers by kind, most bytes first, with the rate in each of `parts` equal parts of the trace's time."""
+    """Return the transfers by kind, in decreasing order of bytes. Each has the rate in `parts` equal parts of the trace's time.
+    """
     start_ns, end_ns = window_ns(trace)
     edges = np.linspace(0, max(end_ns - start_ns, 1), parts + 1)
     found = []
@@ -47,10 +48,9 @@ def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
 
 
 def _rates(copies: DeviceSpans, start_ns: int, edges: Column) -> tuple[float, ...]:
-    """Return GB/s between each two neighbors in `edges`, which are relative to `start_ns`."""
     if not len(copies):
         return ()
-    # The bytes copied up to a time are a sum of ramps; the slope changes where a copy begins or ends.
+    # The bytes copied up to a given time are a sum of ramps. The slope changes where a copy begins or ends.
     rate = copies.bytes / copies.duration_ns
     times = np.concatenate([copies.start_ns, copies.end_ns]) - start_ns
     order = np.argsort(times, kind="stable")
@@ -61,7 +61,6 @@ def _rates(copies: DeviceSpans, start_ns: int, edges: Column) -> tuple[float, ..
 
 
 def _by_kind(trace: Trace) -> dict[str, DeviceSpans]:
-    """Return copies and memsets by name, which contains the direction."""
     rows = np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET))
     spans = trace.device.take(rows)
     return {trace.strings[name]: spans.take(spans.name == name) for name in np.unique(spans.name).tolist()}

@@ -1,4 +1,4 @@
-"""When the host waited for a GPU, and for what: judged by times, and by the call's name if times cannot decide.
+"""When the host waited for a GPU, and for which work. Waits are found by times, or by the call's name if times cannot decide.
 
     waits = host_waits(trace, rank=0)           # one row per wait, in order of their ends
     waits.start_ns, waits.end_ns                # when the host was blocked
@@ -45,10 +45,10 @@ from traces.figures.measure import grouped, launch_time_ns, work_rows
 from traces.model.trace import HOST_SPAN_OR_NONE, I4, I8, NONE, Column, DeviceKind, HostKind, Table, Trace
 from traces.names.device_names import copy_direction
 
-RETURN_NS = 30_000  # on six kinds of GPUs, calls returned 5 to 32 us after the work that they waited for
-CLOCK_NS = 10_000  # work ended at most 8 us after a call that waited for it
+RETURN_NS = 30_000  # on six kinds of GPUs, calls returned 5 to 32 us after the awaited work
+CLOCK_NS = 10_000  # awaited work ended at most 8 us after the call
 LEAST_NS = 50_000
-ONE_IN = 10  # one in this many non-waiting calls during which work ends looks like a wait
+ONE_IN = 10  # if work ends during a call that did not wait, one call in this many looks like a wait
 
 _SYNCHRONOUS = ("Synchronize", "urQueueFinish", "urEventWait", "MemcpyWithStream", "cudaFree", "hipFree", "cuMemFree")
 _QUERIES = ("EventQuery", "StreamQuery")
@@ -58,32 +58,32 @@ _QUERIES = ("EventQuery", "StreamQuery")
 class HostWaits(Table):
     """The waits of one rank's host, ordered by `end_ns`.
 
-    A wait begins with the call, or with the call's own copy if nothing was queued before it. It ends when the work ended, or
-    when the call returned if that was earlier. `returned_ns` is when the call returned.
+    A wait begins with the call, or with the call's own copy if nothing was queued before the copy. The wait ends when the work
+    ended, or when the call returned if that was earlier. `returned_ns` is when the call returned.
     """
 
     start_ns: I8
     end_ns: I8
     returned_ns: I8
-    call: HOST_SPAN_OR_NONE  # the call, or the last query of a loop
+    call: HOST_SPAN_OR_NONE  # the call, or the last query in a loop of queries
     thread: I4
     work: I8  # row of `trace.device`
 
 
 @dataclass(frozen=True, slots=True)
 class _PossibleWaits:
-    """Runtime calls that may have waited; a loop of queries is one call."""
+    """Runtime calls that may have waited. A loop of queries counts as one call."""
 
     row: Column
     start_ns: Column
     end_ns: Column
-    checked_ns: Column  # earlier work was not waited for: the call's start, or the second-to-last query's
-    is_synchronous: Column  # documented to wait
+    checked_ns: Column  # the host did not wait for work that ended before this time
+    is_synchronous: Column  # the call is documented to wait
     is_loop: Column
 
     @property
     def tolerance_ns(self) -> Column:
-        """How long before the call's return the work must have ended, at most, if nothing is documented."""
+        """How long before the call's return the work may have ended, unless the call is documented to wait."""
         return np.asarray(np.minimum((self.end_ns - self.start_ns) // ONE_IN, RETURN_NS))
 
 
@@ -96,7 +96,7 @@ def host_waits(trace: Trace, rank: int) -> HostWaits:
         return HostWaits.empty()
     own = _own_work(trace, rows)[calls.row]
     end_ns, work = np.full(len(own), NONE, "i8"), np.full(len(own), NONE, "i8")
-    behind = np.zeros(len(own), dtype=bool)  # whether a call's own work was queued behind other work on its stream
+    behind = np.zeros(len(own), dtype=bool)  # whether a call's own work was queued behind other work
     returned_ns = calls.end_ns + np.where(calls.is_loop, 0, CLOCK_NS)
     launched_ns = launch_time_ns(trace)
     for on in grouped(device.device[rows], device.stream[rows]):
@@ -104,11 +104,11 @@ def host_waits(trace: Trace, rank: int) -> HostWaits:
         ended_ns = np.maximum.accumulate(device.end_ns[stream])
         mine = (device.device[own] == device.device[stream[0]]) & (device.stream[own] == device.stream[stream[0]])
         mine &= own != NONE
-        # An event may precede the last work of its stream. A copy waits only for its own stream.
+        # An event may precede the last work on its stream. A copy waits only for its own stream.
         any_work = calls.is_loop | (calls.is_synchronous & (mine | (own == NONE)))
-        queued = np.searchsorted(launched_ns[stream], calls.start_ns, side="left") - 1  # the last launched before the call
-        ended = np.searchsorted(ended_ns, returned_ns, side="right") - 1  # the last that ended before it returned
-        idle = (queued >= 0) & (ended_ns[queued] <= calls.end_ns + CLOCK_NS)  # the stream had nothing left
+        queued = np.searchsorted(launched_ns[stream], calls.start_ns, side="left") - 1  # the last work launched before the call
+        ended = np.searchsorted(ended_ns, returned_ns, side="right") - 1  # the last work that ended before the call returned
+        idle = (queued >= 0) & (ended_ns[queued] <= calls.end_ns + CLOCK_NS)  # the stream had no unfinished work
         last = np.where(any_work & ~idle, np.minimum(queued, ended), queued)
         last_ns = np.where((last >= 0) & (idle | any_work), ended_ns[last], NONE)
         waited = (last_ns > calls.checked_ns) & (any_work | (last_ns >= calls.end_ns - calls.tolerance_ns))
@@ -134,7 +134,6 @@ def host_waits(trace: Trace, rank: int) -> HostWaits:
 
 
 def _own_work(trace: Trace, rows: Column) -> Column:
-    """Return for each host span the work that it launched itself (the last one if several), or NONE."""
     own = np.full(len(trace.host), NONE, "i8")
     launch = trace.device.launch[rows]
     known = (launch >= 0) & (launch < len(trace.host))
@@ -143,10 +142,10 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
-    """Return whether each call waited for its own work.
+    """Return whether each call waited for the work that it launched.
 
-    A copy of pageable memory goes through a staging buffer, and the call returns when the last piece is in the buffer. So the
-    copy may end after the call that waited for it.
+    A copy of pageable memory goes through a staging buffer. The call returns when the last piece is in the buffer, so the copy
+    may end after the call.
     """
     device = trace.device
     pageable = [number for number, text in enumerate(trace.strings.texts) if "Pageable" in text]
@@ -160,7 +159,6 @@ def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
 
 
 def _calls(trace: Trace, rank: int) -> _PossibleWaits:
-    """Return the calls of the rank's threads that run ops or launch work: those that may wait by name, and long ones."""
     host, texts = trace.host, trace.strings.texts
     launch = trace.device.launch[(trace.device.launch >= 0) & (trace.device.launch < len(host))]
     active = np.unique(np.append(host.thread[host.kind == HostKind.OP], host.thread[launch]))
@@ -188,7 +186,7 @@ def _calls(trace: Trace, rank: int) -> _PossibleWaits:
 
 
 def _waits_always(call: str) -> bool:
-    """Return whether a runtime or driver call with this name is documented to wait, whatever its arguments."""
+    """Return whether a runtime or driver call with this name is always documented to wait."""
     return any(mark in call for mark in _SYNCHRONOUS) and "Async" not in call
 
 
@@ -198,11 +196,11 @@ def _loops(trace: Trace, queries: Column) -> tuple[Column, Column, Column]:
     launch = trace.device.launch[(trace.device.launch >= 0) & (trace.device.launch < len(host))]
     breaks = host.kind == HostKind.OP
     breaks[launch] = True
-    broken = np.cumsum(breaks)  # host spans are ordered by thread and start
+    broken = np.cumsum(breaks)
     if len(queries) < 2:
         return queries[:0], queries[:0], queries[:0]
     same = (host.thread[queries[1:]] == host.thread[queries[:-1]]) & (broken[queries[1:]] == broken[queries[:-1]])
     begins, ends = np.append(True, ~same), np.append(~same, True)
-    several = ~(begins[ends.nonzero()[0]])  # a single query is no loop
+    several = ~(begins[ends.nonzero()[0]])
     first, last = queries[begins][several], np.flatnonzero(ends)[several]
     return first, queries[last - 1], queries[last]

@@ -43,7 +43,7 @@ from traces.model.trace import (
 
 NO_KERNELS = "kernels: the profiler saw no device work"
 
-# What a recording without a profiler lacks. A profile either has it or lists it in its own `lacks`.
+# Data that a recording without a profiler lacks. A profile has this data or lists it in its own `lacks`.
 _BROUGHT = frozenset(
     "kernels,host ops,host events,memory events,GPU work,shapes,dtypes,sequence numbers,device memory events,memory addresses,"
     "memory totals,call stacks".split(",")
@@ -51,11 +51,13 @@ _BROUGHT = frozenset(
 
 
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
-    """Merge the recordings of several processes, each of which is one rank.
+    """Merge the recordings of several processes, with one rank per process.
 
-    The number of a rank comes from `ranks`, else from its run; a recording without one gets the first free number. If two
-    recordings have the same number, the later one gets a free number and a problem is counted. The provenance is that of the
-    lowest rank; `provenance["ranks"]` has the differences of each rank. Raises ValueError without recordings.
+    The number of a rank comes from `ranks`, or else from the recording's run. A recording without a number gets the first free
+    one. If two recordings have the same number, the later one gets a free number and a problem is counted.
+
+    The provenance comes from the lowest rank, and `provenance["ranks"]` has the differences of each rank. Raises ValueError if
+    `recordings` is empty.
     """
     if not recordings:
         raise ValueError("no recordings to merge; give at least one")
@@ -86,9 +88,9 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
 
 
 def of_rank(trace: Trace, rank: int) -> Trace:
-    """Return the rows of one rank, with the strings, provenance, problems and lacks of the whole trace.
+    """Return the rows of one rank. The strings, provenance, problems and lacks of the whole trace are kept.
 
-    A row's rank is its own, else that of its thread, device, step or phase, else the first rank of the trace.
+    A row without a rank gets the rank of its thread, device, step or phase, or else the first rank of the trace.
     """
     of_threads = np.array([*(thread.rank for thread in trace.threads), NONE])
     of_devices = np.array([*(device.rank for device in trace.devices), NONE])
@@ -117,14 +119,17 @@ def of_rank(trace: Trace, rank: int) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return `recording` with `profile` in place of the steps that have these `numbers`, in the profile's order.
+    """Return `recording` with the steps numbered `numbers` replaced by the steps of `profile`.
 
-    The result has the profile's host and device spans and memory events. Its steps replace the recording's rows and become
-    StepKind.PROFILED (evaluation and warm-up steps keep their kind), with phases cut by ops. Everything else is kept. If not
-    both clocks count from 1970, they are aligned by the starts of the steps. `Run.clean` compares clean and profiled steps.
-    `Run.profiler_cost` and `Run.host_scale` convert host times of profiled steps to those of clean ones (profiler_cost.py).
-    A profile without device work leaves the grain unchanged and is noted in `lacks`. If the profile has none of the steps,
-    nothing changes except that a problem is counted.
+    The result has the profile's host and device spans and memory events. The profile's steps become StepKind.PROFILED, except
+    that evaluation and warm-up steps keep their kind. Their phases are cut by ops. All other data of the recording is kept.
+
+    If one clock does not count from 1970, the clocks are aligned by the starts of the steps. `Run.clean` compares clean and
+    profiled steps. `Run.profiler_cost` and `Run.host_scale` convert host times of profiled steps to clean ones (see
+    profiler_cost.py).
+
+    A profile without device work leaves the grain unchanged and is noted in `lacks`. If the profile has none of the steps, only
+    a problem is counted.
     """
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
@@ -173,10 +178,6 @@ def _as_rank(recording: Trace, rank: int) -> Trace:
 
 
 def _stacked(parts: Sequence[Trace], places: Mapping[str, Column] | None = None) -> Trace:
-    """Concatenate all rows, part after part, with one string table; the rest of the header is the first part's.
-
-    `places` overrides where references of the last part point; by default they point to its own rows after the earlier parts.
-    """
     strings = Strings()
     rows = dict.fromkeys([*TABLES, "devices", "threads"], 0)
     reads = 0
@@ -195,14 +196,9 @@ def _stacked(parts: Sequence[Trace], places: Mapping[str, Column] | None = None)
 
 
 def _paired(recording: Trace, profile: Trace, numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Return pairs of rows of `recording.steps` and `profile.steps` that are the same step.
-
-    They are paired by order. If the number of steps differs, they are paired by shared time if both clocks count from 1970,
-    else by order up to the shorter list.
-    """
     steps, theirs = recording.steps, profile.steps
     row_of: dict[int, int] = {}
-    for row in np.argsort(steps.kind == StepKind.PROFILED, kind="stable").tolist():  # the profiled step wins a repeated number
+    for row in np.argsort(steps.kind == StepKind.PROFILED, kind="stable").tolist():  # a profiled step wins if a number repeats
         row_of[int(steps.number[row])] = row
     rows = [row_of.get(number, NONE) for number in numbers]
     if len(theirs) != len(rows) and _have_epochs(recording, profile):
@@ -221,11 +217,10 @@ def _have_epochs(*traces: Trace) -> bool:
 
 
 def _on_clock_of(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
-    """Return the profile with its times on the recording's clock."""
     if _have_epochs(recording, profile):
         return profile
     apart_ns = recording.steps.start_ns[own] - profile.steps.start_ns[theirs]
-    shift_ns = int(apart_ns[0]) + round(float(np.median(apart_ns - apart_ns[0])))  # times since 1970 do not fit into a float
+    shift_ns = int(apart_ns[0]) + round(float(np.median(apart_ns - apart_ns[0])))  # floats cannot hold unix times in ns
     tables: dict[str, Any] = {}
     for name, kind in TABLES.items():
         table = tables[name] = getattr(profile, name).take(slice(None))
@@ -239,12 +234,11 @@ def _on_clock_of(recording: Trace, profile: Trace, own: Column, theirs: Column) 
 
 
 def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
-    """Build the tables, devices and threads of `with_profile`: the profile's steps `theirs` replace the recording's `own`."""
     rank = int(recording.steps.rank[own[0]])
     steps = recording.steps.take(slice(None))
     columns = {name: column.copy() for name, column in steps.columns().items()}
     columns["start_ns"][own], columns["duration_ns"][own] = profile.steps.start_ns[theirs], profile.steps.duration_ns[theirs]
-    clean = own[columns["kind"][own] == StepKind.STEADY]  # evaluation and warm-up steps keep their kind
+    clean = own[columns["kind"][own] == StepKind.STEADY]
     columns["kind"][clean] = StepKind.PROFILED
     step_of = np.full(len(profile.steps) + 1, NONE)
     step_of[theirs] = own
@@ -252,7 +246,7 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
     threads, thread_of = _matched_threads(recording.threads, profile.threads, rank)
     profile = taken(profile, {"phases": np.flatnonzero(step_of[profile.phases.step] != NONE)})
     stays = ~np.isin(recording.phases.step, own)
-    of_part = np.append(recording.phases.step, NONE)[recording.parts.phase]  # the step of each part
+    of_part = np.append(recording.phases.step, NONE)[recording.parts.phase]
     measured = np.isin(of_part, step_of[np.append(profile.phases.step, NONE)[profile.parts.phase]]) & (of_part != NONE)
     kept = replace(
         recording,
@@ -262,7 +256,8 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
         memory=MemoryEvents.empty() if len(profile.memory) else recording.memory,
     )
     kept = taken(kept, {"phases": np.flatnonzero(stays), "parts": np.flatnonzero(~measured)})
-    # The profiler saw when these steps' collectives ran. It reports gloo's without bytes; the recorder has the bytes.
+    # The profiler saw when the collectives of these steps ran. The recorder knows the bytes of gloo collectives, which the
+    # profiler does not report.
     own_calls, seen = kept.collectives, profile.collectives
     if (seen.bytes != NONE).any():
         kept = taken(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.call_ns))})
@@ -281,7 +276,6 @@ def _covered(spans: Steps | Collectives, times_ns: Column) -> Column:
 
 
 def _matched_devices(own: list[Device], theirs: list[Device], rank: int) -> tuple[list[Device], Column]:
-    """Return the devices of both, merged by index, and the place of each of `theirs` in that list."""
     devices = list(own)
     row_of = {device.index: row for row, device in enumerate(own) if device.rank == rank}
     places = []
@@ -303,7 +297,6 @@ def _matched_devices(own: list[Device], theirs: list[Device], rank: int) -> tupl
 
 
 def _matched_threads(own: list[Thread], theirs: list[Thread], rank: int) -> tuple[list[Thread], Column]:
-    """Like `_matched_devices`, by thread id; the two main threads are also merged."""
     threads = list(own)
     row_of = {thread.tid: row for row, thread in enumerate(own) if thread.rank == rank}
     main = next((row for row, thread in enumerate(own) if thread.rank == rank and thread.role == "main"), None)
@@ -320,7 +313,6 @@ def _matched_threads(own: list[Thread], theirs: list[Thread], rank: int) -> tupl
 
 
 def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
-    """Return `run` with `clean`, from the recording's own times of clean and profiled steps."""
     kinds = recording.steps.kind
     trained = profiled[np.isin(kinds[profiled], (StepKind.PROFILED, StepKind.STEADY))]
     profiled = trained if len(trained) else profiled[kinds[profiled] == StepKind.EVALUATION]
@@ -335,19 +327,17 @@ def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
 
 
 class _Lead(NamedTuple):
-    """A phase of a profiled step before the step's first wait for a batch."""
-
     name: str
-    share: float  # its end on the host, as a share of the time from the step's start to that wait
-    behind_ns: int  # how much later it ends according to the device's events, or NONE
+    share: float  # the phase's end on the host, as a share of the time before that wait
+    behind_ns: int  # extra time until the end on the device, or NONE
 
 
 def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
-    """Return the recording with what clean steps did before they waited for a batch as separate phases.
+    """Split the start of each clean step into phases that end where the step first waits for a batch.
 
-    The recorder does not see single ops. For example, averaging the weights after the optimizer counts in the `loader` phase at
-    the start of the next step. The profile shows such phases. If the profile's steps with as many passes begin with other
-    phases, the clean steps get the same phases before the wait. Proportions and device lag come from the first such step.
+    The recorder does not see single ops. For example, it counts averaging the weights after the optimizer in the next step's
+    `loader` phase. The profile shows these phases. Clean steps get the same phases if the profile's steps with as many passes
+    begin with them. Proportions and device lag come from the first such profiled step.
     """
     leads: dict[int, list[_Lead]] = {}
     for step, passes in zip(theirs.tolist(), passes_of_steps(profile)[theirs].tolist(), strict=True):
@@ -398,7 +388,6 @@ def _leads(profile: Trace, step: int) -> list[_Lead]:
 
 
 def _united_lacks(recording: Trace, profile: Trace) -> tuple[str, list[str]]:
-    """Return the grain, and what is still missing: the recording's lacks that the profile shares or does not mention."""
     lacks = [lack for lack in recording.lacks if lack not in _BROUGHT]
     has = {"values": len(recording.values), "steps": True, "device properties": len(recording.devices), "GPU work": True}
     lacks += [lack for lack in profile.lacks if lack not in lacks and not has.get(lack)]

@@ -52,29 +52,30 @@ from traces.names.device_names import waits_for_device
 # Kinds of events, in the order of the fields of ProfilerCost
 OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY = range(7)
 
-# Each kind's cost relative to an op with shapes: measured by benchmarks/profiler_cost.py with torch 2.13 and 2.14, except for
-# ops without shapes and calls that launch nothing. Those were chosen between a range and a launch.
+# The cost of each kind of event, relative to an op with shapes. benchmarks/profiler_cost.py measured most of these with torch
+# 2.13 and 2.14. Ops without shapes and calls that launch nothing were not measured, so a cost between a range and a launch was
+# chosen.
 _PRIOR = np.array([1.0, 0.8, 0.65, 1.7, 1.0, 1.7, 0.14])
-# How far a kind's cost may differ from its prior, relative to it: the spread between machines and torch releases.
+# The relative deviation of a cost from its prior, as seen between machines and torch releases.
 _PRIOR_SPREAD = 0.5
-# The least time between two events without a profiler: about half of what dispatching a view takes.
+# The least time between two events without a profiler. It is about half the time to dispatch a view.
 _LEAST_GAP_NS = 100
-# Step times are not known more precisely than this share of them.
+# The relative precision of step times is at best this.
 _LEAST_NOISE = 0.01
-_MOST_ROUNDS = 1000  # of the fit; it usually takes some tens
+_MOST_ROUNDS = 1000  # the fit usually needs some tens of rounds
 _FAR_NS = 1 << 52  # beyond any time in a recording
-# A loader's time is host work or waiting, so it is handled separately; see Note [The wait for a batch].
+# Loader time can be host work or waiting; see Note [The wait for a batch].
 _LOADER = "loader"
 
 
 class HostEvents(NamedTuple):
-    """The events on one rank's host, in time order, and their kinds.
+    """The events on one rank's host and their kinds, in time order.
 
-    Only training threads are included: the main thread and those that launch GPU work.
+    Only the main thread and threads that launch GPU work are included.
     """
 
     time_ns: Column
-    kind: Column  # NONE at the end of an event
+    kind: Column  # NONE marks the end of an event
 
     @classmethod
     def of(cls, trace: Trace, rank: int) -> HostEvents:
@@ -101,19 +102,19 @@ class HostEvents(NamedTuple):
         return cls(times[order], kinds[order])
 
     def counts(self, start_ns: Column, end_ns: Column) -> Column:
-        """Count the events of each kind that start in each window; the result has the shape (windows, kinds)."""
+        """Return how many events of each kind start in each window. The result has the shape (windows, kinds)."""
         started = np.cumsum(self.kind[:, None] == np.arange(len(_PRIOR)), axis=0)
         started = np.concatenate((np.zeros((1, len(_PRIOR)), dtype=np.int64), started))
         return np.asarray(started[self.time_ns.searchsorted(end_ns)] - started[self.time_ns.searchsorted(start_ns)])
 
 
 class _WithoutCost:
-    """Maps active host times to times without the profiler's cost; see Note [The profiler's cost per event]."""
+    """Maps host times to times without the profiler's cost. See Note [The profiler's cost per event]."""
 
     def __init__(self, times_ns: Column, cost_ns: Column, start_ns: Column, end_ns: Column) -> None:
-        """Subtract `cost_ns` before each of `times_ns`, within the windows (phases) from `start_ns` to `end_ns`.
+        """Subtract `cost_ns` before each of `times_ns`, within the windows from `start_ns` to `end_ns`.
 
-        All are in time order, and the windows do not overlap.
+        All columns are in time order. The windows are phases and do not overlap.
         """
         self._zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self._zero_ns
@@ -123,7 +124,7 @@ class _WithoutCost:
             at = np.concatenate(([begin], times[first:last], [until]))
             spare = np.maximum(np.diff(at) - float(_LEAST_GAP_NS), 0.0)
             owed = np.concatenate((cost_ns[first:last], [0.0]))
-            # Cost not yet covered by any gap: the backlog of a queue that receives `owed` and serves `spare`.
+            # The balance is the cost that no gap has covered yet, like the backlog of a queue.
             balance = np.cumsum(owed - spare)
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             taken = np.concatenate(([0.0], np.cumsum(owed) - backlog))
@@ -136,7 +137,6 @@ class _WithoutCost:
 
     @classmethod
     def of(cls, trace: Trace, events: HostEvents, cost: ProfilerCost, steps: ProfiledSteps, waits: Intervals) -> Self:
-        """Build the mapping for the events in the phases of these steps."""
         per_kind = np.append(_costs(cost), 0.0)  # the last one is for NONE
         phases = trace.phases.take(steps.rows)
         windows = _active_ns(phases.start_ns, waits), _active_ns(phases.end_ns, waits)
@@ -148,7 +148,7 @@ class _WithoutCost:
 
 
 class ProfiledSteps:
-    """The phases of a rank's profiled steps (`rows` of `trace.phases`), and how many events each contains (`counts`)."""
+    """The phases of a rank's profiled steps. `rows` are rows of `trace.phases`, and `counts` are the events in each phase."""
 
     def __init__(self, trace: Trace, rank: int, events: HostEvents) -> None:
         phases = trace.phases
@@ -165,7 +165,7 @@ class ProfiledSteps:
         self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
 
     def places(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """Return, for each profiled step (or each of `steps`) with phases of these names, their places in `rows`."""
+        """Return the places in `rows` of the phases with each name, for each profiled step that has all these phases."""
         named = np.isin(self._name, [self.names[name] for name in names])
         found = [np.flatnonzero(named & (self._step == step)) for step in (self.steps if steps is None else steps).tolist()]
         return [places for places in found if len(places)]
@@ -173,15 +173,15 @@ class ProfiledSteps:
 
 @dataclass
 class _Phase:
-    """Medians of a phase in clean and profiled steps; of all phases together if recorder and profile name different ones."""
+    """Medians of one phase in clean and profiled steps. All phases count as one if recorder and profile use different names."""
 
     names: tuple[str, ...]
-    clean_ns: float  # on the host, including waits for the GPU
-    noise_ns: float  # possible error of the difference between profiled and clean steps
-    profiled_ns: float  # the host's own time
-    waits: bool  # whether it waits for the GPU in profiled steps, and so in clean ones
-    wait_ns: float  # in profiled steps
-    longest_wait_ns: float  # the longest wait possible in clean steps
+    clean_ns: float  # host time including waits for the GPU
+    noise_ns: float  # possible error of the profiled-minus-clean difference
+    profiled_ns: float  # host time without waits for the GPU
+    waits: bool  # whether the phase waits for the GPU
+    wait_ns: float  # the wait in profiled steps
+    longest_wait_ns: float  # the longest possible wait in clean steps
     counts: Column  # number of events by kind
     own_ns: float = 0.0  # `profiled_ns` without the profiler's cost
 
@@ -189,12 +189,11 @@ class _Phase:
 class CleanPace:
     """Converts host times of one rank's profiled steps to times without the profiler.
 
-    `scale` has a factor per row of `trace.phases`; it is 1.0 in steps that were not profiled. Older recordings have no cost per
-    event, only one factor per phase; then only that factor is applied.
+    `scale` has one factor per row of `trace.phases`, which is 1.0 in steps without a profiler. Older recordings have only this
+    factor and no cost per event.
     """
 
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
-        """`waits` are the times in which the rank's host waited for the GPU; `own_ns` subtracts them."""
         run = trace.run_of(rank)
         self._waits = waits
         self._without_cost: _WithoutCost | None = None
@@ -220,7 +219,7 @@ class CleanPace:
                     self.scale[steps.rows[of]] *= wanted_ns / has_ns
 
     def own_ns(self, times_ns: Column) -> Column:
-        """Return these times minus earlier waits for the GPU and the profiler's earlier cost."""
+        """Return these times without the earlier waits for the GPU and without the profiler's earlier cost."""
         active_ns = _active_ns(times_ns, self._waits)
         return active_ns if self._without_cost is None else self._without_cost(active_ns)
 
@@ -244,9 +243,9 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
 
 
 def device_waits(trace: Trace, rank: int) -> Intervals:
-    """Return when the rank's host waited for the GPU.
+    """Return when the rank's host waited for the GPU in a synchronization or a synchronous copy.
 
-    It waits in a synchronization or a synchronous copy until all work launched up to then, including the copy, has ended.
+    A wait ends when all work launched before it, including the copy, has ended.
     """
     device, host, work = trace.device, trace.host, work_rows(trace)
     calls = runtime_calls(trace, rank, lambda name: waits_for_device(name) or ("emcpy" in name and "Async" not in name))
@@ -273,7 +272,6 @@ def _median(values: Sequence[float] | Column) -> float:
 
 
 def _comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Column, Column]:
-    """Return the profiled and the clean steps to compare: training steps, or evaluation steps if none was profiled."""
     kind = trace.steps.kind
     trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
     profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]
@@ -286,7 +284,6 @@ def _comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Co
 
 
 def _compute_ns(trace: Trace, steps: Column) -> float:
-    """Return the median step time without the loader phase."""
     phases = trace.phases
     loader = (phases.name == trace.strings.find(_LOADER)) & np.isin(phases.step, steps)
     waited_ns = np.bincount(phases.step[loader], phases.duration_ns[loader], len(trace.steps))
@@ -294,7 +291,6 @@ def _compute_ns(trace: Trace, steps: Column) -> float:
 
 
 def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column, waits: Intervals) -> list[_Phase]:
-    """Return the phases to compare: those that clean and profiled steps share, or all phases as one."""
     of = trace.phases
     in_clean = np.isin(of.step, clean)
     names = {trace.strings[name]: name for name in np.unique(of.name[in_clean]).tolist()}
@@ -333,13 +329,12 @@ def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column,
 
 
 def _noise_ns(values_ns: Column) -> float:
-    """Return the standard error of the median of these values, estimated from the interquartile range."""
     low, high = np.percentile(values_ns, (25, 75))
     return float(max((high - low) / 1.35 * 1.25 / np.sqrt(len(values_ns)), _LEAST_NOISE * np.median(values_ns)))
 
 
 def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
-    """See Note [The profiler's cost per event]."""
+    """The fit is described in Note [The profiler's cost per event]."""
     shown = [phase for phase in phases if not phase.waits and phase.noise_ns > 0] or [
         phase for phase in phases if phase.noise_ns > 0
     ]
@@ -359,7 +354,6 @@ def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
 
 
 def _least_squares(left: Column, right: Column, start: Column) -> Column:
-    """Minimize x @ left @ x / 2 - right @ x over x >= 0, one coordinate at a time until nothing changes."""
     x = start.copy()
     for _ in range(_MOST_ROUNDS):
         before = x.copy()
@@ -371,7 +365,10 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
-    """Return by phase its clean time over its profiled time without the profiler; see Note [The clean steps decide]."""
+    """Return one factor per phase: the clean time divided by the profiled time without the profiler's cost.
+
+    See Note [The clean steps decide].
+    """
     sure = [phase for phase in phases if not phase.waits and phase.own_ns > 0]
     clean_ns, own_ns = sum(phase.clean_ns for phase in sure), sum(phase.own_ns for phase in sure)
     usual = clean_ns / own_ns if own_ns else 1.0
@@ -392,7 +389,6 @@ def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
 
 
 def _of_same_events(own_ns: Column, counts: Column) -> Column:
-    """Return for each step the median over the profiled steps with as many ops and launches."""
     told = counts[:, [OP, PLAIN_OP, LAUNCH]]
     _, group = np.unique(told, axis=0, return_inverse=True)
     group = group.reshape(-1)
@@ -400,7 +396,7 @@ def _of_same_events(own_ns: Column, counts: Column) -> Column:
 
 
 def _clean_loader_ns(trace: Trace, rank: int) -> Column:
-    """Return the loader time in ns of each clean training step that has any; see Note [The wait for a batch]."""
+    """Return the loader time of each clean training step with a loader phase. See Note [The wait for a batch]."""
     phases = trace.phases
     clean = np.flatnonzero((trace.steps.kind == StepKind.STEADY) & (trace.steps.rank == rank))
     rows = np.flatnonzero((phases.name == trace.strings.find(_LOADER)) & np.isin(phases.step, clean))
@@ -414,7 +410,6 @@ def _clean_loader_ns(trace: Trace, rank: int) -> Column:
 
 
 def _by_rank(values: Column, others: Column) -> Column:
-    """Replace each value by the one of `others` with the same rank in sorted order; return `values` if `others` is empty."""
     if not len(others):
         return values
     rank = np.argsort(np.argsort(values, kind="stable"), kind="stable")

@@ -1,11 +1,12 @@
-"""Join the recordings of one process, one after another: torch.profiler writes a file for each cycle of its schedule.
+"""Join the recordings of one process, because torch.profiler writes one file per cycle of its schedule.
 
     for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
         trace = joined_cycles([traces[place] for place in places])
 
-Two recordings are cycles of one process if rank, main thread id and GPUs are equal, both clocks count from 1970 and their times
-do not overlap. If no rank is known, their file names must also be equal except for a time stamp, as written by
-`tensorboard_trace_handler` (`host_4711.1623143566756.pt.trace.json`). The time between two cycles was not recorded.
+Two recordings are cycles of one process if their rank, main thread id and GPUs are equal. Both clocks must count from 1970, and
+their times must not overlap. If no rank is known, the file names must also be equal except for a time stamp.
+`tensorboard_trace_handler` writes such names (`host_4711.1623143566756.pt.trace.json`). The time between two cycles was not
+recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
 
 
 def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None]]) -> list[list[int]]:
-    """Group the places of recordings that are cycles of one process, in time order; others get a group of one.
+    """Group recordings that are cycles of one process, in time order. The result has places in `recordings`.
 
     `names` has each recording's file name and its rank, if known.
     """
@@ -45,7 +46,6 @@ def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None
 
 
 def _process(recording: Trace, file: str, rank: int | None) -> Hashable:
-    """Return a key that is equal for all cycles of one process."""
     main = next((thread.tid for thread in recording.threads if thread.role == "main"), None)
     name = _STAMP.sub("", file) if rank is None else ""
     gpus = tuple((device.index, device.name) for device in recording.devices)
@@ -53,7 +53,7 @@ def _process(recording: Trace, file: str, rank: int | None) -> Hashable:
 
 
 def joined_cycles(cycles: Sequence[Trace]) -> Trace:
-    """Join recordings in time order into one trace; threads are matched by id, GPUs by number."""
+    """Join recordings in time order into one trace. Threads are matched by id, and GPUs by number."""
     stacked = merge_ranks(cycles, range(len(cycles)))
     threads: dict[tuple[int, str], Thread] = {}
     devices: dict[int, Device] = {}

@@ -1,4 +1,4 @@
-"""Merge the processes of one run into one trace, with one process per rank: the one that did the rank's work.
+"""Merge the processes of one run into one trace, using for each rank the process that did its work.
 
 process_of_each_rank({4711: load(...), 4712: load(...)}, main=4700)     # {0: 4711, 1: 4712}
 trace, notes = one_replay(timelines_in(folder), main=4700)
@@ -22,18 +22,20 @@ from traces.model.trace import NONE, StepKind, Trace
 
 
 def timelines_in(folder: Path) -> dict[int, Trace]:
-    """Load the files that the processes of a replay wrote to `folder`, by process id, the largest first. Raises TraceError."""
+    """Load the files that the processes of a replay wrote to `folder`, by process id, the largest file first. Raises
+    TraceError.
+    """
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     return {int(file.stem.removeprefix("replay-")): with_node_numbers(in_order(load(file, is_ours=True))) for file in files}
 
 
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
-    """Return process ids by rank, in the order of the ranks. `traces` is by process id; `main` is the script's own process.
+    """Return the process id of each rank, in the order of the ranks. `main` is the process id of the script.
 
-    Several processes may claim the same rank, because forked or spawned processes inherit its number. Those that trained come
-    before those that only evaluated, then those that used the GPU before those that did not. Then the main process counts, else
-    the one with the most steps, else with the most GPU work. Processes without steps or GPU work (such as torchrun's,
-    which only queries the GPUs) count only if there is no other.
+    Several processes may claim the same rank, because child processes inherit its number. Processes that trained win over
+    processes that only evaluated. Next, processes that used the GPU win over processes that did not. After that, the main
+    process wins, then the process with the most steps, then the one with the most GPU work. Processes without steps or GPU
+    work, such as torchrun, count only if no other process has the rank.
     """
     worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
 
@@ -51,9 +53,10 @@ def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, in
 
 
 def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[str]]:
-    """Merge the processes of a replay into one trace; return it with messages about processes that were left out.
+    """Merge the processes of a replay into one trace. The messages returned with the trace name the processes that were left
+    out.
 
-    `timelines` is by process id; `main` is the script's own process. Raises ValueError if `timelines` is empty.
+    `timelines` has process ids as keys, and `main` is the script's own process. Raises ValueError if `timelines` is empty.
     """
     by_rank = process_of_each_rank(timelines, main)
     worked = sum(bool(len(trace.steps) or len(trace.device)) for trace in timelines.values())
@@ -65,11 +68,10 @@ def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[s
     kept = [timelines[pid] for pid in by_rank.values()]
     if list(by_rank) == [0]:
         return kept[0], notes
-    return merge_ranks([_with_used_devices(trace) for trace in kept]), notes  # also a single rank if it is not rank 0
+    return merge_ranks([_with_used_devices(trace) for trace in kept]), notes
 
 
 def _with_used_devices(trace: Trace) -> Trace:
-    """Return the trace with only the devices that it used: each rank sees all GPUs of its machine but uses one."""
     used = {row for table in (trace.device, trace.phases, trace.memory) for row in np.unique(table.device).tolist()} - {NONE}
     rows = [row for row in range(len(trace.devices)) if row in used]
     if not rows:

@@ -2,10 +2,10 @@
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-If the device is hardly ever idle (Note [What limits the pace] in `traces.figures.pace`), the limit is the device, or other
-ranks if most of its work is communication that does not overlap with compute. Otherwise the limit is what causes most of the
-idle time: data, other ranks, or the host. The profiler's overhead is excluded: idle time is the pace minus GPU time, and
-profiled steps only provide the shares of the causes.
+If the device is hardly ever idle (Note [What limits the pace] in `traces.figures.pace`), the limit is the device. If most of
+the device's work is communication that does not overlap with compute, the limit is the other ranks. Otherwise the limit is the
+most frequent cause of idle time: data, other ranks, or the host. Idle time is the pace minus the GPU time, which excludes the
+profiler's overhead. Profiled steps only provide the shares of the causes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from traces.analyses.idle import IdleTime
 from traces.figures.pace import DEVICE, HOST, StepPace
 
 DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
-_MUCH_DATA = 0.1  # share of the pace: in traces without kernels, data is the limit only if the wait is at least this long
+_MUCH_DATA = 0.1  # if a trace has no kernels, data is the limit when waiting takes at least this share of the pace
 
 
 @dataclass(frozen=True, slots=True)
 class PaceLimit:
-    """`limit` is "device", "host", "data", "other ranks" or "unknown".
+    """What limits a recording's pace: "device", "host", "data", "other ranks" or "unknown".
 
-    Without the limit a step would be at most `gain_ns` shorter; `share` is that time over the pace. For "device" it is the time
-    in which the device is idle or only communicates; any further gain needs less GPU work. None means unknown.
+    Without that limit, a step would be at most `gain_ns` shorter. `share` is the gain divided by the pace. If the device is the
+    limit, the gain is the time in which the device is idle or only communicates. A gain of None is unknown.
     """
 
     limit: str
@@ -35,7 +35,7 @@ class PaceLimit:
 
 
 def bottleneck(pace: StepPace | None, idle: Mapping[str, IdleTime], between_ranks: Communication | None) -> PaceLimit | None:
-    """Return the limit of a trace with this pace, idle times by device, and communication; None without steps."""
+    """Return what limits a trace's pace, or None if the trace has no steps. `idle` has the idle times by device."""
     if pace is None or not pace.pace_ns:
         return None
     data_ns = pace.pace_ns - pace.without_data_ns
@@ -68,11 +68,9 @@ def _without_kernels(pace: StepPace, data_ns: int) -> PaceLimit:
 
 
 def _exposed_ns(between_ranks: Communication | None) -> int:
-    """Communication per step and rank that does not overlap with compute."""
     return 0 if between_ranks is None else between_ranks.exposed_ns // max(between_ranks.steps, 1)
 
 
 def _share_of(idle: Mapping[str, IdleTime], reason: str) -> float:
-    """The reason's share of the idle time of all devices, excluding waits for data."""
     others_ns = sum(of.idle_ns - of.by_reason.get("data", 0) for of in idle.values())
     return sum(of.by_reason.get(reason, 0) for of in idle.values()) / others_ns if others_ns else 0.0

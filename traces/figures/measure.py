@@ -24,7 +24,6 @@ from traces.model.trace import NONE, Column, HostKind, HostSpans, Origin, StepKi
 
 
 def work_rows(trace: Trace) -> Column:
-    """Return the rows of `trace.device` that are work: kernels, copies and memsets."""
     return np.flatnonzero(trace.device.is_work)
 
 
@@ -37,13 +36,13 @@ def grouped(*columns: Column) -> list[Column]:
 
 
 def busy_by_device(trace: Trace) -> dict[int, Intervals]:
-    """Return each device's busy time, by row of `trace.devices`; devices without work are left out."""
+    """Return the busy time of each device that has work. The keys are rows of `trace.devices`."""
     spans = trace.device.take(work_rows(trace))
     return {int(spans.device[rows[0]]): Intervals(spans.start_ns[rows], spans.end_ns[rows]) for rows in grouped(spans.device)}
 
 
 def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
-    """Return each stream's busy time, by (row of `trace.devices`, stream number)."""
+    """Return the busy time of each stream. The keys are (row of `trace.devices`, stream number)."""
     spans = trace.device.take(work_rows(trace))
     streams = [spans.take(rows) for rows in grouped(spans.device, spans.stream)]
     return {(int(of.device[0]), int(of.stream[0])): Intervals(of.start_ns, of.end_ns) for of in streams}
@@ -63,28 +62,27 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the rows of the steps whose times count.
+    """Return the rows of the clean training steps.
 
-    These are the clean training steps. Without any: the profiled steps, else warm-up, else evaluation.
+    A trace without clean training steps uses its profiled steps, else its warm-up steps, else its evaluation steps.
     """
     return _first_of(trace, StepKind.STEADY, StepKind.PROFILED, StepKind.WARMUP, StepKind.EVALUATION)
 
 
 def profiled_steps(trace: Trace) -> Column:
-    """Return the rows of the steps whose kernels count: the profiled steps, or `steady_steps` if none is marked as profiled."""
+    """Return the rows of the profiled steps. If no step is marked as profiled, return `steady_steps`."""
     return _first_of(trace, StepKind.PROFILED, StepKind.STEADY, StepKind.WARMUP, StepKind.EVALUATION)
 
 
 def evaluation_steps(trace: Trace) -> Column:
-    """Return the rows of the evaluation steps: batches without training."""
     return np.flatnonzero(trace.steps.kind == StepKind.EVALUATION)
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """Return a number per step that is equal for steps with the same number of backward passes and optimizer steps.
+    """Return one number per step. Two steps with equally many backward passes and optimizer steps get the same number.
 
-    The numbers can be compared between traces. Scripts with several trainers have several kinds of steps: in a GAN, one in five
-    critic steps may also train the generator.
+    The numbers can be compared between traces. Scripts with several trainers have several kinds of steps. For example, a GAN
+    may train the generator in one of five critic steps.
     """
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
@@ -95,9 +93,9 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Filter each list of step rows to the most frequent kind (`passes_of_steps`) that all lists contain.
+    """Filter each list of step rows to the most frequent kind of step (`passes_of_steps`) that all lists contain.
 
-    Returns the lists unchanged if there is no such kind.
+    The lists are returned unchanged if no kind of step is in all of them.
     """
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
@@ -107,18 +105,17 @@ def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
 
 
 def _first_of(trace: Trace, *kinds: StepKind) -> Column:
-    """Return the rows of the first of these kinds that occurs."""
     rows = (np.flatnonzero(trace.steps.kind == kind) for kind in kinds)
     return next((found for found in rows if len(found)), np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """The times of one phase in each step; 0 in steps without it, and summed if it occurs more than once.
+    """The times of one phase in each step. Steps without the phase have the time 0, and repeated phases are summed.
 
-    `host_ns` is the time from the phase's begin to its end on the host; the phases of a step add up to the step.
-    `device_ns` is the time between two CUDA events at the same two points, waits included; None if no step has events.
-    `is_untimed` is a mask of the steps in which part of the phase has no events, so the sum there is too small.
+    `host_ns` is the time from the phase's begin to its end on the host. The host times of all phases add up to the step.
+    `device_ns` is the time between two CUDA events at the same two points, including waits. It is None if no step has events.
+    `is_untimed` is a mask of steps in which part of the phase has no events, so the sum for the step is too small.
     """
 
     host_ns: Column
@@ -127,7 +124,6 @@ class PhaseTimes:
 
 
 def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
-    """Return the phases by name, in the order of their first occurrence."""
     phases, steps = trace.phases, len(trace.steps)
     inside = phases.take((phases.step >= 0) & (phases.step < steps))
     names, first = np.unique(inside.name, return_index=True)
@@ -148,7 +144,7 @@ def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
 def phase_busy_ns(trace: Trace) -> dict[str, Column]:
     """Return how long the devices were busy with the work that each phase launched, summed over devices.
 
-    The result has one column per phase name, with one value per step. It is empty without device work.
+    The result has one column per phase name and one value per step. The result is empty for a trace without device work.
     """
     work = work_rows(trace)
     phase = launch_phases(trace)[work]
@@ -166,7 +162,7 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 
 
 def launch_time_ns(trace: Trace) -> Column:
-    """Return when the host launched each device span; the span's own start if its launch is unknown."""
+    """Return when the host launched each device span. If the launch is unknown, the span's start is used."""
     spans = trace.device
     if not len(trace.host):
         return np.asarray(spans.start_ns)
@@ -174,15 +170,14 @@ def launch_time_ns(trace: Trace) -> Column:
 
 
 def step_windows(trace: Trace) -> TimeWindows:
-    """Return the steps of each rank as windows in host time."""
     return TimeWindows(trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank)
 
 
 def backlog(trace: Trace) -> Column:
     """Return a mask of the device spans that were launched before the recording began.
 
-    Their launch is unknown, and they start before every span with a known launch on their stream. Since a stream runs its work
-    in launch order, they were launched earlier.
+    The launch of such a span is unknown, and the span starts before all spans with a known launch on its stream. A stream runs
+    its work in launch order, so the span was launched earlier.
     """
     spans = trace.device
     unknown = spans.launch == NONE
@@ -197,68 +192,70 @@ def backlog(trace: Trace) -> Column:
 
 
 def launch_steps(trace: Trace) -> Column:
-    """Return the row of `trace.steps` in which each device span was launched; NONE outside steps and for the backlog.
+    """Return, for each device span, the row of the step (in `trace.steps`) in which it was launched.
 
-    See Note [A step's time] in `traces.figures.pace`.
+    Spans launched outside steps or before the recording get NONE. See Note [A step's time] in `traces.figures.pace`.
     """
     return np.where(backlog(trace), NONE, step_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
 
 def phase_windows(trace: Trace) -> TimeWindows:
-    """Return the phases of each rank as windows in host time."""
     phases = trace.phases
     ranks = np.where(phases.step >= 0, trace.steps.rank[phases.step], 0) if len(trace.steps) else np.zeros(len(phases))
     return TimeWindows(phases.start_ns, phases.end_ns, ranks)
 
 
 def launch_phases(trace: Trace) -> Column:
-    """Return the row of `trace.phases` in which each device span was launched; NONE outside phases and for the backlog."""
+    """Return, for each device span, the row of the phase (in `trace.phases`) in which it was launched.
+
+    Spans launched outside phases or before the recording get NONE.
+    """
     return np.where(backlog(trace), NONE, phase_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
 
 def launch_phase_names(trace: Trace) -> Column:
-    """Return the name of the phase in which each device span was launched; "" outside phases."""
+    """Return the name of the phase in which each device span was launched. Spans launched outside phases get ""."""
     return phase_names(trace)[launch_phases(trace)]
 
 
 def phase_names_at(trace: Trace, times_ns: Column) -> Column:
-    """Return the name of the phase of any rank that covers each of these times; "" outside phases."""
+    """Return, for each of these times, the name of the phase that covers it on any rank. Times outside phases get ""."""
     return phase_names(trace)[TimeWindows(trace.phases.start_ns, trace.phases.end_ns).holding(times_ns)]
 
 
 def phase_names(trace: Trace) -> Column:
-    """Return the phase name of each row of `trace.phases`, then "" at the end so that NONE gives ""."""
+    """Return the phase name of each row of `trace.phases`. One "" is appended so that the index NONE gives ""."""
     return np.array([*(trace.strings[name] for name in trace.phases.name.tolist()), ""])
 
 
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
-    """Return the innermost (or outermost) op that launched each device span, as a row of `trace.host`; NONE without an op."""
+    """Return, for each device span, the row of `trace.host` with the innermost (or outermost) op that launched it.
+
+    Spans that no op launched get NONE.
+    """
     host = trace.host
     launch = np.where(trace.device.launch < len(host), trace.device.launch, NONE)
     if not len(host):
         return np.full(len(launch), NONE, dtype=np.int64)
     op = np.append(enclosing(host, host.kind == HostKind.OP), NONE)
     if outermost:
-        above = np.append(op[np.append(host.parent, NONE)[op]][:-1], len(host))  # the last row stands for NONE
+        above = np.append(op[np.append(host.parent, NONE)[op]][:-1], len(host))
         rows = np.arange(len(above))
         op = np.where(op == NONE, NONE, _last_of_chain(np.where(above == NONE, rows, above))[op])
     return np.asarray(np.where(launch >= 0, op[launch], NONE))
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """Return the innermost span around each host span (or the span itself) that the mask `wanted` selects; else NONE."""
-    # Parents come before their children. Other parents are ignored, so the search ends on any input.
+    """Return, for each host span, the innermost enclosing span (or the span itself) that the mask `wanted` selects, else NONE.
+    """
+    # Parents precede their children in the table. Parents that violate this order are ignored, so the search always ends.
     parent = np.append(np.where(host.parent < np.arange(len(host)), host.parent, NONE), NONE)
     rows = np.arange(len(parent))
-    found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]  # the last row stands for NONE
+    found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]
     return np.where(found < len(host), found, NONE)
 
 
 def _last_of_chain(following: Column) -> Column:
-    """Follow `following` from each row until a row that points to itself, and return that row.
-
-    The stride doubles in each round, so deep nesting needs few rounds.
-    """
     at = np.where(following < 0, len(following) - 1, following)
     while ((further := at[at]) != at).any():
         at = further
@@ -267,7 +264,8 @@ def _last_of_chain(following: Column) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class WorkSum:
-    """A row of a table of kernels or ops. `count` is the number of kernels, or of ops that launched device work."""
+    """One row of a table of kernels or ops. `count` is the number of kernels, or the number of ops that launched device work.
+    """
 
     name: str
     count: int
@@ -275,13 +273,13 @@ class WorkSum:
 
 
 def kernel_table(trace: Trace) -> list[WorkSum]:
-    """Return kernels, copies and memsets by name, most device time first."""
+    """Return the device time of kernels, copies and memsets by name, in decreasing order."""
     spans = trace.device.take(work_rows(trace))
     return _table(trace, spans.name, spans.duration_ns, np.ones(len(spans)))
 
 
 def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
-    """Return ops by name with the device time of the work they launched, most first; work without an op is left out."""
+    """Return ops by name with the device time of the work that they launched, in decreasing order."""
     rows = work_rows(trace)
     op = op_of(trace, outermost=outermost)[rows]
     rows, op = rows[op >= 0], op[op >= 0]
@@ -292,10 +290,10 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """The peak memory of a device. `source` is one of:
+    """The peak memory of a device. `source` says how the peak was found.
 
-    "recorded"  each memory event has the device's total after it
-    "summed"    allocations minus frees since the recording began; excludes memory that was held before and never freed
+        "recorded"  each memory event has the device's total after it
+    "summed"    allocations minus frees since the recording began; memory held before and never freed is excluded
     """
 
     peak_allocated_bytes: int
@@ -305,30 +303,29 @@ class MemoryPeak:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCurve:
-    """The memory of a device after each of its memory events, in time order. `source` as in `MemoryPeak`."""
+    """The memory of a device after each of its memory events, in time order. `source` is defined in `MemoryPeak`."""
 
     time_ns: Column
     allocated_bytes: Column
-    before_bytes: int  # a lower bound of what was held before the first event
+    before_bytes: int  # a lower bound of the memory held before the first event
     source: str
 
 
 def memory_curve(trace: Trace, device: int) -> MemoryCurve:
-    """Return the memory of a device (a row of `trace.devices`) over time."""
     events = trace.memory
     here = events.take(events.device == device)
     here = here.take(np.argsort(here.time_ns, kind="stable"))
     known = here.allocated_bytes != NONE
     if known.any():
         return MemoryCurve(here.time_ns[known], here.allocated_bytes[known], 0, "recorded")
-    # Frees of older memory make the sum negative. At least that much was held when the recording began.
+    # Frees of older memory make the sum negative. The largest negative sum was at least held when the recording began.
     total = np.cumsum(here.bytes)
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(here.time_ns, total + before_bytes, before_bytes, "summed")
 
 
 def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
-    """Return the memory peak of every device that has memory events, by row of `trace.devices`."""
+    """Return the memory peak of each device that has memory events. The keys are rows of `trace.devices`."""
     events = trace.memory
     peaks = {}
     for device in np.unique(events.device[events.device >= 0]).tolist():
@@ -342,7 +339,7 @@ def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
     """Return the nanoseconds of device work launched in steps, by the origin of the times.
 
-    Without device spans (a phase-grained trace) the phases' device times are used.
+    A phase-grained trace has no device spans, so the device times of its phases are used.
     """
     rows = work_rows(trace)
     if len(rows):
@@ -373,9 +370,9 @@ def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> 
 
 
 def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Return the rows of the device work launched in these steps (in the whole trace if `steps` is empty), and its launches.
+    """Return the rows of the device work launched in these steps, and the launches of that work.
 
-    Work without a known launch is left out.
+    If `steps` is empty, the whole trace counts. Work without a known launch is left out.
     """
     rows = work_rows(trace)
     rows = rows[np.isin(launch_steps(trace)[rows], steps)] if len(steps) else rows
@@ -385,7 +382,6 @@ def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
 
 
 def runtime_calls(trace: Trace, rank: int, is_wanted: Callable[[str], bool]) -> Column:
-    """Return the host rows of the rank's GPU runtime calls whose name satisfies `is_wanted`."""
     host = trace.host
     calls = host.kind == HostKind.RUNTIME
     names = [name for name in np.unique(host.name[calls]).tolist() if is_wanted(trace.strings[name])]
@@ -394,7 +390,8 @@ def runtime_calls(trace: Trace, rank: int, is_wanted: Callable[[str], bool]) -> 
 
 
 def begin_in_steps(trace: Trace, rows: Column, steps: Column) -> Column:
-    """Return a mask of the host rows that begin in one of these steps of their rank; all True if `steps` is empty."""
+    """Return a mask of the host rows that begin in one of these steps of their rank. The mask is all True if `steps` is empty.
+    """
     if not len(steps):
         return np.ones(len(rows), dtype=bool)
     rank_of_thread = np.array([*(thread.rank for thread in trace.threads), NONE])
@@ -403,11 +400,10 @@ def begin_in_steps(trace: Trace, rows: Column, steps: Column) -> Column:
 
 
 def rank_of_device(trace: Trace, device: int) -> int:
-    """Return the rank of a row of `trace.devices`; 0 if the table has no such row."""
+    """Return the rank of a row of `trace.devices`. If the table has no such row, return 0."""
     return trace.devices[device].rank if device < len(trace.devices) else 0
 
 
 def device_ranks(trace: Trace) -> Column:
-    """Return the rank of each device span."""
     ranks = np.array([device.rank for device in trace.devices] or [0], dtype=np.int64)
     return np.asarray(ranks[np.where(trace.device.device < len(ranks), trace.device.device, 0)])

@@ -70,30 +70,30 @@ from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, StepKind, Trace
 
 HOST, DEVICE = "host", "device"
-_AHEAD = 1.02  # device pace over host pace: above this the host runs ahead
-_FULL = 0.9  # GPU time over pace: above this the device is hardly ever idle
-_FALLS_BEHIND = 0.01  # growth of the lag per step, over the pace: smaller growth is jitter
-_MOST_STEPS_GROW = 0.75  # share of the steps in which the lag must grow
+_AHEAD = 1.02  # the host runs ahead if device pace / host pace exceeds this
+_FULL = 0.9  # the device is hardly ever idle if GPU time / pace exceeds this
+_FALLS_BEHIND = 0.01  # lag that grows by a smaller share of the pace per step is jitter
+_MOST_STEPS_GROW = 0.75  # the lag must grow in at least this share of the steps
 _LONG_AGO = -(2**62)
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The times of each step; see Note [A step's time]. Columns have one value per row of `trace.steps`, in nanoseconds.
+    """The times of each step, in nanoseconds; see Note [A step's time]. Columns have one value per row of `trace.steps`.
 
-    Keys of dictionaries are rows of `trace.devices`. Their columns are NONE in steps of other ranks and before a device's first
-    work; `gpu_ns` is 0 there.
+    The dictionaries' keys are rows of `trace.devices`. Steps of other ranks, and steps before a device's first work, have the
+    value NONE (in `gpu_ns`, the value 0).
     """
 
     host_interval_ns: Column
     completion_ns: dict[int, Column]
     device_interval_ns: dict[int, Column]
-    window_start_ns: dict[int, Column]  # where a step's device interval begins
+    window_start_ns: dict[int, Column]  # when the step's device interval begins
     gpu_ns: dict[int, Column]  # how long the device was busy with the work launched in the step
-    launches: dict[int, Column]  # whether the step launched work on the device, or was timed there by CUDA events
+    launches: dict[int, Column]  # whether the step launched work on the device or has CUDA events there
     data_wait_ns: Column  # see Note [Waits for data]
-    loader_ns: Column  # all of the step's loader phases
-    passes: Column  # equal for steps of the same kind, see `passes_of_steps`
+    loader_ns: Column  # the time of all the step's loader phases
+    passes: Column  # equal for steps of the same kind (`passes_of_steps`)
     follows: Column  # whether the step has a predecessor
     host_end_ns: Column
     rank: Column
@@ -101,39 +101,37 @@ class StepTimes:
 
     @property
     def gpu_time_ns(self) -> Column:
-        """GPU time of each step, summed over devices."""
         return sum(self.gpu_ns.values(), np.zeros(len(self.host_interval_ns), dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class StepPace:
-    """The pace of a set of steps; see Note [A step's time]. Medians over these steps, in nanoseconds."""
+    """The pace of a set of steps, as medians in nanoseconds. See Note [A step's time]."""
 
     pace_ns: int
     limit: str  # "host" or "device", see Note [What limits the pace]
-    host_runs_ahead: bool  # the device's pace exceeds the host's
+    host_runs_ahead: bool  # the device's pace exceeds the host's pace
     host_ns: int
-    device_ns: int | None  # None: no device work and no CUDA events
+    device_ns: int | None  # None without device work and CUDA events
     device: int  # row of the slowest device, or NONE
     gpu_time_ns: int | None  # None: unknown
-    busy_share: float | None  # GPU time of the busiest device, over the pace
+    busy_share: float | None  # GPU time of the busiest device, divided by the pace
     without_data_ns: int
-    noise: float | None  # half the distance between the quartiles over the median; None below four steps
-    falls_behind_ns: int  # growth of the lag per step; 0 if it does not grow steadily
+    noise: float | None  # half the interquartile range divided by the median; None below four steps
+    falls_behind_ns: int  # growth of the lag per step; 0 if the lag does not grow steadily
 
 
 @dataclass(frozen=True, slots=True)
 class PaceSeries:
-    """The steps that determine the pace (`rows`), and the interval of every step, in nanoseconds."""
+    """The steps (`rows`) that determine the pace, and the interval of every step in nanoseconds."""
 
     rows: Column
     interval_ns: Column
     without_data_ns: Column
-    device: int  # row of the device that the intervals come from; NONE: the host
+    device: int  # the row of the device with these intervals; NONE for host intervals
 
 
 def step_times(trace: Trace) -> StepTimes:
-    """Compute the times of all steps."""
     steps = trace.steps
     order = np.lexsort((steps.start_ns, steps.rank))
     before, follows = _predecessors(trace, order)
@@ -178,7 +176,7 @@ def step_times(trace: Trace) -> StepTimes:
 
 
 def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the host intervals of these steps on the slowest rank; None without steps.
+    """Return the host intervals of these steps on the slowest rank, or None if `rows` is empty.
 
     `rows` are rows of `trace.steps` and may repeat.
     """
@@ -189,9 +187,9 @@ def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the device intervals of these steps on the slowest device that got work in each step; None without device work.
+    """Return the device intervals of these steps on the slowest device that got work in each step.
 
-    If no device got work in each step, all devices with any work are considered.
+    If no device got work in each step, all devices with work are considered. The result is None without device work.
     """
     steady: list[PaceSeries] = []
     some: list[PaceSeries] = []
@@ -206,9 +204,9 @@ def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the intervals that determine the pace of these steps: the host's or a device's. None without steps.
+    """Return the intervals that determine the pace of these steps, either on the host or on a device.
 
-    See Note [Steps of several kinds].
+    The result is None if `rows` is empty. See Note [Steps of several kinds].
     """
     host, device = host_series(times, rows), device_series(times, rows)
     if host is None or device is None:
@@ -220,9 +218,9 @@ def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
-    """Return the pace of these steps (by default the steady steps); None without steps.
+    """Return the pace of these steps (by default the steady steps), or None if there are no steps.
 
-    `with_kernels` are the steps whose GPU time counts, if they differ from `rows` (see `profiled_steps`).
+    `with_kernels` are the steps whose GPU time counts, if they are not `rows` (see `profiled_steps`).
     """
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)
@@ -230,7 +228,7 @@ def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | Non
 
 
 def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | None:
-    """Like `pace`, for step times that have already been computed."""
+    """Compute `pace` from step times that have already been computed."""
     host, slowest, chosen = host_series(times, rows), device_series(times, rows), pace_series(times, rows)
     if host is None or chosen is None:
         return None
@@ -259,9 +257,9 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
-    """Return each step's interval in nanoseconds, on the host or on the device, whichever determines the pace of steady steps.
+    """Return each step's interval in nanoseconds. The host's or device's intervals are used, whichever determine the pace.
 
-    On the device it is the longest interval of the rank's devices. Steps without device work keep their host interval.
+    A step's device interval is the longest interval of its rank's devices. Steps without device work keep their host interval.
     """
     times = times or step_times(trace)
     decides = pace_series(times, steady_steps(trace))
@@ -274,10 +272,11 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 
 
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
-    """Return the time over which busy and idle time of the steps (by default `profiled_steps`) are measured, by device row.
+    """Return, by device row, the time windows in which the busy and idle time of the steps are measured.
 
-    A window runs from the completion before the first step to the completion of the last one. Each run of consecutive steps
-    has its own window. Without steps, the window runs from the device's first work to its last.
+    The steps default to `profiled_steps`. Each run of consecutive steps has one window. The window begins at the completion of
+    the step before the run and ends at the completion of the run's last step. Without steps, the window runs from the device's
+    first work to its last.
     """
     rows = profiled_steps(trace) if rows is None else rows
     if not len(rows):
@@ -299,7 +298,6 @@ def _median(of: PaceSeries) -> int:
 
 
 def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) -> int:
-    """Return how much the slowest device's lag grows per step, if it grows in most steps; else 0."""
     if slowest is None:
         return 0
     rows = np.unique(slowest.rows)
@@ -312,7 +310,6 @@ def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) ->
 
 
 def _predecessors(trace: Trace, order: Column) -> tuple[Column, Column]:
-    """Return the row of the previous step of the same rank (or NONE), and whether it counts as the predecessor."""
     steps = trace.steps
     before = np.full(len(steps), NONE, dtype=np.int64)
     follows = np.zeros(len(steps), dtype=bool)
@@ -326,16 +323,11 @@ def _predecessors(trace: Trace, order: Column) -> tuple[Column, Column]:
 
 
 def _timed_by_events(trace: Trace, has_work: Column) -> Column:
-    """Return a mask of the steps that have no kernels but CUDA events around their phases.
-
-    These are clean steps, all steps of a phase-grained trace, and steps that take no time on the host.
-    """
     clean = (trace.steps.kind != StepKind.PROFILED) & (trace.steps.kind == StepKind.PROFILED).any()
     return np.asarray(~has_work & (clean | (trace.grain == "phase") | (trace.steps.duration_ns == 0)))
 
 
 def _latest_ends(trace: Trace, work: Column, step_of: Column, by_events: Column) -> dict[int, Column]:
-    """Return, by device, when the last work launched in each step ended; _LONG_AGO if the step launched none."""
     phases = trace.phases
     timed = (phases.step >= 0) & (phases.step < len(trace.steps)) & (phases.device_end_ns != NONE) & (phases.device != NONE)
     timed = np.flatnonzero(timed & np.append(by_events, False)[phases.step])
@@ -353,7 +345,6 @@ def _latest_ends(trace: Trace, work: Column, step_of: Column, by_events: Column)
 
 
 def _ends_outside_steps(trace: Trace, rows: Column) -> Column:
-    """Return for each step the latest end of those of the work `rows` that were launched before the step began."""
     launched_ns = np.where(backlog(trace)[rows], _LONG_AGO, launch_time_ns(trace)[rows])
     order = np.argsort(launched_ns, kind="stable")
     ends_ns = np.append(_LONG_AGO, np.maximum.accumulate(trace.device.end_ns[rows][order]))
@@ -361,7 +352,6 @@ def _ends_outside_steps(trace: Trace, rows: Column) -> Column:
 
 
 def _gpu_ns(trace: Trace, work: Column, step_of: Column) -> dict[int, Column]:
-    """Return, by device, how long it was busy with the work launched in each step."""
     owned = work[step_of[work] != NONE]
     found = {}
     for device in np.unique(trace.device.device[owned]).tolist():
@@ -373,10 +363,11 @@ def _gpu_ns(trace: Trace, work: Column, step_of: Column) -> dict[int, Column]:
 
 
 def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int) -> Column:
-    """Return the length of the union of each group's intervals, in nanoseconds; groups are numbered from 0."""
+    """Return the length of the union of each group's intervals, in nanoseconds. Groups are numbered from 0."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # The running maximum of the ends within each group. Adding group * n to the ranks makes each group start anew.
+    # The loop keeps a running maximum of the ends within each group. Adding group * n to the ranks restarts the maximum in each
+    # group.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))
@@ -391,7 +382,6 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
 
 
 def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
-    """Return for each step the time in its loader phases during which no device of its rank had queued work."""
     phases, steps = trace.phases, trace.steps
     found = np.zeros(len(steps), dtype=np.int64)
     inside = (phases.step >= 0) & (phases.step < len(steps))
@@ -406,7 +396,7 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
         queued = Intervals(launched_ns[ranks == rank], trace.device.end_ns[work][ranks == rank])
         mine = steps.rank[phases.step[loads]] == rank
         exposed_ns[mine] -= queued.within(phases.start_ns[loads][mine], phases.end_ns[loads][mine])
-    # Phases timed by events: the device was busy until all work launched before the phase had completed.
+    # For phases timed by events, the device was busy until all work launched before the phase had completed.
     timed = by_events[phases.step[loads]]
     done_ns = _done_before(trace)[loads]
     covered_ns = np.clip(done_ns - phases.start_ns[loads], 0, phases.duration_ns[loads])
@@ -421,7 +411,6 @@ def _loader_ns(trace: Trace) -> Column:
 
 
 def _done_before(trace: Trace) -> Column:
-    """Return for each phase when all work launched before it had ended, from CUDA events; its own start without events."""
     phases = trace.phases
     ranks = trace.steps.rank[phases.step]
     order = np.lexsort((phases.start_ns, ranks))

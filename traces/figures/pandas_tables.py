@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 
 def to_pandas(trace: Trace, table: str) -> pandas.DataFrame:
-    """Return one table of `trace` ("steps", "phases", "host", "device", "memory"...; see TABLES of the model) as a data frame.
+    """Return one table of `trace` ("steps", "host", "device"...; see TABLES in the model) as a data frame.
 
-    The frame has the table's columns and row order. A column that refers to another table (`device.launch` to `host`) holds
-    index values of that table's frame. Text, kinds and origins (lower-case names) become categories. `end_ns` follows
-    `duration_ns`. Missing values (NONE in the table) are <NA>.
+    The frame has the table's columns and row order. If a column refers to another table (`device.launch` refers to `host`), its
+    values are index values of that table's frame. Text, kinds and origins (in lower case) become categories. The column
+    `end_ns`
+    is added after `duration_ns`. Missing values (NONE in the table) become <NA>.
 
-    Raises TraceError if there is no such table or pandas is not installed.
+    Raises TraceError if the table does not exist or pandas is not installed.
     """
     kind = TABLES.get(table)
     if kind is None:
@@ -36,7 +37,7 @@ def to_pandas(trace: Trace, table: str) -> pandas.DataFrame:
 
     def categories(column: np.ndarray, texts: Sequence[str]) -> pandas.Categorical:
         used, codes = np.unique(column, return_inverse=True)
-        absent = int(np.searchsorted(used, 0))  # NONE comes first
+        absent = int(np.searchsorted(used, 0))
         return pandas.Categorical.from_codes(codes - absent, [texts[number] for number in used[absent:].tolist()])
 
     columns = {}

@@ -15,9 +15,9 @@ from traces.model.trace import Column, Trace
 
 @dataclass(frozen=True, slots=True)
 class PhaseMedians:
-    """A phase's median time per step: on the host, between two CUDA events, and GPU busy time of the work it launched.
+    """A phase's median times per step: on the host, between two CUDA events, and GPU busy time of the work launched in it.
 
-    None if the trace has no events, or no device work. Steps with missing events are left out of the median.
+    A figure is None if the trace lacks the events or the device work for it. Steps with missing events are left out.
     """
 
     median_ns: int | None = None

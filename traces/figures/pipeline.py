@@ -3,7 +3,7 @@
     input_pipeline(trace).wait_per_step_ns      # 2100000: median wait for batches per step
     collectives(trace)[0]                       # CollectiveTotals("all_reduce", "nccl", count=40, ...)
 
-`traces.figures.summary` includes them. Each is empty or None if it was not recorded.
+`traces.figures.summary` includes these figures. A figure that was not recorded is empty or None.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from traces.model.trace import NONE, Batches, BatchKind, Column, Ending, StepKin
 
 @dataclass(frozen=True, slots=True)
 class StepsOfKind:
-    """The number of steps of a kind, and their median duration on the host."""
-
     count: int
     median_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class InputPipeline:
-    """Waiting for batches and pinning them; None where nothing was recorded."""
+    """The time spent waiting for batches and pinning them. A figure is None if it was not recorded."""
 
     loaders: list[LoaderSettings]
     waits: int
@@ -39,15 +37,15 @@ class InputPipeline:
     batch_bytes: int | None
     pins: int
     pin_median_ns: int | None
-    pin_bytes_per_s: int | None  # from pins with a known size
+    pin_bytes_per_s: int | None  # counts only pins with a known size
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTotals:
     """All calls of one collective on one backend, summed over ranks. `bytes` is None if no size is known.
 
-    For `timed` calls the end was recorded; for `bounded` calls only an upper bound of the duration is known (see `Ending.BY`).
-    `duration_ns` is the sum over both. `median_ns` is over the timed calls, else over the bounds, else None.
+    The end of `timed` calls was recorded. For `bounded` calls, only an upper bound of the duration is known (see `Ending.BY`).
+    `duration_ns` is the sum over both. `median_ns` is the median of the timed calls, or of the bounds if no call was timed.
     """
 
     name: str
@@ -62,7 +60,7 @@ class CollectiveTotals:
 
 @dataclass(frozen=True, slots=True)
 class PartMedians:
-    """One region of nn.DataParallel on one device: its median time on the host, and between two CUDA events on the device."""
+    """The median times of one region of nn.DataParallel on one device, on the host and between two CUDA events."""
 
     name: str
     device: str | None
@@ -72,7 +70,6 @@ class PartMedians:
 
 
 def step_kinds(trace: Trace) -> dict[str, StepsOfKind]:
-    """Return the number of steps of each kind and their median; kinds without steps are left out."""
     durations = {kind: trace.steps.duration_ns[trace.steps.kind == kind] for kind in StepKind}
     return {
         kind.name.lower(): StepsOfKind(len(duration_ns), middle_ns)
@@ -82,7 +79,7 @@ def step_kinds(trace: Trace) -> dict[str, StepsOfKind]:
 
 
 def input_pipeline(trace: Trace) -> InputPipeline | None:
-    """Return the figures of the input pipeline; None if the trace has no waits, pins or loader settings."""
+    """Return the figures of the input pipeline, or None if the trace has no waits, pins or loader settings."""
     loaders = list(trace.run_of(trace.ranks[0]).loaders)
     waits = trace.batches.take(trace.batches.kind == BatchKind.WAIT)
     pins = trace.batches.take(trace.batches.kind == BatchKind.PIN)
@@ -103,7 +100,6 @@ def input_pipeline(trace: Trace) -> InputPipeline | None:
 
 
 def _per_step(trace: Trace, waits: Batches) -> Column:
-    """Return the time spent waiting for batches in each step."""
     waited_ns = np.zeros(len(trace.steps), dtype=np.int64)
     step = step_windows(trace).holding(waits.start_ns, waits.rank)
     np.add.at(waited_ns, step[step != NONE], waits.duration_ns[step != NONE])
@@ -111,9 +107,9 @@ def _per_step(trace: Trace, waits: Batches) -> Column:
 
 
 def batch_arrival_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) -> Column:
-    """Return when the last batch waited for in each phase arrived; the phase's end if no wait was recorded.
+    """Return when the last batch of each phase arrived. If no wait was recorded, the end of the phase is used.
 
-    The phases of the rank are given by `start_ns` and `end_ns`.
+    `start_ns` and `end_ns` are the bounds of the rank's phases.
     """
     waits = trace.batches.take((trace.batches.kind == BatchKind.WAIT) & (trace.batches.rank == rank))
     arrival_ns: Column = np.zeros(len(start_ns), dtype=np.int64)
@@ -123,7 +119,7 @@ def batch_arrival_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) 
 
 
 def collectives(trace: Trace) -> list[CollectiveTotals]:
-    """Return the totals by operation and backend, most time first."""
+    """Return totals by operation and backend, in decreasing order of time."""
     table, texts = trace.collectives, trace.strings
     found = []
     for rows in map(table.take, grouped(table.name, table.backend)):
@@ -145,9 +141,9 @@ def collectives(trace: Trace) -> list[CollectiveTotals]:
 
 
 def parallel_parts(trace: Trace) -> list[PartMedians]:
-    """Return the regions of nn.DataParallel by name and device, in the order of their first start.
+    """Return the regions of nn.DataParallel by name and device, in the order in which they first start.
 
-    Medians are over the parts in `steady_steps`, or over all parts if these steps have none.
+    Medians are taken over `steady_steps`. If no region is in a steady step, all regions are used.
     """
     phase_step = np.append(trace.phases.step, NONE)[trace.parts.phase]
     steady = np.isin(phase_step, steady_steps(trace))

@@ -15,14 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-# Kinds marked `serious_if_many` become serious when they affect a larger share of the kernels than this. Idle time and the
-# launch queue are sums over all kernels, so 1 % of the kernels changes them about as much as steps vary.
+# A problem marked `serious_if_many` becomes serious if it affects more than this share of the kernels. Idle time and the launch
+# queue are sums over all kernels. Missing 1 % of the kernels changes these sums about as much as steps vary.
 SERIOUS_SHARE = 0.01
 
 
 class Severity(IntEnum):
-    """How much a problem matters."""
-
     INFORMATION = 0
     WARNING = 1
     SERIOUS = 2
@@ -30,7 +28,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """All problems of one kind. `text` says what was found and how it affects the figures, in one or two sentences."""
+    """All problems of one kind. `text` describes the problem and its effect on the figures."""
 
     kind: str
     count: int
@@ -40,14 +38,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """`text` has "[singular|plural]" where the words depend on the count.
+    """One kind of problem. `text` contains "[singular|plural]" where the words depend on the count.
 
-    "{n}" is the count, "{of}" the number of kernels that there should be, and "{what}" the words after the kind's name.
+    "{n}" is the count, and "{of}" is the number of kernels in a complete recording. "{what}" is the text after the kind's name.
     """
 
     severity: Severity
     text: str
-    serious_if_many: bool = False  # serious from SERIOUS_SHARE of the kernels on
+    serious_if_many: bool = False  # the problem becomes serious at SERIOUS_SHARE of the kernels
 
 
 _INFORMATION, _WARNING, _SERIOUS = Severity.INFORMATION, Severity.WARNING, Severity.SERIOUS
@@ -149,7 +147,7 @@ _NUMBERS = re.compile(r"\[([^|\]]*)\|([^\]]*)\]")
 
 
 def problems_of(counts: Mapping[str, int], kernels: int) -> list[Problem]:
-    """Return the problems of a trace with this many kernels, the most serious first, then by kind."""
+    """Return the problems of a trace with `kernels` kernels, the most serious first, then by kind."""
     found = [_problem(kind, count, kernels) for kind, count in counts.items() if count]
     return sorted(found, key=lambda problem: (-problem.severity, problem.kind))
 

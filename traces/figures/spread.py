@@ -16,10 +16,10 @@ _MIN_STEPS_FOR_NOISE = 4
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Percentiles of a value that each step of two traces has, and the relative error of the medians.
+    """Percentiles of a per-step value in two traces, and the relative error of the medians.
 
-    `noise_floor` is half the interquartile range of the recording over its median, None below four steps. A smaller error is
-    not significant.
+    `noise_floor` is half the interquartile range of the recording divided by its median. It is None below four steps. An error
+    below the noise floor is not significant.
     """
 
     recorded_median_ns: int | None
@@ -36,14 +36,13 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare the chosen rows of both columns of times. The noise floor comes from the steps `all_ours`, which may be more."""
+    """Compare the chosen rows of both columns of times. The noise floor is computed from the steps `all_ours`."""
     a, b = _percentiles(our_ns[ours]), _percentiles(their_ns[theirs])
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
     return Spread(a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2])
 
 
 def median(values: Column) -> int | None:
-    """Return the median rounded to an integer; None without values."""
     return round(float(np.median(values))) if len(values) else None
 
 
@@ -53,12 +52,10 @@ def relative_error(recorded: float | None, replayed: float | None) -> float | No
 
 
 def _percentiles(values: Column) -> list[int] | list[None]:
-    """The 5th, 50th and 95th percentile."""
     return np.percentile(values, (5, 50, 95)).round().astype(int).tolist() if len(values) else [None] * 3
 
 
 def noise_floor(values: Column) -> float | None:
-    """Return half the interquartile range over the median; None below four values."""
     if len(values) < _MIN_STEPS_FOR_NOISE:
         return None
     lower, median, upper = np.percentile(values, (25, 50, 75))

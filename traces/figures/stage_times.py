@@ -1,8 +1,8 @@
-"""Compares the times of the parts of nn.DataParallel in two traces: scatter, each replica, gather...
+"""Compares the times of the regions of nn.DataParallel (scatter, each replica, gather...) in two traces.
 
     part_errors(recorded, ours, other, theirs)["scatter"].error     # 0.01: 1 % longer
 
-The device is added to the name of a part that runs on several devices: "parallel_apply (cuda:1)".
+If a region runs on several devices, the device is added to the region's name: "parallel_apply (cuda:1)".
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from traces.figures.measure import grouped
 from traces.figures.spread import median, relative_error
 from traces.model.trace import NONE, Column, Parts, Trace
 
-_ABSENT = 1 << 30  # sorts after every real place
-Key = tuple[str, str]  # the part's name, and the label of its device or ""
+_ABSENT = 1 << 30
+Key = tuple[str, str]  # the region's name, then its device label or ""
 
 
 @dataclass(frozen=True, slots=True)
 class PartError:
-    """A part's median time on the host, and between two CUDA events on its device. None: not in that trace."""
+    """The median time of one region of nn.DataParallel in two traces. A time is None if the trace lacks the region."""
 
     recorded_median_ns: int | None
     replayed_median_ns: int | None
@@ -32,7 +32,10 @@ class PartError:
 
 
 def part_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict[str, PartError]:
-    """Return the errors of the parts in these steps (rows of both traces), in the order in which they run."""
+    """Return the errors of the nn.DataParallel regions in these steps, in the order in which the regions run.
+
+    `ours` and `theirs` are rows of the steps of both traces.
+    """
     a, b = _by_key(recorded, ours), _by_key(other, theirs)
     keys = sorted(a.keys() | b.keys(), key=lambda key: min(_place(of, key) for of in (a, b)))
     devices: dict[str, set[str]] = {}
@@ -45,7 +48,6 @@ def part_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> 
 
 
 def _by_key(trace: Trace, steps: Column) -> dict[Key, Parts]:
-    """Return the parts in these steps by name and device."""
     step_of = np.append(trace.phases.step, NONE)[trace.parts.phase]
     parts = trace.parts.take(np.isin(step_of, steps) & (trace.parts.phase != NONE))
     found: dict[Key, Parts] = {}
@@ -56,7 +58,6 @@ def _by_key(trace: Trace, steps: Column) -> dict[Key, Parts]:
 
 
 def _place(parts: dict[Key, Parts], key: Key) -> tuple[int, str]:
-    """Return the sort key of a part: where it first occurs in the trace, then its device."""
     return (list(parts).index(key) if key in parts else _ABSENT, key[1])
 
 

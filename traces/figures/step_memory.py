@@ -1,7 +1,7 @@
-"""How far a step's allocated memory rises above what was allocated when the step began.
+"""How far allocated memory rises during a step.
 
-This needs only allocations and frees. It can be compared even if a recording has no memory totals because it began in the
-middle of a program.
+The rise is computed from allocations and frees only. It can be compared even if a recording began in the middle of a program
+and therefore has no memory totals.
 
     step_rises(trace)   # {0: 2_791_636_480}: by row of `trace.devices`, the median over steady steps
 """
@@ -14,7 +14,7 @@ from traces.model.trace import StepKind, Trace
 
 
 def step_rises(trace: Trace) -> dict[int, int]:
-    """Return the rise in bytes by device; devices without memory events in steady steps are left out."""
+    """Return the rise in bytes by device. Devices without memory events in steady steps are left out."""
     events = trace.memory.take(trace.memory.device >= 0)
     events = events.take(np.argsort(events.time_ns, kind="stable"))
     steps = trace.steps.take(trace.steps.kind == StepKind.STEADY)

@@ -49,13 +49,11 @@ from traces.model.run import CleanSteps, ProfilerCost, RecorderNotes, Run
 from traces.model.trace import NONE, DeviceKind, HostKind, StepKind, Trace
 
 VERSION = 1
-TOP = 10  # rows in the tables of kernels and ops
+TOP = 10  # number of rows in the tables of kernels and ops
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:
-    """One GPU; `index` is its device number in its process."""
-
     name: str
     total_memory_bytes: int | None
     rank: int
@@ -64,8 +62,6 @@ class DeviceSummary:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The number of rows of each kind."""
-
     kernels: int
     copies: int  # memcpys and memsets
     host_ops: int
@@ -75,7 +71,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """One GPU's use: `busy_ns` over the whole trace, `idle_share` over the steps as in `Analyses.idle` (None without work)."""
+    """How busy one GPU is. `busy_ns` covers the whole trace.
+
+    `idle_share` covers only the steps, like `Analyses.idle`. It is None for a GPU without work.
+    """
 
     name: str
     busy_ns: int
@@ -85,28 +84,28 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """One step. `start_ns` and `duration_ns` are its host span; `traces.figures.pace` defines the other times."""
+    """One step. `start_ns` and `duration_ns` describe its host span. `traces.figures.pace` defines the other times."""
 
     start_ns: int
     duration_ns: int
     number: int
     rank: int
     kind: str  # name of its StepKind, in lower case
-    interval_ns: int  # whichever of the two intervals below determines the pace
+    interval_ns: int  # the host or device interval, whichever determines the pace
     compute_side_ns: int  # `interval_ns` without the wait for data
     host_interval_ns: int
-    device_interval_ns: int | None  # the longest over the devices; None without device work
+    device_interval_ns: int | None  # the longest interval of the devices; None without device work
     gpu_time_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of a trace. Medians are over `steady_steps`; times are nanoseconds.
+    """The figures of a trace. Medians are taken over `steady_steps`, and times are in nanoseconds.
 
-    `step_median_ns` is the pace, and `compute_side_median_ns` the pace without waits for data.
+    `step_median_ns` is the pace, and `compute_side_median_ns` is the pace without waits for data.
 
-    `ops` are the innermost ops around a launch, `calls` the outermost. Both have the device time of the work they launched,
-    most first, and at most TOP rows. Keys of devices are `Trace.device_label`.
+    `ops` lists the innermost ops around launches, and `calls` lists the outermost. Both have the device time of the work that
+    the ops launched, in decreasing order, and at most TOP rows. Dictionaries use `Trace.device_label` as the key of a device.
     """
 
     version: int
@@ -140,14 +139,14 @@ class Summary:
     memory: dict[str, MemoryPeak]
     lacks: list[str]
     problems: dict[str, int]
-    machine: Machine  # of the first rank, like everything that comes from its run
+    machine: Machine  # the machine of the first rank
     run: Run
     provenance: dict[str, Any]
     analyses: Analyses
 
     @property
     def busy_shares(self) -> dict[str, float]:
-        """Each working device's busy time as a share of the steps' time (of the trace's time without steps)."""
+        """Return each working device's busy time as a share of the steps' time, or of the trace's time if it has no steps."""
         return {device: of.busy_ns / of.window_ns for device, of in self.analyses.idle.items() if of.window_ns}
 
     def to_json(self) -> dict[str, Any]:
@@ -156,14 +155,13 @@ class Summary:
         return facts
 
     def __repr__(self) -> str:
-        """Return a few lines for a notebook."""
         names = ", ".join(sorted({device.name or "an unnamed GPU" for device in self.devices})) or "no GPU"
         lines = [f"Summary: {self.grain} grain, {len(self.ranks)} rank(s), {len(self.devices)} device(s): {names}"]
         lines.append(", ".join(f"{count} {what.replace('_', ' ')}" for what, count in as_json(self.counts).items()))
         if self.step_median_ns is not None:
             lines.append(f"step {_ms(self.step_median_ns)}, without data loading {_ms(self.compute_side_median_ns)} (medians)")
             lines.append(", ".join(f"{name} {_ms(phase.median_ns)}" for name, phase in self.phases.items()))
-        if self.grain != "phase":  # a phase-grained trace has no busy times
+        if self.grain != "phase":  # phase-grained traces have no busy times
             lines.append(f"GPU busy {_ms(self.gpu_busy_ns)} of {_ms(self.window_ns)}")
         lines += [f"lacks {text}" for text in self.lacks[:3]]
         lines += [problem.text for problem in problems_of(self.problems, self.counts.kernels)[:3]]
@@ -175,7 +173,6 @@ def _ms(time_ns: int | None) -> str:
 
 
 def summarize(trace: Trace) -> Summary:
-    """Compute the summary of a trace."""
     start_ns, end_ns = window_ns(trace)
     times = step_times(trace)
     pace = pace_of(times, steady_steps(trace), profiled_steps(trace))

@@ -24,14 +24,12 @@ from traces.model.trace import Trace, TraceLibraryError
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"
 
-# Names from earlier releases, which still work. A P100 with cuDNN, the usual setup, is four times faster.
+# Names from earlier releases that still work. The new names say "no-cudnn" because a P100 with cuDNN is four times faster.
 FORMER_NAMES = {"p100": "p100-no-cudnn", "p100x2": "p100x2-no-cudnn"}
 
 
 @dataclass(frozen=True)
 class BundledRecording:
-    """One bundled recording."""
-
     name: str  # the value for `--trace`
     grain: str  # as in Trace
     device: str
@@ -49,7 +47,7 @@ def entries() -> list[BundledRecording]:
 
 
 def load(name_or_path: str | os.PathLike[str]) -> Trace:
-    """Read a trace: the file of that name, else the library's entry. Raises TraceLibraryError and TraceFormatError."""
+    """Read the trace with this name: a file, or else an entry of the library. Raises TraceLibraryError and TraceFormatError."""
     name = os.fspath(name_or_path)
     if is_cell_name(name):
         cell_name, _, batch = name.partition("@")
@@ -64,14 +62,16 @@ def load(name_or_path: str | os.PathLike[str]) -> Trace:
 
 
 def is_cell_name(name: str) -> bool:
-    """Return whether the text names a cell ("v100/resnet50", "v100/resnet50@32"): it is no file, and the GPU is known."""
+    """Return whether the text names a cell ("v100/resnet50", "v100/resnet50@32"). A cell name is not a file, and its GPU is
+    known.
+    """
     gpu_name, _, model = name.partition("/")
     is_name = bool(gpu_name and model) and "/" not in model and not model.endswith(SUFFIX) and not Path(name).exists()
     return is_name and gpu_name in {gpu.name for gpu in gpus()} and _own(name) is None
 
 
 def find(name_or_path: str | os.PathLike[str]) -> Path:
-    """Return the file with this name, else the file of the library's entry with this name.
+    """Return the file with this name, or else the file of the library's entry with this name.
 
     A folder with this name does not hide an entry, because `p100-no-cudnn` is also a likely name for a folder of results.
     Raises TraceLibraryError.
@@ -96,7 +96,6 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
 
 
 def _own(name: str) -> Path | None:
-    """Return a recording of that name from the library's folders other than the bundled one."""
     if not name or name.startswith(("/", ".")) or ".." in name:
         return None
     return next((path for folder in folders()[1:] if (path := folder / (name + SUFFIX)).is_file()), None)

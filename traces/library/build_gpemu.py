@@ -6,11 +6,12 @@ The csv has the columns gpu, model, batch, forward_s, rest_s, h2d_pageable_s, pe
 copied, with repository and commit. The networks' parameters and modules are in torchvision_networks.json next to this file.
 
 Note [Rows that nobody measured]
-    Beyond the last batch that fitted, the study's authors extrapolated with a line. From the first such row on, each three
-    neighboring batches are on one line to within 1e-12 s, which never happens with measured rows. Fewer than three such rows at
-    the end would not be detected. Memory was measured in other runs, for some cells only at every sixteenth batch. Gaps were
-    filled with a parabola (their profiler/memory/organize_data.py). Its values are not multiples of 512 bytes, PyTorch's unit
-    of allocation.
+    The study's authors extrapolated with a line beyond the last batch that fitted. From the first extrapolated row on, any
+    three neighboring batches are on one line to within 1e-12 s. Measured rows never are. Fewer than three extrapolated rows at
+    the end would not be detected.
+
+    Memory was measured in other runs, for some cells only at every sixteenth batch. The authors filled gaps with a parabola
+    (their profiler/memory/organize_data.py). Its values are not multiples of 512 bytes, which is PyTorch's unit of allocation.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from traces.model.workload import WorkloadSignature
 FOLDER = Path(__file__).parent
 NETWORKS = FOLDER / "torchvision_networks.json"
 
-# By the study's names: our name, torch's device name and the total memory in bytes. The memory is what CUDA reports for such a
-# card in public logs; replayer/cost_model/chips.py has the same values.
+# For each GPU name in the study: our name, torch's device name and the total memory in bytes. CUDA reports this memory for such
+# cards in public logs. replayer/cost_model/chips.py has the same values.
 GPUS = {
     "Tesla_K80": Gpu("k80", "Tesla K80", 11_996_954_624),
     "Tesla_M40": Gpu("m40", "Tesla M40", 11_996_954_624),
@@ -70,9 +71,9 @@ _BLOCK_BYTES = 512  # see Note [Rows that nobody measured]
 
 
 def first_extrapolated(values: Column) -> int:
-    """Return the index from which all values to the end are on one line; the number of values if there is none.
+    """Return the index of the first value from which all values are on one line, or the number of values if there is none.
 
-    `values`: seconds, one per batch size, batch sizes in steps of one.
+    `values` are seconds, one per batch size. Batch sizes increase in steps of one.
     """
     bends = np.abs(values[:-2] + values[2:] - 2 * values[1:-1]) > _ON_A_LINE_S * np.maximum(1, np.abs(values[1:-1]))
     straight_from = int(np.flatnonzero(bends).max()) + 1 if bends.any() else 0

@@ -2,9 +2,9 @@
 
     python -m traces.library.build_p100_no_cudnn
 
-The study synchronized the device around each phase, so a phase takes equally long on the host and on the device. Nothing else
-is known: there are no kernels, no memory events, and only medians. Nothing is added; where a choice was necessary, PROVENANCE
-describes it.
+The study synchronized the device around each phase, so a phase takes equally long on the host and on the device. The study
+published only medians, without kernels or memory events. The trace adds nothing to the published figures. PROVENANCE describes
+each choice that was necessary.
 
 Note [What the study trained]
     The study names the network and the batch size. The rest of `workload` follows from its figures. Copying 128 images takes
@@ -27,10 +27,10 @@ from traces.model.run import Run
 from traces.model.trace import Device, Origin, PhaseTiming, StepKind, Trace
 from traces.model.workload import InputTensor, WorkloadSignature
 
-# Medians over batches, in tenths of a millisecond as published, in the order of the training loop.
+# Published medians over batches, in tenths of a millisecond, in the order of the training loop.
 STEADY_PHASES = {"h2d": 65, "forward": 2547, "loss": 3, "backward": 4951, "optimizer": 31}
 FIRST_BATCH = (11910, 12350)  # minimum and maximum over the runs
-NS = 100_000  # per tenth of a millisecond
+NS = 100_000  # nanoseconds per tenth of a millisecond
 
 DEVICE = Device(
     rank=0,
@@ -77,7 +77,7 @@ RESNET18_PARAMETERS = 11_689_512
 
 
 def workload(batch: int) -> WorkloadSignature:
-    """Return the signature; see Note [What the study trained]."""
+    """Return the workload signature. See Note [What the study trained]."""
     images = InputTensor((batch, 3, 224, 224), "float32")
     return WorkloadSignature(parameters=RESNET18_PARAMETERS, parameter_bytes=4 * RESNET18_PARAMETERS, inputs=(images,))
 
@@ -86,13 +86,15 @@ LACKS = ["kernels", "host ops", "data-loading waits", "memory events", "recorded
 
 
 def steps_of(steady: dict[str, int], excess: int) -> list[dict[str, int]]:
-    """Return the phases of a warm-up step, with `excess` added to forward, and of a steady step; converted to nanoseconds."""
+    """Return the phases of a warm-up step and of a steady step, in nanoseconds. `excess` is added to the warm-up's forward
+    phase.
+    """
     warmup = steady | {"forward": steady["forward"] + excess}
     return [{name: tenths * NS for name, tenths in phases.items()} for phases in (warmup, steady)]
 
 
 def build() -> Trace:
-    """Build the trace: the warm-up step and one steady step, in phases."""
+    """Build the trace with the warm-up step and one steady step, divided into phases."""
     excess = sum(FIRST_BATCH) // 2 - sum(STEADY_PHASES.values())
     trace = Trace(
         grain="phase",

@@ -2,8 +2,8 @@
 
     python -m traces.library.build_p100x2_no_cudnn
 
-The figures are the other column of the table that build_p100_no_cudnn.py uses, with the same limits. Times of the parts of
-nn.DataParallel were also published; they are the rows of the trace's `parts`.
+The figures are from the same table as in build_p100_no_cudnn.py, but from the column for two GPUs. The same limits apply. The
+study also published times of the regions of nn.DataParallel, which are the rows of the trace's `parts`.
 
 Note [Medians that do not add up]
     The published median of a step's compute side is 775.7 ms, but the medians of its phases add up to 779.8 ms. So they cannot
@@ -30,11 +30,12 @@ from traces.library.cell_traces import lay_out
 from traces.model.run import Run
 from traces.model.trace import Origin, Parts, PhaseTiming, StepKind, Thread, Trace
 
-# In tenths of a millisecond. Published: 0.3, 270.1, 0.5, 503.7, 5.5; see Note [Medians that do not add up].
+# Times in tenths of a millisecond. The published values are 0.3, 270.1, 0.5, 503.7 and 5.5 ms; see Note [Medians that do not
+# add up].
 STEADY_PHASES = {"h2d": 3, "forward": 2687, "loss": 5, "backward": 5010, "optimizer": 55}
 FIRST_BATCH = (34660, 37270)  # minimum and maximum over the runs
 
-# The parts as published, except for the changes in Note [What gather waits for].
+# Times of the regions as published, except for the changes in Note [What gather waits for].
 SCATTER, REPLICATE, REPLICA, GATHER = 67, 62, 2555, 85
 GATHER_BACKWARD, BROADCAST_BACKWARD = 22, 57
 
@@ -62,7 +63,7 @@ PROVENANCE: dict[str, Any] = {
 
 
 def build() -> Trace:
-    """Build the trace: the warm-up step and one steady step, in phases and parts."""
+    """Build the trace with the warm-up step and one steady step, divided into phases and regions of nn.DataParallel."""
     trace = Trace(
         grain="phase",
         devices=list(DEVICES),
@@ -79,7 +80,7 @@ def build() -> Trace:
     rows: list[tuple[int, ...]] = []
 
     def part(phase: int, name: str, device: int, thread: int, host: tuple[int, int], on_device: tuple[int, int]) -> None:
-        took_ns = host[1] - host[0]  # columns in the order of the table
+        took_ns = host[1] - host[0]
         rows.append((phase, trace.strings.add(name), thread, host[0], took_ns, device, *on_device, Origin.PUBLISHED))
 
     def main(phase: int, name: str, start: int, end: int) -> None:

@@ -6,7 +6,7 @@
     match("v100", signature)                # the script's cell, or the nearest one with the differences
 
 A folder of the library contains files of cells (`*.cells`) and recordings (`*.msgpack`). The user's folder is in the platform's
-data folder; TRACE_LIBRARY names further ones, separated as in PATH. Files can be copied there by hand.
+data folder. TRACE_LIBRARY names further folders, separated as in PATH. Files can be copied into these folders by hand.
 
 Note [One name, one entry]
     No folder takes precedence. If two files have the same entry, using it raises an error with both file names, because times
@@ -44,12 +44,11 @@ def folders() -> list[Path]:
 
 
 def cell_files() -> list[CellFile]:
-    """Return all readable files of cells."""
     return [file for path in _cell_paths() if isinstance(file := _opened(path), CellFile)]
 
 
 def faults() -> list[str]:
-    """Return one line for each unreadable folder or file of cells, and for each pair of files with an entry in common."""
+    """Return one line for each unreadable folder or cell file, and for each pair of files that share an entry."""
     told = [*_unlisted(), *(str(fault) for path in _cell_paths() if isinstance(fault := _opened(path), TraceError))]
     seen: dict[tuple[str, str], Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}
@@ -69,7 +68,7 @@ def gpus() -> list[Gpu]:
 def gpu(name: str) -> Gpu:
     """Return the GPU with this name in the library, or with these words in its device name ("V100-PCIE").
 
-    Raises TraceLibraryError with the nearest names.
+    The TraceLibraryError for an unknown GPU contains the nearest names.
     """
     known = gpus()
     words = _words(name)
@@ -90,7 +89,7 @@ def models(gpu_name: str) -> list[str]:
 
 
 def cell(gpu_name: str, model: str) -> Cell:
-    """Return the cell of this GPU and network. Raises TraceLibraryError with the nearest names."""
+    """Return the cell of this GPU and network. The TraceLibraryError for an unknown cell contains the nearest names."""
     of = gpu(gpu_name)
     files = [file for file in cell_files() if file.gpu.name == of.name and model in file.models]
     if len(files) > 1:
@@ -103,7 +102,7 @@ def cell(gpu_name: str, model: str) -> Cell:
 
 
 def cell_file(name: str) -> CellFile:
-    """Return the file of a cell by the cell's name, "v100/resnet50". Raises TraceLibraryError."""
+    """Return the file that contains the cell with this name, such as "v100/resnet50". Raises TraceLibraryError."""
     found = find_cell(name)
     return next(file for file in files_of(found.gpu.name) if found.model in file.models)
 
@@ -115,9 +114,9 @@ def find_cell(name: str) -> Cell:
 
 
 def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
-    """Return the cell of this GPU for what the script trains, else the nearest one; or compare with the cell of `model`.
+    """Return the cell of this GPU for the network that the script trains, or else the nearest cell.
 
-    Batch sizes are ignored. Raises TraceLibraryError.
+    If `model` is given, the script is compared with the cell of that model. Batch sizes are ignored. Raises TraceLibraryError.
     """
     if model:
         return compared(cell(gpu_name, model), script)
@@ -125,7 +124,7 @@ def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
 
 
 def files_of(gpu_name: str) -> list[CellFile]:
-    """Return the files with cells of this GPU. Raises TraceLibraryError if there are none."""
+    """Return the files with cells of this GPU. Raises TraceLibraryError if no file has any."""
     name = gpu(gpu_name).name
     return [file for file in cell_files() if file.gpu.name == name]
 
@@ -140,13 +139,12 @@ def _suggested(name: str, known: list[str]) -> str:
 
 
 def twice_text(name: str, first: Path, second: Path, others: int = 0) -> str:
-    """Return the message about an entry that two files have, and how many other entries they share."""
+    """Return the message about an entry that is in two files. `others` is the number of other entries that the files share."""
     them = f"{name} and {others} more are" if others else f"{name} is"
     return f"{them} in two files, {first} and {second}: remove one of them, or remove its entry (trace library remove)"
 
 
 def _unlisted() -> list[str]:
-    """Return messages about unreadable folders, and folders in TRACE_LIBRARY that do not exist."""
     failed: list[OSError] = []
     for folder in folders():
         if folder.exists() or folder != user_folder():

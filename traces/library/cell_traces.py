@@ -4,8 +4,8 @@
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
     driven_trace(gpu, blank, rows, cells, workload)     # the steps that a replay has run
 
-A cell has times between synchronized points, so host and device phases are equal. If "rest" is one figure, it is the time of
-`backward`.
+A cell's times were measured between synchronized points, so host and device phases are equal. If a cell has only the sum
+"rest", that sum becomes the time of `backward`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from traces.model.trace import Device, Origin, Phases, PhaseTiming, StepKind, St
 from traces.model.typed_json import to_json
 from traces.model.workload import WorkloadSignature
 
-# In the order of a training loop.
+# Phases in the order of a training loop.
 _ORDER = ("h2d", "forward", "loss", "zero_grad", "backward", "optimizer")
 _LACKS = ["kernels", "host ops", "data-loading waits", "memory events", "recorded values", "first batches"]
 
 
 def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[str, Any] | None = None) -> Trace:
-    """Return a phase-grained trace of the card with one step without phases."""
+    """Return a phase-grained trace of the GPU that has one step and no phases."""
     return _trace(gpu, [{}], source or CellSource(), provenance or {}, None)
 
 
 def trace_of(cell: Cell, batch: int) -> Trace:
-    """Return a trace with one steady step at this batch size. Raises NotMeasured."""
+    """Return a trace with one steady step at this batch size. Raises NotMeasured if the cell has no times for it."""
     times = cell.at(batch)
     phases = dict(times.phases_ns)
     if "rest" in phases:
@@ -45,7 +45,7 @@ def trace_of(cell: Cell, batch: int) -> Trace:
 def driven_trace(
     gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
-    """Return a trace with one steady step for each of `steps` (nanoseconds by phase) from `cells`; `blank` drove the replay."""
+    """Return a trace with one steady step for each of `steps`, which have nanoseconds by phase. `blank` drove the replay."""
     trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
     trace.machines = dict(blank.machines)
     return trace
@@ -70,9 +70,9 @@ def _trace(
 
 
 def lay_out(trace: Trace, steps: Sequence[Mapping[str, int]], origin: Origin, kind: StepKind = StepKind.STEADY) -> None:
-    """Fill a trace with consecutive steps. The phases of each follow in order, with equal times on host and device.
+    """Fill a trace with consecutive steps. A step's phases follow each other, with equal times on host and device.
 
-    `kind` is the kind of the first step; the others are steady.
+    `kind` is the kind of the first step. The other steps are steady.
     """
     durations_ns = np.array([ns for phases in steps for ns in phases.values()], np.int64)
     of_step = np.repeat(np.arange(len(steps)), [len(phases) for phases in steps])

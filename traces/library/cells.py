@@ -1,4 +1,4 @@
-"""Cells of the library: the times of one network on one GPU at each measured batch size, and their file format.
+"""Cells of the library and their file format. A cell has the times of one network on one GPU at each measured batch size.
 
 A file contains the cells of one GPU; the layout is below. `catalogue.py` finds cells.
 
@@ -43,10 +43,10 @@ SUFFIX = ".cells"
 MAGIC = b"trace-replay cells\n\x89"
 VERSION = 1
 
-# Columns of times. "rest" is present if only the sum of the four columns after it was measured.
+# Columns of times. The column "rest" has the sum of the four columns after it, if only the sum was measured.
 PHASES = ("h2d", "forward", "rest", "loss", "zero_grad", "backward", "optimizer")
 _MEMORY = ("peak_bytes", "persistent_bytes")
-_SPREAD = "spread_"  # followed by a phase: the standard deviation of its samples
+_SPREAD = "spread_"  # prefix of a phase's name for the standard deviation of its samples
 _MOST_FILE_BYTES = 64 << 20
 _MOST_BATCHES = 1 << 16
 _MOST_VALUE = 1 << 56
@@ -54,25 +54,23 @@ _MOST_VALUE = 1 << 56
 
 @dataclass(frozen=True)
 class Gpu:
-    """The GPU of a cell file."""
-
     name: str  # the value for --gpu: "v100"
-    device: str  # as in torch.cuda.get_device_name: "Tesla V100-PCIE-32GB"
+    device: str  # the text that torch.cuda.get_device_name returns: "Tesla V100-PCIE-32GB"
     memory_bytes: int
 
 
 @dataclass(frozen=True)
 class CellSource:
-    """The source of figures, as far as code needs it. In files it is part of the provenance."""
+    """The source of figures. A cell file stores these fields as part of the provenance."""
 
     kind: str = ""  # "published", "recorded"
     study: str = ""
     repository: str = ""
     commit: str = ""
-    source: str = ""  # what made the recording, see `Run.source`
+    source: str = ""  # the program that made the recording; see `Run.source`
     grain: str = ""  # grain of the recording; "": unknown
     torch: str | None = None  # version of PyTorch
-    spread: str = ""  # how much the times vary, in words
+    spread: str = ""  # how much the times vary, as text
     virtual_gpu: str = ""  # the GPU whose times were replayed, if the recording is not from a real GPU
 
     @property
@@ -81,14 +79,14 @@ class CellSource:
 
 
 def parted(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
-    """Split provenance into the CellSource and the rest. Raises ValueError if a field has the wrong type."""
+    """Split provenance into the CellSource and the remaining fields. Raises ValueError if a field has the wrong type."""
     names = {field.name for field in fields(CellSource)}
     return from_json(CellSource, provenance), {key: of for key, of in provenance.items() if key not in names}
 
 
 @dataclass(frozen=True)
 class CellTimes:
-    """The times at one batch size; `is_scaled`: interpolated between two measured ones."""
+    """The times at one batch size. `is_scaled` means that they were interpolated between two measured batch sizes."""
 
     batch: int
     phases_ns: Mapping[str, int]
@@ -96,7 +94,9 @@ class CellTimes:
 
 
 class NotMeasured(TraceLibraryError):
-    """A batch size outside a cell's measurements; `out_of_memory`: the card ran out of memory at or before it."""
+    """A batch size outside a cell's measurements. `out_of_memory` means that the card ran out of memory at this batch or
+    before.
+    """
 
     def __init__(self, cell: Cell, batch: int) -> None:
         self.out_of_memory = cell.out_of_memory_batch is not None and batch >= cell.out_of_memory_batch
@@ -111,7 +111,7 @@ class NotMeasured(TraceLibraryError):
 
 @dataclass(frozen=True)
 class Cell:
-    """One network on one GPU. All columns are int64, with one value per entry of `batches`, which increase."""
+    """One network on one GPU. All columns are int64 and have one value per batch size in `batches`, which increases."""
 
     gpu: Gpu
     model: str
@@ -119,12 +119,13 @@ class Cell:
     batches: Column
     phases_ns: Mapping[str, Column]  # by names of PHASES
     spread_ns: Mapping[str, Column] = field(default_factory=dict)  # standard deviations, if known
-    # Peak memory allocated by PyTorch in a step, and memory held between steps, at `memory_batches`.
+    # Memory figures at the batch sizes `memory_batches`: the peak that PyTorch allocated in a step, and the memory held between
+    # steps.
     memory_batches: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     peak_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     persistent_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
-    out_of_memory_batch: int | None = None  # the first batch that did not fit; None: all tried batches fitted
-    # Includes what all cells of the file share:
+    out_of_memory_batch: int | None = None  # the first batch that did not fit; None if all tried batches fitted
+    # Source and provenance include the data that all cells of the file share.
     source: CellSource = field(default_factory=CellSource)
     provenance: Mapping[str, Any] = field(default_factory=dict)  # JSON for readers, without the source
 
@@ -139,22 +140,18 @@ class Cell:
 
     @property
     def last_batch(self) -> int:
-        """The largest measured batch. A cell has at least one."""
         return int(self.batches[-1])
 
     @property
     def rest_ns(self) -> Column:
-        """The time of criterion, zero_grad, backward and optimizer together."""
         parts = [self.phases_ns[name] for name in PHASES[2:] if name in self.phases_ns]
         return np.asarray(np.sum(parts, axis=0)) if parts else np.zeros_like(self.batches)
 
     @property
     def h2d_ns(self) -> Column | None:
-        """The time to copy a batch and its targets from pageable memory, if measured."""
         return self.phases_ns.get("h2d")
 
     def is_equal_to(self, other: Cell) -> bool:
-        """Return whether both have the same name and figures."""
         ours, theirs = ({**of.phases_ns, **of.spread_ns, "": of.batches, "peak": of.peak_bytes} for of in (self, other))
         return (
             (self.name, self.workload, self.out_of_memory_batch) == (other.name, other.workload, other.out_of_memory_batch)
@@ -163,17 +160,21 @@ class Cell:
         )
 
     def at(self, batch: int) -> CellTimes:
-        """Return the times of a batch. Raises NotMeasured; see Note [Measured batches only]."""
+        """Return the times of a batch. Raises NotMeasured outside the measured range; see Note [Measured batches only]."""
         return self._times(batch, within=True)
 
     def estimated_at(self, batch: int) -> CellTimes:
-        """Like `at`; outside the measured range, extrapolate along the line between the ends of a half (or in proportion)."""
+        """Return the times of a batch, also outside the measured range.
+
+        Times outside the range are extrapolated along the line between the ends of a half, or in proportion.
+        """
         return self._times(batch, within=False)
 
     def peak_at(self, batch: int) -> int | None:
-        """Return the peak memory allocated by PyTorch in a step, in bytes; None if no peak is known.
+        """Return the peak memory that PyTorch allocates in a step, in bytes, or None if no peak is known.
 
-        It is interpolated between known peaks, and extrapolated with the line through the first and the last.
+        The peak is interpolated between known peaks. Outside their range, it is extrapolated with the line through the first
+        and the last peak.
         """
         batches, peaks = self.memory_batches, self.peak_bytes
         if not len(peaks):
@@ -200,7 +201,7 @@ class Cell:
             raise NotMeasured(self, batch)
         if 0 < at < len(batches):
             low, high = at - 1, at
-        else:  # outside the range: use distant points, so that noise between neighbors does not determine the slope
+        else:  # outside the range, distant points are used so that noise between neighbors does not determine the slope
             low, high = (len(batches) // 2, len(batches) - 1) if at else (0, len(batches) // 2)
         if low == high:
             share = batch / int(batches[low])
@@ -214,12 +215,12 @@ class Cell:
 
 
 class CellFile:
-    """The contents of a cell file; columns are unpacked when a cell is requested."""
+    """The contents of a cell file. Columns are unpacked when a cell is requested."""
 
     def __init__(self, path: Path, gpu: Gpu, shared: dict[str, Any], stored: dict[str, dict[str, Any]]) -> None:
         self.path = path
         self.gpu = gpu
-        self.shared = shared  # the provenance that all cells share
+        self.shared = shared  # provenance that all cells share
         self.source, self.provenance = parted(shared)
         self._stored = stored
         self._cells: dict[str, Cell] = {}
@@ -229,14 +230,12 @@ class CellFile:
         return sorted(self._stored)
 
     def workload(self, model: str) -> WorkloadSignature:
-        """Return a cell's workload without unpacking the cell. Raises TraceFormatError."""
         try:
             return WorkloadSignature.from_json(self._stored[model].get("workload"))
         except ValueError as error:
             raise TraceFormatError(self.path, 0, f"{model}: {error}") from error
 
     def cell(self, model: str) -> Cell:
-        """Unpack a cell. Raises KeyError and TraceFormatError."""
         if model not in self._cells:
             try:
                 self._cells[model] = self._unpacked(model, self._stored[model])
@@ -268,7 +267,7 @@ class CellFile:
 
 
 def fault(cell: Cell) -> str | None:
-    """Return the first broken rule of a cell as text, or None."""
+    """Return the first rule that a cell breaks as text, or None for a valid cell."""
     if not len(cell.batches):
         return "no batch size was measured"
     if "forward" not in cell.phases_ns:
@@ -291,7 +290,8 @@ def fault(cell: Cell) -> str | None:
 
 
 def read_cells(path: str | os.PathLike[str]) -> CellFile:
-    """Read a cell file. Raises TraceFormatError (damaged, another format, or from a newer release) and OSError."""
+    """Read a cell file. Raises OSError, or TraceFormatError if the file is damaged, not a cell file, or from a newer release.
+    """
     path = Path(path)
     if path.stat().st_size > _MOST_FILE_BYTES:
         raise TraceFormatError(path, 0, f"larger than {_MOST_FILE_BYTES >> 20} MiB, so not a file of library cells")
@@ -323,7 +323,7 @@ def read_cells(path: str | os.PathLike[str]) -> CellFile:
 
 
 def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[Cell], shared: Mapping[str, Any]) -> None:
-    """Write the cells of one GPU atomically; `shared` is the provenance that all share. Raises TraceWriteError."""
+    """Write the cells of one GPU atomically. `shared` is the provenance of all cells. Raises TraceWriteError."""
     path = Path(path)
     stored = []
     for cell in sorted(cells, key=lambda cell: cell.model):

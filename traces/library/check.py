@@ -2,12 +2,12 @@
 
     for finding in check(Path("v100.cells")): print(finding.level, finding.text)
 
-Errors keep an entry out: facts that replays need are missing or cannot be right, it contains personal data, or the library
-already has it. Warnings are for the reviewer.
+An error keeps an entry out of the library. Errors are missing or impossible facts that replays need, personal data, and
+duplicates of existing entries. Warnings are for the reviewer.
 
 Note [What is personal]
-    Provenance is searched under all keys for paths in home folders, e-mail addresses and names of machines. The recorder
-    writes none of them, but text added by a person may contain some.
+    Provenance is searched under all keys for paths in home folders, e-mail addresses and names of machines. The recorder never
+    writes such data, but text added by a person may contain it.
 """
 
 from __future__ import annotations
@@ -37,16 +37,19 @@ _PERSONAL = (
     (re.compile(r"\b[\w-]+\.(?:local|internal|lan|corp)\b", re.IGNORECASE), "the name of a machine"),
 )
 _PERSONAL_KEYS = frozenset({"user", "username", "host", "hostname", "node", "machine_name", "ip", "email"})
-_MOST_NOISE = 0.10  # of a phase's median
-_SHORT_NS = 1_000_000  # relative noise is ignored in shorter phases
-_MOST_DROP = 0.5  # a larger batch may take at least this share of the previous batch's time
+_MOST_NOISE = 0.10  # largest noise, as a share of a phase's median
+_SHORT_NS = 1_000_000  # the noise of shorter phases is ignored
+_MOST_DROP = 0.5  # a larger batch must take at least this share of the previous batch's time
 _ON_A_LINE = 1e-9
 _LINE_ROWS = 5
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A finding. `entry`: the cell or recording; `text`: the problem, without a full stop; `is_duplicate`: already present."""
+    """A finding of the check. `entry` names the cell or recording. `is_duplicate` means that the library already has the entry.
+
+    `text` describes the problem, without a full stop.
+    """
 
     level: str
     entry: str
@@ -90,7 +93,7 @@ def _of_cell(cell: Cell, path: Path) -> Iterator[Fault]:
             continue
         for model in file.models:
             if model == cell.model and file.gpu.name == cell.gpu.name:
-                if file.path.parent != BUNDLED and file.cell(model).is_equal_to(cell):  # added by whoever sends it
+                if file.path.parent != BUNDLED and file.cell(model).is_equal_to(cell):  # maybe added by the sender
                     yield Fault(WARNING, name, f"your own library already has this entry: {file.path}", True)
                 else:
                     yield Fault(ERROR, name, f"the library already has an entry with this name: {file.path}", True)
@@ -122,7 +125,6 @@ def _of_recording(trace: Trace, name: str) -> Iterator[Fault]:
 
 
 def _of_signature(workload: WorkloadSignature, source: CellSource, name: str) -> Iterator[Fault]:
-    """Check for parameters and inputs, which comparisons need; published sources may lack other fields."""
     lacking = [field for field in ("parameters", "modules", "inputs", "optimizer") if getattr(workload, field) is None]
     if lacking:
         needed = source.kind != "published" or {"parameters", "inputs"} & set(lacking)
@@ -144,7 +146,6 @@ def _of_source(source: CellSource, facts: dict[str, Any], name: str) -> Iterator
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield every text in JSON with its path."""
     if isinstance(value, dict):
         for name, of in value.items():
             yield from _texts(of, f"{key}.{name}" if key else str(name))
@@ -156,7 +157,6 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _ends_on_a_line(batches: Any, times: Any) -> bool:
-    """Return whether the last rows are on one line, up to rounding to whole nanoseconds."""
     if len(times) < _LINE_ROWS or len(set(np.diff(batches[-_LINE_ROWS:]).tolist())) != 1:
         return False
     last = times[-_LINE_ROWS:].astype(float)
@@ -165,6 +165,5 @@ def _ends_on_a_line(batches: Any, times: Any) -> bool:
 
 
 def unreadable(path: Path, error: TraceError | OSError) -> Fault:
-    """Return the finding for a file that cannot be read."""
     told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return Fault(ERROR, "", told.removeprefix(f"{path}: "))

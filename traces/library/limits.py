@@ -1,4 +1,4 @@
-"""The measured memory limit of a card: what `trace fit` reports if this card and network were measured.
+"""The measured memory limit of a card. `trace fit` reports this limit if the card and network were measured.
 
     limit = MeasuredLimit.of(cell)      # fitted=226, full=227, of p100/vgg11
     limit.largest(estimated=265)        # 226; an estimate counts only where nothing was measured, as between 64 and 128
@@ -6,10 +6,10 @@
     limit.is_of(226, peak_bytes)        # False for a program with a different peak
 
 Note [The same memory]
-    A signature does not contain everything that memory depends on. A program may recompute activations, keep a copy of its
-    weights, or run on a PyTorch release that keeps more for the backward pass (MobileNetV2 needs 1.4 times as much since 1.11).
-    So a measured limit applies only if the program's peak is that of the cell, except for differences from when a training loop
-    frees its gradients.
+    A signature does not contain everything that memory depends on. A program may recompute activations or keep a copy of its
+    weights. A PyTorch release may keep more for the backward pass (MobileNetV2 needs 1.4 times as much since 1.11). So a
+    measured limit applies only if the program's peak equals the cell's peak. Differences from when the training loop frees its
+    gradients are allowed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 from traces.library.cells import Cell
 
-_NEAR = 0.05  # of a peak; see Note [The same memory]
+_NEAR = 0.05  # allowed difference as a share of the peak; see Note [The same memory]
 
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """`fitted`: the largest measured batch; `full`: the first batch that did not fit, None if all tried ones fitted."""
+    """The memory limit. `fitted` is the largest measured batch. `full` is the first batch that did not fit, or None."""
 
     cell: Cell
     fitted: int
@@ -38,13 +38,13 @@ class MeasuredLimit:
         return self.full == self.fitted + 1
 
     def fits(self, batch: int) -> bool | None:
-        """Return whether the batch fits; None if unknown."""
         if batch <= self.fitted:
             return True
         return False if self.full is not None and batch >= self.full else None
 
     def largest(self, estimated: int | None) -> int | None:
-        """Return the largest batch that fits, using the estimate within the measured bounds; None if both are unknown."""
+        """Return the largest batch that fits, or None if it is unknown. The estimate is used only within the measured bounds.
+        """
         if self.is_exact:
             return self.fitted
         if estimated is None:
@@ -52,6 +52,6 @@ class MeasuredLimit:
         return max(self.fitted, estimated if self.full is None else min(estimated, self.full - 1))
 
     def is_of(self, batch: int, peak_bytes: int) -> bool:
-        """Return whether a program with this peak matches the measured one. See Note [The same memory]."""
+        """Return whether a program with this peak matches the measured program. See Note [The same memory]."""
         measured_bytes = self.cell.peak_at(batch)
         return measured_bytes is None or abs(peak_bytes - measured_bytes) <= _NEAR * measured_bytes

@@ -19,7 +19,7 @@ from traces.model.trace import TraceError
 
 @dataclass(frozen=True)
 class LibraryEntry:
-    """One entry. `batches`: the first and the last measured batch of a cell."""
+    """One entry of the library. `batches` has the first and the last measured batch of a cell."""
 
     name: str
     gpu: str
@@ -27,9 +27,9 @@ class LibraryEntry:
     model: str
     grain: str  # "kernel" or "phase"
     source: str
-    source_text: str  # a short form
+    source_text: str
     path: Path
-    grain_of_file: str  # "cells" or "recording"
+    grain_of_file: str
     batches: tuple[int, int] | None = None
     out_of_memory_batch: int | None = None
 
@@ -52,7 +52,7 @@ def all_entries() -> list[LibraryEntry]:
             try:
                 cell = file.cell(model)
             except TraceError:
-                continue  # reported by catalogue.faults, or when it is requested
+                continue  # reported by catalogue.faults or on request
             told = cell.source
             source = " ".join(filter(None, (told.study, told.repository, told.commit, told.source)))
             short = f"{(told.repository or told.source).rpartition('/')[2]} {told.commit[:10]}"
@@ -66,7 +66,6 @@ def all_entries() -> list[LibraryEntry]:
 
 
 def _recording(folder: Path, path: Path) -> LibraryEntry | None:
-    """Return the entry of a recording; None if the file is not a recording of a GPU."""
     try:
         trace = load(path)
         gpu = gpu_of(trace)

@@ -7,8 +7,8 @@
 Note [The same network]
     Two signatures have the same network if they have equally many parameters and parameter bytes, and equally many modules of
     each torch.nn class with parameters. Names of containers, activations and wrappers differ between releases and say little
-    about the time. A signature does not show strides and resolutions inside the network, channels_last, TF32 or
-    cudnn.benchmark; the cell's provenance has the settings of the measurement.
+    about the time. A signature lacks strides and resolutions inside the network, channels_last, TF32 and cudnn.benchmark. The
+    cell's provenance has the settings of the measurement.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _PARAMETRIC = frozenset(
 
 @dataclass(frozen=True)
 class Match:
-    """The nearest cell for what a script trains; `differences` are sentences, empty if nothing differs.
+    """The nearest cell for the network that a script trains. `differences` has one sentence per difference.
 
-    `scalable`: only the optimizer's class or the input sizes differ, so the cell's times are still useful; `input_ratio` is
-    the script's input size over the cell's.
+    `scalable` means that only the optimizer's class or the input sizes differ, so the cell's times are still useful.
+    `input_ratio` is the script's input size divided by the cell's.
     """
 
     cell: Cell
@@ -47,9 +47,9 @@ class Match:
 
 
 def nearest(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
-    """Return the nearest cell in these files: one of the same network, else one with about as many parameters.
+    """Return the cell with the same network, or else the cell with the nearest number of parameters.
 
-    Raises TraceLibraryError if there is none.
+    Raises TraceLibraryError if the files have no cell.
     """
     candidates = [(*_distance(file.workload(model), script), model, n) for n, file in enumerate(files) for model in file.models]
     if not candidates:
@@ -59,7 +59,6 @@ def nearest(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
 
 
 def compared(cell: Cell, script: WorkloadSignature) -> Match:
-    """Compare a cell with what a script trains."""
     measured = cell.workload
     network = tuple(_of_network(measured, script))
     training = () if network else tuple(_of_training(measured, script))
@@ -70,7 +69,7 @@ def compared(cell: Cell, script: WorkloadSignature) -> Match:
 
 
 def batch_of(script: WorkloadSignature) -> int | None:
-    """Return the batch size: the first dimension, if all inputs share it, else None."""
+    """Return the batch size, which is the first dimension of all inputs, or None if the inputs differ in that dimension."""
     sizes = {tensor.shape[0] if tensor.shape else 0 for tensor in script.inputs or ()}
     return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 
@@ -88,7 +87,6 @@ def _of_network(measured: WorkloadSignature, script: WorkloadSignature) -> Itera
 
 
 def _of_training(measured: WorkloadSignature, script: WorkloadSignature) -> Iterator[str]:
-    """Yield other differences; facts missing from one signature are not compared."""
     for name in ("trainable_parameters", "optimizer", "autocast"):
         if _differ(measured, script, name):
             yield f"{name.replace('_', ' ')} {_figure(getattr(measured, name))} there, {_figure(getattr(script, name))} here"
@@ -103,7 +101,6 @@ def _differ(measured: WorkloadSignature, script: WorkloadSignature, name: str) -
 
 
 def _input_ratio(measured: WorkloadSignature, script: WorkloadSignature) -> float | None:
-    """Return the script's elements per sample over the cell's; None if the kinds of inputs differ."""
     ours, theirs = _samples(measured), _samples(script)
     if ours is None or theirs is None or ours == theirs:
         return 1.0
@@ -113,7 +110,6 @@ def _input_ratio(measured: WorkloadSignature, script: WorkloadSignature) -> floa
 
 
 def _samples(of: WorkloadSignature) -> list[tuple[tuple[int, ...], str]] | None:
-    """Return the shape without the batch, and the dtype, of each input."""
     return None if of.inputs is None else [(tensor.shape[1:], tensor.dtype) for tensor in of.inputs]
 
 
@@ -125,7 +121,6 @@ def _listed(inputs: tuple[InputTensor, ...] | None, batch: str = "") -> str:
 
 
 def _distance(measured: WorkloadSignature, script: WorkloadSignature) -> tuple[int, float, int]:
-    """Return a sort key, smaller is nearer: different network or not, ratio of parameters, number of other differences."""
     far = abs(math.log((measured.parameters or 1) / (script.parameters or 1)))
     return (1 if any(_of_network(measured, script)) else 0, far, len(list(_of_training(measured, script))))
 

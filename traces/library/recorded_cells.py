@@ -1,11 +1,11 @@
-"""Build cells from recordings: each is a run of one program at one batch size, as made by `trace record --sweep`.
+"""Build cells from recordings. Each recording is a run of one program at one batch size, as made by `trace record --sweep`.
 
     gpu = gpu_of(trace)                             # Gpu("v100-sxm2-16gb", "Tesla V100-SXM2-16GB", ...)
     cell = cell_of([(trace, 32), (other, 64)], gpu, "resnet50")
     row_of(trace)                                   # RunOfCell(batch=32, phases_ns={"forward": ...}, spread_ns=..., steps=12)
 
-Only clean steady steps are used: for each phase, the median and standard deviation of the time between its CUDA events. Time
-outside PHASES (loading, work other than training) is left out.
+Only clean steady steps are used. A phase's time is the median of the times between its CUDA events, stored with the standard
+deviation. Time outside PHASES, such as data loading, is left out.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from traces.model.typed_json import to_json
 from traces.model.workload import InputTensor, WorkloadSignature
 
 _NAMELESS = {"nvidia", "amd", "tesla", "quadro", "geforce", "instinct", "graphics"}
-# The provenance that is kept: how the recording was made.
+# Provenance fields that say how the recording was made.
 _KEPT = ("date", "package")
 _KEPT_OF_RUN = ("script", "argv", "recorder")
 
 
 @dataclass(frozen=True)
 class RunOfCell:
-    """One run, as a row of a cell."""
+    """One run at one batch size, stored as a row of a cell."""
 
     batch: int
     phases_ns: Mapping[str, int]
@@ -42,7 +42,7 @@ class RunOfCell:
 
 
 def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
-    """Return the GPU of a recording: the one in `known` with the same device, else one named after the device.
+    """Return the GPU of a recording. If no GPU in `known` has the same device, a new one is named after the device.
 
     Raises TraceLibraryError if the recording has no device.
     """
@@ -57,7 +57,7 @@ def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
 
 
 def row_of(trace: Trace) -> RunOfCell:
-    """Return the row of a recording. Raises TraceLibraryError if the recording lacks something that a cell needs."""
+    """Return the cell row of a recording. Raises TraceLibraryError if the recording lacks necessary data."""
     if trace.workload is None or trace.workload.parameters is None:
         raise TraceLibraryError("the recording has no workload signature (what was trained): record it again")
     batch = batch_of(trace.workload)
@@ -85,7 +85,7 @@ def cell_of(
     out_of_memory_batch: int | None = None,
     notes: Mapping[str, Any] | None = None,
 ) -> Cell:
-    """Build a cell from runs at different batch sizes; the later of two runs with one batch size counts.
+    """Build a cell from runs at different batch sizes. If two runs have the same batch size, the later one is used.
 
     Raises TraceLibraryError.
     """
@@ -128,7 +128,6 @@ def cell_of(
 
 
 def at_batch_one(workload: WorkloadSignature, batch: int) -> WorkloadSignature:
-    """Return the signature at batch 1, as stored in cells."""
     inputs = None
     if workload.inputs is not None:
         inputs = tuple(InputTensor((1, *tensor.shape[1:]), tensor.dtype) for tensor in workload.inputs)

@@ -1,31 +1,36 @@
-"""What ops achieve against what the card can do: FLOP/s, bytes per second and their shares of the data sheet, by kind of op.
+"""The rates that ops achieve compared with the GPU's data sheet: FLOP/s and bytes per second, by kind of op.
 
     for row in achieved(trace): print(row.op, row.tflops, row.flops_share, row.gbps, row.bytes_share)
     achieved(trace, by_shape=True)      # a row for each op at each shape: a per-shape table
 
-FLOPs are those of matrix products, convolutions and attention, 2 for each multiply-add, from the recorded input shapes
-(`traces.rates.op_cost`). A convolution's stride is not recorded: its output is read from the gradient in the backward pass,
-and in the forward pass from the next op on its thread that takes a tensor of as many samples and channels. If there is none, it
-counts as an upper bound with stride 1 (`flops_bounded`). So does attention, because it is not recorded whether it is causal.
-Bytes are those that an op has to read and write at least (`traces.rates.op_traffic`). If its work is nothing but copies and
-memsets whose sizes are recorded, it is those. Time is that of the kernels. Communication between ranks has neither.
+FLOPs are counted for matrix products, convolutions and attention, from the recorded input shapes (`traces.rates.op_cost`). A
+multiply-add counts as 2 FLOPs.
 
-The card is looked up by the device's name (`traces.names.cards`). If a card is not in the table, there are no shares.
+The stride of a convolution is not recorded. In the backward pass, the output shape is the shape of the gradient. In the
+forward pass, the output shape is taken from the next op on the thread with a tensor of as many samples and channels. If there
+is no such op, stride 1 is assumed and the FLOPs are an upper bound (`flops_bounded`). FLOPs of attention are also an upper
+bound, because a causal mask is not recorded.
+
+Bytes are the least that an op must read and write (`traces.rates.op_traffic`). If an op only runs copies and memsets of known
+size, their recorded bytes are used. The time is the time of the kernels. Communication between ranks has neither FLOPs nor
+bytes. The card is looked up by the device's name (`traces.names.cards`). Shares are missing for cards that are not in the
+table.
 
 Note [Above the data sheet]
-    A rate above the data sheet is either explained or not shown; no rate is cut off.
+    A rate above the data sheet is either explained or not shown. Rates are never cut off at the peak.
 
-    cached              the memory that an op touches fits in the card's cache ("in L2"), so its bandwidth is no limit. Or what
-                        does not fit would not exceed it ("partly in L2"). The cache is the last one before the memory: L2, on
-                        AMD's MI300 series the Infinity Cache.
-    winograd            the convolution ran by Winograd's algorithm, as its kernels' names say. It needs 2.25 times fewer
-                        multiplications (4 times, where transforms and products are separate kernels). `tflops` counts the usual
-                        number, the share counts those that were needed.
-    TF32                products of float32 run as TF32 if the script allowed it, if the kernels' names say so, or if they are
-                        faster than float32 can be on this card.
-    causal attention    is half of the FLOPs. If all of them would be faster than the card, it must have been causal.
+    cached              the memory that an op touches fits in the card's cache ("in L2"), so memory bandwidth is no limit. The
+                        cache is "partly in L2" if the part that does not fit stays within the memory bandwidth. The last cache
+                        before the memory counts: L2, or the Infinity Cache on AMD's MI300 series.
+    winograd            the convolution ran Winograd's algorithm, according to its kernels' names. The algorithm needs 2.25
+                        times fewer multiplications (4 times with separate kernels for transforms and products). `tflops`
+                        counts the usual multiplications, and the share counts only the needed ones.
+    TF32                float32 products run as TF32 if the script allowed TF32 or the kernels' names show it. Products that
+                        are faster than float32 can be on this card also count as TF32.
+    causal attention    needs half of the FLOPs. If the full FLOPs would be faster than the card, attention must be causal.
 
-    Any other rate above the data sheet shows that the op did not do what its shapes suggest. Its bytes or FLOPs are not known.
+    Any other rate above the data sheet shows that the op did not do the work that its shapes suggest. Its bytes or FLOPs are
+    then unknown.
 """
 
 from __future__ import annotations
@@ -58,26 +63,26 @@ from traces.rates.op_traffic import Operand, Traffic, is_inductor_kernel, once, 
 
 _COMMUNICATION = ("record_param_comms",)
 _HALVES = ("convolution_backward_input", "convolution_backward_weight")
-_EXPANDS = ("MeanBackward",)  # autograd's nodes in which the input of `div` is expanded
-_USUAL = (1, 2, 3, 4, 8)  # strides and dilations of convolutions
-_LOOK_AHEAD = 12  # ops after a convolution among which its consumer is looked for
+_EXPANDS = ("MeanBackward",)  # nodes of autograd in which the input of `div` is expanded
+_USUAL = (1, 2, 3, 4, 8)  # usual strides and dilations of convolutions
+_LOOK_AHEAD = 12  # number of ops after a convolution in which to look for its consumer
 IN_CACHE, PARTLY_IN_CACHE = "in L2", "partly in L2"
-# Kernels that use tensor cores on float32 inputs: cuBLAS's and CUTLASS's names of the instruction and its element type.
+# Kernels that use tensor cores on float32 inputs, by the names of cuBLAS and CUTLASS for the instruction and element type.
 _TF32_KERNEL = re.compile(r"tf32|s1688|s16816|tensorop|TF32")
 _PRODUCT_KERNEL = re.compile(r"gemm|conv|wgrad|dgrad|fprop")
-_WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # F(2x2, 3x3) and F(4x4, 3x3)
+_WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4, 3x3)
 
 
 @dataclass(frozen=True, slots=True)
 class OpRates:
-    """Ops of one kind, or at one shape. `calls` have device work; figures are None where they are not known.
+    """Ops of one kind, or at one shape. `calls` counts calls with device work. Unknown figures are None.
 
-    `flops` and `bytes` are those of the calls for which they are known; `flops_ns` and `bytes_ns` are the device time of those
-    calls. Shares are of the card's peak, for the units that the op's dtype runs on. See Note [Above the data sheet].
+    `flops` and `bytes` cover only the calls for which they are known. `flops_ns` and `bytes_ns` are the device time of these
+    calls. Shares are relative to the card's peak for the units that run the op's dtype. See Note [Above the data sheet].
     """
 
     op: str  # canonical: "convolution_backward"
-    shapes: str  # as in model.shapes_text, in the form common to all releases (`shapes_of_canonical`); "" for all shapes
+    shapes: str  # text from model.shapes_text in the form common to all releases (`shapes_of_canonical`); "" for all shapes
     dtype: str
     calls: int
     device_ns: int
@@ -90,19 +95,17 @@ class OpRates:
     flops_bounded: bool  # `flops` is an upper bound
     flops_ns: int = 0
     bytes_ns: int = 0
-    cached: str = ""  # IN_CACHE if all calls are; PARTLY_IN_CACHE if some calls are, or calls are in part
+    cached: str = ""  # IN_CACHE or PARTLY_IN_CACHE, depending on whether all calls fit in the cache
     winograd: bool = False  # Winograd's algorithm saved some of the FLOPs
 
 
 def compared_text(op: str, shapes: str) -> str:
-    """Return the recorded shapes of a canonical op in the form of `OpRates`; shapes that are not known stay unchanged."""
+    """Return the recorded shapes of a canonical op in the form of `OpRates`. Unknown shapes stay unchanged."""
     return shapes_text(shapes_of_canonical(op, parse_shapes(shapes))) if shapes and UNTOLD_LIST not in shapes else shapes
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The known work of all calls of a kind, and how long the card needs for their FLOPs."""
-
     flops: int = 0
     flops_ns: int = 0
     peak_ns: float = 0.0
@@ -128,12 +131,12 @@ class _Sum:
 
 
 def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
-    """Return rates by op, most device time first. Work without an op is left out."""
+    """Return rates by op, in decreasing order of device time. Work without an op is left out."""
     return achieved_tables(trace)[1 if by_shape else 0]
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return the results of `achieved` by op and by op, shapes and dtype, computed together."""
+    """Return the results of `achieved` by op, and by op with shapes and dtype. Both are computed together."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}
@@ -177,22 +180,22 @@ def _row(key: tuple[str, str, str], of: _Sum, card: Card) -> OpRates:
 
 @dataclass(frozen=True, slots=True)
 class _LikeCalls:
-    """All calls of one op at one shape that were recorded alike; `compared_shapes` is equal for all ways of recording."""
+    """All calls of one op at one shape that were recorded alike. `compared_shapes` does not depend on the way of recording."""
 
     op: str
-    name: str  # as recorded, without namespace, of the op that has the shapes
+    name: str  # the recorded name, without namespace, of the op with the shapes
     compared_shapes: str
     dtype: str
     operands: tuple[Operand, ...]
-    output: Shape | None  # of a convolution, if another op shows it
-    count: int  # number of ops
-    calls: int  # see `traces.comparison.op_calls`; an op inside a call of the same name counts with the call's first op
+    output: Shape | None  # a convolution's output shape, if another op shows it
+    count: int
+    calls: int  # calls as in `traces.comparison.op_calls`; an op inside a call of the same name belongs to the call's first op
     device_ns: int
     kernels: tuple[str, ...]
-    programs: int | None  # in the first kernel's grid
-    copied_bytes: int | None  # moved by copies and memsets, if the op does nothing else
-    around: str  # the enclosing autograd node, if it is one of _EXPANDS
-    is_half: bool  # half of a convolution's backward pass
+    programs: int | None  # number of programs in the first kernel's grid
+    copied_bytes: int | None  # bytes moved by copies and memsets, if the op does nothing else
+    around: str  # the enclosing autograd node, if the node is in _EXPANDS
+    is_half: bool  # the op is half of a convolution's backward pass
 
     @property
     def parsed(self) -> tuple[Shape, ...]:
@@ -200,7 +203,7 @@ class _LikeCalls:
 
 
 class _Rated:
-    """Computes what calls do on a card. See Note [Above the data sheet]."""
+    """Computes the FLOPs and bytes of calls on one card. See Note [Above the data sheet]."""
 
     def __init__(self, trace: Trace, card: Card) -> None:
         self.card = card
@@ -227,7 +230,6 @@ class _Rated:
         return replace(work, flops=total, flops_ns=call.device_ns, peak_ns=peak_ns, bounded=bounded, winograd=winograd)
 
     def _peak(self, call: _LikeCalls, total: int) -> float:
-        """Return the peak TFLOP/s of the units that the op ran on."""
         unit = compute_unit(call.op, call.dtype, self.settings)
         peak = self.peaks.get(unit, self.peaks.get("fp32", 0.0))
         if unit == "fp32" and "tf32" in self.peaks:
@@ -254,7 +256,6 @@ class _Rated:
 
 
 def _needed_share(call: _LikeCalls) -> float:
-    """Return the share of its multiplications that a convolution needed with Winograd's algorithm."""
     separate = any("nonfused" in kernel or "4x4" in kernel for kernel in call.kernels)
     needed = 1 / (_SEPARATE_WINOGRAD_GAIN if separate else _WINOGRAD_GAIN)
     others = any(_PRODUCT_KERNEL.search(kernel) and "winograd" not in kernel.lower() for kernel in call.kernels)
@@ -318,7 +319,6 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
 
 
 def _alike(*columns: Column) -> tuple[Column, Column]:
-    """Return the first row of each group of rows with equal values in all these columns, and the group of each row."""
     group = np.zeros(len(columns[0]), dtype=np.int64)
     first = group[:1]
     for column in columns:
@@ -329,7 +329,6 @@ def _alike(*columns: Column) -> tuple[Column, Column]:
 
 
 def _kernels(trace: Trace, rows: Column, group: Column) -> list[tuple[str, ...]]:
-    """Return the kernel names of each group."""
     found: list[list[str]] = [[] for _ in range(int(group.max()) + 1)]
     first, _ = _alike(group, trace.device.name[rows])
     for row in first.tolist():
@@ -338,11 +337,11 @@ def _kernels(trace: Trace, rows: Column, group: Column) -> list[tuple[str, ...]]
 
 
 def _with_shapes(trace: Trace, op: Column) -> Column:
-    """Return for each op the span with its shapes; NONE if there is none.
+    """Return, for each op, the span with the op's shapes, or NONE if no span has them.
 
-    It is the op itself, or the enclosing op if the op has no recorded shapes and is the only work of the enclosing op. Half of
-    a convolution's backward pass (cuDNN's in PyTorch before 1.10) lacks some tensors that its FLOPs depend on, so the enclosing
-    op is used.
+    Usually the op itself has the shapes. If the op has no recorded shapes and is the only work of the enclosing op, the
+    enclosing op is used. In PyTorch before 1.10, cuDNN's op for half of a convolution's backward pass lacks some tensors, so
+    the enclosing op is used there too.
     """
     host, texts = trace.host, trace.strings.texts
     is_op = host.kind == HostKind.OP
@@ -359,7 +358,6 @@ def _with_shapes(trace: Trace, op: Column) -> Column:
 
 
 def _works_within(trace: Trace) -> Column:
-    """Return for each host span how many pieces of work were launched within it."""
     host, count = trace.host, np.zeros(len(trace.host), dtype=np.int64)
     launch = trace.device.launch[work_rows(trace)]
     np.add.at(count, launch[(launch >= 0) & (launch < len(host))], 1)
@@ -375,7 +373,6 @@ def _works_within(trace: Trace) -> Column:
 
 
 def _consumed(trace: Trace, row: int, shapes: tuple[Shape, ...]) -> Shape | None:
-    """Return a convolution's output shape, taken from the inputs of one of the next ops."""
     wide = [shape for shape in shapes if len(shape) > 2]
     if len(wide) < 2:
         return None
@@ -395,10 +392,6 @@ def _consumed(trace: Trace, row: int, shapes: tuple[Shape, ...]) -> Shape | None
 
 
 def _can_be_output(size: int, image: int, kernel: int) -> bool:
-    """Return whether a convolution can map `image` pixels to `size` pixels.
-
-    Tries usual dilations, paddings and strides, and a stride equal to the kernel size (patches).
-    """
     widths = {dilation * (kernel - 1) + 1 for dilation in _USUAL}
     strides = (*_USUAL, kernel)
     return size <= image and any(
@@ -410,7 +403,6 @@ def _can_be_output(size: int, image: int, kernel: int) -> bool:
 
 
 def _flops(call: _LikeCalls) -> tuple[int, bool]:
-    """Return the FLOPs of one call, and whether they are an upper bound."""
     wide = [shape for shape in call.parsed if len(shape) > 2]
     if call.name in ATTENTION_LAYOUTS:
         return attention_flops(call.name, call.parsed)
@@ -421,8 +413,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
             return flops(call.op, (wide[0], wide[1])), True
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
-        # The order differs between releases. The gradient has as many channels as the weight has outputs; if the image does
-        # too, the gradient is the smaller one.
+        # The order of the inputs differs between releases. The gradient has as many channels as the weight has outputs. If the
+        # image has that number of channels too, the gradient is the smaller tensor.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]
@@ -436,15 +428,14 @@ def _convolution_flops(output: Shape, weight: Shape) -> int:
 
 
 def _bytes(call: _LikeCalls) -> Traffic | None:
-    """Return the traffic of one call, or None if unknown."""
     if call.copied_bytes is not None:
         return once(call.copied_bytes)
-    if call.is_half:  # two halves correspond to one op in newer releases, so each counts as half of it
+    if call.is_half:  # two halves correspond to one op in newer releases
         whole = traffic(call.op, call.name, call.operands) if call.operands else None
         return None if whole is None else once(whole.moved_bytes // 2)
     if is_inductor_kernel(call.op):
         return triton_traffic(call.op, call.operands, call.programs)
-    if call.around and call.operands:  # the gradient of a mean is one number per sum, expanded to the recorded shape
+    if call.around and call.operands:  # the gradient of a mean has one number per sum, expanded to the recorded shape
         return once(call.operands[0].bytes)
     if call.name in ATTENTION_LAYOUTS:
         return traffic("attention_backward" if is_attention_backward(call.name) else "attention", call.name, call.operands)

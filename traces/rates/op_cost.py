@@ -21,21 +21,21 @@ _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16"
 
 MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
-# Products of 8-bit matrices, followed by their scales. They are not in MATMULS, where all inputs have one dtype.
+# Products of 8-bit matrices, whose inputs end with scales. MATMULS excludes these ops because its inputs have one dtype.
 SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
 
 
 def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     """Return the floating-point operations of a canonical op, computed from its input shapes.
 
-    A convolution counts as if its stride were 1; ratios between two calls of the same layer are still correct.
+    A convolution counts as if its stride were 1. Ratios between two calls of the same layer are still correct.
     """
     wide = [shape for shape in shapes if len(shape) > 1]
     if op.startswith("convolution") and len(wide) >= 2:
         weight, image = wide[-1], wide[-2] if op == "convolution" else max(wide[:-1], key=prod)
         each = 2 * image[0] * prod(image[2:]) * prod(weight)
         return each if op == "convolution" else 2 * each
-    if op.startswith("_cudnn_rnn") and len(shapes) > 1:  # the input, then the weights: matrices among them
+    if op.startswith("_cudnn_rnn") and len(shapes) > 1:  # the weights after the input are matrices
         each = 2 * prod(shapes[0][:-1]) * sum(prod(shape) for shape in shapes[1:] if len(shape) == 2)
         return each if op == "_cudnn_rnn" else 2 * each
     if op in MATMULS and len(wide) >= 2:
@@ -47,8 +47,9 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
-# The order of dimensions in an attention op's tensors: batch, heads, tokens, channels; or batch, tokens, heads, channels.
-# The latter may have three dimensions; then the batch's sequences are concatenated in the first.
+# The order of dimensions in the tensors of an attention op. The first order is batch, heads, tokens, channels. The second order
+# is batch, tokens, heads, channels. Tensors in the second order may have three dimensions if the sequences of a batch are
+# concatenated.
 _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
@@ -66,15 +67,16 @@ ATTENTION_LAYOUTS = {
 
 
 def is_attention_backward(name: str) -> bool:
-    """Return whether an op of ATTENTION_LAYOUTS computes gradients; its first input is then the output's gradient."""
+    """Return whether an op of ATTENTION_LAYOUTS computes gradients. The first input of such an op is the output's gradient."""
     return name.endswith(("_backward", "_bwd"))
 
 
 def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
-    """Return the FLOPs of an op of ATTENTION_LAYOUTS, and whether they are an upper bound; 0 if the shapes are insufficient.
+    """Return the FLOPs of an op of ATTENTION_LAYOUTS, and whether they are an upper bound. Insufficient shapes give 0.
 
-    There are two products forward and five backward (the scores are recomputed), for all pairs of tokens. A causal mask, which
-    is not recorded, halves them. For concatenated sequences, the lengths are known only if there is one sequence.
+    The forward pass has two products and the backward pass has five, because the scores are recomputed. The products cover all
+    pairs of tokens. A causal mask halves the FLOPs but is not recorded. For concatenated sequences, the lengths are known only
+    if there is one sequence.
     """
     backward = is_attention_backward(name)
     wide = [shape for shape in shapes if len(shape) > 2][1 if backward else 0 :]
@@ -97,21 +99,21 @@ def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
 
 @cache
 def itemsize(dtype: str) -> int:
-    """Return the bytes per element of a torch dtype, from the bits in its name ("float8_e4m3fn"); 4 if unknown."""
+    """Return the bytes per element of a torch dtype, from the bits in its name ("float8_e4m3fn"). An unknown dtype gives 4."""
     bits = _BITS.search(dtype)
     return max(int(bits[0]) // 8, 1) if bits else 1 if dtype == "bool" else 4
 
 
 def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
-    """Return the bytes of all tensors of these shapes if all had this dtype."""
+    """Return the bytes of all tensors of these shapes, assuming that all have this dtype."""
     return sum(map(prod, shapes)) * itemsize(dtype)
 
 
 def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS) -> str:
-    """Return the units that run a matrix product or convolution of this dtype: a key of `Card.tflops`.
+    """Return the units that run a matrix product or convolution of this dtype, as a key of `Card.tflops`.
 
-    float32 runs as TF32 if the recorded script allowed it. PyTorch's defaults since 1.12 allow it in cuDNN's convolutions and
-    recurrent networks, but not in matrix products.
+    float32 runs as TF32 if the recorded script allowed TF32. Since release 1.12, PyTorch allows TF32 by default in cuDNN's
+    convolutions and recurrent networks, but not in matrix products.
     """
     unit = _UNITS.get(dtype, "fp8" if dtype.startswith("float8") else "fp32")
     if unit == "fp32":

@@ -3,8 +3,9 @@
     weight, tokens = Operand((50257, 768), 4), Operand((8, 128), 8)
     traffic("embedding", "aten::embedding", (weight, tokens))       # Traffic(moved_bytes=6_299_648, footprint_bytes=6_299_648)
 
-`moved_bytes` counts each element as often as the op must read or write it. `footprint_bytes` counts the memory once: an
-in-place op reads and writes the same memory. If the footprint fits in the GPU's cache, the op can exceed the memory bandwidth.
+`moved_bytes` counts each element as often as the op must read or write it. `footprint_bytes` counts each address once, because
+an in-place op reads and writes the same memory. If the footprint fits in the GPU's cache, the op can exceed the memory
+bandwidth.
 
 Note [Bytes that an op touches]
     Recordings have the shapes of inputs, but no values, scalars or outputs. In these rules, n is the number of indices:
@@ -58,8 +59,6 @@ _LISTS = re.compile(r"_?(foreach|fused_(adam|adamw|sgd|adagrad)|amp_foreach|mult
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An input tensor of an op."""
-
     shape: Shape
     itemsize: int
 
@@ -74,21 +73,19 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The bytes that an op moves, and the size of the memory it touches; see the module docstring."""
-
     moved_bytes: int
     footprint_bytes: int
 
 
 def once(moved_bytes: int) -> Traffic:
-    """Return the traffic of an op that touches no memory twice."""
     return Traffic(moved_bytes, moved_bytes)
 
 
 def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | None = None) -> Traffic | None:
-    """Return the traffic of one call of a canonical op, recorded under `name`; None if its operands are insufficient.
+    """Return the traffic of one call of a canonical op, or None if its operands are insufficient.
 
-    `output` is a convolution's output shape, if known. See Note [Bytes that an op touches].
+    `name` is the recorded name of the op. `output` is a convolution's output shape, if known. See Note [Bytes that an op
+    touches].
     """
     rule = _RULES.get(op)
     if op == "item":
@@ -128,7 +125,7 @@ def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traf
 
 
 def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
-    """Return the bytes per element of the result: the largest operand's, or more if a wider operand promotes it.
+    """Return the bytes per element of the result, which are those of the largest operand unless a wider operand promotes it.
 
     Numbers (no dimensions) do not promote tensors, and 8-byte integers do not promote floating-point numbers.
     """
@@ -137,9 +134,10 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 
 def _output_gradient(images: list[Operand]) -> Operand | None:
-    """Return which of gradient, image and weight of a convolution is the gradient of its output.
+    """Return which of a convolution's gradient, image and weight is the gradient of the output.
 
-    It has as many channels as the weight has outputs. If the image does too, the gradient is the smaller one.
+    The gradient has as many channels as the weight has outputs. If the image has that number of channels too, the gradient is
+    the smaller tensor.
     """
     for weight in reversed(images):
         found = [
@@ -151,7 +149,6 @@ def _output_gradient(images: list[Operand]) -> Operand | None:
 
 
 def _broadcast(shapes: tuple[Shape, ...]) -> int:
-    """Return the number of elements of the broadcast shape, or of the largest shape if they do not broadcast."""
     found: list[int] = []
     for shape in shapes:
         found = [1] * (len(shape) - len(found)) + found
@@ -168,7 +165,7 @@ def _written_once(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
 
 
 def _copy(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    source = operands[1] if len(operands) > 1 else operands[0]  # the target of `copy_` comes first
+    source = operands[1] if len(operands) > 1 else operands[0]  # the first operand of `copy_` is the target
     return once(operands[0].bytes + source.bytes)
 
 
@@ -198,7 +195,6 @@ def _scatter_add(operands: tuple[Operand, ...], in_place: bool) -> Traffic | Non
 
 
 def _rows(table: Shape, count: int) -> int:
-    """Return the elements of `count` slices of a table, along the dimension with the smallest slices."""
     return count * min((prod(table) // max(size, 1) for size in table), default=1)
 
 
@@ -238,7 +234,6 @@ def _index_add(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _indexed(table: Operand, indices: tuple[Operand, ...]) -> int | None:
-    """Return the number of elements that these indices of a table's first dimensions select; None for masks."""
     if not indices or len(indices) > len(table.shape) or any(of.itemsize == 1 for of in indices):
         return None
     return _broadcast(tuple(of.shape for of in indices)) * prod(table.shape[len(indices) :])
@@ -251,10 +246,10 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic of index_put; the values are the last operand.
+    """Return the traffic of index_put, whose last operand has the values.
 
-    Without indices (older profilers do not record lists), as many elements as values are written. If target and indices have
-    the same element size, the last operand may be an index or the values, so the traffic is unknown.
+    Older profilers do not record lists of indices. Without indices, as many elements as values are written. If target and
+    indices have the same element size, the last operand may be an index, so the traffic is unknown.
     """
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
@@ -276,7 +271,7 @@ def _nll_loss(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic for the loss gradient (one number, or one per target), scores and targets, in this order."""
+    """Return the traffic for the operands loss gradient (one number, or one per target), scores and targets."""
     if len(operands) < 2:
         return None
     place = next((n for n, of in enumerate(operands[1:], 1) if len(of.shape) == len(operands[n - 1].shape) - 1), None)
@@ -287,7 +282,7 @@ def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic
 
 
 def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic for keys, values, their caches, and a slot for each token."""
+    """Return the traffic for the operands keys, values, their caches, and one slot for each token."""
     if len(operands) < 5:
         return None
     keys, values, key_cache, value_cache, slots = operands[:5]
@@ -296,7 +291,7 @@ def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | Non
 
 
 def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic for latent vectors, rotary keys, one cache, and a slot for each token."""
+    """Return the traffic for the operands latent vectors, rotary keys, one cache, and one slot for each token."""
     if len(operands) < 4:
         return None
     latent, keys, cache, slots = operands[:4]
@@ -304,7 +299,9 @@ def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffi
 
 
 def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic for positions, queries, keys (both in place), and the table of cosines and sines."""
+    """Return the traffic for the operands positions, queries, keys, and the table of cosines and sines. Queries and keys change
+    in place.
+    """
     if len(operands) < 3:
         return None
     positions, rotated, table = operands[0], operands[1:-1], operands[-1]
@@ -314,19 +311,16 @@ def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _scaled_product(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic of two matrices of one or two bytes per element, their scales, and a product of two bytes each."""
     if len(operands) < 2 or not len(operands[0].shape) == len(operands[1].shape) == 2:
         return None
     return once(sum(of.bytes for of in operands) + 2 * operands[0].shape[0] * operands[1].shape[1])
 
 
 def _outputs_given(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    """Return the traffic of ops whose output is among their inputs."""
     return once(sum(of.bytes for of in operands))
 
 
 def _added_norm(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    """Return the traffic for input and residual, both in place, and the weight."""
     own = sum(of.bytes for of in operands)
     return Traffic(own + sum(of.bytes for of in operands[:2]), own)
 
@@ -359,14 +353,15 @@ _RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
 
 
 def is_inductor_kernel(name: str) -> bool:
-    """Return whether the op is a Triton kernel generated by Inductor: pointwise, reduction, or template."""
+    """Return whether the name is that of a Triton kernel generated by Inductor (pointwise, reduction, or template)."""
     return name.startswith(("triton_poi_", "triton_red_", "triton_per_"))
 
 
 def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | None) -> Traffic | None:
-    """Return the traffic of an Inductor kernel: each pointer once, with at most as many elements as the kernel has.
+    """Return the traffic of an Inductor kernel. Each pointer counts once, with at most as many elements as the kernel
+    processes.
 
-    An in-place output is both read and written but counts once, because pointers do not show which it is.
+    An in-place output is read and written but counts once, because the pointers do not show which output is in place.
     """
     if not pointers:
         return None
@@ -377,8 +372,8 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
     """Return how many elements an Inductor kernel processes, from the sizes of its pointers and its number of programs.
 
-    Outputs come first (in place) or last. A pointwise kernel processes the elements of an output, and each program takes a
-    power of two of them; the output is the pointer that fits the programs best. A reduction processes its input.
+    Outputs come last, or first if they are in place. A pointwise kernel processes the elements of an output, and each program
+    takes a power of two of them. The output is the pointer that fits the programs best. A reduction processes its input.
     """
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:
@@ -387,6 +382,5 @@ def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> 
 
 
 def _excess(size: int, programs: int) -> float:
-    """Return by which share `programs`, each with the smallest sufficient power of two, exceed `size` elements."""
     each = 1 << max(ceil(size / programs) - 1, 0).bit_length()
     return each * programs / max(size, 1)

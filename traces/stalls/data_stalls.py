@@ -23,11 +23,11 @@ from traces.model.trace import Origin, StepKind, Trace, TraceError
 from traces.stalls.loader_model import BatchCost, LoaderRun, loaded
 from traces.stalls.storage_server import Loading
 
-_NOTICEABLE = 0.02  # of a step; smaller differences are noise
+_NOTICEABLE = 0.02  # smaller differences, as a share of a step, are noise
 MOST_WORKERS = 128
 _ESTIMATED = (Origin.SCALED, Origin.ROOFLINE, Origin.CURVE)
-_BUSY = 0.1  # of a step; a loader cannot save that much, so another program was running
-_MOST_OTHERS = 1000.0  # other programs
+_BUSY = 0.1  # a loader cannot save more than this share of a step, so another program was running
+_MOST_OTHERS = 1000.0  # number of other programs
 
 
 class Bottleneck(StrEnum):
@@ -41,11 +41,11 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Pace:
-    """The speed of a run in its steady state; means per step."""
+    """The speed of a run in its steady state. Values are means per step."""
 
     steps: int
     step_ns: int
-    wait_ns: int  # the part in which the script waited for a batch
+    wait_ns: int  # time in which the script waited for a batch
     samples_per_s: float
 
 
@@ -64,25 +64,25 @@ class Stalls:
     """The data stalls of one script. Shares are of a step's time."""
 
     gpu: Pace
-    estimated_share: float  # share of GPU time that is estimated (scaled, or from curves and data sheets), not recorded
+    estimated_share: float  # share of GPU time that was estimated (scaled, or from curves and data sheets) instead of recorded
     prepared: Pace
-    fetched: Pace | None  # None if no storage was modeled, or no file read from it was seen
+    fetched: Pace | None  # None if no storage was modeled, or if no file was read from the modeled storage
     batch_samples: float
     step_batches: int  # batches per step of the script
-    workers: int  # of all loaders that provide batches for a step
+    workers: int  # number of workers of all loaders that provide batches for a step
     batch_cpu_ns: int  # CPU time of one worker for one batch
-    batch_wall_ns: int  # wall time to fetch that batch
-    batch_bytes: int  # read for one batch
-    batch_missed_bytes: int | None  # the part that was not in the cache
+    batch_wall_ns: int  # wall time to fetch one batch
+    batch_bytes: int  # bytes read for one batch
+    batch_missed_bytes: int | None  # bytes of one batch that were not in the cache
     batch_pin_ns: int | None
-    batch_pin_cpu_ns: int | None  # CPU time in `batch_pin_ns`; less than it if the machine was busy
+    batch_pin_cpu_ns: int | None  # CPU time in `batch_pin_ns`; less than `batch_pin_ns` if the machine was busy
     data_set_bytes: int | None  # estimate: number of samples times bytes per sample
     bottleneck: Bottleneck
     check: Modelled | None  # the model's prediction for this machine, to compare with `prepared`; None without workers
-    taken_cores: float  # cores used by other programs while `prepared` was measured, also in `check`; 0: unknown
-    enough: Modelled | None  # the fewest workers, each on its own core, that end the preparation stall
+    taken_cores: float  # cores used by other programs while `prepared` was measured; 0 if unknown
+    enough: Modelled | None  # prediction for the fewest workers, each on its own core, that end the preparation stall
     by_cores: list[Modelled]
-    disk_bytes_per_s: float | None  # the disk rate that ends the fetch stall
+    disk_bytes_per_s: float | None  # the disk rate that would end the fetch stall
     notes: list[str]
 
     @property
@@ -101,8 +101,8 @@ def _share(step_ns: int, without_ns: int) -> float:
 def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
     """Return the index of the first step that counts. Raises TraceError if too few steps are left.
 
-    Steps that used prefetched batches are skipped. Whole rounds of the workers must remain, because W workers that began
-    together finish their batches together.
+    Steps that used prefetched batches are skipped. The remaining steps form whole rounds of the workers, because workers that
+    began together finish their batches together.
     """
     unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)
@@ -116,7 +116,8 @@ def _training_steps(trace: Trace) -> npt.NDArray[np.int64]:
 
 
 def pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> Pace:
-    """Return the pace of the training steps after those that used prefetched batches. Raises TraceError if too few are left."""
+    """Return the pace of the training steps that did not use prefetched batches. Raises TraceError if too few steps are left.
+    """
     rows = _training_steps(trace)
     at_pace = rows[_first_at_pace(len(rows), workers, prefetch) :]
     waits = phase_times(trace).get("loader")
@@ -131,8 +132,8 @@ def stalls_of(
 ) -> Stalls:  # fmt: skip
     """Compute the stalls from runs with ready (`gpu`), cached (`prepared`) and uncached data (`fetched`).
 
-    `told` and `told_cold` are what processes reported to the storage server in `prepared` and `fetched`. This machine has
-    `cores` cores. `core_counts` are the machines to model, with one worker per core.
+    `told` and `told_cold` are the processes' reports to the storage server during `prepared` and `fetched`. `cores` is the
+    number of cores of this machine. `core_counts` are the machines to model, with one worker per core.
 
     Raises TraceError if the script loads nothing with a DataLoader, or trains too few steps.
     """
@@ -142,16 +143,16 @@ def stalls_of(
     cached, cold = Loading.sum(told), None if told_cold is None else Loading.sum(_of_training(told_cold))
     workers, prefetch = _workers(told) or cached.workers, cached.prefetch or 2
     if cold is not None and not cold.read_bytes:
-        fetched = cold = None  # nothing was read through the storage, so that run shows nothing
+        fetched = cold = None  # nothing was read through the modeled storage
     batches, samples = cached.batches, cached.samples / max(cached.batches, 1)
     step_batches = _step_batches(cached, prepared)
     paces = [pace(trace, samples * step_batches, workers, prefetch) for trace in (gpu, prepared)]
     if not batches:
         raise TraceError("no DataLoader fetched a batch that the script trains on")
     late = None if fetched is None else pace(fetched, samples * step_batches, workers, prefetch)
-    # With every batch at the mean cost, the model would be too fast: some batches cost more (a worker next to the script's own
-    # work, or a busy neighbor), and the script waits for each in order. So the model for this machine gets the real batches and
-    # steps from the first one on, and compares the same steps.
+    # With every batch at the mean cost, the model would be too fast. Some batches cost more, because of the script's own work
+    # or a busy neighbor, and the script waits for each batch in order. So the model for this machine gets the real batches and
+    # compares the same steps.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in told if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)
@@ -219,13 +220,11 @@ def stalls_of(
 
 
 def _step_batches(cached: Loading, prepared: Trace) -> int:
-    """Return how many batches a step takes: several with gradient accumulation or several loaders."""
     got = cached.script_batches + 1 if cached.script_batches else cached.batches
     return max(round(got / max(len(_training_steps(prepared)), 1)), 1)
 
 
 def _workers(told: list[Loading]) -> int:
-    """Return the workers of the main loader, or of all regularly used loaders: those with more than half as many batches."""
     by_loader: dict[int, Loading] = {}
     for one in told:
         if one.script_batches:
@@ -240,15 +239,14 @@ def _estimated_share(trace: Trace) -> float:
 
 
 def _taken(script: Loading, batch_cpu_ns: int) -> float:
-    """Return the mean number of cores that other programs took from the script and its workers; 0 if unknown."""
     own_ns = script.script_cpu_ns + script.script_batches * batch_cpu_ns
     return max(script.machine_cpu_ns - own_ns, 0) / max(script.script_wall_ns, 1)
 
 
 def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun:
-    """Model the run with as many other programs as get the cores that they really had.
+    """Model the run with as many other programs as used the measured number of cores.
 
-    The number is found by bisection, because more programs get more cores.
+    The number of programs is found by bisection, because more programs use more cores.
     """
     few, many = 0.0, 0.01
     while many < _MOST_OTHERS and run(many).others_cores < taken:
@@ -260,10 +258,10 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 
 
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
-    """Return the fetches in the loader's order, one of each worker in turn.
+    """Return the fetches in the loader's order, one fetch of each worker in turn.
 
-    The incomplete last round of an epoch is left out. Each worker's batches keep their order. Workers of a new epoch are
-    different processes.
+    The incomplete last round of an epoch is left out. The batches of one worker keep their order. A new epoch has new worker
+    processes.
     """
     by_worker: dict[int, list[Loading]] = {}
     for one in fetches:
@@ -274,13 +272,11 @@ def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
 
 
 def _of_training(told: list[Loading]) -> list[Loading]:
-    """Drop what was loaded for evaluation, where no gradient is computed; such steps do not count."""
     evaluating = {one.evaluates for one in told if one.evaluates}
     return [one for one in told if not one.evaluation and one.process not in evaluating]
 
 
 def _bottleneck(gpu: Pace, prepared: Pace, fetched: Pace | None, pin_ns: int | None) -> Bottleneck:
-    """Return the limiting stage: the last one that made the pace noticeably slower."""
     slowest_ns = max(prepared.step_ns, 0 if fetched is None else fetched.step_ns)
     if slowest_ns <= gpu.step_ns * (1 + _NOTICEABLE):
         return Bottleneck.GPU

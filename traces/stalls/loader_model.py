@@ -4,10 +4,12 @@
     run = loaded(cost, workers=24, cores=24, step_ns=80_000_000)
     run.step_ns, run.wait_ns       # 80_000_000, 0: means over the batches after the first ones
 
-The rules are those of torch.utils.data: worker b mod W makes batch b and has at most `prefetch` batches in progress or waiting,
-and the script gets the batches in order. Cores are shared evenly by everything that computes, including the script's own host
-work and other programs. The disk serves one read at a time (`storage_model.Disk`). A batch is made in `_PARTS` turns of reading
-and computing, so workers compete for the disk as they do when reading files.
+The rules are those of torch.utils.data. Worker b mod W makes batch b and has at most `prefetch` batches in progress or waiting.
+The script gets the batches in order.
+
+Cores are shared evenly by all computing processes, including the script's own host work and other programs. The disk serves one
+read at a time (`storage_model.Disk`). Each batch is made in `_PARTS` turns of reading and computing, so workers compete for the
+disk as they do when reading files.
 """
 
 from __future__ import annotations
@@ -19,24 +21,24 @@ from dataclasses import dataclass
 from traces.stalls.storage_model import Disk
 
 _PARTS = 8
-_SCRIPT = -1  # the script's own process, in place of a worker's number
+_SCRIPT = -1  # stands for the script's process in place of a worker's number
 
 
 @dataclass(frozen=True)
 class BatchCost:
-    """What one batch costs a worker."""
+    """The cost of making one batch in a worker."""
 
-    cpu_ns: int  # CPU time: decoding, transforming, collating, handing over
-    read_bytes: int = 0  # read from the disk, because they are in no cache
-    seeks: int = 0  # number of seeks on the disk
+    cpu_ns: int  # CPU time to decode, transform, collate and hand over the batch
+    read_bytes: int = 0  # bytes read from the disk because no cache has them
+    seeks: int = 0
 
 
 @dataclass(frozen=True)
 class LoaderRun:
-    """The predicted run with given workers and cores; times in nanoseconds."""
+    """The predicted run with the given workers and cores. Times are in nanoseconds."""
 
     step_ns: int  # mean time from one batch to the next
-    wait_ns: int  # the part in which the script waits for its batch
+    wait_ns: int  # time in which the script waits for its batch
     others_cores: float = 0  # mean number of cores used by other programs
 
 
@@ -52,17 +54,17 @@ def loaded(
     steps: range | None = None,
     others: float = 0,
 ) -> LoaderRun:
-    """Simulate a long run, or `steps` counted from the first one, and return means.
+    """Simulate a long run, or `steps` steps counted from the first one, and return means.
 
-    With several costs, batch b uses cost b mod their number; if batches differ, a late one delays those after it. `step_ns` is
-    a step with a ready batch, and `host_ns` the part that the script computes on a core; a sequence gives it for each step.
-    `others` is the number of other programs that always compute.
+    With several costs, batch b uses the cost at index b mod their number. A late batch delays the batches after it. `step_ns`
+    is the time of a step with a ready batch. `host_ns` is the part of the step that the script computes on a core. A sequence
+    gives `step_ns` or `host_ns` for each step. `others` is the number of other programs that compute all the time.
 
-    Raises ValueError without workers (loading in the script's own process is measured, not modeled) or without cores.
+    Raises ValueError without workers or cores. Loading in the script's own process is measured, not modeled.
     """
     if workers < 1 or cores < 1:
         raise ValueError(f"{workers} workers on {cores} cores; give at least one of each")
-    if steps is None:  # prefetched batches are used up by then, and the loader has its own pace
+    if steps is None:  # skips the steps that use prefetched batches
         steps = range(12 * workers, 36 * workers)
     costs = [cost] if isinstance(cost, BatchCost) else list(cost)
     hosts_ns = [host_ns] if isinstance(host_ns, int) else list(host_ns)
@@ -78,8 +80,6 @@ def loaded(
 
 
 class _Simulation:
-    """Processes events in time order: a part of a batch is read or computed, or a step of the script ends."""
-
     def __init__(
         self,
         costs: list[BatchCost],
@@ -93,11 +93,12 @@ class _Simulation:
     ) -> None:
         self._costs, self._workers, self._cores, self._disk = costs, workers, cores, disk
         self._step_ns, self._hosts_ns, self._ahead, self._others = step_ns, hosts_ns, prefetch * workers, others
-        self.now_ns = self.others_ns = 0.0  # `others_ns`: computed by other programs
-        # Cores are shared evenly, so this clock measures everyone's progress. It is slower than time if cores are short.
+        self.now_ns = self.others_ns = 0.0  # `others_ns` is the time computed by other programs
+        # All processes share the cores evenly, so one clock measures everyone's progress. The clock is slower than time if
+        # cores are short.
         self._work_ns = 0.0
-        self._computing: list[tuple[float, int]] = []  # (work clock at its end, worker)
-        self._timed: list[tuple[float, int]] = []  # (time, worker): the end of a read or of the GPU's part of a step
+        self._computing: list[tuple[float, int]] = []  # (work clock at the end of the part, worker)
+        self._timed: list[tuple[float, int]] = []  # (time, worker) for the end of a read or of the GPU's part of a step
         self._parts_left = [0] * workers
         self._at = list(range(workers))  # the next batch of each worker
         self._busy = [False] * workers
@@ -132,7 +133,10 @@ class _Simulation:
                 self._part_done(worker)
 
     def _begin(self, worker: int) -> None:
-        """Start the worker's next batch if its index has been sent: when the batch `_ahead` before it was received."""
+        """Start the worker's next batch if its index was already sent.
+
+        The index is sent when the script receives the batch `_ahead` places earlier.
+        """
         batch = self._at[worker]
         if not self._busy[worker] and batch < self.got + self._ahead:
             self._busy[worker] = True
@@ -164,7 +168,6 @@ class _Simulation:
         self._get()
 
     def _get(self) -> None:
-        """Let the script take its next batch if the batch is ready and the previous step is over."""
         if self._open_ends or self.got not in self._ready:
             return
         self._ready.remove(self.got)

@@ -1,4 +1,4 @@
-"""A model of a disk and a cache: how long reading a data set would take from them.
+"""A model of a disk and a cache, which predicts the time to read a data set.
 
     disk = Disk(bytes_per_s=530_000_000, latency_ns=60_000)
     disk.read(now_ns=0, size_bytes=110_000)                 # 267_547: when the bytes have arrived
@@ -27,29 +27,29 @@ from enum import StrEnum
 class CachePolicy(StrEnum):
     """Which files a full cache evicts."""
 
-    LRU = "lru"  # evicts the least recently read file, like an operating system's page cache
+    LRU = "lru"  # evicts the least recently read file, like a page cache
     MINIO = "minio"  # never evicts
 
 
 @dataclass
 class Disk:
-    """One device for all processes: it serves one read at a time, each after `latency_ns` at `bytes_per_s`."""
+    """One device for all processes. It serves one read at a time, and each read takes `latency_ns` plus the transfer."""
 
     bytes_per_s: float
     latency_ns: int = 0
     free_ns: int = 0  # when all requested reads are done
 
     def read(self, now_ns: int, size_bytes: int, seeks: int = 1) -> int:
-        """Return when the bytes have arrived. `seeks` is the number of seeks; 0 continues where the last read ended."""
+        """Return when the bytes arrive. `seeks` is the number of seeks, and 0 seeks continue where the last read ended."""
         begin_ns = max(now_ns, self.free_ns)
         self.free_ns = begin_ns + seeks * self.latency_ns + math.ceil(size_bytes / self.bytes_per_s * 1e9)
         return self.free_ns
 
 
 def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
-    """Return the share of reads that a warm cache of `cached_share` of the data set serves. Raises ValueError outside 0 to 1.
+    """Return the share of reads that a warm cache serves if it holds `cached_share` of the data set.
 
-    See Note [What a cache of a share serves].
+    Raises ValueError if `cached_share` is outside 0 to 1. See Note [What a cache of a share serves].
     """
     if not 0 <= cached_share <= 1:
         raise ValueError(f"a cache of {cached_share:.0%} of the data set; give a share from 0 to 100 %")
@@ -60,7 +60,7 @@ def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
 
 
 class CacheShare:
-    """A warm cache. Within a run, a file is either always served from it or never."""
+    """A warm cache of files. Within a run, each file is always served from the cache or never."""
 
     def __init__(self, cached_share: float, policy: CachePolicy) -> None:
         self.cached_share, self.policy = cached_share, policy

@@ -1,12 +1,12 @@
-"""One modeled disk for all processes of a run: the script and its loader workers ask it how long each read takes.
+"""One modeled disk for all processes of a run. The script and its loader workers ask it how long each read takes.
 
     with StorageServer(folder / "storage", Disk(530e6, 60_000), CacheShare(0.35, CachePolicy.LRU)) as server:
         run_child(...)                          # files in the child ask through `StorageClient(folder / "storage")`
     Loading.sum(server.told).cpu_ns             # the cost of loading, over all processes
 
-A message is one line of JSON. The server's first message describes the modeled storage. A process asks only about bytes that
-come from a modeled disk and are not in the cache; the answer is the CLOCK_MONOTONIC time at which they arrive. Without a disk,
-nothing is asked, because a round trip per read would itself be a stall.
+A message is one line of JSON, and the server's first message describes the modeled storage. A process asks only about bytes on
+a modeled disk that are not in the cache. The answer is the CLOCK_MONOTONIC time at which the bytes arrive. Without a modeled
+disk, processes ask nothing, because a round trip per read would itself be a stall.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from traces.stalls.storage_model import CachePolicy, CacheShare, Disk
 
 @dataclass
 class Loading:
-    """What was loaded for one batch, or a sum. Times are those of the process or thread that loaded."""
+    """The cost of loading one batch, or a sum of such costs. Times are those of the process or thread that loaded the batch."""
 
     batches: int = 0
     samples: int = 0
-    wall_ns: int = 0  # to fetch a batch from its data set and collate it
-    cpu_ns: int = 0  # of the process from one fetch to the next, including handing over
-    stored_bytes: int = 0  # delivered meanwhile by this machine's own storage, because they were in no cache
-    waited_ns: int = 0  # the part of `wall_ns` spent waiting for the modeled disk
+    wall_ns: int = 0  # time to fetch a batch from its data set and collate it
+    cpu_ns: int = 0  # CPU time of the process from one fetch to the next, including handing over
+    stored_bytes: int = 0  # bytes that this machine's own storage delivered because no cache had them
+    waited_ns: int = 0  # time in `wall_ns` spent waiting for the modeled disk
     read_bytes: int = 0
-    missed_bytes: int = 0  # the part of `read_bytes` that was not in the cache
+    missed_bytes: int = 0  # bytes in `read_bytes` that were not in the cache
     seeks: int = 0
     missed_seeks: int = 0
-    dropped: int = 0  # files, or places in files, that this machine was asked to drop from its cache
-    kept: int = 0  # the part of `dropped` that stayed in memory
-    untold: int = 0  # the part of `dropped` for which the system cannot tell (a file system in memory)
-    data_set_samples: int = 0  # len() of the data set, if it has one
+    dropped: int = 0  # number of files, or places in files, that this machine was asked to drop from its cache
+    kept: int = 0  # number of dropped files or places that stayed in memory
+    untold: int = 0  # number of dropped files or places whose state is unknown (a file system in memory)
+    data_set_samples: int = 0  # length of the data set, if it has one
     loader: int = 0  # number of the batch's loader in the script's process
-    workers: int = 0  # of the loader
+    workers: int = 0  # number of workers of the loader
     prefetch: int = 0  # batches per worker that the loader requests ahead
     process: int = 0  # id of the worker that fetched the batch
-    evaluation: int = 0  # 1: fetched by a script's process that computes no gradient
-    evaluates: int = 0  # id of a worker process for whose batches the script computes no gradient
-    pinned: int = 0  # number of batches
+    evaluation: int = 0  # 1 if a process of a script that computes no gradient fetched the batch
+    evaluates: int = 0  # id of a worker process that loads batches for evaluation
+    pinned: int = 0  # number of pinned batches
     pin_ns: int = 0
     pin_cpu_ns: int = 0  # CPU time of the pinning thread in `pin_ns`
     script_batches: int = 0  # batches that the script got from a loader with workers
@@ -71,21 +71,21 @@ class Loading:
         return total
 
 
-# Reported repeatedly; sums keep the largest value.
+# Values that processes report repeatedly. Sums keep the largest value.
 _SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evaluation", "evaluates")
 
 
 class StorageServer:
     """Answers at `path`, a Unix socket, inside a `with` block.
 
-    With `drop_cached`, the run reads from this machine's own disk, and files are dropped from the page cache before they are
-    read, except those that `cache` holds.
+    With `drop_cached`, the run reads from this machine's own disk. Files are dropped from the page cache before each read,
+    except files that `cache` holds.
     """
 
     def __init__(
         self, path: Path, disk: Disk | None = None, cache: CacheShare | None = None, drop_cached: bool = False
     ) -> None:
-        self.told: list[Loading] = []  # one for each batch that was fetched, pinned, or received by the script
+        self.told: list[Loading] = []  # one item for each batch that was fetched, pinned, or received by the script
         self._disk = disk
         self._lock = threading.Lock()
         share, policy = (0.0, CachePolicy.LRU) if cache is None else (cache.cached_share, cache.policy)
@@ -94,7 +94,7 @@ class StorageServer:
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                with suppress(ConnectionError):  # a killed worker
+                with suppress(ConnectionError):  # the worker was killed
                     self.wfile.write(greeting)
                     for line in self.rfile:
                         answer = server._answer(json.loads(line))
@@ -127,7 +127,7 @@ class StorageServer:
 
 
 class StorageClient:
-    """A process's connection, opened at its first use; a forked process opens its own."""
+    """A process's connection, opened at the first use. A forked process opens its own connection."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -155,7 +155,7 @@ class StorageClient:
         return time.monotonic_ns() - begin_ns
 
     def drop_cached(self, file: str, descriptor: int, loading: Loading) -> None:
-        """Drop the file from this machine's cache before a read at a new place, if the run asks for it.
+        """Drop the file from this machine's cache before a read at a new place, if the run asks for that.
 
         The outcome is added to `loading`.
         """
@@ -168,7 +168,6 @@ class StorageClient:
             loading.untold += dropped is None
 
     def note(self, loading: Loading) -> None:
-        """Report what was loaded."""
         with self._lock:
             self._connected().sendall(_line({field.name: getattr(loading, field.name) for field in fields(loading)}))
 
@@ -179,7 +178,7 @@ class StorageClient:
 
     def _connected(self) -> socket.socket:
         if self._pid != os.getpid():
-            self.close()  # only this process's copy of the socket, inherited by fork
+            self.close()  # closes only this process's copy of the socket after a fork
         if self._socket is None:
             self._socket, self._pid = socket.socket(socket.AF_UNIX), os.getpid()
             try:
@@ -202,16 +201,16 @@ class StorageClient:
 
 
 def dropped_from_cache(descriptor: int) -> bool | None:
-    """Ask the kernel to drop a file's pages, and check whether the first one is still in memory.
+    """Ask the kernel to drop a file's pages, and check whether the first page is still in memory.
 
-    Return False if it is (a file system in memory, or one that keeps its pages), and None if the system cannot tell (no preadv2
-    with RWF_NOWAIT).
+    Return False if the page is still there, as on a file system in memory. Return None if the system cannot tell, which needs
+    preadv2 with RWF_NOWAIT.
     """
     if not hasattr(os, "posix_fadvise"):
         return None
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     still = _first_page_in_memory(descriptor)
-    if still:  # pages written recently must go to the disk first
+    if still:  # recently written pages must go to the disk first
         with suppress(OSError):
             os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
