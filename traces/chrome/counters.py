@@ -2,7 +2,7 @@
 
     for counter in counters(trace): print(counter.name, counter.device, counter.time_ns, counter.value)
 
-Viewers draw them as curves below the device. They are derived from other events, so an import ignores them.
+Viewers draw counters as curves below the device. An import ignores counters, because they are derived from other events.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from traces.analyses.launches import launched_rows, queue_length
 from traces.figures.measure import memory_curve
 from traces.model.trace import NONE, Column, Trace
 
-COUNTER = ("C", "Trace")  # `ph` and `cat` of the events
-_MOST = 20_000  # most points per curve; longer curves keep the highest value of each stretch
+COUNTER = ("C", "Trace")  # values of `ph` and `cat` in counter events
+_MOST = 20_000  # most points per curve; a longer curve keeps the highest value of each stretch
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A curve over time: `value[k]`, in `unit`, holds from `time_ns[k]` on."""
+    """A curve over time. `value[k]`, in `unit`, holds from `time_ns[k]` until the next time."""
 
     name: str
     unit: str
@@ -32,7 +32,6 @@ class Counter:
 
 
 def counters(trace: Trace) -> Iterator[Counter]:
-    """Return the counters of a trace with one rank."""
     for device in np.unique(trace.memory.device[trace.memory.device != NONE]).tolist():
         curve = memory_curve(trace, device)
         yield _thinned(Counter("memory allocated", "bytes", device, curve.time_ns, curve.allocated_bytes))

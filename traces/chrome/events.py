@@ -4,10 +4,10 @@
     # {"ph": "X", "cat": "kernel", "name": "volta_sgemm_128x64_nn", "pid": 0, "tid": 7, "ts": 5123.25, "dur": 81,
     #  "args": {"device": 0, "stream": 7, "correlation": 91, "External id": 12}}
 
-Facts that are missing from the trace are left out. Correlation ids are renumbered. Spans that belong to no thread or stream get
-separate tracks (tracks.py). Steps and parts of nn.DataParallel without a range get one. Spans may be clipped: see
-Note [Strict nesting] in strict_nesting.py. `RankEvents.notes` stores what events cannot express and what was clipped
-(export_notes.py).
+Facts that are missing from the trace are left out. Correlation ids are renumbered. Spans without a thread or stream get
+separate tracks (tracks.py). Steps and nn.DataParallel regions get a range if the trace has none. Spans may be clipped, as
+described in Note [Strict nesting] in strict_nesting.py. `RankEvents.notes` stores clipped times and facts that events cannot
+express (export_notes.py).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from traces.names.launch_configs import config_args
 
 Event = dict[str, Any]
 
-_HOST_PID = 10_000  # plus the rank; larger than any device index
-_NO_THREAD = 1_000_000_009  # the track for events on a thread that was not recorded
+_HOST_PID = 10_000  # added to the rank; larger than any device index
+_NO_THREAD = 1_000_000_009  # the track of events without a recorded thread
 _SYNC_TID = 1_000_000  # offset from a stream's track to the track of its synchronizations
 
 _RANGES = "user_annotation"
@@ -50,9 +50,9 @@ _DEVICE_CATEGORY = {
     DeviceKind.SYNC: "cuda_sync",
     DeviceKind.ANNOTATION: "gpu_user_annotation",
 }
-_SIDE_CATEGORY = "Trace"  # readers of Kineto files leave this category out of their sums
+_SIDE_CATEGORY = "Trace"  # readers of Kineto files leave this category out of sums
 _CPP_DTYPES = {name: cpp for cpp, name in reversed(DTYPES.items())}
-_CPU, _CUDA = 0, 1  # `Device Type` of memory events
+_CPU, _CUDA = 0, 1  # values of `Device Type` in memory events
 
 
 class RankEvents:
@@ -66,8 +66,8 @@ class RankEvents:
         tables = (trace.host, trace.device, trace.steps, trace.phases, trace.parts, trace.batches, trace.collectives)
         times_ns = [*(table.start_ns for table in tables), trace.memory.time_ns]
         first_ns = min((int(of.min()) for of in times_ns if len(of)), default=0)
-        # Whole seconds keep whole-microsecond stamps whole, and all stamps exact as floats. No stamp is below 1 us, because
-        # readers treat that as an error.
+        # The base is a whole second. Whole-microsecond stamps stay whole, and all stamps are exact as floats. Readers treat a
+        # stamp below 1 us as an error, so no stamp is.
         self.base_ns = max((first_ns - 1000) // 10**9 * 10**9, 0)
         self._tids = _unique_tids(trace)
         self._correlate()
@@ -95,7 +95,7 @@ class RankEvents:
         self._device_ends = nested_ends(self._tracks(), self._device_starts, device.end_ns, keep_later=True)
 
     def notes(self) -> str:
-        """Return the notes for the file's header: what the events cannot express."""
+        """Return the notes for the file's header, which store the facts that events cannot express."""
         trace = self.trace
         of_host = np.array([*map(self._host_category, trace.host.kind.tolist(), trace.host.name.tolist())], object)
         of_device = np.array([_DEVICE_CATEGORY[kind] for kind in trace.device.kind.tolist()], object)
@@ -129,8 +129,8 @@ class RankEvents:
     def _correlate(self) -> None:
         """Number the launches.
 
-        Numbers start above the ids of ops, so a correlation is never mistaken for an op's id. They also start above 16 bits,
-        because Holistic Trace Analysis stores row numbers in the narrowest integer type that fits the correlations.
+        Numbers start above the ids of ops, so a correlation is never mistaken for an op's id. The numbers also start above 16
+        bits. Holistic Trace Analysis stores row numbers in the narrowest integer type that fits the correlations.
         """
         device = self.trace.device
         launch = device.launch.astype(np.int64)
@@ -201,10 +201,10 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Return the ranges that the trace lacks, and their names: around each step and around the parts of nn.DataParallel.
+        """Return ranges around steps and nn.DataParallel regions that the trace lacks, with their names.
 
-        They look like those of torch.profiler and our recorder. Step ranges go on the main thread, where readers look for the
-        contents of a step; without threads, they go on the track of the phases.
+        The ranges look like those of torch.profiler and our recorder. Step ranges go on the main thread, where readers look for
+        the contents of a step. If the trace has no threads, step ranges go on the track of the phases.
         """
         trace, steps = self.trace, self.trace.steps
         known = [trace.strings[name] for name in np.unique(trace.host.name).tolist()]
@@ -259,7 +259,7 @@ class RankEvents:
         ):
             pid, tid = devices[row].index, stream + sync * _SYNC_TID
             event = self._slice(_DEVICE_CATEGORY[kind], strings[name], pid, tid, start_ns, end_ns)
-            if kind == DeviceKind.ANNOTATION:  # like torch.profiler, without a stream; with one, readers count it as work
+            if kind == DeviceKind.ANNOTATION:  # like torch.profiler; readers count events with a stream as work
                 yield event
                 continue
             args = event["args"] = {"device": pid, "stream": stream, "correlation": correlation}
@@ -288,7 +288,6 @@ class RankEvents:
                 yield {**event, "ts": self._stamp(time_ns), "args": {of.unit: value}}
 
     def _tracks(self) -> tuple[Column, Column, Column]:
-        """Return for each device span its device row, its stream, and whether it goes on the stream's synchronization track."""
         table = self.trace.device
         return table.device, table.stream, table.kind == DeviceKind.SYNC
 
@@ -301,7 +300,6 @@ class RankEvents:
 
 
 def _inputs(strings: Strings, shapes: int, dtypes: int) -> dict[str, Any]:
-    """Return the event arguments that describe an op's inputs."""
     args: dict[str, Any] = {}
     parts = strings[shapes].split(";") if strings[shapes] else []
     if shapes != NONE:
@@ -315,12 +313,10 @@ def _inputs(strings: Strings, shapes: int, dtypes: int) -> dict[str, Any]:
 
 
 def _units(device: Device) -> tuple[int, int]:
-    """Return the device's number of multiprocessors and threads per warp; 0 if not recorded."""
     return max(device.properties.multi_processor_count or 0, 0), max(device.properties.warp_size or 0, 0)
 
 
 def _config(text: str, multiprocessors: int, warp: int) -> dict[str, Any]:
-    """Return a launch configuration as the profiler writes it, with blocks and warps per multiprocessor computed."""
     args = config_args(text)
     if "grid" in args and "block" in args and multiprocessors and warp:
         args["blocks per SM"] = prod(args["grid"]) / multiprocessors
@@ -329,7 +325,6 @@ def _config(text: str, multiprocessors: int, warp: int) -> dict[str, Any]:
 
 
 def _unique_tids(trace: Trace) -> list[int]:
-    """Return the thread ids by row; if two threads of one rank have the same id, the second gets a free one."""
     taken: set[tuple[int, int]] = set()
     tids = []
     for thread in trace.threads:
@@ -342,7 +337,6 @@ def _unique_tids(trace: Trace) -> list[int]:
 
 
 def _microseconds(time_ns: int) -> int | float:
-    """Return whole microseconds as an integer, other times with up to three decimals."""
     return time_ns // 1000 if time_ns % 1000 == 0 else time_ns / 1000
 
 

@@ -2,10 +2,11 @@
 
     export_chrome(load("v100.msgpack"), "v100.json.gz")   # [Path("v100.json.gz")]
 
-These tools want one file per rank. A trace of several ranks becomes NAME_rank0.json.gz, NAME_rank1.json.gz and so on; in a
-folder, the names are rank0.json.gz and so on. The format is that of torch.profiler since 2.4: microseconds since
-`baseTimeNanoseconds` with up to three decimals, which is exact. The events are described in events.py, and the notes that
-let an import restore the same trace in export_notes.py.
+These tools need one file per rank. A trace of several ranks becomes NAME_rank0.json.gz, NAME_rank1.json.gz and so on. In a
+folder, the names are rank0.json.gz and so on.
+
+The format is that of torch.profiler since 2.4. Stamps are microseconds since `baseTimeNanoseconds` with up to three decimals,
+which is exact. events.py describes the events. export_notes.py describes the notes that let an import restore the same trace.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from traces.model.machine import to_kineto
 from traces.model.run import distributed_info
 from traces.model.trace import NONE, Trace
 
-_BATCH = 4096  # events converted to text at a time; limits memory
+_BATCH = 4096  # number of events converted to text at a time, to limit memory
 
 
 def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
-    """Write the trace to `path` (compressed if the name ends in .gz), one file per rank; return the files.
+    """Write the trace to `path`, one file per rank, and return the files. Files are compressed if the name ends in .gz.
 
     Files appear under their final names only when complete. Raises OSError.
     """
@@ -69,7 +70,7 @@ def _header(trace: Trace, rank: int) -> dict[str, Any]:
 
 def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
     """Write a Chrome trace. The file appears under its name only when complete. Raises OSError."""
-    is_file = path.is_file() or not path.exists()  # else a device or a pipe, which cannot be replaced
+    is_file = path.is_file() or not path.exists()  # a device or a pipe cannot be replaced
     part = path.with_name(f"{path.name}.{os.getpid()}.part") if is_file else path
     try:
         with part.open("wb") as raw:
@@ -86,11 +87,12 @@ def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path:
             part.replace(path)
     finally:
         if is_file:
-            part.unlink(missing_ok=True)  # exists only after a failure
+            part.unlink(missing_ok=True)  # the part exists only after a failure
 
 
 def _write_json(events: Iterable[dict[str, Any]], header: dict[str, Any], file: IO[bytes] | gzip.GzipFile) -> None:
-    # One line per entry, with a space after the colon: Holistic Trace Analysis searches for the rank by line with a pattern.
+    # Holistic Trace Analysis searches for the rank with a line pattern. So each entry is on its own line, with a space after
+    # the colon.
     file.write(("{\n" + "".join(f'"{key}": {json.dumps(value)},\n' for key, value in header.items())).encode())
     file.write(b'"traceEvents": [\n')
     stream = iter(events)
@@ -104,5 +106,5 @@ def _write_json(events: Iterable[dict[str, Any]], header: dict[str, Any], file: 
 def _text(event: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(event)
-    except TypeError:  # a name with half a surrogate pair, which only JSON escapes can express
+    except TypeError:  # only JSON escapes can express half a surrogate pair
         return json.dumps(event).encode()

@@ -1,12 +1,13 @@
 """Notes in the header of an exported Chrome trace that let an import restore the same trace.
 
-Chrome events cannot express a step's kind, a phase, or a value that the host read. Some are drawn with changed times, because
-viewers need them to nest. All of this is stored as one text in the file's header, which viewers ignore:
+Chrome events cannot express a step's kind, a phase, or a value that the host read. Some events have changed times, because
+viewers need spans to nest. The notes store these facts as one text in the file's header, which viewers ignore:
 
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
 
-It is a text instead of a JSON object because many JSON readers corrupt integers beyond 64 bits, which provenance may contain.
+The notes are text instead of a JSON object because many JSON readers corrupt integers beyond 64 bits. Provenance may contain
+such integers.
 """
 
 from __future__ import annotations
@@ -25,24 +26,26 @@ from traces.model.trace import NONE, TABLES, Column, Device, Origin, Strings, Ta
 from traces.model.typed_json import from_json, to_json
 
 HEADER_KEY = "traceReplay"
-PAIR_KEY = "traceReplayPair"  # marks a file with two traces side by side; the value is their names
+PAIR_KEY = "traceReplayPair"  # header key of a file with two traces side by side; its value is their names
 FORMAT = 1
 _EVENTS = {"added": int, "times": list, "origins": list}
-IN_EVENTS = ("host", "device", "memory")  # tables that the events themselves contain
+IN_EVENTS = ("host", "device", "memory")  # tables that the events contain
 
 
 @dataclass
 class EventNotes:
     """Notes on the complete events ("ph": "X") of one category, in file order."""
 
-    added: int = 0  # this many events at the start are only for viewers
+    added: int = 0  # number of events at the start that are only for viewers
     times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of events drawn with changed times
     origins: list[int] = field(default_factory=list)  # Origin of each event; empty if all are MEASURED
 
 
 @dataclass
 class ExportNotes:
-    """The notes of one rank's file. All but `threads`, `devices`, `tables` and `events` describe the whole trace."""
+    """The notes of one rank's file. `threads`, `devices`, `tables` and `events` describe the rank, and the others the whole
+    trace.
+    """
 
     grain: str
     provenance: dict[str, Any]
@@ -54,12 +57,12 @@ class ExportNotes:
     devices: list[Device]
     machine: Machine | None
     run: Run | None
-    tables: dict[str, Table]  # text columns refer to the strings of whoever reads them
+    tables: dict[str, Table]  # text columns refer to the strings of the reader
     events: dict[str, EventNotes]
 
     @classmethod
     def of(cls, part: Trace, whole: Trace, tracks: Sequence[int], events: dict[str, EventNotes]) -> Self:
-        """Build the notes of one rank; `part` has only that rank, and `whole` has all of them."""
+        """Build the notes of one rank. `part` has only that rank, and `whole` has all ranks."""
         tables: dict[str, Table] = {name: getattr(part, name) for name in TABLES if name not in IN_EVENTS}
         machine = whole.machine_of(part.ranks[0]) if whole.machines else None
         run = whole.run_of(part.ranks[0]) if whole.runs else None
@@ -67,7 +70,7 @@ class ExportNotes:
         return cls(*facts, part.threads, list(tracks), part.devices, machine, run, tables, events)
 
     def text(self, strings: Strings) -> str:
-        """Return the notes as JSON text; `strings` is the string table that `tables` refer to."""
+        """Return the notes as JSON text. `strings` is the string table that `tables` refer to."""
         used: dict[int, int] = {}
         tables = {
             name: {
@@ -83,7 +86,7 @@ class ExportNotes:
 
     @classmethod
     def parse(cls, text: Any, strings: Strings) -> Self:
-        """Parse the result of `text`; texts of the tables are added to `strings`. Raises ValueError if `text` is invalid."""
+        """Parse the result of `text`, and add the texts of the tables to `strings`. Raises ValueError if `text` is invalid."""
         try:
             told = json.loads(text)
             if told["format"] != FORMAT:
@@ -121,15 +124,15 @@ class ExportNotes:
             raise ValueError(f"not the notes of an export ({error})") from error
 
     def same_whole(self, other: ExportNotes) -> bool:
-        """Return whether both describe the same trace."""
+        """Return whether both notes describe the same trace."""
         return all(
             getattr(self, name) == getattr(other, name) for name in ("grain", "provenance", "problems", "lacks", "ranks")
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return which events of a category were recorded, and the recorded start and duration of all.
+        """Return which events of a category were recorded, and the recorded start and duration of all events.
 
-        Times stay as they are in the file if the places in the notes do not fit the number of events.
+        Times of the file are kept if the places in the notes do not fit the number of events.
         """
         own = self.events.get(category, EventNotes())
         if own.times:
@@ -140,14 +143,13 @@ class ExportNotes:
         return slice(own.added, None), start_ns, duration_ns
 
     def origins(self, category: str, count: int) -> Column:
-        """Return the origin of the times of each of the `count` events of a category."""
+        """Return the origin of each of the `count` events of a category."""
         told = self.events[category].origins if category in self.events else []
         known = len(told) == count and all(type(origin) is int and 0 <= origin < len(Origin) for origin in told)
         return np.array(told if known else [Origin.MEASURED] * count, "u1")
 
 
 def _told(values: Column, used: dict[int, int] | None) -> list[Any]:
-    """Return a column as JSON values; with `used`, string indices are renumbered in the order of first use."""
     listed: list[Any] = values.tolist()
     return listed if used is None else [used.setdefault(index, len(used)) if index >= 0 else NONE for index in listed]
 
@@ -162,7 +164,6 @@ def _table(name: str, kind: type[Table], columns: Mapping[str, Any], indices: Co
 
 
 def _checked(values: Any) -> dict[str, Any]:
-    """Return the fields of an EventNotes; raise TypeError if one has the wrong type."""
     if any(type(value) is not _EVENTS[name] for name, value in values.items()):
         raise TypeError(f"{values!r} is not about events")
     return dict(values)

@@ -2,9 +2,9 @@
 
     export_pair(load("v100.msgpack"), load("replay.msgpack"), "both.json.gz", names=("recorded", "replayed"))
 
-The second trace is shifted so that the first steps with the same position begin together. Each kernel, copy and memset with
-a counterpart (`traces.comparison.counterparts`) gets an arrow to it that shows the difference. Processes of the second trace
-get other numbers. The file is only for viewers. Its header says so, and an import rejects it because it is not one recording.
+The second trace is shifted so that the first steps with the same position begin together. Kernels, copies and memsets with a
+counterpart (`traces.comparison.counterparts`) get an arrow that shows the difference. Processes of the second trace get other
+numbers. The file is only for viewers. Its header says so, and an import rejects the file because it is not one recording.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ARROWS = 1 << 41
 
 
 def export_pair(first: Trace, second: Trace, path: str | os.PathLike[str], names: tuple[str, str]) -> Path:
-    """Write the first rank of both traces to one file (compressed if the name ends in .gz). Raises OSError."""
+    """Write the first rank of both traces to one file, compressed if the name ends in .gz. Raises OSError."""
     pairs = paired_steps(first, second)
     events = _PairEvents(first, second, counterparts(first, second, pairs), _shift_ns(first, second, pairs), names)
     target = Path(path)
@@ -39,7 +39,6 @@ def export_pair(first: Trace, second: Trace, path: str | os.PathLike[str], names
 
 
 def _shift_ns(first: Trace, second: Trace, pairs: list[tuple[int, int]]) -> int:
-    """Return how far to shift the second trace."""
     for ours, theirs in pairs:
         if ours != NONE and theirs != NONE:
             return int(first.steps.start_ns[ours] - second.steps.start_ns[theirs])
@@ -47,8 +46,6 @@ def _shift_ns(first: Trace, second: Trace, pairs: list[tuple[int, int]]) -> int:
 
 
 class _PairEvents:
-    """Iterates over the events of both traces, and the arrows."""
-
     def __init__(self, first: Trace, second: Trace, found: Counterparts, shift_ns: int, names: tuple[str, str]) -> None:
         self._found, self._names = found, names
         self._sides = [RankEvents(trace, trace.ranks[0]) for trace in (first, second)]
@@ -65,11 +62,10 @@ class _PairEvents:
         yield from self._arrows()
 
     def _of_side(self, place: int, event: Event) -> Event:
-        """Return the event with its side's name and numbers."""
         if event["ph"] == "M" and event["name"] == "process_name":
             event["args"] = {"name": f"{self._names[place]}: {event['args']['name']}"}
         elif event["ph"] == "M" and event["name"] == "process_sort_index":
-            # Sort GPU next to GPU and host next to host, the first trace above.
+            # Sorts GPU next to GPU and host next to host, with the first trace above.
             event["args"] = {"sort_index": 2 * event["args"]["sort_index"] + place}
         if place:
             event["pid"] += _SECOND_PIDS
@@ -87,7 +83,7 @@ class _PairEvents:
             yield {"ph": "f", "bp": "e", **flow, **self._place(1, theirs)}
 
     def _place(self, place: int, row: int) -> Event:
-        """Return the middle of a row of a side's device table: arrows must begin and end inside the span they connect to."""
+        """Return the middle of a row in a device table, because arrows must begin and end inside their spans."""
         trace, side = self._tables[place], self._sides[place]
         table = trace.device
         pid = trace.devices[int(table.device[row])].index + place * _SECOND_PIDS

@@ -17,14 +17,14 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """Return the starts of all spans; those of the `ranges` (a mask) move to the end of the work that began before them."""
+    """Return the starts of all spans. The spans in the mask `ranges` start after the work that began before them."""
     starts = start_ns.copy()
     for key in sorted(set(zip(*(track[ranges].tolist() for track in tracks), strict=True))):
         track = np.logical_and.reduce([column == part for column, part in zip(tracks, key, strict=True)])
         moved, work = np.flatnonzero(track & ranges), np.flatnonzero(track & ~ranges)
         work = work[np.argsort(start_ns[work], kind="stable")]
         last_end_ns = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end_ns[work]))
-        while True:  # a moved start may be inside other work if spans of a stream overlap
+        while True:  # if spans of a stream overlap, a moved start may be inside other work
             before = np.searchsorted(start_ns[work], starts[moved], side="left")
             later = np.clip(last_end_ns[before], starts[moved], end_ns[moved])
             if np.array_equal(later, starts[moved]):
@@ -38,15 +38,15 @@ def nested_ends(
 ) -> Column:
     """Return the ends of the spans, clipped so that any two spans of a track are disjoint or nested.
 
-    See Note [Strict nesting]. With `keep_later`, the earlier of two crossing spans is always clipped. If a span in the
-    mask `uncut` crosses one outside it, the other span is clipped.
+    With `keep_later`, the earlier of two crossing spans is always clipped. If a span in the mask `uncut` crosses another span,
+    the other span is clipped. See Note [Strict nesting].
     """
     whole: list[bool] = uncut.tolist() if uncut is not None else [False] * len(start_ns)
     ends: list[int] = end_ns.tolist()
     order = np.lexsort((-end_ns, start_ns, *tracks))
     starts = start_ns.tolist()
     keys = list(zip(*(track.tolist() for track in tracks), strict=True))
-    open_spans: list[int] = []  # of the current track, outermost first
+    open_spans: list[int] = []  # open spans of the current track, outermost first
     track = None
     for row in order.tolist():
         if keys[row] != track:

@@ -1,10 +1,10 @@
-"""Extra tracks for spans that belong to no thread or stream: phases, the parts of nn.DataParallel on their devices, waits for
-batches, pinning, collectives.
+"""Extra tracks for spans without a thread or stream: phases, nn.DataParallel regions, waits for batches, pinning, collectives.
 
     for track in side_tracks(trace):
         track.name, [span.name for span in track.spans()]   # ("phases", ["loader", "h2d", "forward", ...])
 
-In a phase-grained trace, devices also get tracks of phases and parts. In other traces the kernels show when these ran.
+In a phase-grained trace, devices also get tracks of phases and nn.DataParallel regions. In other traces, the kernels show when
+phases and regions ran.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from traces.chrome.strict_nesting import nested_ends
 from traces.model.trace import NONE, BatchKind, Column, Ending, Trace
 
-# Ids that no thread or stream has. Steps without a thread also go on the first track.
+# Track ids that no thread or stream has. Steps without a thread also go on the track of phases.
 TRACK_OF_PHASES, _PARTS, _WAITS, _PINNING, _COLLECTIVES = range(1_000_000_000, 1_000_000_005)
-_DEVICE_PHASES = 0  # track id on a device; a phase-grained trace has no streams
+_DEVICE_PHASES = 0  # track id on a device; phase-grained traces have no streams
 _WORTH = {int(Ending.BY): "at most", int(Ending.UNSEEN): "not measured"}
-RANGE_OF_PARTS = "DataParallel."  # prefix of the ranges that our recorder adds around the parts
+RANGE_OF_PARTS = "DataParallel."  # prefix of the ranges that our recorder adds around nn.DataParallel regions
 
 
 class SideSpan(NamedTuple):
@@ -36,7 +36,7 @@ class SideSpan(NamedTuple):
 
 @dataclass
 class SideTrack:
-    """A track with its spans. `device` is a row of the trace's devices, or NONE for a track of the host."""
+    """A track with its spans. `device` is a row of the trace's devices, or NONE for a host track."""
 
     name: str
     device: int
@@ -48,13 +48,12 @@ class SideTrack:
     args: list[dict[str, Any]]
 
     def spans(self) -> Iterator[SideSpan]:
-        """Return the spans, clipped where they overlap partially; see Note [Strict nesting]."""
+        """Return the spans. Spans that overlap partially are clipped; see Note [Strict nesting]."""
         ends = nested_ends((np.zeros(len(self.names), "i8"),), self.start_ns, self.end_ns)
         yield from map(SideSpan, self.names, self.start_ns.tolist(), ends.tolist(), self.args)
 
 
 def side_tracks(trace: Trace) -> list[SideTrack]:
-    """Return the non-empty tracks of a trace with one rank."""
     tracks = [*_phases(trace), *_parts(trace), *_batches(trace), _collectives(trace)]
     return [track for track in tracks if track.names]
 
@@ -68,7 +67,6 @@ def _phases(trace: Trace) -> Iterator[SideTrack]:
 
 
 def _parts(trace: Trace) -> Iterator[SideTrack]:
-    """Yield the tracks of parts without a thread; those on a thread are ranges there (see `RankEvents`)."""
     parts = trace.parts
     names = [RANGE_OF_PARTS + trace.strings[name] for name in parts.name.tolist()]
     loose = np.flatnonzero(parts.thread == NONE)

@@ -6,7 +6,7 @@
     found.ops.replaced[0]
     # Replacement(("aten::add", "aten::relu"), ("triton_poi_fused_add_relu_0",), recorded_count=8.0, replayed_count=4.0, ...)
 
-Counts and times are means per step over the chosen steps, so traces of different lengths can be compared.
+Counts and times are means per step over the chosen steps. Traces of different lengths can therefore be compared.
 
 Note [Replaced, not gone]
     PyTorch releases, vendors and compilers use different names for the same work. A name that only one trace has is "gone" or
@@ -38,13 +38,13 @@ from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import CANONICAL_OPS, canonical_op, kernel_text
 from traces.rates.op_cost import MATMULS
 
-TOP = 10  # rows of each list
-_NEGLIGIBLE_NS = 1000  # per step; smaller differences are not listed
-_FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # a fused kernel's name or key
+TOP = 10  # number of rows in each list
+_NEGLIGIBLE_NS = 1000  # smaller differences per step are not listed
+_FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# Kinds of kernels whose op is unknown, as in CUDA graphs: a pattern of their names, and the ops that run such kernels. The
-# first match counts.
+# Kinds of kernels with an unknown op, as in CUDA graphs. Each has a pattern of kernel names and the ops that run such kernels.
+# The first match counts.
 _KINDS = {
     "attention kernels": (re.compile(r"fmha|flash|attn|attention", re.IGNORECASE), {"attention", "attention_backward"}),
     "convolution kernels": (
@@ -53,19 +53,19 @@ _KINDS = {
     ),
     "matrix product kernels": (re.compile(r"gemm|gemv|cijk_|splitk|nvjet", re.IGNORECASE), MATMULS),
 }
-# Ops that launch nothing. A fused kernel does not replace them even if its name lists them.
+# Ops that launch nothing. A fused kernel does not replace these ops even if its name lists them.
 _VIEWS = frozenset(
     "view transpose permute squeeze unsqueeze expand slice select t detach as_strided reshape alias split".split()
 )
-_NOTHING_LEFT = 1e-9  # launches per step; less is a rounding error
-_LONGEST_OP = 8  # words between underscores in the name of an op
+_NOTHING_LEFT = 1e-9  # fewer launches per step are a rounding error
+_LONGEST_OP = 8  # longest op name, in words between underscores
 
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """One name in both traces, per step. An op's count is the number of its calls with device work.
+    """One name in both traces, with counts and times per step. An op's count is the number of its calls with device work.
 
-    `op` is the canonical name of the op that launched most of a kernel's time; "" for an op, or if unknown.
+    `op` is the canonical name of the op that launched most of a kernel's time. It is "" for an op, or if the op is unknown.
     """
 
     name: str
@@ -78,10 +78,10 @@ class NameChange:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Names in the first trace, and the different names of the same work in the second, per step.
+    """Names in the first trace and the different names of the same work in the second, with counts and times per step.
 
-    Counts and times are sums over the names, which are sorted by time. `op` is as in `NameChange`. See
-    Note [Replaced, not gone].
+    Counts and times are sums over the names, which are sorted by time. `op` is defined as in `NameChange`. See Note [Replaced,
+    not gone].
     """
 
     recorded_names: tuple[str, ...]
@@ -95,7 +95,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class ChangeLists:
-    """Up to `top` rows each, the largest time difference first."""
+    """Lists of up to `top` rows each, sorted by decreasing time difference."""
 
     added: list[NameChange] = field(default_factory=list)
     gone: list[NameChange] = field(default_factory=list)
@@ -106,8 +106,6 @@ class ChangeLists:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Differences between two traces: GPU time by kernel name, and by the op that launched it."""
-
     kernels: ChangeLists
     ops: ChangeLists
 
@@ -119,7 +117,7 @@ class _NameTotal:
     count: float = 0.0
     time_ns: float = 0.0
     names: dict[str, float] = field(default_factory=dict)
-    ops: dict[str, float] = field(default_factory=dict)  # of a kernel: its time by launching op
+    ops: dict[str, float] = field(default_factory=dict)  # a kernel's time by launching op
 
     def add(self, names: dict[str, float], count: float, time_ns: float) -> None:
         self.count += count
@@ -136,7 +134,7 @@ def _add(into: dict[str, float], times: dict[str, float]) -> None:
         into[name] = into.get(name, 0.0) + time_ns
 
 
-_OpKey = tuple[str, str]  # phase, op: the canonical name, or a fused kernel's without its number; "": unknown
+_OpKey = tuple[str, str]  # phase and op: the op is a canonical name, or a fused kernel's name without its number, or ""
 _LaunchKey = tuple[str, str, str]  # phase, op, kernel
 _OpTotals = dict[_OpKey, _NameTotal]
 _NOTHING = _NameTotal()
@@ -144,9 +142,7 @@ _NOTHING = _NameTotal()
 
 @dataclass
 class _Launched:
-    """What one op launched of one kernel in one phase, per step."""
-
-    calls: float = 0.0  # of the op; each call counts with its first kernel
+    calls: float = 0.0  # calls of the op; each call counts with its first kernel
     launches: float = 0.0
     time_ns: float = 0.0
     op_names: dict[str, float] = field(default_factory=dict)
@@ -161,7 +157,8 @@ class _Launched:
 
 
 class _Side:
-    """One trace: sums by (phase, op) and by kernel. `around` has the names of the ops enclosing each op, innermost first."""
+    """Sums of one trace by (phase, op) and by kernel. `around` has the names of the ops that enclose each op, innermost first.
+    """
 
     def __init__(self, launched: dict[_LaunchKey, _Launched], around: dict[_OpKey, list[str]]) -> None:
         self.around = around
@@ -180,9 +177,10 @@ def changes(
 ) -> Changes:
     """Return the kernels and ops that differ between two traces.
 
-    The steps are rows of each trace's `steps`, repeated if a step was replayed more than once; empty means the whole trace.
-    `tolerance` is the relative change of a name's time below which it counts as the same. A phase-grained trace has no kernels
-    or ops to compare. Types of kernel parameters are ignored, because they change between releases of a library.
+    The steps are rows of each trace's `steps`, repeated if a step was replayed more than once. An empty list of steps means the
+    whole trace. If a name's time changes by less than the share `tolerance`, the name counts as unchanged. A phase-grained
+    trace has no kernels or ops to compare. Types of kernel parameters are ignored, because they change between releases of a
+    library.
     """
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
@@ -196,10 +194,10 @@ def changes(
 
 
 def called_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Filter a replay's missing ops: drop those that were called only in other steps.
+    """Return a replay's missing ops without those that were called only outside these steps.
 
-    The first step creates the optimizer's state with ops that later steps do not call, so a recording of later steps cannot
-    have them.
+    For example, the first step creates the optimizer's state with ops that later steps do not call. A recording of later steps
+    cannot have these ops.
     """
     host, strings = trace.host, trace.strings
     rank = np.array([thread.rank for thread in trace.threads] or [0])[host.thread]
@@ -213,7 +211,7 @@ def called_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list
 
 
 def fused_ops(kernel: str) -> str:
-    """Return the names of the ops that a fused Inductor kernel replaces, joined by "_"; "" for any other kernel.
+    """Return the names of the ops that a fused Inductor kernel replaces, joined by "_". Any other kernel gives "".
 
     `fused_ops("triton_poi_fused_add_relu_0")` is "add_relu". Inductor cuts long names, so the last op may be incomplete.
     """
@@ -225,7 +223,7 @@ def fused_ops(kernel: str) -> str:
 def kernel_key(name: str) -> str:
     """Return the name by which kernels of two traces are compared.
 
-    It is the name without parameters, a copy's direction, or a fused kernel's name without Inductor's number.
+    Parameters are removed from the name. A copy is named by its direction, and a fused kernel loses Inductor's number.
     """
     if name.startswith(("Memcpy", "Memset")):
         direction = copy_direction(name)
@@ -235,7 +233,7 @@ def kernel_key(name: str) -> str:
 
 
 def op_key(name: str) -> str:
-    """Return the value of `NameChange.op` for kernels launched by an op of this name."""
+    """Return the value of `NameChange.op` for kernels that an op with this name launched."""
     return _op_of_kernel(name, name)[1] if name not in _KINDS else name
 
 
@@ -269,7 +267,6 @@ def _launched(trace: Trace, steps: Column, by_phase: bool) -> dict[_LaunchKey, _
 
 
 def _op_of_kernel(kernel: str, launcher: str) -> tuple[str, str]:
-    """Return the name and key of the op that a kernel counts for; a fused kernel is its own op."""
     fused = fused_ops(kernel)
     if fused:
         return kernel, f"fused {fused}"
@@ -277,7 +274,6 @@ def _op_of_kernel(kernel: str, launcher: str) -> tuple[str, str]:
 
 
 def _phases(trace: Trace, rows: Column, by_phase: bool) -> tuple[Column, list[str]]:
-    """Return for each row of device work the index of its phase's name in the list, and the list."""
     if not by_phase:
         return np.zeros(len(rows), dtype=np.int64), [""]
     texts, place = np.unique(launch_phase_names(trace)[rows], return_inverse=True)
@@ -287,8 +283,8 @@ def _phases(trace: Trace, rows: Column, by_phase: bool) -> tuple[Column, list[st
 def _in_graph(trace: Trace) -> Column:
     """Return a mask of the device spans that a CUDA graph launched.
 
-    All kernels of a graph have the op that launched the graph, so the op says nothing about them. (In a replay, one op may
-    launch several kernels without a graph.)
+    All kernels of a graph have the op that launched the graph, so the op says nothing about the kernels. In a replay, one op
+    may launch several kernels without a graph.
     """
     launch, host = trace.device.launch, trace.host
     known = launch >= 0
@@ -303,7 +299,7 @@ def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launc
     """Return `mine` with kernels of unknown ops assigned to the ops that launched them in the other trace.
 
     A replay runs the remaining kernels of a recorded phase without ops. No op gets more launches than it has in the other
-    trace, and the same phase is tried first. For kernels still without an op, the kernel's kind is used as the op.
+    trace. The same phase is tried first. If a kernel still has no op, its kind is used as the op.
     """
     found = {key: one for key, one in mine.items() if key[1]}
     rest = {key: one for key, one in mine.items() if not key[1]}
@@ -334,10 +330,6 @@ def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launc
 
 
 def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
-    """Return, by (phase, op), the canonical names of the ops and the optimizer step around its calls, innermost first.
-
-    One call within each enclosing op represents the others.
-    """
     rows = work_rows(trace)
     rows = rows[~_in_graph(trace)[rows]]
     op = op_of(trace)[rows]
@@ -361,7 +353,6 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
 
 
 def _weights(trace: Trace, steps: Column) -> Column:
-    """Return the weight of each device span: 1 / number of steps for each time its step was chosen, else 0."""
     if not len(steps):
         return np.ones(len(trace.device))
     weight = np.bincount(steps, minlength=len(trace.steps)) / len(steps)
@@ -373,8 +364,6 @@ def _weights(trace: Trace, steps: Column) -> Column:
 
 
 class _JoinedOps:
-    """Groups of keys (union-find)."""
-
     def __init__(self) -> None:
         self._above: dict[_OpKey, _OpKey] = {}
 
@@ -395,7 +384,7 @@ class _JoinedOps:
 
 
 def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
-    """Return groups of (phase, op) keys in which ops of one trace replaced ops of the other."""
+    """Return groups of (phase, op) keys. In each group, ops of one trace replaced ops of the other."""
     ours, theirs = first.ops, second.ops
     groups = _JoinedOps()
     known = ({op for _, op in ours.keys() | theirs.keys()} | CANONICAL_OPS) - _VIEWS
@@ -405,7 +394,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
         fused = {key: names for key in fewer if (names := set(_named_ops(fused_ops(key[1]), known)))}
         for key in keys:
             names = set(_named_ops(fused_ops(key[1]), known))
-            # Other versions and other sizes are fused differently.
+            # Kernels of other versions and sizes are fused differently.
             fused_otherwise = [other for other, others_names in fused.items() if other[0] == key[0] and names & others_names]
             for replaced in _named_in(key[1], key[0], fewer, known) + fused_otherwise:
                 groups.join(key, replaced)
@@ -415,7 +404,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
             inner = next((name for name in side.around.get(key, ()) if (key[0], name) in in_both), None)
             if inner is not None:
                 groups.join(key, (key[0], f"within {inner}"))
-    # A group with work in only one trace replaced nothing.
+    # A group with work in only one trace contains no replacement.
     kept = _JoinedOps()
     for members in groups.members().values():
         if any(key in ours for key in members) and any(key in theirs for key in members):
@@ -429,7 +418,7 @@ def _enclosers(keys: Iterable[_OpKey], side: _Side) -> Iterator[_OpKey]:
 
 
 def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> list[_OpKey]:
-    """Return the candidates that a fused op, foreach op or kind of kernel names: in its own phase, else in any phase."""
+    """Return the candidates that a fused op, foreach op or kind of kernel names. Its own phase is searched first."""
     foreach, fused = _FOREACH.match(op), fused_ops(op)
     names: Iterable[str] = _KINDS[op][1] if op in _KINDS else _named_ops(fused, known)
     names = {canonical_op(foreach["op"])} if foreach else set(names)
@@ -438,9 +427,9 @@ def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> 
 
 
 def _named_ops(fused: str, known: set[str]) -> Iterator[str]:
-    """Yield the known ops in the name of a fused kernel, from left to right, each as long as possible.
+    """Yield the known ops in the name of a fused kernel, from left to right. Each match is as long as possible.
 
-    Ops that launch nothing are left out, and so is an op if the name contains only its backward op.
+    Ops that launch nothing are left out. An op is also left out if the name contains only its backward op.
     """
     words = fused.split("_")
     start = 0
@@ -474,7 +463,6 @@ def _over_phases(sums: _OpTotals) -> dict[str, _NameTotal]:
 
 
 def _kernel_lists(ours: _Side, theirs: _Side, groups: _JoinedOps, tolerance: float, top: int) -> ChangeLists:
-    """Compare kernels by name; match those of only one trace by the op or group that launched most of their time."""
     group_of_op = {op: op for _, op in ours.ops.keys() | theirs.ops.keys()}
     group_of_op |= {key[1]: "/".join(root) for root, keys in groups.members().items() for key in keys}
     alone: dict[str, tuple[list[str], list[str]]] = {}
@@ -491,7 +479,6 @@ def _kernel_lists(ours: _Side, theirs: _Side, groups: _JoinedOps, tolerance: flo
 
 
 def _kind(kernel: str) -> str:
-    """Return what a kernel of an unknown op computes, judged by its name; "" if unknown."""
     return next((kind for kind, (pattern, _) in _KINDS.items() if pattern.search(kernel)), "")
 
 
@@ -524,7 +511,6 @@ def _classified(
 
 
 def _most(times: dict[str, float]) -> str:
-    """Return the name with the most time; on a tie, the first in alphabetical order."""
     return min(times, key=lambda name: (-times[name], name), default="")
 
 

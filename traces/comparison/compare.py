@@ -5,15 +5,16 @@
     comparison.steps.error            # 0.004: the replay's median step is 0.4 % longer
     comparison.to_json()              # the keys that scripts rely on
 
-What is compared. `steps` is the pace, as `traces.figures.pace` defines it: the larger of the host's and the slowest device's
-time per step. `gpu_busy` is the GPU time of a step: the work launched in it, whenever it ran. The verdict requires both to be
-within tolerance.
+Compared figures: `steps` is the pace, which `traces.figures.pace` defines as the larger of the host's and the slowest device's
+time per step. `gpu_busy` is the GPU time of a step, which is the time of the work launched in the step. The verdict requires
+both to be within tolerance.
 
-Which steps are compared. A replayed step names the recorded step it was based on. A replay is compared with exactly those
-recorded steps, each as often as it was replayed. Two recordings are compared over all their steps. Warm-up steps are left out
-unless there are no others, and evaluation steps are compared separately. A profiler slows steps down, so a recording with both
-clean and profiled steps contributes times of clean steps and kernels of profiled steps. `error` is replayed / recorded - 1, or
-null if the recorded figure is 0.
+Compared steps: each replayed step names the recorded step it was based on. A replay is compared with exactly those recorded
+steps, each as often as it was replayed. Two recordings are compared over all their steps. Warm-up steps are left out unless
+there are no others, and evaluation steps are compared separately.
+
+A profiler slows steps down. A recording with both clean and profiled steps therefore contributes times of clean steps and
+kernels of profiled steps. `error` is replayed / recorded - 1, or null if the recorded figure is 0.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ from traces.model.trace import NONE, PHASES, Column, StepKind, Trace
 
 VERSION = 1
 DEFAULT_TOLERANCE = 0.05
-_IN_A_RUN = 500  # how many steps of a trace are searched for runs of steps of several kinds
+_IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
 _COVERAGE = ("exact", "equivalent", "scaled", "phase", "roofline", "published", "unmatched")
 
 
@@ -72,7 +73,7 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True, slots=True)
 class Both(Generic[Figure]):
-    """One figure of each trace. In a comparison of two recordings, `replayed` is the second."""
+    """One figure of each trace. In a comparison of two recordings, `replayed` belongs to the second recording."""
 
     recorded: Figure
     replayed: Figure
@@ -83,10 +84,10 @@ class Both(Generic[Figure]):
 
 @dataclass(frozen=True, slots=True)
 class PhaseError(PartError):
-    """A phase's medians per step: on the host, between two CUDA events (waits included), and GPU busy time.
+    """A phase's medians per step: on the host, between two CUDA events (including waits), and GPU busy time.
 
-    Host times add up to the step. Busy time is that of the work launched in the phase. `error` is also None if host times of
-    the two traces cannot be compared, see `Comparison.host_phases_comparable`.
+    The host times of all phases add up to the step. Busy time covers the work launched in the phase. `error` is None if host
+    times of the two traces cannot be compared (see `Comparison.host_phases_comparable`).
     """
 
     recorded_median_ns: int
@@ -98,7 +99,7 @@ class PhaseError(PartError):
 
 @dataclass(frozen=True, slots=True)
 class StreamShare:
-    """The share of the steps' time in which a stream is busy. None: the trace has no such stream."""
+    """The share of the steps' time in which a stream is busy. A share is None if the trace has no such stream."""
 
     device: str
     recorded_stream: int | None
@@ -109,7 +110,7 @@ class StreamShare:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The evaluation steps of both traces, or only the replay's if the recording has none."""
+    """The evaluation steps of both traces, or only those of the replay if the recording has none."""
 
     steps_compared: Both[int]
     steps: Spread
@@ -118,8 +119,10 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """How a replay handled values: reads of values that were not recorded, whether values were computed, and results with
-    unknown data-dependent sizes."""
+    """Counts of how a replay handled values that were not recorded.
+
+    It has the reads of missing values, whether values were computed, and the results with unknown data-dependent sizes.
+    """
 
     unrecorded_reads: int | None
     computed: bool | None
@@ -128,10 +131,10 @@ class ValueReads:
 
 @dataclass(frozen=True, slots=True)
 class MemoryComparison:
-    """Peaks of one device in both traces, and for devices used by a replay also the memory capacity.
+    """Memory peaks of one device in both traces. If a replay used the device, the memory capacity is included.
 
-    Sources are those of `measure.MemoryPeak`. A step's rise is measured from the memory held at its start. `fits` is False if
-    the replay ran out of memory, and None if unknown (see `without_an_end`).
+    Sources are defined in `measure.MemoryPeak`. A step's rise is measured from the memory held at its start. `fits` is False if
+    the replay ran out of memory, and None if the result is unknown (see `without_an_end`).
     """
 
     recorded_peak_bytes: int | None
@@ -142,7 +145,7 @@ class MemoryComparison:
     replayed_step_rise_bytes: int | None
     capacity_bytes: int | None = None
     capacity_given: bool | None = None  # whether --gpu-memory set the capacity
-    outside_bytes: int | None = None  # the part of the capacity taken by others than PyTorch's allocator
+    outside_bytes: int | None = None  # the part of the capacity that is not used by PyTorch's allocator
     reserved_peak_bytes: int | None = None
     ooms: int | None = None
     fits: bool | None = None
@@ -152,15 +155,17 @@ class MemoryComparison:
 class Comparison:
     """The result of a comparison. `judged` names the deciding figure: "steps", "compute_side" or "gpu_busy".
 
-    If step time and GPU time are both known, both must be within tolerance; `judged` is then the step time, unless only GPU
-    time is beyond. `within_tolerance` is False for a different program, whatever its times. It is None if there is nothing to
-    judge: it is unknown whether the program is the same, or no figure is in both traces. Identical traces pass.
+    If step time and GPU time are both known, both must be within tolerance. `judged` is then the step time, unless only the GPU
+    time is beyond tolerance.
+
+    `within_tolerance` is False for a different program, whatever its times. It is None if it is unknown whether the program is
+    the same, or if no figure is in both traces. Identical traces pass.
     """
 
     verdict: Verdict
-    replay: bool  # the second trace is a replay, not a second recording
+    replay: bool  # whether the second trace is a replay instead of a recording
     steps_compared: Both[int]
-    paces: Both[StepPace | None]  # None: that trace has no steps
+    paces: Both[StepPace | None]  # None if a trace has no steps
     bottlenecks: Both[PaceLimit | None]
     steps: Spread  # the pace
     host_pace: Spread
@@ -168,47 +173,47 @@ class Comparison:
     compute_side: Spread  # the pace without waits for data
     gpu_busy: Spread  # GPU time
     phases: dict[str, PhaseError]
-    host_phases_comparable: bool  # False: only one trace's phases are synchronized with the device (PhaseTiming)
+    host_phases_comparable: bool  # False if only one trace's phases are synchronized with the device (PhaseTiming)
     streams: list[StreamShare]
     coverage: dict[str, float] | None
     host: HostFigures
     values: ValueReads
-    events_never_recorded: int | None  # in a replay: events that the script waited for but never recorded
+    events_never_recorded: int | None  # events that the script of a replay waited for but never recorded
     memory: dict[str, MemoryComparison]
     missing: list[MissingOp]
-    missing_in_steps: list[MissingOp]  # without ops that are only called outside the compared steps
+    missing_in_steps: list[MissingOp]  # excludes ops that were only called outside the compared steps
     changes: Changes
-    clock: str | None  # of a replay: "wall", or "virtual" (waits for the GPU took no time, so data loading was not real)
-    speed: float | None  # of a replay: how fast recorded time passed; all times here are recorded time
+    clock: str | None  # the replay's clock: "wall", or "virtual" (waits for the GPU took no time, so data loading was not real)
+    speed: float | None  # how fast recorded time passed in a replay; all times here are recorded time
     tolerance: float
     judged: str
-    judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, and GPU time if both traces have it
+    judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it
     within_tolerance: bool | None
     analyses: Both[Analyses]
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # if either trace has evaluation steps
     parts: dict[str, PartError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of nn.DataParallel
     communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # between ranks
-    estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # "A", "B": traces made by `trace predict`
+    estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
     version: int = VERSION
 
     @property
     def judged_error(self) -> float | None:
-        """The error of the deciding figure."""
         return self.figures[self.judged].error
 
     @property
     def figures(self) -> dict[str, Spread]:
-        """The figures that may decide, by name."""
+        """Return the figures that may decide, by name."""
         return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
 
     def estimate_sentences(self) -> list[str]:
-        """Return a sentence for each side that is an estimate."""
+        """Return one sentence for each trace that is an estimate."""
         return [f"{name} is an ESTIMATE by `trace predict`, not a recording." for name in self.estimates]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the dict that `trace diff --json` and `trace replay --report` print; keys may be added, never renamed.
+        """Return the dict that `trace diff --json` and `trace replay --report` print. Keys may be added but are never renamed.
 
-        `evaluation` is present only if either trace has evaluation steps, `parts` only if one has parts.
+        `evaluation` is present only if a trace has evaluation steps, and `parts` only if a trace has regions of
+        nn.DataParallel.
         """
         facts: dict[str, Any] = as_json(self)
         verdict = facts.pop("verdict")
@@ -217,7 +222,6 @@ class Comparison:
         return {**said, **facts, "pace": facts["steps"], "gpu_time": facts["gpu_busy"]}
 
     def __repr__(self) -> str:
-        """Return a few lines for a notebook."""
         lines = [f"Comparison with {'a replay' if self.replay else 'another recording'}: {self.verdict.sameness.value}"]
         lines[0] += f" ({self.verdict.reason})"
         for words, figure in (
@@ -234,7 +238,8 @@ class Comparison:
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Return the comparison for a script that failed: it may still have run out of memory later, so `fits` is unknown."""
+        """Return the comparison for a script that failed. The script might have run out of memory later, so `fits` is unknown.
+        """
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
 
@@ -247,12 +252,13 @@ def compare(
     top: int = TOP,
     analyses: Both[Analyses] | None = None,
 ) -> Comparison:
-    """Compare `other`, a replay of `recorded` or another recording, with it; each list of `changes` has up to `top` rows.
+    """Compare `other` with `recorded`. `other` is a replay of `recorded` or another recording.
 
-    Pass `analyses` if they have already been computed: for large traces they take seconds.
+    Each list of `changes` has up to `top` rows. Pass `analyses` if they have already been computed, because they take seconds
+    for large traces.
     """
     ours, theirs = _steps_to_compare(recorded, other)
-    timed = _clean(recorded, ours)  # the steps whose times are compared; `ours` and `theirs` have the kernels
+    timed = _clean(recorded, ours)  # the steps with compared times; the kernels of `ours` and `theirs` are compared
     timed_other = _clean(other, theirs)
     verdict = same_program(recorded, other, *_same_numbers(recorded, ours, other, theirs))
     notes = other.run_of(other.ranks[0]).replay
@@ -261,10 +267,11 @@ def compare(
     paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
     steady = steady_steps(recorded)
     steps = _spread(times, timed, timed_other, steady, pace_series)
-    # A replay loads data on this machine unless loading is padded to the recorded time, so that is not the replay's error.
+    # A replay loads data on this machine unless its loading is padded to the recorded time. The difference is then not the
+    # replay's error.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     compute_side = _without_data(times, timed, timed_other, steady, paces, loads_otherwise=not whole)
-    # A phase-grained trace has no busy times.
+    # Phase-grained traces have no busy times.
     gpu_busy = NOTHING if "phase" in (recorded.grain, other.grain) else _busy_spread(recorded, ours, other, theirs, times)
     judged = _judged({"steps": steps} if whole else {"compute_side": compute_side}, gpu_busy, tolerance)
     analyses = analyses or Both(analyse(recorded), analyse(other))
@@ -314,7 +321,7 @@ def compare(
 
 @dataclass(frozen=True, slots=True)
 class _Judgement:
-    """The deciding figure, and whether all known figures are within tolerance; None if none is known."""
+    """The deciding figure, and whether all known figures are within tolerance (None if no figure is known)."""
 
     figure: str
     required: tuple[str, ...]
@@ -322,7 +329,7 @@ class _Judgement:
 
 
 def _judged(steps: Mapping[str, Spread], gpu_time: Spread, tolerance: float) -> _Judgement:
-    """Judge by the one step-time figure in `steps`; GPU time must also be within tolerance."""
+    """Judge by the only step-time figure in `steps`. GPU time must also be within tolerance."""
     known = [(name, _differs(of, tolerance)) for name, of in {**steps, "gpu_busy": gpu_time}.items()]
     known = [(name, differs) for name, differs in known if differs is not None]
     beyond = [name for name, differs in known if differs]
@@ -331,7 +338,8 @@ def _judged(steps: Mapping[str, Spread], gpu_time: Spread, tolerance: float) -> 
 
 
 def _differs(of: Spread, tolerance: float) -> bool | None:
-    """Return whether the figure differs by more than the tolerance; None if a trace lacks it or both are 0."""
+    """Return whether the figure differs by more than the tolerance, or None if a trace lacks the figure or both values are 0.
+    """
     if of.recorded_median_ns == 0 and of.replayed_median_ns:
         return True
     return None if of.error is None else abs(of.error) > tolerance
@@ -349,7 +357,6 @@ _NO_STEPS = PaceSeries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0,
 def _spread(
     times: Both[StepTimes], ours: Column, theirs: Column, steady: Column, of: Callable[[StepTimes, Column], PaceSeries | None]
 ) -> Spread:
-    """Compare the intervals that `of` selects for these steps in each trace. `steady` are the steps for the noise floor."""
     a, b = of(times.recorded, ours) or _NO_STEPS, of(times.replayed, theirs) or _NO_STEPS
     noisy = steady[np.isin(times.recorded.rank[steady], times.recorded.rank[a.rows])]
     noisy = noisy[a.interval_ns[noisy] != NONE] if len(a.rows) else noisy[:0]
@@ -367,8 +374,8 @@ def _without_data(
 ) -> Spread:
     """Compare the pace without waits for data.
 
-    A replay that loads its own data (`loads_otherwise`) waits for a different time than the recording, so queued device work
-    hides another part of its waits. If the host limits the recording, the whole waits are therefore excluded on both sides.
+    A replay that loads its own data (`loads_otherwise`) waits longer or shorter than the recording. Queued device work then
+    hides a different part of its waits. If the host limits the recording, whole waits are excluded in both traces.
     """
     if loads_otherwise and paces.recorded is not None and paces.recorded.limit == HOST:
         return _spread(times, ours, theirs, steady, _host_without_loader)
@@ -386,7 +393,9 @@ def _series_without_data(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    """Return the rows of both traces' steps; both empty if one has no steps, and then whole traces are compared."""
+    """Return the rows of both traces' steps to compare. If one trace has no steps, return empty rows, and whole traces are
+    compared.
+    """
     if not len(recorded.steps) or not len(other.steps):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     source = other.steps.recorded_step
@@ -395,16 +404,17 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # Evaluation batches replayed with the times of a training step cannot be compared with that step.
+    # A replay can run evaluation batches with the times of a training step. Such batches cannot be compared with that step.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
 
 
 def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Select the steps of a replay that have the numbers of recorded steps, if it has all of them with as many passes.
+    """Select the steps of a replay with the numbers of recorded steps, if all have a counterpart with as many passes.
 
-    Steps of a script differ (some begin with an epoch's metrics), and a profile has only a few. Otherwise use `_same_kinds`.
+    Steps of a script differ, and a profile has only a few. For example, some steps begin with an epoch's metrics. If numbers do
+    not match, `_same_kinds` is used.
     """
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
@@ -417,7 +427,7 @@ def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -
 def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
     """Select from these steps the longest run in each trace with the same sequence of step kinds (`passes_of_steps`).
 
-    Applies only if both traces have steps of several kinds and the run includes all of them.
+    The steps stay unchanged unless both traces have steps of several kinds and the run includes all of them.
     """
     rows = [np.unique(one)[-_IN_A_RUN:] for one in (ours, theirs)]
     kinds = [passes_of_steps(trace)[of].tolist() for trace, of in zip((recorded, other), rows, strict=True)]
@@ -430,9 +440,9 @@ def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> 
 
 
 def _clean(trace: Trace, rows: Column) -> Column:
-    """Replace profiled steps by clean ones, if the trace has any; return rows of steps.
+    """Return these rows of steps with profiled steps replaced by clean ones, if the trace has any.
 
-    If steps differ in their number of passes, each profiled step is replaced by clean ones of its kind, as often as it occurs.
+    If steps differ in their number of passes, each profiled step is replaced by clean steps of its kind.
     """
     clean = np.flatnonzero(trace.steps.kind == StepKind.STEADY)
     if not len(clean) or not (trace.steps.kind[rows] == StepKind.PROFILED).any():
@@ -450,7 +460,7 @@ def _communication(recorded: Trace, other: Trace) -> Both[Communication | None] 
 
 
 def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evaluation | None:
-    """Compare the evaluation steps separately; a replay is compared with the recorded ones it is based on, with repeats."""
+    """Compare the evaluation steps separately. A replay is compared with the recorded steps that it is based on."""
     ours, theirs = evaluation_steps(recorded), evaluation_steps(other)
     if not len(ours) and not len(theirs):
         return None
@@ -465,7 +475,6 @@ def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evalua
 
 
 def _busy_spread(recorded: Trace, ours: Column, other: Trace, theirs: Column, times: Both[StepTimes]) -> Spread:
-    """Compare the GPU time of steps, summed over a rank's devices; without steps, of the whole trace."""
     if not len(ours):
         a, b = busy_ns(recorded), busy_ns(other)
         return Spread(a, b, relative_error(a, b), None, None, None, None, None)
@@ -473,7 +482,6 @@ def _busy_spread(recorded: Trace, ours: Column, other: Trace, theirs: Column, ti
 
 
 def _phases(recorded: Trace, timed: Both[Column], other: Trace, with_kernels: Both[Column]) -> dict[str, PhaseError]:
-    """Compare phases. `timed` are the steps whose times are compared, `with_kernels` those whose device work is."""
     if not len(timed.recorded):
         return {}
     a = phase_medians(recorded, timed.recorded, with_kernels.recorded)
@@ -490,7 +498,6 @@ def _phases(recorded: Trace, timed: Both[Column], other: Trace, with_kernels: Bo
 
 
 def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> list[StreamShare]:
-    """Return the busy shares of the streams of both traces, by device."""
     a, b = _stream_shares(recorded, ours), _stream_shares(other, theirs)
     rows = []
     for device in sorted(a.keys() | b.keys()):
@@ -503,9 +510,9 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 
 def pair_streams(left: Mapping[int, float], right: Mapping[int, float]) -> list[tuple[int | None, int | None]]:
-    """Pair the streams of one device in two traces: streams with the same number first, then by how busy they are.
+    """Pair the streams of one device in two traces by number, and the remaining streams by how busy they are.
 
-    `left` and `right` have how busy each stream is, in any unit.
+    `left` and `right` have the busy time or share of each stream, in any unit.
     """
     pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(left.keys() & right.keys())]
     only_left = sorted(left.keys() - right.keys(), key=lambda number: -left[number])
@@ -514,7 +521,6 @@ def pair_streams(left: Mapping[int, float], right: Mapping[int, float]) -> list[
 
 
 def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
-    """Return each stream's busy share over the chosen steps (`device_windows`), or over the trace without steps, by device."""
     shares: dict[str, dict[int, float]] = {}
     windows = device_windows(trace, np.unique(steps)) if len(steps) else device_windows(trace)
     for (device, stream), busy in busy_by_stream(trace).items():
@@ -526,10 +532,6 @@ def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
 
 
 def _coverage(replay: Trace, notes: ReplayNotes | None) -> dict[str, float] | None:
-    """Return the origins of the replayed device times, as shares that add up to 1.
-
-    "unmatched" is recorded device time of phases that the script never entered; the replay does not include it.
-    """
     times = {origin.name.lower(): ns for origin, ns in device_time_by_origin(replay).items()}
     times["unmatched"] = notes.uncharged_ns if notes is not None else 0
     kinds = (*_COVERAGE, "curve") if times.get("curve") else _COVERAGE
@@ -538,7 +540,6 @@ def _coverage(replay: Trace, notes: ReplayNotes | None) -> dict[str, float] | No
 
 
 def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[str, MemoryComparison]:
-    """Compare peaks by device; for devices used by a replay, add the capacity and whether it was enough."""
     a, b = ({t.device_label(row): peak for row, peak in memory_peaks(t).items()} for t in (recorded, other))
     rises_a, rises_b = ({t.device_label(row): rise for row, rise in step_rises(t).items()} for t in (recorded, other))
     room: dict[str, dict[str, Any]] = {}

@@ -2,14 +2,14 @@
 
     pairs = paired_steps(recorded, replayed)          # [(0, 0), (1, 1), ...] rows of both traces' steps
     found = counterparts(recorded, replayed, pairs)
-    found.first[7], found.second[7]                   # rows of the two device tables; NONE where one has none
     found.first[7], found.second[7]                   # rows of the two device tables; NONE if one trace has no counterpart
 
-Within a pair of steps, work is compared in launch order. The k-th call of an op with these shapes, in this phase, that runs a
-kernel of this name is paired with the k-th such call. Work that is left over is paired by weaker keys: without shapes, then
-without phase, without op, and finally without the kernel's name, which gives the same call with a different kernel. The rest is
-gone or new. Kernel names are compared by `traces.comparison.changed_ops.kernel_key`, which ignores parameters and Inductor's
-numbers.
+Within a pair of steps, work is compared in launch order. The k-th call of an op with the same shapes and phase that runs a
+kernel of the same name is paired with the k-th such call in the other trace. The remaining work is paired by weaker keys:
+without shapes, then without phase, then without op. The last key ignores the kernel's name and pairs the same call with a
+different kernel. Work without a counterpart is gone or new.
+
+Kernel names are compared by `traces.comparison.changed_ops.kernel_key`, which ignores parameters and Inductor's numbers.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from traces.figures.measure import launch_phases, launch_steps, launch_time_ns, 
 from traces.model.trace import NONE, Column, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_shapes
 
-SAME_SHARE = 0.05  # a counterpart counts as the same up to this relative difference in time
-SAME_NS = 1_000  # or up to this difference, because profilers write whole microseconds
+SAME_SHARE = 0.05  # a counterpart counts as the same up to this relative time difference
+SAME_NS = 1_000  # a counterpart also counts as the same up to this difference, because profilers write whole microseconds
 
-StepPairs = list[tuple[int, int]]  # rows of both traces' steps; NONE if one has no such step
+StepPairs = list[tuple[int, int]]  # rows of both traces' steps; NONE if a trace lacks the step
 
 
 class KernelChange(IntEnum):
-    """How the second trace's kernel differs from its counterpart in the first."""
+    """How a kernel in the second trace differs from its counterpart in the first trace."""
 
     SAME = 0
     LONGER = 1
     SHORTER = 2
     OTHER_KERNEL = 3  # the same call of the same op ran a kernel with another name
-    GONE = 4  # only the first trace has it
-    NEW = 5  # only the second one has it
+    GONE = 4  # only the first trace has the kernel
+    NEW = 5  # only the second trace has the kernel
 
 
 @dataclass(frozen=True)
 class Counterparts:
-    """Columns with one row per pair, in order of steps; within a step, complete pairs come first.
+    """Columns with one row per pair, in the order of steps. Within a step, complete pairs come first.
 
-    `step` is the place in the list of paired steps; `first` and `second` are rows of the two device tables. `certain` pairs
-    have the same phase and op; their starts can be used to align the two traces.
+    `step` is the index in the list of paired steps. `first` and `second` are rows of the two device tables. Pairs marked
+    `certain` have the same phase and op, so their starts can be used to align the two traces.
     """
 
     step: Column
@@ -68,17 +68,18 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return the places of a row of one side's device table; several if its step drove several replayed steps."""
+        """Return the places of a row of one trace's device table. A row has several places if its step drove several replayed
+        steps.
+        """
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
         return order[begin:end]
 
 
 def paired_steps(first: Trace, second: Trace) -> StepPairs:
-    """Pair the steps of the first rank.
+    """Pair the steps of the first rank in both traces.
 
-    A replayed step is paired with the recorded step it is based on, as often as it was replayed. Steps of two recordings are
-    paired in order.
+    Each replayed step is paired with the recorded step it is based on. Steps of two recordings are paired in order.
     """
     ours, theirs = steps_in_order(first), steps_in_order(second)
     if not len(ours) or not len(theirs):
@@ -96,7 +97,7 @@ def paired_steps(first: Trace, second: Trace) -> StepPairs:
 
 
 def steps_in_order(trace: Trace, rank: int | None = None) -> Column:
-    """Return the rows of a rank's steps in time order; `rank` defaults to the first."""
+    """Return the rows of a rank's steps in time order. `rank` defaults to the first rank."""
     steps = trace.steps
     if not len(steps):
         return np.arange(0)
@@ -105,7 +106,7 @@ def steps_in_order(trace: Trace, rank: int | None = None) -> Column:
 
 
 def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
-    """Pair the device work of the paired steps; of the whole traces if they have no steps."""
+    """Pair the device work of the paired steps. If the traces have no steps, pair the work of the whole traces."""
     texts: dict[object, int] = {}
     sides = [_LaunchedWork.of(trace, [pair[side] for pair in pairs], texts) for side, trace in enumerate((first, second))]
     left = [np.arange(len(work.row)) for work in sides]
@@ -114,7 +115,7 @@ def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
         keys = _common_keys(*(work.columns(columns, rest) for work, rest in zip(sides, left, strict=True)))
         ours, others = _one_key(*((key, _numbered(key)) for key in keys))
         _, mine, theirs = np.intersect1d(ours, others, assume_unique=True, return_indices=True)
-        if "name" not in columns:  # without names, two kernels of unknown ops cannot be matched
+        if "name" not in columns:  # without names, kernels of unknown ops cannot be matched
             known = sides[0].op[left[0][mine]] != NONE
             mine, theirs = mine[known], theirs[known]
         found.append((left[0][mine], left[1][theirs], {"phase", "op"} <= set(columns)))
@@ -138,9 +139,9 @@ def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
 
 
 def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
-    """Return the places of the largest set of certain pairs whose kernels begin in the same order in both traces.
+    """Return the places of the largest set of certain pairs with kernels in the same order in both traces.
 
-    Only pairs of the first rank are used; the result is ordered by step and start.
+    Kernels are ordered by their begin. Only pairs of the first rank are used. The result is ordered by step and start.
     """
     sure = np.flatnonzero(found.certain)
     ranks = np.array([device.rank for device in first.devices] or [0])
@@ -157,7 +158,6 @@ def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
 
 
 def _longest_growing(begin: Column, then: Column) -> Column:
-    """Return the places of the longest subsequence in which both `begin` and `then` increase (patience sorting)."""
     fresh = np.ones(len(begin), dtype=bool)
     fresh[1:] = begin[1:] > begin[:-1]
     rows = np.flatnonzero(fresh)
@@ -183,13 +183,13 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Keys for pairing k-th with k-th, from strictest to loosest; each applies to what the previous ones left over.
+# Keys for pairing the k-th row with the k-th row, from strictest to loosest. Each key applies to rows that are still unpaired.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),
     (*_SAME_PLACE, "phase", "op", "name"),
     (*_SAME_PLACE, "op", "name"),
-    (*_SAME_PLACE, "phase", "name", "duration_ns"),  # a replay runs work without an op for its recorded time
+    (*_SAME_PLACE, "phase", "name", "duration_ns"),  # a replay runs work without an op for the recorded time
     (*_SAME_PLACE, "phase", "name"),
     (*_SAME_PLACE, "name"),
     (*_SAME_PLACE, "phase", "op"),
@@ -198,7 +198,7 @@ _LEVELS = (
 
 @dataclass(frozen=True)
 class _LaunchedWork:
-    """The device work of one trace, by pair of steps and in launch order. Names are numbers that both traces share."""
+    """The device work of one trace, by pair of steps and in launch order. Both traces share the numbers of names."""
 
     row: Column
     step: Column
@@ -240,7 +240,6 @@ class _LaunchedWork:
 
 
 def _by_pair(trace: Trace, rows: Column, steps: Sequence[int]) -> tuple[Column, Column]:
-    """Return the rows by pair, and each row's pair number; rows of a step in several pairs are repeated."""
     if not steps:
         return rows, np.zeros(len(rows), dtype=np.int64)
     # A step of another rank belongs to the pairs of the first rank's step at the same place.
@@ -260,7 +259,6 @@ def _numbers(values: Sequence[object], texts: dict[object, int]) -> Column:
 
 
 def _named(numbers: Column, names: Column, rows: Column) -> Column:
-    """Return the number of each row's name; NONE without a row or a name."""
     found = np.full(len(rows), NONE, dtype=np.int64)
     known = np.flatnonzero(rows >= 0)
     string = names[rows[known]]
@@ -270,14 +268,12 @@ def _named(numbers: Column, names: Column, rows: Column) -> Column:
 
 
 def _shapes_of(text: str) -> object:
-    """Return the shapes in the text in the order used to compare equivalent calls; the text itself if it has no shapes."""
     if text[:1].isdigit() and not text.strip("0123456789,;?"):
         return canonical_shapes(parse_shapes(text))
     return None
 
 
 def _common_keys(*sides: Sequence[Column]) -> list[Column]:
-    """Return one number for each combination of values, the same on both sides."""
     ends = np.cumsum([len(columns[0]) for columns in sides])[:-1]
     key = np.zeros(sum(len(columns[0]) for columns in sides), dtype=np.int64)
     for column in zip(*sides, strict=True):
@@ -287,7 +283,6 @@ def _common_keys(*sides: Sequence[Column]) -> list[Column]:
 
 
 def _numbered(key: Column) -> Column:
-    """Return for each row how many earlier rows have the same key."""
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     first = np.searchsorted(ordered, ordered, side="left")
@@ -302,7 +297,6 @@ def _one_key(*pairs: tuple[Column, Column]) -> list[Column]:
 
 
 def _changed(duration_ns: Column, change_ns: Column, same_name: Column) -> Column:
-    """Return the KernelChange of complete pairs."""
     alike = np.abs(change_ns) <= np.maximum(SAME_SHARE * duration_ns, SAME_NS)
     found = np.where(change_ns > 0, KernelChange.LONGER, KernelChange.SHORTER)
     return np.where(same_name, np.where(alike, KernelChange.SAME, found), KernelChange.OTHER_KERNEL)

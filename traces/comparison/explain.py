@@ -3,9 +3,9 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-A reason compares one figure of both traces: a phase, a part of nn.DataParallel within a phase, the devices' idle time, an op, a
-kernel within an op, or communication that does not overlap with compute. Parts of a difference are listed below it, not
-added again. `phase` names the phase or op that a reason is part of.
+A reason compares one figure of both traces. The figure is a phase, a region of nn.DataParallel, idle time, an op, a kernel
+within an op, or communication that does not overlap with compute. A difference's components are listed below it, not added
+again. `phase` names the phase or op that a reason is part of.
 
 Phases are compared on the host, where they add up to the step. If the host runs ahead of the device in either trace
 (`traces.figures.pace`), host phases do not determine the step time, so the GPU time launched by each phase is compared instead.
@@ -20,12 +20,12 @@ from traces.analyses.idle import IdleTime
 from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement, op_key
 from traces.comparison.compare import Comparison
 
-_NEGLIGIBLE_SHARE = 0.002  # of a step; smaller differences are left out
+_NEGLIGIBLE_SHARE = 0.002  # smaller differences, as a share of a step, are left out
 _MOST_OPS = 5
-_MOST_KERNELS = 3  # of an op
-_MOST_NAMES = {"op": 2, "kernel": 1}  # shown on each side of a replacement
+_MOST_KERNELS = 3  # number of kernels shown per op
+_MOST_NAMES = {"op": 2, "kernel": 1}  # number of names shown on each side of a replacement
 
-# Each part of nn.DataParallel: its phase, and an explanation for the reader.
+# The phase of each nn.DataParallel region, and an explanation for the reader.
 _PARTS = {
     "scatter": ("forward", "the batch is copied from one GPU to the others"),
     "replicate": ("forward", "parameters are copied to each GPU anew in each step"),
@@ -47,15 +47,15 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason. `delta_ns` is per step, positive if the second trace takes longer.
+    """One reason for a difference. `delta_ns` is per step, and is positive if the second trace takes longer.
 
-    `phase` is the phase, or the `what` of the op, that the reason is part of; else "". `names` are the names of kernels and ops
-    in the text, which may be long.
+    `phase` is the phase, or the `what` of the op, that the reason is part of. It is "" for other reasons. `names` has the names
+    of kernels and ops in the text, which may be long.
     """
 
     what: str
     delta_ns: int
-    before_ns: int | None  # None: not in the first trace
+    before_ns: int | None  # None if the first trace lacks the figure
     after_ns: int | None
     phase: str
     text: str
@@ -64,16 +64,16 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why two traces differ, in sentences; `delta_ns` is the second trace's step time minus the first's."""
+    """Sentences about why two traces differ. `delta_ns` is the second trace's step time minus the first trace's."""
 
     headline: str
     delta_ns: int | None
-    caution: str  # a sentence to read before the reasons; "" if not needed
+    caution: str  # a sentence to read before the reasons, or ""
     reasons: list[Reason]
 
 
 def explain(comparison: Comparison) -> Explanation:
-    """Explain the difference in step time; reasons below 0.2 % of a step are left out."""
+    """Explain the difference in step time. Reasons below 0.2 % of a step are left out."""
     before_ns, after_ns = comparison.steps.recorded_median_ns, comparison.steps.replayed_median_ns
     if before_ns is None or after_ns is None:
         return Explanation("One of the two has no steps, so there is no difference per step to explain.", None, "", [])
@@ -132,7 +132,7 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
         plain = name.partition(" ")[0]
         phase, meaning = _PARTS.get(plain, ("", ""))
         before_ns, after_ns = part.recorded_median_ns, part.replayed_median_ns
-        # Without the part in A (one GPU), a replica's own time is compared with A's forward pass.
+        # If trace A used one GPU, a replica's own time is compared with A's forward pass.
         if plain == "parallel_apply" and before_ns is None:
             whole = comparison.phases.get("forward")
             of_one = None if whole is None else whole.device_recorded_median_ns or whole.recorded_median_ns
@@ -145,7 +145,7 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
 def _idle(comparison: Comparison) -> Iterator[Reason]:
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
     pairs = [(device, device) for device in sorted(before.keys() | after.keys())]
-    if len(before) == len(after):  # ranks may be on different devices in the two traces
+    if len(before) == len(after):  # the traces may number the devices of ranks differently
         pairs = list(zip(sorted(before), sorted(after), strict=True))
     for ours, theirs in pairs:
         device = ours if ours == theirs else f"{ours} (B: {theirs})"
@@ -171,7 +171,6 @@ def _communication(comparison: Comparison) -> Iterator[Reason]:
 
 
 def _work(comparison: Comparison) -> Iterator[Reason]:
-    """Yield ops, each followed by its kernels; then kernels without a listed op."""
     ops, kernels = (_by_size(lists) for lists in (comparison.changes.ops, comparison.changes.kernels))
     told: set[int] = set()
     for op in ops[:_MOST_OPS]:

@@ -14,7 +14,7 @@
     matched = "99 %"            # share of a replay's GPU time that was matched op by op, at least
     same_program = true         # the comparison's verdict
 
-If neither trace has the figure, the budget fails and the result says so.
+A budget fails with a message if neither trace has the figure.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ KEYS = (*_UNITS, *_CHANGES, "missing_ops", "same_program")
 
 
 class GateError(TraceError):
-    """A budget file that cannot be used; the message names the file, the key and what to write."""
+    """A budget file that cannot be used. The message names the file and the key, and says what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One budget. Times in ns, sizes in bytes, shares as fractions; `value` is None if the figure is missing."""
+    """The check of one budget. Times are in ns, sizes in bytes, and shares are fractions. `value` is None if the figure is
+    missing.
+    """
 
     name: str
     budget: float
@@ -59,14 +61,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """Whether all budgets were kept, and the check of each."""
-
     passed: bool
     checks: list[Check]
 
 
 def read_budgets(path: Path) -> dict[str, float]:
-    """Read the budgets by key. Raises GateError for invalid budgets, and OSError."""
+    """Read the budgets by key. Raises OSError, or GateError for invalid budgets."""
     try:
         told = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -78,7 +78,6 @@ def read_budgets(path: Path) -> dict[str, float]:
 
 
 def check(budgets: Mapping[str, float], comparison: Comparison) -> GateResult:
-    """Check the second trace of the comparison against the budgets."""
     values = _figures(comparison)
     checks = []
     for name, budget in budgets.items():

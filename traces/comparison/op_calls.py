@@ -1,9 +1,9 @@
-"""Group op spans into calls: an op, and the ops within it that have the same canonical name.
+"""Group op spans into calls. A call is an op together with the ops inside it that have the same canonical name.
 
     calls_of(trace, op_of(trace))       # for each device span the outermost op of its call
 
-PyTorch 1.9 runs the backward pass of a convolution as `aten::cudnn_convolution_backward`, which calls
-`..._backward_input` and `..._backward_weight`; today it is one `aten::convolution_backward`. Each of them is one call here.
+PyTorch 1.9 runs the backward pass of a convolution as `aten::cudnn_convolution_backward`, which calls `..._backward_input` and
+`..._backward_weight`. Newer releases run a single `aten::convolution_backward`. Both count as one call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from traces.names.equivalent_ops import canonical_op
 
 
 def calls_of(trace: Trace, ops: Column) -> Column:
-    """Return for each host row in `ops` the outermost op around it with the same canonical name; NONE for NONE."""
+    """Return, for each host row in `ops`, the outermost enclosing op with the same canonical name. NONE gives NONE."""
     host = trace.host
     if not len(host):
         return np.asarray(ops)
@@ -25,15 +25,14 @@ def calls_of(trace: Trace, ops: Column) -> Column:
     of_text = [numbers.setdefault(canonical_op(text), len(numbers)) for text in trace.strings.texts]
     name = np.array(of_text, dtype=np.int64)[host.name]
     innermost = np.append(enclosing(host, is_op), NONE)
-    above = innermost[host.parent]  # the op around each span, excluding itself; the last row is for NONE and has none
+    above = innermost[host.parent]  # the op around each span; the last row stands for NONE
     is_outermost = is_op & ((above == NONE) | (name[above] != name))
     return np.asarray(np.append(_first_marked(above, is_outermost), NONE)[ops])
 
 
 def _first_marked(above: Column, marked: Column) -> Column:
-    """Return for each row the first marked row up the chain `above`, including itself; NONE if there is none."""
     rows = np.arange(len(above))
     at = np.append(np.where(marked, rows, np.where(above == NONE, len(above), above)), len(above))
-    while ((further := at[at]) != at).any():  # doubles the stride each round
+    while ((further := at[at]) != at).any():
         at = further
     return np.where(at[:-1] < len(above), at[:-1], NONE)

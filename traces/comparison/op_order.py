@@ -1,4 +1,4 @@
-"""Count the calls that two sequences have in different places, ignoring calls that only one has.
+"""Count the calls that two sequences have in different places. Calls that only one sequence has are ignored.
 
     moved("abcd", "acbd")      # 1: one of b and c
     moved("abcd", "abxcd")     # 0: x is extra, not moved
@@ -12,19 +12,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
-_MOST_EDITS = 500  # sequences further apart differ in any case, and the cost grows with the square of the edits
+_MOST_EDITS = 500  # longer edits are not counted, because the cost grows with their square
 
 
 def moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
-    """Return how many of the common calls are out of place; a lower bound if the sequences are far apart."""
+    """Return how many of the common calls are out of place. If the sequences are far apart, the result is a lower bound."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in calls if call in both] for calls in (ours, theirs))
     return max(both.total() - (len(a) + len(b) - _edits(a, b)) // 2, 0)
 
 
 def _edits(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
-    """Return how many calls must be removed or inserted to turn one sequence into the other, up to `_MOST_EDITS`."""
-    reached = {1: 0}  # by diagonal: how far into `a` this many edits lead
+    reached = {1: 0}  # for each diagonal, the place in `a` that this many edits reach
     for edits in range(min(_MOST_EDITS, len(a) + len(b)) + 1):
         for diagonal in range(-edits, edits + 1, 2):
             if diagonal == -edits or (diagonal != edits and reached[diagonal - 1] < reached[diagonal + 1]):

@@ -1,16 +1,18 @@
-"""Decide whether two traces ran the same program, and on what evidence. Figures of different programs cannot be compared.
+"""Decide whether two traces ran the same program, and say on what evidence. Figures of different programs cannot be compared.
 
-Recordings of one program differ between PyTorch releases and between recorder and replayer: `aten::conv2d` ends in
-`aten::cudnn_convolution` in one and in `aten::convolution` in the other, an activation is in place or not, optimizers
-and backward passes use other kernels. The work of the forward pass and the loss stays the same. It is compared as multisets per
-step: the canonical name, the largest input shape and the input dtype of every op that launches device work. The optimizer is
-known from the range that torch.optim puts around each of its steps.
+Recordings of one program differ between PyTorch releases, and between recorder and replayer. For example, `aten::conv2d` ends
+in `aten::cudnn_convolution` or in `aten::convolution`. An activation may be in place, and optimizers and backward passes may
+use other kernels.
+
+The work of the forward pass and the loss stays the same, so it is compared as one multiset per step. The multiset has the
+canonical name, the largest input shape and the input dtype of every op that launches device work. The optimizer is known from
+the range that torch.optim puts around each of its steps.
 
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
-A phase-grained trace has no ops. Then the workload signatures decide (`traces.model.workload`), and if either trace has none,
-the result is unknown. Equal times are no evidence. A verdict "same program" lists what could not be compared.
+A phase-grained trace has no ops. The workload signatures decide then (`traces.model.workload`). If a trace has no signature,
+the result is unknown. Equal times are no evidence. A verdict "same program" lists the facts that could not be compared.
 """
 
 from __future__ import annotations
@@ -33,24 +35,26 @@ from traces.model.workload import Likeness, compare_workloads
 from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
-# How much of the two multisets must agree (twice the common part over the sum of both). Another PyTorch release kept more
-# than nine tenths of ResNet-50's shapes; one layer more or less in ten makes a different program.
+# The least likeness of the shapes in two traces of the same program. The likeness is twice the common part of two multisets
+# divided by the sum of both. Between PyTorch releases, ResNet-50 kept more than nine tenths of its shapes. A change of one
+# layer in ten makes a different program.
 SAME_SHAPES = 0.8
-SAME_NAMES = 0.9  # in a small network, a different activation gives 0.82
+SAME_NAMES = 0.9  # a small network with a different activation has a likeness of 0.82
 
-# How far the shares of half-precision work may differ if only kernel names show dtypes; mixed precision uses both.
+# The largest allowed difference in the share of half-precision work if only kernel names show dtypes. Mixed precision uses both
+# dtypes.
 OTHER_HALF_SHARE = 0.5
 _HALVES = ("float16", "bfloat16")
 _HALF = re.compile(r"Half\b|half_t\b|__half|BFloat16|bfloat16|bf16|fp16|f16|hgemm|_h\d{3}|_[BH]{2}S_|_[BH]_[BH]S_")
 _SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
 
-# Phases that every training step has. Two traces of the same program share them, whatever their grain.
+# Phases of every training step. Two traces of the same program share these phases, whatever their grain.
 _ESSENTIAL = ("forward", "backward", "optimizer")
 
-# How many steps have their op order compared; a program may take another branch in some steps.
+# The number of steps with a compared op order. A program may take another branch in some steps.
 _ORDERS = 4
 
-# Arithmetic, masks, copies and indexing between layers. Their order does not identify a program.
+# Arithmetic, masks, copies and indexing between layers. The order of these ops does not identify a program.
 _BETWEEN_LAYERS = frozenset(
     "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
     " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"
@@ -59,21 +63,19 @@ _BETWEEN_LAYERS = frozenset(
     " fill zero zeros ones full empty arange linspace eye tril triu tril_indices triu_indices one_hot nonzero".split()
 )
 
-# How far the shares of channels_last among images may differ.
+# The largest allowed difference in the share of channels_last images.
 OTHER_LAYOUT_SHARE = 0.2
 
-# How far the numbers of common ops may differ; one layer more or less among 24 gives 0.04.
+# The largest allowed relative difference in op counts. A change of one layer in 24 gives 0.04.
 SAME_NUMBERS = 0.03
 
-# What torch.optim calls the range around a step, PyTorch 1.8 and later: "Optimizer.step#AdamW.step".
+# The start and end of the name that torch.optim gives the range around a step since PyTorch 1.8: "Optimizer.step#AdamW.step".
 _OPTIMIZER_STEP, _END = "Optimizer.step#", ".step"
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 class Sameness(Enum):
-    """How two traces are related."""
-
     SAME_PROGRAM = "same program"
     OTHER_SHAPES = "same ops, other shapes"
     OTHER_DTYPES = "same ops and shapes, other dtypes"
@@ -84,20 +86,22 @@ class Sameness(Enum):
 
 
 class Evidence(Enum):
-    """What a verdict is based on."""
+    """The evidence for a verdict."""
 
     IDENTICAL = "identical traces"
     OPS_AND_SHAPES = "ops and shapes"
-    OP_NAMES = "names of ops"  # where shapes were not recorded
+    OP_NAMES = "names of ops"  # used if shapes were not recorded
     WORKLOAD_SIGNATURE = "workload signature"
-    PHASES = "phases"  # one trace has a phase that the other lacks
+    PHASES = "phases"  # one trace has a phase that the other trace lacks
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reason` is a sentence without a full stop. `not_compared` lists what could not be compared for lack of evidence:
-    "shapes", "dtypes", "memory layouts"...; `reason` names these too."""
+    """The verdict on two traces. `reason` is a sentence without a full stop and mentions the facts that could not be compared.
+
+    `not_compared` lists these facts, such as "shapes", "dtypes" or "memory layouts".
+    """
 
     sameness: Sameness
     evidence: Evidence
@@ -106,18 +110,17 @@ class Verdict:
 
     @property
     def same(self) -> bool | None:
-        """Whether it is the same program; None if unknown."""
         return None if self.sameness is Sameness.CANNOT_BE_TOLD else self.sameness is Sameness.SAME_PROGRAM
 
 
-_Counted = TypeVar("_Counted", bound=Hashable)  # the key by which ops are counted
+_Counted = TypeVar("_Counted", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class _DeviceOp:
-    """One op with device work. `shape` is its largest input; `dtype` that of its first floating-point input, else first input.
+    """One op with device work. `shape` is the shape of its largest input.
 
-    Both are None if not recorded. `shapes` are those used to compare equivalent ops.
+    `dtype` is the dtype of the first floating-point input, or else of the first input. Both are None if they were not recorded.
     """
 
     step: int
@@ -127,11 +130,12 @@ class _DeviceOp:
     shape: Shape | None
     dtype: str | None
     shapes: tuple[Shape, ...] = ()
-    layout: str = ""  # see layouts.py; "" if it was not recorded
+    layout: str = ""  # layout as in layouts.py; "" if the layout was not recorded
 
 
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
-    """Compare the chosen steps of two traces (rows of each trace's `steps`; empty means the whole trace)."""
+    """Compare the chosen steps of two traces. The steps are rows of each trace's `steps`, and empty rows mean the whole trace.
+    """
     if _identical(recorded, other):
         return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
     ours, theirs = _alike_nested((recorded, *_launching(recorded, recorded_steps)), (other, *_launching(other, other_steps)))
@@ -144,9 +148,9 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
             told = f"the {which} trace has GPU work but not the ops that launched it (CUDA graphs, or only kernels)"
             return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, told)
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
-    steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a cycled step may repeat
+    steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a replay may repeat a step
     names = _likeness((c.canonical for c in ours), (c.canonical for c in theirs), steps)
-    # Shapes decide only if most calls have them.
+    # Shapes decide only if most calls have recorded shapes.
     if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
         return _by_names_alone((recorded, ours), (other, theirs), names, steps, (recorded_steps, other_steps))
     shapes = _likeness((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
@@ -176,13 +180,11 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
 
 
 def _alike(evidence: Evidence, reason: str, lacking: list[str]) -> Verdict:
-    """Return the verdict "same program", listing what could not be compared."""
     said = f"{reason}. Not compared (missing from one trace): {', '.join(lacking)}" if lacking else reason
     return Verdict(Sameness.SAME_PROGRAM, evidence, said, tuple(lacking))
 
 
 def _channels_last_share(calls: list[_DeviceOp]) -> float | None:
-    """Return the share of calls on channels_last images among those with a recorded layout; None without any."""
     told = [call.layout == CHANNELS_LAST for call in calls if call.layout in (CHANNELS_LAST, CONTIGUOUS)]
     return sum(told) / len(told) if told else None
 
@@ -190,7 +192,7 @@ def _channels_last_share(calls: list[_DeviceOp]) -> float | None:
 def _otherwise_made(
     recorded: tuple[Trace, list[_DeviceOp]], other: tuple[Trace, list[_DeviceOp]], steps: tuple[int, int]
 ) -> str:
-    """Return why two traces with the same op names differ: op counts, order or optimizer; "" if they agree."""
+    """Return why two traces with the same op names differ, or "" if they agree. Op counts, order and optimizer are compared."""
     (a, ours), (b, theirs) = recorded, other
     if number := _other_numbers(ours, theirs, steps):
         return f"the same ops, called a different number of times: {number}"
@@ -204,9 +206,9 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare traces without recorded shapes. `names` is the likeness of their op names, `rows` are the rows of their steps.
+    """Compare traces without recorded shapes. `names` is the likeness of their op names.
 
-    Sizes of copies to the device indicate the batch size, and kernel names the dtypes.
+    Sizes of copies to the device indicate the batch size, and kernel names indicate the dtypes.
     """
     (a, ours), (b, theirs) = recorded, other
     reason = f"{_percent(names)} of the ops with GPU work have the same names"
@@ -230,21 +232,18 @@ def _by_names_alone(
 
 
 def _work_of(trace: Trace, steps: Column, kind: DeviceKind) -> Column:
-    """Return the rows of device work of this kind in these steps; in the whole trace without steps."""
     rows = work_rows(trace)
     inside = np.isin(launch_steps(trace)[rows], steps) if len(steps) else np.ones(len(rows), bool)
     return np.asarray(rows[(trace.device.kind[rows] == kind) & inside])
 
 
 def _copied_bytes(trace: Trace, steps: Column) -> list[int]:
-    """Return the recorded sizes of the copies from host to device in these steps."""
     rows = _work_of(trace, steps, DeviceKind.MEMCPY)
     told = zip(trace.device.bytes[rows].tolist(), trace.device.name[rows].tolist(), strict=True)
     return [size for size, name in told if size >= 0 and copy_direction(trace.strings[name]) == "h2d"]
 
 
 def _half_share(trace: Trace, calls: list[_DeviceOp], steps: Column) -> float | None:
-    """Return the share of 16-bit calls by their dtypes, else of 16-bit kernels by their names; None if both are unknown."""
     told = [call.dtype in _HALVES for call in calls if call.dtype in _FLOATING]
     if not told:
         names = [trace.strings[name] for name in trace.device.name[_work_of(trace, steps, DeviceKind.KERNEL)].tolist()]
@@ -253,7 +252,6 @@ def _half_share(trace: Trace, calls: list[_DeviceOp], steps: Column) -> float | 
 
 
 def _identical(recorded: Trace, other: Trace) -> bool:
-    """Return whether both traces have the same rows and at least one: a trace compared with itself or a copy of its file."""
     if not any(len(getattr(recorded, name)) for name in TABLES) or recorded.grain != other.grain:
         return False
     if recorded.devices != other.devices or recorded.strings.texts != other.strings.texts:
@@ -268,7 +266,6 @@ def _identical(recorded: Trace, other: Trace) -> bool:
 
 
 def _without_ops(recorded: Trace, other: Trace) -> Verdict:
-    """Compare traces that do not both have ops with device work."""
     ours, theirs = ({name for name, times in phase_times(t).items() if _took_time(times)} for t in (recorded, other))
     lone = sorted(set(_ESSENTIAL) & (ours ^ theirs)) if ours and theirs else []
     if lone:
@@ -298,22 +295,20 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
 
 
 def _took_time(times: PhaseTimes) -> bool:
-    """Whether a phase took time on the host, or only on the device: a host that runs ahead passes a phase in no time."""
     return bool(times.host_ns.any() or (times.device_ns is not None and times.device_ns.any()))
 
 
 def _dtype_likeness(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> float:
-    """Return the likeness of dtypes over ops with dtypes in both traces; 1 if there are none."""
     known = {call.canonical for call in ours if call.dtype} & {call.canonical for call in theirs if call.dtype}
     a, b = ([(c.canonical, c.dtype) for c in calls if c.dtype and c.canonical in known] for calls in (ours, theirs))
     return _likeness(a, b, steps) if known else 1.0
 
 
 def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
-    """Return an example of an op that is called a different number of times per step; else "".
+    """Return an example of an op with different counts per step in the two traces, or "".
 
-    The number of layers may differ, or one trace has ops that the other lacks without a replacement (dropout). Ops are counted
-    by name alone unless both traces have shapes.
+    Either the number of layers differs, or one trace has ops that the other trace lacks, such as dropout. Ops are counted by
+    name alone unless both traces have shapes.
     """
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     told = [[call for call in calls if call.shape or not shaped] for calls in (ours, theirs)]
@@ -335,8 +330,7 @@ def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[
 def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> dict[_Counted, float]:
     """Return how often calls of each key occur per step.
 
-    Calls that only the first of several steps has, or has more of than any other step, prepared inputs and state before the
-    program's loop; they do not count.
+    The first of several steps may have additional calls that prepare inputs and state. These calls do not count.
     """
     by_step: dict[int, Counter[_Counted]] = defaultdict(Counter)
     for call, key in zip(calls, keys, strict=True):
@@ -349,9 +343,9 @@ def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> d
 
 
 def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
-    """Return the most frequent name that only one trace has, if it has more such calls than the other; else "".
+    """Return the most frequent op name that only one trace has, or "".
 
-    Ops that a release renamed occur equally often in both.
+    An op that a release renamed occurs equally often in both traces, so it does not count.
     """
     a, b = (_times_a_step(calls, [call.canonical for call in calls], n) for calls, n in zip((ours, theirs), steps, strict=True))
     lone = [{name: count for name, count in x.items() if name not in y} for x, y in ((a, b), (b, a))]
@@ -364,9 +358,9 @@ def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, 
 
 
 def _reordered(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
-    """Return how many ops are in a different order in every comparable step; "" if the order agrees in one of them.
+    """Return how many ops are in a different order, or "" if the order agrees in any comparable step.
 
-    `_BETWEEN_LAYERS` are left out, because releases prepare the operands of an op in different orders.
+    Ops in `_BETWEEN_LAYERS` are left out, because releases prepare the operands of an op in different orders.
     """
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     a, b = (_sequences(calls, shaped) for calls in (ours, theirs))
@@ -386,7 +380,6 @@ _Key = tuple[str, tuple[Shape, ...]]
 
 
 def _sequences(calls: list[_DeviceOp], shaped: bool) -> list[list[_Key]]:
-    """Return for each step the calls, in order, of the thread with the most calls."""
     steps: dict[int, list[_DeviceOp]] = {}
     for call in calls:
         if call.canonical not in _BETWEEN_LAYERS:
@@ -403,9 +396,9 @@ def _called(key: _Key) -> str:
 
 
 def _other_update(recorded: Trace, other: Trace) -> str:
-    """Return why two programs with the same forward pass train differently; else ""."""
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # A recording may contain only one of several optimizers' steps, but without any in common the programs differ.
+    # A recording may contain only one of several optimizers' steps. If the traces have no optimizer in common, the programs
+    # differ.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} recorded, {', '.join(sorted(theirs))} here"
         return f"the same forward pass, but another optimizer: {names}"
@@ -417,7 +410,7 @@ def _other_update(recorded: Trace, other: Trace) -> str:
 
 
 def optimizers_of(trace: Trace) -> set[str]:
-    """Return the class names of the optimizers that step in this trace; empty if unknown."""
+    """Return the class names of the optimizers that step in this trace. The set is empty if they are unknown."""
     texts = {trace.strings[name] for name in np.unique(trace.host.name).tolist()}
     named = {t.removeprefix(_OPTIMIZER_STEP).removesuffix(_END) for t in texts if t.startswith(_OPTIMIZER_STEP)}
     if not named and trace.workload is not None and trace.workload.optimizer:
@@ -426,7 +419,6 @@ def optimizers_of(trace: Trace) -> set[str]:
 
 
 def _backward_passes(trace: Trace) -> int | None:
-    """Return the median number of backward passes of a training step; None without any."""
     phases, steps = trace.phases, trace.steps
     rows = (phases.name == trace.strings.find("backward")) & (phases.step >= 0) & (phases.step < len(steps))
     counts = np.bincount(phases.step[rows], minlength=len(steps))[steps.kind == StepKind.STEADY]
@@ -434,11 +426,14 @@ def _backward_passes(trace: Trace) -> int | None:
 
 
 def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]]:
-    """Return the calls of each trace (given with its launching ops), under names that both traces use.
+    """Return the calls of each trace under names that both traces use.
 
-    One op in one trace may enclose several ops in another (a replay sees only the call of `_native_multi_head_attention`). So
-    an op counts as the outermost op around it with a name that launches work itself in the other trace. An enclosing op is not
-    used if an op inside it has its name (`conv2d` around autocast's casts and `cudnn_convolution`).
+    One op in one trace may enclose several ops in another trace. For example, a replay sees only the call of
+    `_native_multi_head_attention`. An op therefore counts as its outermost enclosing op with a name that launches work itself
+    in the other trace.
+
+    An enclosing op is not used if an op inside it has its name, such as `conv2d` around autocast's casts and
+    `cudnn_convolution`.
     """
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
     found = []
@@ -449,7 +444,6 @@ def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]
 
 
 def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
-    """Return for each op the outermost op around it with one of these names and no op of its own inside; else itself."""
     host = trace.host
     used, which = np.unique(host.name, return_inverse=True)
     called = [canonical_op(trace.strings[name]) for name in used.tolist()]
@@ -470,10 +464,10 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
 
 
 def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Return the forward and loss ops with device work, and the step of each; ops of all phases if there is no forward pass.
+    """Return the forward and loss ops with device work, and the step of each op. Without a forward pass, all phases are used.
 
-    Communication between ranks is left out: a recording has ops for it, a replay has collectives. So are the kernels with which
-    nn.DataParallel sends parameters: a recording has one op around all of them.
+    Communication between ranks is left out, because a recording has ops for communication and a replay has collectives. Kernels
+    with which nn.DataParallel sends parameters are also left out, because a recording has one op around all of them.
     """
     between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
     rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
@@ -488,7 +482,6 @@ def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
 
 
 def _calls(trace: Trace, op: Column, step: Column) -> list[_DeviceOp]:
-    """Return these ops in the order of their starts."""
     order = np.argsort(trace.host.start_ns[op], kind="stable")
     strings, host = trace.strings, trace.host
     canonical = {name: canonical_op(strings[name]) for name in set(host.name[op].tolist())}
@@ -508,7 +501,6 @@ def _calls(trace: Trace, op: Column, step: Column) -> list[_DeviceOp]:
 
 
 def _with_shapes(trace: Trace, row: int) -> int:
-    """Return the op's row, or that of the nearest enclosing op with recorded input shapes; else NONE."""
     host = trace.host
     while row >= 0 and not trace.strings[int(host.shapes[row])]:
         parent = int(host.parent[row])
@@ -517,13 +509,11 @@ def _with_shapes(trace: Trace, row: int) -> int:
 
 
 def _dtype(dtypes: str) -> str | None:
-    """Return the first floating-point dtype of "int64;float32", else the first one; None without any."""
     names = [name for name in dtypes.split(";") if name]
     return next((name for name in names if name in _FLOATING), names[0] if names else None)
 
 
 def _likeness(ours: Iterable[Hashable], theirs: Iterable[Hashable], steps: tuple[int, int]) -> float:
-    """Return twice the common part of two multisets over the sum of both, each per step."""
     a, b = Counter(ours), Counter(theirs)
     common = sum(min(a[key] / steps[0], b[key] / steps[1]) for key in a)
     whole = a.total() / steps[0] + b.total() / steps[1]
@@ -531,7 +521,6 @@ def _likeness(ours: Iterable[Hashable], theirs: Iterable[Hashable], steps: tuple
 
 
 def _example(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
-    """Return an example: the first op, in the first step of both, whose largest input differs."""
     waiting: dict[str, list[_DeviceOp]] = {}
     for call in theirs:
         if call.step == theirs[0].step and call.shape is not None:
