@@ -28,19 +28,19 @@ from typer.core import TyperOption
 from tui.help import Command
 
 if TYPE_CHECKING:
-    from typer._click.core import Context  # type of the overridden method; typer exports only a subclass
+    from typer._click.core import Context  # the overridden method needs this type, and typer exports only a subclass
 
-# The only option of trace that may follow the script.
+# The only trace option that may follow the script.
 FOLLOWER = "--trace"
 
 
 class Split(NamedTuple):
-    ours: list[str]  # options of ours with their values
-    script: list[str]  # the words after `python`: a script, or `-m` and a module, then its arguments
+    ours: list[str]  # trace options and their values
+    script: list[str]  # the words after `python`: a script or `-m` and a module, then the arguments
 
 
 def split(words: list[str], options: Mapping[str, bool]) -> Split:
-    """Splits the words. `options` says for each option name of trace whether a value follows it."""
+    """Splits a command line. `options` maps each trace option to whether a value follows the option."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         word = words[at]
@@ -53,7 +53,9 @@ def split(words: list[str], options: Mapping[str, bool]) -> Split:
 
 
 def _after_script(ours: list[str], script: list[str], names: int) -> Split:
-    """Moves FOLLOWER and its value from the script's arguments to ours. The first `names` words name what to run."""
+    """Moves FOLLOWER and its value from the script's arguments to the trace options. The first `names` words name the script or
+    module.
+    """
     if any(word == FOLLOWER or word.startswith(FOLLOWER + "=") for word in ours):
         return Split(ours, script)
     for at in range(names, len(script)):
@@ -69,7 +71,7 @@ def _after_script(ours: list[str], script: list[str], names: int) -> Split:
 
 
 class ScriptCommand(Command):
-    """A command that runs a script. Its last parameter takes the script and its arguments."""
+    """A command that runs a script. The last parameter takes the script and the script's arguments."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         names = self.option_names(ctx)
@@ -84,6 +86,6 @@ class ScriptCommand(Command):
         return ["[OPTIONS]", "{SCRIPT | -m MODULE} [ARGUMENTS]..."]
 
     def option_names(self, ctx: Context) -> dict[str, bool]:
-        """Returns every option name of this command, and whether a value follows it."""
+        """Returns all option names of this command, and whether a value follows each name."""
         options = [param for param in self.get_params(ctx) if isinstance(param, TyperOption)]
         return {name: not option.is_flag for option in options for name in option.opts}

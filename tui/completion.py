@@ -9,7 +9,6 @@ from pathlib import Path
 
 
 def trace_names(incomplete: str) -> list[str]:
-    """Returns names and paths that begin with `incomplete`."""
     from traces.library import SUFFIX, entries  # imports numpy
 
     names = [entry.name for entry in entries() if entry.name.startswith(incomplete)]

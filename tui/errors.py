@@ -8,8 +8,8 @@ from __future__ import annotations
 
 
 def line_for(error: Exception) -> str | None:
-    """Returns the line for an expected error, None for a bug."""
-    from traces.model.trace import TraceError  # not at the top: it needs numpy, and `trace --help` does not
+    """Returns one line that describes an expected error. Returns None for a bug."""
+    from traces.model.trace import TraceError  # imported here because it needs numpy, which `trace --help` does not
 
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"

@@ -5,7 +5,7 @@
     # ["kernel                  time",
     #  "sgemm                81.0 µs"]
 
-Nothing here writes to a terminal. The caller gives its width and whether it shows colour.
+This module does not write to a terminal. The caller passes the terminal's width and whether to use colour.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from traces.names.equivalent_ops import kernel_text as kernel_text
 ABSENT = "-"
 T = TypeVar("T", int, float)
 _FEW_DEVICES = 4
-_LEAST_APART = 12  # characters; shorter names are not kept distinct
+_LEAST_APART = 12  # characters: if fewer fit, shortened names may be equal
 
 _TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 _SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -34,7 +34,7 @@ _OBEYED = re.compile("\x1b\\[\\d*m|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u20
 
 
 def time_text(time_ns: float | None, *, signed: bool = False) -> str:
-    """Returns "1.204 s", "176.1 ms", "12.3 µs" or "417 ns": up to four significant digits below 1000 of a unit."""
+    """Formats nanoseconds with up to four significant digits: "1.204 s", "176.1 ms", "12.3 µs" or "417 ns"."""
     if time_ns is None:
         return ABSENT
     sign = "-" if time_ns < 0 else "+" if signed and time_ns > 0 else ""
@@ -47,7 +47,7 @@ def time_text(time_ns: float | None, *, signed: bool = False) -> str:
 
 
 def size_text(size_bytes: float | None, *, signed: bool = False) -> str:
-    """Returns "31.7 GiB" or "512 B"; with `signed`, "-1.2 MiB"."""
+    """Formats bytes as "31.7 GiB" or "512 B". With `signed`, the text has a sign: "-1.2 MiB"."""
     if size_bytes is None or (size_bytes < 0 and not signed):
         return ABSENT
     sign = ("-" if size_bytes < 0 else "+" if size_bytes > 0 else "") if signed else ""
@@ -59,22 +59,22 @@ def size_text(size_bytes: float | None, *, signed: bool = False) -> str:
 
 
 def count_text(count: float) -> str:
-    """Returns "8,772", or "4.5" for a fraction below 100."""
+    """Formats a count as "8,772", or as "4.5" for a fraction below 100."""
     return f"{count:,.0f}" if float(count).is_integer() or count >= 100 else f"{count:.1f}"
 
 
 def counted(count: float, noun: str) -> str:
-    """Returns "1 step" or "1,204 steps"."""
+    """Formats a count with its noun: "1 step" or "1,204 steps"."""
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def share_text(share: float | None) -> str:
-    """Returns "97.2 %" for 0.972."""
+    """Formats a share: "97.2 %" for 0.972."""
     return ABSENT if share is None else f"{100 * share:.1f} %"
 
 
 def error_text(error: float | None) -> str:
-    """Returns a relative difference with its sign: "+1.3 %"."""
+    """Formats a relative difference with its sign: "+1.3 %"."""
     if error is None:
         return ABSENT
     text = f"{100 * error:+.1f} %"
@@ -82,17 +82,17 @@ def error_text(error: float | None) -> str:
 
 
 def paint(text: str, style: str, *, colour: bool) -> str:
-    """Returns `text` in a style ("bold", "dim", "red", "blue", "green"), or unchanged without `colour`."""
+    """Returns `text` in a style ("bold", "dim", "red", "blue", "green"). Without `colour`, returns the text unchanged."""
     return f"{_STYLES[style]}{text}{_RESET}" if colour and style and text else text
 
 
 def printable(text: str, *, colour: bool) -> str:
-    """Returns `text` with control sequences replaced, because names in a recording are untrusted. Our own styles stay."""
+    """Replaces control sequences in `text`, because names in a recording are untrusted. Styles made by `paint` are kept."""
     return _OBEYED.sub(lambda found: found[0] if colour and found[0] in _OURS else "\ufffd", text)
 
 
 def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
-    """Returns the figure of each device; for more than four, the range: "61.8 % (cuda:0) to 99.0 % (cuda:4)"."""
+    """Formats a figure for each device. More than four devices are shown as a range: "61.8 % (cuda:0) to 99.0 % (cuda:4)"."""
     if len(values) <= _FEW_DEVICES:
         return [f"{device} {text(value)}" for device, value in values.items()]
     least, most = (end(values, key=lambda device: values[device]) for end in (min, max))
@@ -100,9 +100,9 @@ def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
 
 
 def fit(text: str, width: int) -> str:
-    """Returns `text` in at most `width` characters, with "…" where it was cut.
+    """Cuts `text` to at most `width` characters, with "…" at the cut.
 
-    Runs of whitespace become one space, except at the beginning, where they show the depth of a row.
+    Runs of whitespace become one space. Spaces at the beginning are kept, because they show the depth of a row.
     """
     indent = len(text) - len(text.lstrip(" "))
     text = " " * min(indent, max(width - 8, 0)) + " ".join(text.split())
@@ -110,9 +110,9 @@ def fit(text: str, width: int) -> str:
 
 
 def fit_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Returns each text as `fit` cuts it, but different texts stay different.
+    """Cuts texts to `width` characters like `fit`, but keeps different texts different.
 
-    If the beginnings are equal, the cut moves to the middle to show the ends. If the ends are equal too, texts get numbers:
+    If the beginnings are equal, the cut moves to the middle to show the ends. If the ends are equal too, the texts get numbers:
     "multi_tensor_apply…#2".
     """
     short = [fit(text, width) for text in texts]
@@ -132,13 +132,13 @@ def fit_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def kernel_texts(names: Sequence[str]) -> list[str]:
-    """Returns a short name for each kernel. Kernels that differ only in parameter types keep the full name."""
+    """Returns a short name for each kernel. Kernels that differ only in parameter types keep their full names."""
     counts = Counter(kernel_text(name) for name in set(names))
     return [kernel_text(name) if counts[kernel_text(name)] == 1 else name for name in names]
 
 
 def names_text(names: Sequence[str], most: int = 2) -> str:
-    """Returns "aten::mul + aten::add and 3 more"."""
+    """Joins names and counts the rest: "aten::mul + aten::add and 3 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return " + ".join(map(kernel_text, names[:most])) + more
 
@@ -146,10 +146,10 @@ def names_text(names: Sequence[str], most: int = 2) -> str:
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, indent: int = 0, stretch: bool = False
 ) -> list[str]:
-    """Returns the lines of a table at most `width` wide; no lines if there are no rows.
+    """Returns the lines of a table that is at most `width` wide. A table without rows has no lines.
 
-    The first column is cut to the remaining width, the others are right-aligned. `stretch` makes the table exactly `width`
-    wide, which aligns the columns of several tables.
+    The first column is cut to the remaining width, and the other columns are right-aligned. `stretch` makes the table exactly
+    `width` wide, which aligns the columns of several tables.
     """
     lines = [list(heads), *map(list, rows)] if rows else []
     columns = range(1, len(heads))
@@ -165,6 +165,6 @@ def table(
 
 
 def curve_text(values: Sequence[float]) -> str:
-    """Returns a character per value with its height relative to the largest: "·▁▃█"."""
+    """Draws a curve with one character per value. The height is relative to the largest value: "·▁▃█"."""
     most = max(values, default=0.0)
     return "".join(_HEIGHTS[math.ceil(value / most * 8) if most > 0 else 0] for value in values)

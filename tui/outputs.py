@@ -19,11 +19,11 @@ from tui.terminal import look
 
 
 class TraceOutputError(OSError):
-    """The file name has the wrong ending for this output. The text is one line for the user."""
+    """Raised if the file name has the wrong ending for this output. The text is one line for the user."""
 
 
 def open_standard_streams() -> None:
-    """Opens closed standard streams (`trace info T >&-`) on the null device; unencodable characters are written escaped."""
+    """Opens closed standard streams (`trace info T >&-`) on the null device. Unencodable characters are written escaped."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -42,7 +42,7 @@ def to_json(facts: dict[str, Any]) -> str:
 
 
 def require_place_for(path: Path | None) -> None:
-    """Raises the OSError that writing `path` later would raise, as far as it can be known now."""
+    """Raises the OSError that writing `path` later would raise, if the problem is already visible."""
     if path is None:
         return
     if path.is_dir():
@@ -61,13 +61,12 @@ def require_suffix(path: Path, *suffixes: str) -> None:
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
-    """Writes `facts` to `path` as JSON, as `write_text` does."""
     write_text(path, to_json(facts) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes `text` to `path`; atomically if it is a regular file. Raises OSError."""
-    if path.exists() and not path.is_file():  # /dev/stdout, a pipe: nothing to replace
+    """Writes `text` to `path`. A regular file is replaced atomically. Raises OSError."""
+    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
         path.write_text(text, encoding="utf-8")
         return
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
@@ -75,4 +74,4 @@ def write_text(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)
     finally:
-        part.unlink(missing_ok=True)  # still there only if something failed
+        part.unlink(missing_ok=True)  # the file still exists only after a failure

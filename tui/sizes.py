@@ -15,7 +15,7 @@ from traces.model.trace import TraceError
 _SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE)
 
 
-_SMALLEST_BARE = 1024  # bytes; a smaller number without a unit is a mistake
+_SMALLEST_BARE = 1024  # bytes: a smaller number without a unit is treated as a mistake
 
 
 def sizes(text: str) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Literal, TextIO, TypedDict
 
 from typer._click.globals import get_current_context
 
-# Keys of the command's context.
+# Names of the options in the command's context.
 QUIET, VERBOSE, COLOUR = "trace.quiet", "trace.verbose", "trace.colour"
 
 
@@ -27,9 +27,9 @@ class Look(TypedDict):
 
 
 def look(stream: TextIO) -> Look:
-    """Returns width and colour for text on `stream`. Piped text is 100 columns wide and plain.
+    """Returns the width and the use of colour for text on `stream`. Piped text is 100 columns wide and has no colour.
 
-    --color takes precedence over NO_COLOR (no-color.org).
+    The option --color takes precedence over NO_COLOR (no-color.org).
     """
     terminal = stream.isatty()
     asked = _asked(COLOUR, "auto")
@@ -39,12 +39,12 @@ def look(stream: TextIO) -> Look:
 
 
 def is_quiet() -> bool:
-    """Whether to print only results and errors (--quiet)."""
+    """Returns whether only results and errors are printed (--quiet)."""
     return bool(_asked(QUIET, False))
 
 
 def is_verbose() -> bool:
-    """Whether to print all details (--verbose)."""
+    """Returns whether all details are printed (--verbose)."""
     return bool(_asked(VERBOSE, False))
 
 

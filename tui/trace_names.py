@@ -16,7 +16,7 @@ from tui.running.narration import say
 
 
 def find_trace(name: str) -> Path:
-    """Returns the file. Prints a message if the name is from an earlier release. Raises TraceLibraryError."""
+    """Returns the file of a trace. Prints a message if the name is from an earlier release. Raises TraceLibraryError."""
     path = find(name)
     new_name = FORMER_NAMES.get(name.removesuffix(SUFFIX))
     if new_name is not None and any(entry.path == path for entry in entries()):
@@ -25,12 +25,12 @@ def find_trace(name: str) -> Path:
 
 
 def load_trace(name: str) -> Trace:
-    """Returns the trace with this name. Raises TraceLibraryError and TraceFormatError."""
+    """Loads the trace with this name. Raises TraceLibraryError and TraceFormatError."""
     return load_cell(name) if is_cell_name(name) else load(find_trace(name))
 
 
 def load_pace(name: str) -> tuple[Path, Trace]:
-    """Returns the file and its trace, which has GPU work to replay. Raises TraceError."""
+    """Loads a trace for a replay, which must contain GPU work. Returns the file and the trace. Raises TraceError."""
     path = find_trace(name).resolve()
     trace = load(path)
     if not (len(work_rows(trace)) or (trace.phases.device_end_ns >= 0).any()):

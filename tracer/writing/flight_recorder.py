@@ -137,7 +137,7 @@ class FlightRecorder:
             self._sizes[name] = group.size()
             for backend in {word.rpartition(":")[2] for word in world.pg_backend_config[group].split(",")}:
                 if not self._torch.distributed.is_backend_available(backend):
-                    continue  # the default backend serves devices that this machine lacks
+                    continue  # a default entry for a backend that this build lacks
                 dump = getattr(native, _DUMPS.get(backend, ""), None)
                 if dump is None or not self._entries or (backend == "nccl" and not _keeps_events()):
                     self._without.add(backend)

@@ -1,1 +1,2 @@
-"""What each command does, one per file. Imported only when it runs: these need numpy, `trace --help` does not."""
+"""Implements the commands, with one file for each command. Commands are imported only when they run, because they need numpy.
+"""

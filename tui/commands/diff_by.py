@@ -12,11 +12,13 @@ from tui.outputs import show_text, to_json
 from tui.terminal import look
 from tui.trace_names import load_trace
 
-_MOST = 25  # functions; --json has all
+_MOST = 25  # maximum number of functions in the table, --json has all functions
 
 
 def by_function(first: str, second: str, json: bool) -> int:
-    """Prints the table and returns 0, because nothing is judged. Raises TraceError if a trace has no stacks."""
+    """Prints the table of GPU time by function. Always returns 0, because no limit is checked. Raises TraceError if a trace has
+    no stacks.
+    """
     changes = function_changes(load_trace(first), load_trace(second))
     lacking = [
         name

@@ -1,12 +1,12 @@
-"""`trace doctor`: what of the tool works on this machine, and what to do about the rest.
+"""Runs `trace doctor`: checks what works on this machine, and suggests fixes for what does not.
 
     $ trace doctor
     ok    torch            2.13.0+cpu, of /usr/bin/python3
     ok    a replay         3 steps of the bundled P100 in 4.1 s
     warn  locked memory    64.0 KiB: pinned memory beyond that is not page-locked; raise it with `ulimit -l unlimited`
 
-Torch and a replay are tried in processes of their own: this one imports no torch. The exit code is 1 where something that
-replays need does not work.
+Checks of torch and of a replay run in child processes, so this process does not import torch. The exit code is 1 if something
+that replays need does not work.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from tui.terminal import look
 
 _TIMEOUT_S = 120
 _DEADLINES, _APART_NS = 300, 2_000_000
-_LATE_NS = 500_000  # at the 99th percentile: half a millisecond is a thousandth of a step of half a second
-_CAP_IPC_LOCK = 14  # linux/capability.h
+_LATE_NS = 500_000  # limit for the 99th percentile: a thousandth of a step of half a second
+_CAP_IPC_LOCK = 14  # bit number in linux/capability.h
 _LOW_DISK_BYTES = 2 * 2**30
 _TRAIN = """
 import torch
@@ -47,7 +47,7 @@ for step in range(3):
     optimizer.zero_grad(); model(torch.ones(4, 8, device="cuda")).sum().backward(); optimizer.step()
 torch.cuda.synchronize()
 """
-# The GPU is profiled first: after a profile of the host alone, PyTorch 2.14 records no kernels in that process.
+# The GPU is profiled first, because after a CPU-only profile PyTorch 2.14 records no kernels in that process.
 _ASK_TORCH = """
 import json, tempfile, os
 import torch
@@ -79,7 +79,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`advice` is what to do, "" where nothing is to be done."""
+    """The result of one check. `advice` suggests a fix, and is "" if no fix is needed."""
 
     check: str
     state: Health
@@ -88,7 +88,7 @@ class Diagnosis:
 
 
 def _judged(check: str, is_well: bool, told: str, advice: str, otherwise: str = "") -> Diagnosis:
-    """`otherwise` is told in place of `told` where something is to be done."""
+    """Returns the result of a check. If a fix is needed, the text is `otherwise` instead of `told`."""
     return Diagnosis(check, Health.ok, told) if is_well else Diagnosis(check, Health.warn, otherwise or told, advice)
 
 
@@ -111,7 +111,7 @@ def run(json_wanted: bool) -> int:
 
 
 def _ended(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """The command, ended; one that hangs is ended with an exit code of its own."""
+    """Runs a command to its end. A command that hangs is killed and gets a special exit code."""
     try:
         return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -141,7 +141,7 @@ def _torch() -> Iterator[Diagnosis]:
 
 
 def _kernels(told: dict[str, Any], stderr: str) -> Diagnosis:
-    """Whether the profiler has seen the kernel that was launched under it; `stderr` has Kineto's warnings."""
+    """Checks whether the profiler has recorded a launched kernel. `stderr` has Kineto's warnings."""
     if "gpu_error" in told:
         return Diagnosis("kernels", Health.warn, f"the GPU did not run one: {told['gpu_error']}", "check it with nvidia-smi")
     if told["kernels"]:
@@ -151,7 +151,7 @@ def _kernels(told: dict[str, Any], stderr: str) -> Diagnosis:
 
 
 def _replay() -> Iterator[Diagnosis]:
-    """The real thing: a script of three steps on a bundled recording."""
+    """Runs a real replay: a script of three steps with a bundled recording."""
     with tempfile.TemporaryDirectory(prefix="trace-doctor-") as folder:
         script = Path(folder) / "train.py"
         script.write_text(_TRAIN, encoding="utf-8")
@@ -190,7 +190,7 @@ def _locked_memory() -> Iterator[Diagnosis]:
 
 
 def _may_lock_anything() -> bool:
-    """Whether this process has CAP_IPC_LOCK, which the limit does not bind."""
+    """Returns whether this process has CAP_IPC_LOCK, which overrides the limit on locked memory."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
     return bool(effective >> _CAP_IPC_LOCK & 1)

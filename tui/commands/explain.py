@@ -11,7 +11,7 @@ from tui.figures import fit_apart, kernel_texts
 from tui.outputs import show_text, to_json
 from tui.trace_names import load_trace
 
-_NAME = 60  # characters of a kernel's name
+_NAME = 60  # maximum characters of a kernel's name
 
 
 def run(first: str, second: str, json: bool) -> int:

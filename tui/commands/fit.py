@@ -43,28 +43,28 @@ from tui.running.progress import working
 from tui.terminal import is_verbose, look
 from tui.text.fit import CardFit, Need, OtherMemory, fit_lines
 
-# Usual names of a script's option for the batch size.
+# Usual names of the option for the batch size.
 _BATCH_OPTIONS = (
     *("--batch-size", "--batch_size", "--batchsize", "--train-batch-size", "--train_batch_size"),
     *("--per_device_train_batch_size", "--batch", "--bs", "-b"),
 )
 _ROOM_BYTES = 1 << 50  # memory of the virtual GPU
-_TAIL_LINES = 5  # of the output of a failed script
+_TAIL_LINES = 5  # lines of a failed script's output to show
 
 
 @dataclass(frozen=True)
 class _FitRun:
-    """The memory requests of one run: a log for each device of each process, by rank."""
+    """The memory requests of one run: one log for each device of each process, by rank."""
 
     logs: list[RequestLog]
     workload: WorkloadSignature
-    steps: int  # training steps
-    ended: int  # training and evaluation steps
-    timeline: Trace | None = None  # of the training process, or of the first rank
+    steps: int  # number of training steps
+    ended: int  # number of training and evaluation steps
+    timeline: Trace | None = None  # timeline of the training process, or of the first rank
 
     @property
     def batch(self) -> int | None:
-        """The first dimension of the model's first input; None if unknown."""
+        """Returns the batch size, which is the first dimension of the model's first input. Returns None if unknown."""
         inputs = self.workload.inputs
         return inputs[0].shape[0] if inputs and inputs[0].shape else None
 
@@ -90,7 +90,7 @@ def run(fit: FitOptions) -> int:
 
 
 def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
-    """Runs the script for its first steps. Raises TraceError if it did not use the GPU or failed before."""
+    """Runs the first steps of the script. Raises TraceError if the script failed during these steps or did not use the GPU."""
     name = shlex.join(words)
     with tempfile.TemporaryDirectory(prefix="trace-fit-") as folder, tempfile.TemporaryFile() as said:
         out = Path(folder)
@@ -120,17 +120,17 @@ def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
 
 
 def _timeline(traces: Mapping[int, Trace]) -> Trace | None:
-    """Returns the timeline of the only process or of the first rank. `traces` is by process id."""
+    """Returns the timeline of the only process or of the first rank. `traces` is keyed by process id."""
     by_rank = process_of_each_rank(traces, main=0) if traces else {}
     return traces[by_rank[min(by_rank)]] if by_rank and (len(by_rank) > 1 or len(traces) == 1) else None
 
 
 def _machine(card: Card, count: int) -> Trace:
-    """Returns a trace with the cards and one empty step. All GPU work is estimated, since only memory matters."""
+    """Returns a trace with the GPUs and one empty step. All GPU work is estimated, because only memory matters here."""
     devices = [Device(rank=0, index=i, name=card.names[0], total_memory_bytes=_ROOM_BYTES) for i in range(count)]
     version = importlib.metadata.version("torch")
     built = re.search(r"\+cu(\d+)(\d)", version)
-    machine = Machine(torch=version, cuda=f"{built[1]}.{built[2]}" if built else "12.8")  # a CPU build counts as CUDA 12.8
+    machine = Machine(torch=version, cuda=f"{built[1]}.{built[2]}" if built else "12.8")  # default for CPU builds
     steps = Steps.of(number=[0], kind=[StepKind.STEADY], rank=[0], start_ns=[0], duration_ns=[1])
     return Trace(grain="kernel", devices=devices, steps=steps, machines={0: machine})
 
@@ -161,13 +161,15 @@ def _need(fit: FitOptions, first: _FitRun, option: str) -> Need:
 
 
 def _changes(log: RequestLog) -> bool:
-    """Whether the last two steps requested different sizes."""
+    """Returns whether the last two steps requested different sizes."""
     steps = log.sizes_by_step()
     return len(steps) > 2 and steps[-1] != steps[-2]
 
 
 def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card) -> tuple[list[ScaledRequests], Need]:
-    """Runs the script at another batch size. Returns how requests scale; if that is unknown, an empty list and a note."""
+    """Runs the script at another batch size and returns how the requests scale. If that is unknown, returns an empty list and a
+    note.
+    """
     batch = need.batch
     assert batch is not None
     other = batch // 2 or 2
@@ -176,7 +178,7 @@ def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
     except TraceError:
         if fit.batch_option or _given(fit.script, option) is not None:
             raise
-        why = f"{option} is in the script's text, and with {option} {other} it failed"  # not an option of the script
+        why = f"{option} is in the script's text, and with {option} {other} it failed"  # the script did not accept this option
         return [], replace(need, batch_option=None, notes=[*need.notes, f"the largest batch is unknown: {why}"])
     why = ""
     if first.batch is not None and second.batch == first.batch:
@@ -195,9 +197,10 @@ def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
 
 
 class _Peaks:
-    """Peak allocated bytes of the script by batch size.
+    """The script's peak allocated bytes by batch size.
 
-    Comparable with the library only on one GPU and if the script's option is the batch size of the model's input.
+    The peaks can be compared with the library only on one GPU. The script's option must also be the batch size of the model's
+    input.
     """
 
     def __init__(self, first: _FitRun, scaled: Sequence[ScaledRequests], need: Need) -> None:
@@ -207,7 +210,9 @@ class _Peaks:
         self.batch = first.batch if need.batch == first.batch and len(first.logs) == 1 and first.steps else None
 
     def judge(self, limit: MeasuredLimit | None) -> tuple[MeasuredLimit | None, OtherMemory | None]:
-        """Returns the limit, or why it does not apply to this script; neither if the batches are not comparable."""
+        """Returns the measured limit, or the reason why that limit does not apply to this script. Returns neither if batch
+        sizes are not comparable.
+        """
         if limit is None or self.batch is None:
             return None, None
         at = limit.fitted if self._scaled else self.batch
@@ -239,7 +244,7 @@ def _card_fit(
 
 
 def _verified(fit: FitOptions, found: list[CardFit], option: str, need: Need) -> list[CardFit]:
-    """Runs the script at each limit found, and checks its actual requests against the allocator of that card."""
+    """Runs the script at each limit found. Checks the script's actual requests against the allocator of each GPU."""
     runs: dict[int, list[RequestLog] | None] = {}
     told = []
     for one in found:
@@ -262,7 +267,7 @@ def _fit(logs: Sequence[RequestLog], capacity: Capacity, card: Card) -> bool:
 
 
 def _usual_option(words: Sequence[str]) -> str:
-    """Returns a usual option for the batch size, from the script's arguments or its source; "" if there is none."""
+    """Returns the option for the batch size, found in the script's arguments or source code. Returns "" if none is found."""
     if given := next((option for option in _BATCH_OPTIONS if _given(words, option) is not None), ""):
         return given
     script = Path(words[0])
@@ -271,15 +276,15 @@ def _usual_option(words: Sequence[str]) -> str:
 
 
 def _given(words: Sequence[str], option: str) -> str | None:
-    """Returns the value of an option in the script's arguments; None if it is absent."""
+    """Returns the value of an option in the script's arguments, or None if the option is absent."""
     place = _place(words, option)
     return None if place is None else words[place[0]].removeprefix(place[1])
 
 
 def _place(words: Sequence[str], option: str) -> tuple[int, str] | None:
-    """Returns the index of the word with an option's value, and the text before the value in it; None if absent.
+    """Returns the index of the word with an option's value, and the text before the value in that word. Returns None if absent.
 
-    A number as option is the position of an argument, counted from 1.
+    A number instead of an option name is the position of an argument, counted from 1.
     """
     if option.isdigit():
         at = int(option) + (words[0] == "-m")
@@ -293,7 +298,7 @@ def _place(words: Sequence[str], option: str) -> tuple[int, str] | None:
 
 
 def _with_batch(words: Sequence[str], option: str, batch: int) -> list[str]:
-    """Returns the script's words with another batch size. An option without "-" is added as `batch=8`."""
+    """Returns the script's words with another batch size. An option without "-" is added in the form `batch=8`."""
     if (place := _place(words, option)) is not None:
         at, before = place
         return [*words[:at], f"{before}{batch}", *words[at + 1 :]]

@@ -1,4 +1,4 @@
-"""Step time and largest measured batch of a workload on each card, for `trace fit`.
+"""Finds the step time and the largest measured batch of a workload on each GPU, for `trace fit`.
 
 Step times are from the library if it has them, otherwise estimated and marked.
 
@@ -35,23 +35,24 @@ from traces.model.trace import Column, StepKind, Trace, TraceError, TraceLibrary
 from traces.model.workload import WorkloadSignature
 from traces.names.cards import Card, find_card
 
-ESTIMATED = "estimated"  # prefix of the source of an estimated step time
+ESTIMATED = "estimated"  # an estimated step time has a source that begins with this word
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """The time of a step. `source`: the cell of the library, or the basis of the estimate."""
+    """The time of a step. `source` is the name of a library entry, or describes how the time was estimated."""
 
     step_ns: int
     source: str
     is_estimate: bool
-    communication_ns: int = 0  # part of step_ns: not hidden behind the backward pass; always an estimate
+    communication_ns: int = 0  # estimated communication in step_ns that the backward pass does not hide
 
 
 class KnownTimes:
     """Times of one workload at one batch size. Without a timeline, nothing is estimated.
 
-    If the script does not train (`trains`), its step time is the measured forward pass of training, marked as an estimate.
+    If the script does not train (`trains` is False), the step time is the measured forward pass of training, marked as an
+    estimate.
     """
 
     def __init__(self, workload: WorkloadSignature, batch: int | None, ran: Trace | None, *, trains: bool = True) -> None:
@@ -62,11 +63,11 @@ class KnownTimes:
         self._by_card: dict[str, Column | None] = {}
 
     def limit(self, card: Card) -> MeasuredLimit | None:
-        """Returns the measured limit; None if the library has no measurement of this workload on this card."""
+        """Returns the measured limit, or None if the library has no measurement of this workload on this GPU."""
         return next((MeasuredLimit.of(cell) for of, cell in self._cells if of is card), None)
 
     def step(self, card: Card) -> StepTime | None:
-        """Returns the step time on a card; None if unknown."""
+        """Returns the step time on a GPU, or None if unknown."""
         alone = self._step_of_one_gpu(card)
         if alone is None or self._ran is None or not len(self._ran.collectives):
             return alone
@@ -88,7 +89,7 @@ class KnownTimes:
 
     @cached_property
     def _cells(self) -> list[tuple[Card, Cell]]:
-        """The cells of the same workload, with their cards."""
+        """Returns the library entries of the same workload, with their GPUs."""
         found = []
         for gpu in catalogue.gpus():
             try:
@@ -113,7 +114,8 @@ class KnownTimes:
 
     @cached_property
     def _off(self) -> list[tuple[str, float]]:
-        """Ratio of measured to estimated step time on each card of the library, with the cell's name."""
+        """Returns the ratio of measured to estimated step time for each GPU in the library, with the name of the library entry.
+        """
         estimates = [(measured, self._estimated_ns(card)) for card, measured in self._measured]
         return [(measured.source, measured.step_ns / ns) for measured, ns in estimates if ns]
 
@@ -124,12 +126,13 @@ class KnownTimes:
     def _estimated_ns(self, card: Card) -> float | None:
         """Returns the GPU time of a training step (or an evaluation step), without communication between ranks.
 
-        The first step is left out because it creates the optimizer's state. With several GPUs, the busiest one counts.
+        The first step is left out because it creates the optimizer's state. With several GPUs, the busiest GPU counts.
         """
         durations_ns = self._durations_ns(card)
         if durations_ns is None or self._ran is None:
             return None
-        # Use the GPU's clock: a host that never waits finishes its steps before the GPU starts the first one.
+        # The GPU's clock is used, because a simulated host that never waits finishes its steps before the GPU starts the first
+        # step.
         trace, steady = self._ran, self._steady
         phases = trace.phases.take(steady[trace.phases.step] & (trace.phases.device_end_ns > 0))
         if not len(phases):
@@ -140,7 +143,7 @@ class KnownTimes:
         return float(by_device.max(initial=0.0)) / int(steady.sum()) or None
 
     def _added_by_communication_ns(self, card: Card, times: float) -> int:
-        """Returns by how much collectives lengthen a step, if other work takes `times` as long as estimated.
+        """Returns how much collectives lengthen a step. The other work takes `times` as long as estimated.
 
         See Note [A rank's step].
         """
@@ -155,7 +158,7 @@ class KnownTimes:
         for step in np.flatnonzero(self._steady).tolist():
             begin_ns, end_ns = trace.steps.start_ns[step], trace.steps.start_ns[step] + trace.steps.duration_ns[step]
             reduced: list[tuple[int, int]] = []
-            # A host that takes no time makes all calls of a step at its end, when it waits for the step's work.
+            # A host that takes no time makes all calls of a step at the end, when the host waits for the step's work.
             for row in np.flatnonzero((rows.call_ns > begin_ns) & (rows.call_ns <= end_ns)).tolist():
                 name, size_bytes, ranks = strings[int(rows.name[row])], max(int(rows.bytes[row]), 0), int(rows.group_size[row])
                 took_ns = costs.next(name, size_bytes, ranks).duration_ns
@@ -179,12 +182,14 @@ class KnownTimes:
 
     @cached_property
     def _computes(self) -> Column:
-        """A mask over the timeline's device table: work except communication between ranks."""
+        """Returns a mask over the timeline's device table that selects all work except communication between ranks."""
         assert self._ran is not None
         return np.asarray(self._ran.device.is_work & ~communication_kernels(self._ran))
 
     def _durations_ns(self, card: Card) -> Column | None:
-        """Returns the duration of each row of the timeline's device table on a card; None if unknown."""
+        """Returns the duration of each row of the timeline's device table on a given GPU. Returns None if the durations are
+        unknown.
+        """
         if card.names[0] not in self._by_card:
             self._by_card[card.names[0]] = self._scaled_ns(card)
         return self._by_card[card.names[0]]
@@ -192,7 +197,7 @@ class KnownTimes:
     def _scaled_ns(self, card: Card) -> Column | None:
         if self._timeline is None:
             return None
-        from replayer.prediction.conditions import Conditions  # imports torch, which library times do not need
+        from replayer.prediction.conditions import Conditions  # imports torch, which times from the library do not need
         from replayer.prediction.scaling import Scaling
 
         trace, recording = self._timeline

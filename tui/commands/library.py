@@ -1,4 +1,4 @@
-"""`trace library list | show | add | check | remove`: what the library holds, and a user's own part of it.
+"""Runs `trace library list | show | add | check | remove`: shows the library, and manages the user's own entries.
 
 list_(Filters(gpu="v100"), json=False)
 show("v100/resnet50", json=False)
@@ -45,7 +45,9 @@ _SHOWN_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Filters:
-    """Words that an entry's field must hold, or patterns as `wide*` that it must match; "" for any."""
+    """Filters entries of the library. A field must contain the word or match a pattern such as `wide*`. The filter "" matches
+    everything.
+    """
 
     gpu: str = ""
     model: str = ""
@@ -58,7 +60,7 @@ class Filters:
 
 
 def _passes(text: str, word: str) -> bool:
-    """A pattern must match the whole text or one of its words: of a GPU there are the library's name and the device's."""
+    """Returns whether a text passes a filter. A pattern must match the whole text or one of its words."""
     if any(sign in word for sign in "*?["):
         return any(fnmatchcase(of, word) for of in (text, *text.split()))
     return word in text
@@ -87,7 +89,7 @@ def list_(filters: Filters, json: bool) -> int:
 
 
 def _meant(filters: Filters) -> str:
-    """What is nearest to the word of the first filter that nothing passes."""
+    """Returns the closest existing name for the first filter without any match."""
     everything = all_entries()
     for name, word in vars(filters).items():
         if word and not any(Filters(**{name: word}).take(entry) for entry in everything):
@@ -99,7 +101,7 @@ def _meant(filters: Filters) -> str:
 
 def show(name: str, json: bool) -> int:
     if name in FORMER_NAMES:
-        find_trace(name)  # which says so
+        find_trace(name)  # raises an error that explains the problem
         name = FORMER_NAMES[name]
     if "/" not in name and name in {gpu.name for gpu in gpus()}:
         listed = f"trace library list --gpu {name} lists its {counted(len(models(name)), 'network')}"
@@ -125,7 +127,7 @@ def show(name: str, json: bool) -> int:
 
 
 def _shown_cell(name: str) -> Cell:
-    """An entry's, with a batch size or without; or that of a file of one."""
+    """Returns the cells of a library entry, with or without a batch size, or the cells of a file that has only one entry."""
     path = Path(name)
     if path.suffix != SUFFIX or not path.is_file():
         return find_cell(name.partition("@")[0])
@@ -137,7 +139,7 @@ def _shown_cell(name: str) -> Cell:
 
 
 def add(path: Path, name: str, json: bool) -> int:
-    """Copy a file of cells, or a recording, into the user's folder; nothing there is written over."""
+    """Copies a file of cells, or a recording, into the user's folder. Existing files are never overwritten."""
     file = read_cells(path) if path.suffix == SUFFIX else None
     trace = load(find(path)) if file is None else Trace()
     gpu, model = gpu_of(trace, gpus()) if file is None else file.gpu, path.name.removesuffix(TRACE_SUFFIX).removesuffix(SUFFIX)
@@ -149,7 +151,7 @@ def add(path: Path, name: str, json: bool) -> int:
             raise TraceLibraryError(f"{path} holds {counted(len(cells), 'cell')}; --name is for a file of one")
         cells = [replace(cell, gpu=gpu, model=model) for cell in cells]
     if file is None and trace.grain == "phase" and trace.workload is not None:
-        row_of(trace)  # says what it lacks
+        row_of(trace)  # raises an error that names the missing data
         cells = [cell_of([trace], gpu, model)]
     names = [cell.name for cell in cells] or [f"{gpu.name}/{model}"]
     known = {entry.name for entry in all_entries()}
@@ -178,7 +180,9 @@ def add(path: Path, name: str, json: bool) -> int:
 
 
 def check(paths: list[Path], json: bool) -> int:
-    """0: nothing keeps the files out, 1: something does, 2: a file cannot be read."""
+    """Checks whether files can be added to the library. Returns 0 if all can, 1 if one has a problem, and 2 if one cannot be
+    read.
+    """
     told: dict[str, list[Fault]] = {}
     failed = False
     for path in paths:
@@ -201,7 +205,7 @@ def check(paths: list[Path], json: bool) -> int:
 
 
 def remove(name: str, json: bool) -> int:
-    """Take an entry out of the user's folder; of a file with others only its cell."""
+    """Removes an entry from the user's folder. If the file has other entries, only this entry is removed from the file."""
     own = user_folder()
     recording = own / f"{name}{TRACE_SUFFIX}"
     target = recording
@@ -210,7 +214,7 @@ def remove(name: str, json: bool) -> int:
     else:
         mine = [file for file in cell_files() if own in file.path.parents and name in _names(file.gpu, file.models)]
         if not mine:
-            find_cell(name)  # says what is nearest, if there is no such entry
+            find_cell(name)  # raises an error with similar names if there is no such entry
             file = cell_file(name)
             of = "ships with the tool" if BUNDLED in file.path.parents else f"lies in {file.path}, outside of your folder"
             raise TraceLibraryError(f"{name} {of}: only your own entries can be removed")
@@ -240,7 +244,7 @@ def _parted(name: str) -> tuple[str, str]:
 
 
 def _facts(cell: Cell) -> dict[str, Any]:
-    """Of one cell, for --json; times are by batch, in ns."""
+    """Returns the facts about one entry for --json. Times are in ns, by batch size."""
     provenance = cell.whole_provenance
     return {
         "name": cell.name,
@@ -264,7 +268,7 @@ def _facts(cell: Cell) -> dict[str, Any]:
 
 
 def _spread_text(cell: Cell) -> str:
-    """Of what was recorded step by step: standard deviations as shares of each phase's median, over all batch sizes."""
+    """Describes the spread of entries recorded step by step: standard deviations as shares of each phase's median."""
     shares = {
         phase: spread[times > 0] / times[times > 0] for phase, times in cell.phases_ns.items()
         if (spread := cell.spread_ns.get(phase)) is not None and (times > 0).any()
@@ -286,7 +290,7 @@ def _workload(cell: Cell) -> dict[str, Any]:
 
 
 def _figures(cell: Cell) -> list[list[str]]:
-    """Some of the measured batches: times per phase, and the peak of memory."""
+    """Returns lines for some of the measured batch sizes: the time of each phase, and the peak memory."""
     chosen = [batch for batch in _SHOWN_BATCHES if batch in cell.batches]
     chosen = sorted({*chosen, int(cell.batches[0]), cell.last_batch})
     head = ["batch", *cell.phases_ns, *(["peak memory"] if len(cell.peak_bytes) else [])]
@@ -303,7 +307,7 @@ def _figures(cell: Cell) -> list[list[str]]:
 
 
 def _lines(facts: Mapping[str, Any], next_step: str) -> str:
-    """One line per fact, keys aligned."""
+    """Returns one line for each fact, with aligned keys."""
     wide = max(map(len, facts))
     told = [f"{key.replace('_', ' '):{wide}}  {_text(value)}" for key, value in facts.items() if value not in (None, {}, [])]
     return "\n".join([*told, "", f"next: {next_step}"])
@@ -318,5 +322,5 @@ def _text(value: Any) -> str:
 
 
 def _width() -> int:
-    """Piped text has room for all columns."""
+    """Returns the width of the output. Piped text is wide enough for all columns."""
     return look(sys.stdout)["width"] if sys.stdout.isatty() else 160

@@ -22,12 +22,12 @@ def run(first: str, second: str | None, what: str, output: Path) -> int:
     require_place_for(output)
     names = [first] if second is None else [first, second]
     sides = [NamedTrace(name, load_trace(name)) for name in names]
-    part = output.with_name(f"{output.stem}.{os.getpid()}.part{output.suffix}")  # matplotlib chooses the format by the ending
+    part = output.with_name(f"{output.stem}.{os.getpid()}.part{output.suffix}")  # the ending sets the format
     try:
         with working(f"drawing {output}"):
             draw(what, sides, part)
         part.replace(output)
     finally:
-        part.unlink(missing_ok=True)  # still there only if something failed
+        part.unlink(missing_ok=True)  # the file still exists only after a failure
     say(f"wrote {output}")
     return 0

@@ -20,7 +20,7 @@ from tui.terminal import look
 from tui.text.predict import prediction_text, sweep_text
 from tui.trace_names import load_trace
 
-_BATCHES = (0.25, 0.5, 1, 2, 4, 8)  # times the recorded one
+_BATCHES = (0.25, 0.5, 1, 2, 4, 8)  # multiples of the recorded batch size
 _GPUS = (1, 2, 4, 8)
 
 
@@ -48,7 +48,7 @@ def run(asked: PredictOptions) -> int:
 
 
 def _cost(prediction: Prediction, asked: PredictOptions) -> float | None:
-    """Returns the cost per sample in the currency of the price; None if it is unknown."""
+    """Returns the cost per sample in the currency of the price, or None if unknown."""
     if not asked.price or not prediction.samples_per_s:
         return None
     gpus = max(prediction.conditions.gpus, prediction.conditions.nproc, 1)
@@ -56,7 +56,7 @@ def _cost(prediction: Prediction, asked: PredictOptions) -> float | None:
 
 
 def _sweep(recorded: Trace, asked: PredictOptions, conditions: Conditions) -> list[Prediction]:
-    """Returns a prediction for every combination of the swept values. Raises TraceError if none is possible."""
+    """Returns a prediction for each combination of the swept values. Raises TraceError if no combination can be predicted."""
     axes = [axis.strip() for axis in asked.sweep.split(",") if axis.strip()]
     unknown = [axis for axis in axes if axis not in ("gpus", "batch", "nproc")]
     if unknown or not axes:

@@ -43,7 +43,7 @@ from tui.trace_names import load_pace
 
 @dataclass(frozen=True)
 class _ProcessFiles:
-    """The files of one process."""
+    """The recorded files of one process."""
 
     path: Path
     pid: int
@@ -51,26 +51,26 @@ class _ProcessFiles:
 
 
 def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = False) -> int:
-    """Records the script and returns its exit code. `stderr`: file descriptor for the script's stderr.
+    """Records the script and returns the script's exit code. `stderr` is the file descriptor for the script's stderr.
 
-    `is_brief`: prints no summary, because this is one of several runs.
+    `is_brief` suppresses the summary, because this run is one of several.
     """
     output = record.output or Path(default_name(record.script))
     require_place_for(output)
-    before = {part.path for part in _parts(output)}  # parts of an earlier, killed run are kept
+    before = {part.path for part in _parts(output)}  # files of an earlier, killed run are kept
     config = RecordConfig(record.grain, record.warmup, record.clean_steps, record.profiled_steps, record.stacks)
     session = RecordSession(output.absolute(), config)
     with tempfile.TemporaryDirectory(prefix="trace-record-") as folder:
         result = run_child({**_virtual_gpu(record, Path(folder)), "tracer": session}, record.script, stderr=stderr)
     parts = [part for part in _parts(output) if part.path not in before]
-    # The exit code is the script's. If the script succeeded, the lost result still has to show in the exit code.
+    # The exit code is that of the script. If only saving the result failed, the exit code must show this failure.
     try:
         _conclude(record, output, parts, result, is_brief)
     except (TraceError, OSError) as error:
         say(line_for(error) or str(error), is_error=True)
         _say_kept(parts)
         return result.returncode or 2
-    except KeyboardInterrupt:  # the second Ctrl-C; the first one ended the script
+    except KeyboardInterrupt:  # the second Ctrl-C, because the first one ended the script
         is_written = bool(parts) and not any(part.path.exists() for part in parts)
         say(f"wrote {output}" if is_written else f"interrupted before {output} was written")
         _say_kept(parts)
@@ -86,7 +86,7 @@ def _say_kept(parts: list[_ProcessFiles]) -> None:
 
 
 def default_name(script: list[str]) -> str:
-    """Returns the script's or module's name as a trace file in the current folder."""
+    """Returns the name of the script or module as a trace file in the current folder."""
     if script[0].startswith("-m"):
         return (script[0][2:] or script[1]).rpartition(".")[2] + ".msgpack"
     return (Path(script[0]).stem or "trace") + ".msgpack"
@@ -95,7 +95,7 @@ def default_name(script: list[str]) -> str:
 def _virtual_gpu(record: RecordOptions, folder: Path) -> dict[str, object]:
     if record.on is None:
         return {}
-    config = ReplayConfig(clock="recorded", loader="recorded")  # record the times of the recording, not of this machine
+    config = ReplayConfig(clock="recorded", loader="recorded")  # keep the times of that recording, not of this machine
     path, _ = load_pace(record.on)  # fails before the script runs if the trace is unusable
     return {"replayer": ReplaySession(path, folder, os.getpid(), config=config)}
 
@@ -122,9 +122,9 @@ def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], r
             ranks = f"{len(by_rank)} ranks" if len(by_rank) > 1 else "1 rank"
             say(f"{len(recordings)} processes were recorded as {ranks}; the longest recording of each rank is kept")
         trace = merge_ranks([recordings[pid] for pid in by_rank.values()])
-        if record.on is not None:  # the times come from another recording, so the result must name it
+        if record.on is not None:  # the result must name the recording that its times come from
             trace.runs = {rank: _on_virtual_gpu(run, Path(record.on).stem) for rank, run in trace.runs.items()}
-        with deferred_signals():  # a signal must not leave both the parts and the merged file
+        with deferred_signals():  # otherwise a signal could leave both the partial files and the merged file
             save(trace, output)
             for part in parts:
                 part.path.unlink()
@@ -144,14 +144,14 @@ def _on_virtual_gpu(run: Run, recording: str) -> Run:
 
 
 def _whole(part: _ProcessFiles) -> Trace:
-    """Returns a process's recording, merged with the profiles of its profiled steps."""
+    """Returns the recording of one process, merged with the profiles of its profiled steps."""
     # Rows from before the script joined its process group belong to the same rank.
     recording = merge_ranks([in_order(load(part.path, is_ours=True))])
     profiles = list[Trace]()
     for path in part.profiles:
         try:
             profiles.append(without_folders(folded(read_kineto(path, marks_are_steps=True))))
-        except TraceError:  # cut off: the process ended or the disk was full
+        except TraceError:  # the file was cut off because the process ended or the disk was full
             recording.problems["unreadable-profile"] = recording.problems.get("unreadable-profile", 0) + 1
     if not profiles:
         return recording

@@ -35,21 +35,21 @@ from tui.running.narration import ending_text, say
 
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\+(\d+))?$")
 _OUT_OF_MEMORY = re.compile(rb"OutOfMemoryError|CUDA out of memory|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED")
-_KEPT_BYTES = 1 << 16  # of the end of the script's stderr
+_KEPT_BYTES = 1 << 16  # bytes to keep from the end of the script's stderr
 _MOST_RUNS = 10_000
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """An option of the script and the values to run it with."""
+    """An option of the script and the values to run the script with."""
 
-    text: str  # as typed
-    before: str  # "--batch-size=" if the value is in the same word, "--batch-size " if it is the next word
+    text: str  # the sweep as typed by the user
+    before: str  # "--batch-size=" if the value is in the same word, otherwise "--batch-size "
     values: tuple[int, ...]
 
     @classmethod
     def of(cls, text: str) -> Sweep:
-        """Parses `text`. Raises TraceError if it is not a sweep."""
+        """Parses `text`. Raises TraceError if the text does not describe a sweep."""
         at = max(text.rfind("="), text.rfind(" ")) + 1
         before, values = text[:at], _values(text[at:])
         if not before.strip(" =") or not values:
@@ -63,7 +63,9 @@ class Sweep:
 
 
 def run_sweep(record: RecordOptions) -> int:
-    """Returns 0 if there are results and only lack of memory ended the sweep, otherwise the script's exit code."""
+    """Runs the sweep. Returns 0 if there are results and only an out-of-memory error ended the sweep. Otherwise returns the
+    script's exit code.
+    """
     sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
     if output.suffix != SUFFIX:
@@ -93,7 +95,7 @@ def run_sweep(record: RecordOptions) -> int:
             row = row_of(trace)
             _say_row(row, value)
             measured.append(trace)
-            _cells(measured, output, sweep, None)  # results for a sweep that is killed later
+            _cells(measured, output, sweep, None)  # written after each run, because a later run may be killed
     return _write(measured, output, sweep, None)
 
 
@@ -118,7 +120,7 @@ def _write(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int
 
 
 def _cells(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int | None) -> tuple[str, int]:
-    """Writes the cell. Returns its name and its number of batch sizes."""
+    """Writes the library entry. Returns the entry's name and its number of batch sizes."""
     gpu = gpu_of(measured[0], gpus())
     cell = cell_of(measured, gpu, output.name.removesuffix(SUFFIX), None, {"sweep": sweep.text})
     if out_of_memory is not None and out_of_memory > cell.last_batch:
@@ -128,7 +130,7 @@ def _cells(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int
 
 
 def _values(text: str) -> tuple[int, ...]:
-    """Returns the values: "1..256" doubles from 1 to 256, "8..64+8" goes in steps of 8, "16,24,32" is a list."""
+    """Returns the values of a sweep. "1..256" doubles from 1 to 256, "8..64+8" goes in steps of 8, and "16,24,32" is a list."""
     if (found := _RANGE.fullmatch(text)) is not None:
         first, last, step = int(found[1]), int(found[2]), int(found[3] or 0)
         if not 0 < first <= last or (step and (last - first) // step > _MOST_RUNS):
@@ -146,7 +148,7 @@ def _values(text: str) -> tuple[int, ...]:
 
 
 class _Tee:
-    """Passes the script's stderr on and keeps the end of it."""
+    """Copies the script's stderr to ours, and keeps the end of the text."""
 
     def __init__(self) -> None:
         self._reader, self.descriptor = os.pipe()
@@ -163,4 +165,4 @@ class _Tee:
 
     def close(self) -> None:
         os.close(self.descriptor)
-        self._thread.join(timeout=10)  # a daemon of the script may keep the other end open forever
+        self._thread.join(timeout=10)  # a background process of the script may keep the other end open forever

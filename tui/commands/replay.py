@@ -48,22 +48,22 @@ from tui.text.diff import diff_text
 from tui.text.memory import fit_sentences
 from tui.trace_names import load_pace
 
-if TYPE_CHECKING:  # this imports torch, which the parent needs only for estimates
+if TYPE_CHECKING:  # the import needs torch, which the parent process needs only for estimates
     from replayer.prediction.predict import Prediction
 
 
 def run(replay: ReplayOptions) -> int:
-    # With the recorded clock, waits for data are the recorded ones.
+    # With the recorded clock, waits for data take the recorded time.
     loader = "recorded" if replay.clock == "recorded" else replay.loader
     config = ReplayConfig(loader, replay.strict, replay.values, replay.clock, replay.speed, replay.gpus, replay.link_gbps)
-    gpu: Gpu | None = None  # set if the library's times for this GPU are used instead of a recording
+    gpu: Gpu | None = None  # set if the library's times for this GPU replace a recording
     conditions = Conditions(replay.on_gpu, link_gbps=replay.link_gbps, host_speed=replay.host_speed)
     choice = choice_of(replay.trace, replay.gpu, replay.estimate)
     if choice is not None:
         require_phases_enough(replay.strict, replay.gpus)
         gpu, recorded = card_of(choice)
         replay = replace(replay, trace=replay.trace or gpu.name)
-    elif replay.gpu:  # with --estimate
+    elif replay.gpu:  # only with --estimate
         recorded = card_alone(replay.gpu)
         replay = replace(replay, trace=replay.gpu)
     else:
@@ -77,7 +77,7 @@ def run(replay: ReplayOptions) -> int:
         prediction = predict(recorded, conditions, strict=replay.strict)
     require_place_for(replay.output)
     require_place_for(replay.report)
-    recorded_gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # of one script
+    recorded_gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # GPUs of one script
     require_kernels_of_one(config.gpus, recorded_gpus, bool(len(work_rows(recorded))))
     config = replace(config, gpu_memory_bytes=_gpu_memory(replay.gpu_memory, config.gpus or recorded_gpus))
     with tempfile.TemporaryDirectory(prefix="trace-replay-") as out:
@@ -92,7 +92,7 @@ def run(replay: ReplayOptions) -> int:
         try:
             _conclude(replay, recorded, result, Path(out), gpu, prediction)
         except (TraceError, OSError) as error:
-            # The exit code is the script's. If the script succeeded, the lost result still has to show in the exit code.
+            # The exit code is that of the script. If only saving the result failed, the exit code must show this failure.
             say(line_for(error) or str(error), is_error=True)
             return result.returncode or 2
     hint_misplaced_option(replay.script, refused=result.returncode == 2)
@@ -111,14 +111,14 @@ def _run(replay: ReplayOptions, rooms: dict[str, object], recorded: Trace, out: 
 
 
 def _words(replay: ReplayOptions) -> list[str]:
-    """Returns the words after `python`: the script, or the module behind `torchrun`."""
+    """Returns the words after `python`: the script, or the module that `torchrun` stands for."""
     if replay.script[0] == "torchrun" and not Path("torchrun").exists():
         return ["-m", "torch.distributed.run", *replay.script[1:]]
     return replay.script
 
 
 def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
-    """Returns the sizes in bytes from --gpu-memory: none, one for all devices, or one per device."""
+    """Returns the sizes in bytes from --gpu-memory. There may be no size, one size for all devices, or one size per device."""
     given = tuple(sizes(text)) if text else ()
     if len(given) > 1 and len(given) != devices:
         raise TraceError(f"--gpu-memory gives {len(given)} sizes for {devices} devices; give one size, or one per device")
@@ -126,7 +126,7 @@ def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
 
 
 def _did_gpu_work(replayed: Trace) -> bool:
-    """Whether the script launched GPU work. Recorded phase times alone do not count."""
+    """Returns whether the script launched GPU work. Recorded phase times alone do not count as GPU work."""
     own = replayed.device.take(work_rows(replayed)).origin != Origin.PHASE
     return bool(own.any() or (replayed.host.kind == HostKind.OP).any())
 
@@ -157,7 +157,7 @@ def _conclude(
         comparison = comparison.without_an_end()
     try:
         _keep(replay, replayed, comparison)
-    finally:  # report the result even if it could not be saved
+    finally:  # the result is reported even if it could not be saved
         _tell(replay, result, replayed, comparison, is_estimate)
 
 
@@ -169,7 +169,7 @@ def _estimate_sentence(prediction: Prediction) -> str:
 
 
 def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> None:
-    """Writes the requested files. If one fails, the other is still written."""
+    """Writes the requested files. If writing one file fails, the other file is still written."""
     try:
         if replay.output is not None:
             save(replayed, replay.output)
@@ -179,7 +179,7 @@ def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> Non
 
 
 def _tell(replay: ReplayOptions, result: ChildResult, replayed: Trace, comparison: Comparison, is_estimate: bool) -> None:
-    if result.returncode:  # the script printed its own error, except after a signal
+    if result.returncode:  # the script has printed the error, except after a signal
         if result.returncode > 128:
             say(f"{ending_text(result.returncode)}, after {counted(len(replayed.steps), 'step')}: not compared.")
         for sentence in fit_sentences(comparison.memory):

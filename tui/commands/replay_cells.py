@@ -1,4 +1,4 @@
-"""Supports `trace replay` with measurements of the library (cells): chooses them, and builds the trace to compare with.
+"""Supports `trace replay` with library entries (cells). Chooses the entry, and builds the trace to compare the replay with.
 
     choice = choice_of("", gpu="v100", estimate=False)          # by the script's workload
     choice = choice_of("v100/resnet50", gpu="", estimate=False)
@@ -28,12 +28,14 @@ from tui.figures import time_text
 from tui.text.diff import estimate_sentences
 from tui.text.memory import memory_sentences
 
-# How calls of a model were timed if the cell matches the script.
+# How calls of a model were timed if the library entry matches the script.
 _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"})
 
 
 def choice_of(trace: str, gpu: str, estimate: bool) -> CellChoice | None:
-    """Returns the cells for --gpu, or for a --trace that names a cell; None for a recording. Raises TraceLibraryError."""
+    """Returns the cells for --gpu, or for a --trace that names a library entry. Returns None for a recording. Raises
+    TraceLibraryError.
+    """
     if gpu and trace:
         raise TraceLibraryError(f"--gpu {gpu} and --trace {trace} both choose the times; give only one of them")
     if gpu:
@@ -52,20 +54,21 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> CellChoice | None:
 
 
 def lacks(gpu: str) -> bool:
-    """Whether a GPU is in the table of GPUs but not in the library. Raises TraceLibraryError if it is in neither."""
+    """Returns whether a GPU is in the table of GPUs but not in the library. Raises TraceLibraryError if the GPU is in neither.
+    """
     try:
         gpu_of(gpu)
     except TraceLibraryError:
         try:
             find_card(gpu)
         except TraceError:
-            return False  # the library will suggest similar names
+            return False  # the library's own error will suggest similar names
         return True
     return False
 
 
 def card_alone(gpu: str) -> Trace:
-    """Returns an empty trace with that card. See Note [A card that the library lacks]."""
+    """Returns an empty trace for that GPU. See Note [A card that the library lacks]."""
     card = find_card(gpu)
     alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))
     alone.grain = "kernel"
@@ -73,7 +76,7 @@ def card_alone(gpu: str) -> Trace:
 
 
 def estimated_text(replayed: Trace, comparison: Comparison) -> str:
-    """Returns the report of a replay without any measured times."""
+    """Returns the report of a replay in which all times are estimated."""
     steps = [span for span in (comparison.steps, comparison.compute_side) if span.replayed_median_ns is not None]
     said = [f"ESTIMATE: no measurements of this model on {replayed.devices[0].name}; times are predicted."]
     host = ", without host time" if comparison.clock == "recorded" else ", including host time of this machine"
@@ -86,13 +89,15 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
 
 
 def card_of(choice: CellChoice) -> tuple[Gpu, Trace]:
-    """Returns the card of these cells, and a trace of it without steps."""
+    """Returns the GPU of these cells, and a trace of that GPU without steps."""
     file = read_cells(choice.files[0])
     return file.gpu, blank_trace(file.gpu, file.source, file.provenance)
 
 
 def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
-    """Returns the recording that corresponds to the cells: one step for each kind of step in the replay."""
+    """Returns the recording that corresponds to the library entry. The recording has one step for each kind of step in the
+    replay.
+    """
     played = _played(replayed)
     calls = [call for steps in played for call in steps.calls]
     known = bool(calls) and all(call.how in _OF_THE_CELL for call in calls)
@@ -101,7 +106,7 @@ def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
 
 
 def sentences(replayed: Trace) -> list[str]:
-    """Returns how steps were timed, such as "v100/resnet50: 12 steps of batch 32 as measured"."""
+    """Describes how steps were timed, such as "v100/resnet50: 12 steps of batch 32 as measured"."""
     told: dict[str, Counter[tuple[int, str]]] = {}
     for played in _played(replayed):
         for cell, batch, how in {(call.cell, call.batch, call.how) for call in played.calls}:
@@ -120,12 +125,12 @@ def _listed(counts: Counter[tuple[int, str]]) -> str:
 
 
 def was_measured(replayed: Trace) -> bool:
-    """Whether any of its times are from a cell."""
+    """Returns whether any of the replay's times come from a library entry."""
     return any(steps.calls for steps in _played(replayed))
 
 
 def _played(replayed: Trace) -> tuple[CellSteps, ...]:
-    """Returns the cells of the first rank. All ranks of a program use the same batch sizes."""
+    """Returns the library entries used by the first rank. All ranks of a program use the same batch sizes."""
     notes = replayed.run_of(replayed.ranks[0]).replay
     return notes.cells if notes is not None else ()
 
@@ -139,5 +144,5 @@ def require_phases_enough(strict: bool, gpus: int) -> None:
 
 
 def saved_in(folder: Path, name: str) -> Path:
-    """Returns the path of the blank trace for the child."""
+    """Saves the blank trace for the child process and returns the path."""
     return folder / f"{name.replace('/', '-')}.msgpack"

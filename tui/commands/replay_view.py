@@ -21,14 +21,14 @@ from tui.view.output import ScriptOutput, no_input
 
 
 def can_view() -> bool:
-    """Whether stdin and stderr are a terminal. The app reads the keyboard from stdin and draws on stderr."""
+    """Returns whether stdin and stderr are terminals. The app reads the keyboard from stdin and draws on stderr."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def run_with_view(
     rooms: Mapping[str, object], words: Sequence[str], ranks: int, recorded: Trace, name: str, folder: Path
 ) -> ChildResult:
-    """Calls `run_child` with the app open; `folder` has the replay's timelines. Returns its result."""
+    """Calls `run_child` while the app is open, and returns its result. `folder` has the replay's timelines."""
     live = Live((name, recorded), folder)
     failures: list[Exception] = []
     stdin = no_input()
@@ -58,7 +58,8 @@ def run_with_view(
 
 
 def _tell_when_done(pid: int, live: Live, app: ViewApp) -> None:
-    """Waits for the script without reaping it, which the launcher does. SIGTERM and SIGHUP also close the app."""
+    """Waits for the script without reaping the process, because the launcher does that. SIGTERM and SIGHUP also close the app.
+    """
     done = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     if done is None:
         return

@@ -34,18 +34,19 @@ from tui.running.progress import working
 from tui.terminal import is_verbose
 from tui.trace_names import load_pace
 
-# A SATA SSD at the rate of its interface. A hard disk of 7,200 rpm: 4.2 ms for half a turn and about as much for a seek.
-DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, latency in ns
-OWN_DISK = "own"  # this machine's disk; each file is dropped from the page cache before it is read
-_LEAST_FREE_BYTES = 16_384  # the last block of a timeline may be this large
-_NOTICEABLE_ESTIMATE = 0.01  # share of GPU time
+# The SSD is a SATA SSD at the rate of its interface. The hard disk has 7,200 rpm: half a turn takes 4.2 ms, and a seek about as
+# long.
+DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, and latency in ns
+OWN_DISK = "own"  # this machine's disk: each file is dropped from the page cache before reading
+_LEAST_FREE_BYTES = 16_384  # maximum size of the last block of a timeline
+_NOTICEABLE_ESTIMATE = 0.01  # minimum share of GPU time to mention
 _RATE = re.compile(
     r"(?P<rate>\d+\.?\d*)\s*(?P<unit>[kMG])?B/s(?:\s*,\s*(?P<latency>\d+\.?\d*)\s*(?P<time>us|ms))?", re.IGNORECASE
 )
 
 
 def disk_of(text: str) -> Disk:
-    """Returns the disk for a name or a rate. Raises TraceError."""
+    """Returns the disk for a name or a rate. Raises TraceError for invalid text."""
     if text in DISKS:
         return Disk(*DISKS[text])
     match = _RATE.fullmatch(text.strip())
@@ -57,7 +58,7 @@ def disk_of(text: str) -> Disk:
 
 
 def counts_of(text: str) -> tuple[int, ...]:
-    """Returns (1, 2, 4) for "1,2,4". Raises TraceError."""
+    """Returns the worker counts (1, 2, 4) for the text "1,2,4". Raises TraceError for invalid text."""
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() and 0 < int(part) <= MOST_WORKERS for part in parts):
         raise TraceError(f"--cores {text!r} is not a list of core counts; write 1,2,4 (at most {MOST_WORKERS})")
@@ -65,7 +66,7 @@ def counts_of(text: str) -> tuple[int, ...]:
 
 
 def run(asked: StallsOptions) -> int:
-    """Runs the comparison. Returns 0, or the script's exit code if it failed."""
+    """Runs the comparison. Returns 0, or the script's exit code if the script failed."""
     cached, cores = share(asked.cached, "--cached"), counts_of(asked.cores)
     if not asked.gpu and not asked.trace:
         raise TraceError("no GPU given; use --gpu with a GPU of the library (--gpu v100) or --trace with a recording")
@@ -107,7 +108,7 @@ def run(asked: StallsOptions) -> int:
 
 
 def _why(folder: Path, returncode: int) -> str:
-    """Returns how the script failed, with its error. --verbose prints its traceback."""
+    """Describes how the script failed, with the script's error. The traceback is printed with --verbose."""
     path = folder / "out" / FAILURE
     if not path.exists():
         return ending_text(returncode)
@@ -118,7 +119,7 @@ def _why(folder: Path, returncode: int) -> str:
 
 
 def _cores() -> int:
-    """Returns the number of cores available to this process and its children."""
+    """Returns the number of CPU cores available to this process and its children."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -126,9 +127,9 @@ def _run(
     folder: Path, asked: StallsOptions, path: Path | None, choice: CellChoice | None, loader: str, disk: Disk | None,
     cache: CacheShare | None,
 ) -> tuple[Trace, list[Loading], int]:  # fmt: skip
-    """Returns the timeline, what was loaded for each batch, and the exit code.
+    """Runs the script once. Returns the timeline, the data loaded for each batch, and the exit code.
 
-    `path`: None if the times are from the library. Runs share `folder`, which prevents repeated messages.
+    `path` is None if the times are from the library. All runs share `folder`, so messages are not repeated.
     """
     out, socket = folder / "out", folder / "storage"
     out.mkdir(exist_ok=True)
@@ -138,11 +139,11 @@ def _run(
     with StorageServer(socket, disk, cache, drop_cached=cache is not None and disk is None) as server:
         config = ReplayConfig(loader=loader, steps=asked.steps)
         session = ReplaySession(path, out, os.getpid(), config=config, cells=choice, storage=socket)
-        # The script's own output is narration here: stdout is for the figures.
+        # The script's output goes to stderr, because stdout is reserved for the results.
         result = run_child({"replayer": session}, asked.script, stdout=sys.stderr.fileno())
     socket.unlink()
     if shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # even if the script handled the error itself
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # raised even if the script handled the error
     if result.returncode:
         return Trace(), server.told, result.returncode
     timelines = timelines_in(out)

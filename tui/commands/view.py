@@ -20,7 +20,7 @@ from tui.trace_names import find_trace
 def run(first: str, second: str | None, screenshot: Path | None, size: tuple[int, int]) -> int:
     names = [first] if second is None else [first, second]
     for name in names:
-        find_trace(name)  # report a wrong name before the app opens
+        find_trace(name)  # reports a wrong name before the app opens
     if screenshot is not None:
         from tui.view.picture import picture
 
@@ -33,7 +33,7 @@ def run(first: str, second: str | None, screenshot: Path | None, size: tuple[int
     from tui.view.loading import stages
 
     reading = stages(names)
-    from tui.view.app import ViewApp  # while the traces are being read
+    from tui.view.app import ViewApp  # imported while another thread reads the traces
 
     app = ViewApp(reading)
     app.run()
@@ -43,7 +43,7 @@ def run(first: str, second: str | None, screenshot: Path | None, size: tuple[int
 
 
 def size_of(text: str) -> tuple[int, int]:
-    """Returns columns and lines for "130x40"."""
+    """Returns the columns and lines of a size such as "130x40"."""
     columns, x, lines = text.partition("x")
     if not (x and columns.isdecimal() and lines.isdecimal() and 20 <= int(columns) <= 1000 and 10 <= int(lines) <= 1000):
         raise typer.BadParameter("must be COLUMNSxLINES, as in 130x40", param_hint="--size")

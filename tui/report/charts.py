@@ -20,7 +20,7 @@ _WIDTH, _HEIGHT = 860, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 34
 _BAR = 16
 _LABEL = 150
-_LETTER = 6.6  # approximate width of a letter in the small text
+_LETTER = 6.6  # approximate width of a letter in the small font
 # Fallback colours for readers that do not apply CSS to inline SVG (mail, some converters).
 PLAIN = {
     "a": "#0b6bcb", "b": "#d9730d", "busy": "#3f8f6b", "r0": "#e69f00", "r1": "#d55e00", "r2": "#cc79a7", "r3": "#56b4e9",
@@ -29,13 +29,14 @@ PLAIN = {
 
 
 def escape(text: str) -> str:
-    """Returns text that is valid in XML. Names in a recording may have characters that XML forbids."""
+    """Returns text that is valid in XML. Names in a recording may contain characters that XML forbids."""
     return html.escape(printable(text, colour=False))
 
 
 @dataclass(frozen=True)
 class ChartLine:
-    """A line of a chart. `side` is "a" or "b", the colour. `faded` has the x values of points to dim (warm-up steps)."""
+    """A line of a chart. `side` is "a" or "b" and gives the colour. `faded` has the x values of dimmed points (warm-up steps).
+    """
 
     name: str
     x: Column
@@ -55,14 +56,16 @@ def line_chart(
     limit: tuple[str, float] | None = None,
     has_whole_x: bool = False,
 ) -> str:
-    """Returns a line chart. `has_whole_x`: x is a count. `band`: y range to shade. `limit`: named y level."""
+    """Returns a line chart. `has_whole_x` means that x is a count. `band` is a y range to shade, and `limit` is a named y
+    level.
+    """
     lines = [line for line in lines if len(line.x)]
     if not lines:
         return ""
     x_low, x_high = (float(end(end(line.x) for line in lines)) for end in (min, max))
     x_low = x_low if has_whole_x else min(x_low, 0.0)
     y_high = max(float(line.y.max()) for line in lines)
-    if limit is not None and limit[1] < 4 * y_high:  # a limit far above would flatten the curve: it is in the text only
+    if limit is not None and limit[1] < 4 * y_high:  # a distant limit would flatten the curve
         y_high = max(y_high, limit[1])
     y_high = (y_high or 1.0) * 1.08
 
@@ -105,11 +108,11 @@ def line_chart(
 
 
 def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]], names: Sequence[str]) -> str:
-    """Returns a chart with one or two bars per row. A row has a label, values and their texts."""
+    """Returns a chart with one or two bars per row. A row has a label, values, and the texts of the values."""
     if not rows:
         return ""
     high = max((value for _, values, _ in rows for value in values if value), default=0.0) or 1.0
-    room = _LETTER * max(len(text) for _, _, texts in rows for text in texts) + 10  # behind the longest bar
+    room = _LETTER * max(len(text) for _, _, texts in rows for text in texts) + 10
     parts, y = [], 4.0
     for label, values, texts in rows:
         parts.append(f'<text class="label" x="{_LABEL - 8}" y="{y + _BAR * len(values) / 2 + 4:.1f}" text-anchor="end">'
@@ -125,7 +128,9 @@ def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]
 
 
 def stacked_bars(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Mapping[str, str], texts: Mapping[str, str]) -> str:
-    """Returns a chart with one stacked bar per row. `kinds` maps each kind to its colour, `texts` to its label."""
+    """Returns a chart with one stacked bar per row. `kinds` maps each kind to its colour, and `texts` maps each kind to its
+    label.
+    """
     high = max((sum(parts.values()) for _, parts in rows), default=0.0) or 1.0
     shapes, y = [], 4.0
     for label, values in rows:
@@ -159,7 +164,7 @@ def _path(points: Sequence[tuple[float, float]], is_stepped: bool) -> str:
 
 
 def _ticks(high: float, least: float = 0.0) -> list[float]:
-    """Returns about three to six round values from 0 to `high`, at least `least` apart."""
+    """Returns about three to six round values from 0 to `high`. Neighbouring values are at least `least` apart."""
     if high <= 0:
         return [0.0]
     step = 10 ** floor(log10(high))

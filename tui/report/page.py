@@ -40,15 +40,13 @@ from tui.text.communication import exposure_sentence
 from tui.text.diff import COVERAGE, verdict_sentences, warning_sentences
 from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
 
-_POINTS = 800  # of a curve
-_MOST_DOTS = 2_000  # steps
+_POINTS = 800  # maximum points of a curve
+_MOST_DOTS = 2_000  # maximum number of steps drawn as dots
 IDLE_COLOURS = {"busy": "busy"} | {reason: f"r{number}" for number, reason in enumerate(REASONS)}
 
 
 @dataclass
 class NamedTrace:
-    """A trace with its name on the command line."""
-
     name: str
     trace: Trace
     summary: Summary = field(init=False)
@@ -58,7 +56,7 @@ class NamedTrace:
 
 
 def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
-    """Returns the page for one trace or two (recording and replay, or two recordings)."""
+    """Returns the HTML page for one trace or two (recording and replay, or two recordings)."""
     comparison = None
     if len(sides) > 1:
         analyses = Both(sides[0].summary.analyses, sides[1].summary.analyses)
@@ -83,7 +81,7 @@ def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
 
 
 def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> str:
-    """Returns the verdict, four figures and the notes."""
+    """Returns the verdict, four main figures and the notes."""
     if comparison is not None:
         first, *rest = verdict_sentences(comparison)
         verdict = f'<h1 class="{first[1]}">{_text(first[0])}</h1>' + "".join(f"<p>{_text(said)}</p>" for said, _ in rest)
@@ -102,7 +100,7 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
 
 
 def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
-    """Returns four figures; for two traces, those of their comparison over the steps that both have."""
+    """Returns four main figures. For two traces, they compare the steps that both traces have."""
     peaks = [max((peak.peak_allocated_bytes for peak in of.memory.values()), default=None) for of in summaries]
     figures: list[tuple[str, list[float | None], Callable[[Any], str]]]
     if comparison is not None:
@@ -153,14 +151,14 @@ def _steps_chart(sides: Sequence[NamedTrace], labels: Sequence[str], comparison:
 
 
 def phase_times(summaries: Sequence[Summary], comparison: Comparison | None) -> dict[str, list[int | None]]:
-    """Returns the median host time of each phase for each side; for two, over the steps that `trace diff` compares."""
+    """Returns the median host time of each phase for each trace. For two traces, the same steps count as in `trace diff`."""
     if comparison is not None:
         return {name: [of.recorded_median_ns, of.replayed_median_ns] for name, of in comparison.phases.items()}
     return {name: [of.median_ns] for summary in summaries for name, of in summary.phases.items()}
 
 
 def step_axis(sides: Sequence[NamedTrace]) -> tuple[list[Steps], list[Column], str]:
-    """Returns the steps of each side's first rank, their positions on the x axis, and the label of that axis."""
+    """Returns the steps of each trace's first rank, their positions on the x axis, and the label of that axis."""
     found = []
     for side in sides:
         steps = side.trace.steps
@@ -187,7 +185,7 @@ def _idle_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
 
 
 def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
-    """Returns a chart of the device with the highest peak on each side, starting at its first memory event."""
+    """Returns a chart of the device with the highest peak in each trace. The curves start at the first memory event."""
     lines, limit = [], None
     for label, letter, side in zip(labels, "ab", sides, strict=False):
         trace = side.trace
@@ -204,14 +202,14 @@ def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
 
 
 def highest_memory(trace: Trace) -> tuple[int, MemoryCurve] | None:
-    """Returns the row of the device with the highest peak and its curve; None without memory events."""
+    """Returns the row of the device with the highest peak, and the device's curve. Returns None without memory events."""
     rows = np.unique(trace.memory.device[trace.memory.device != NONE]).tolist()
     curves = [(row, memory_curve(trace, row)) for row in rows]
     return max(curves, key=lambda pair: int(pair[1].allocated_bytes.max()), default=None)
 
 
 def _thinned(x: Column, y: Column, points: int) -> tuple[Column, Column]:
-    """Returns at most `points` points. Of each range, the point with the highest y is kept, which preserves peaks."""
+    """Returns at most `points` points of a curve. The highest point of each range is kept, so peaks stay visible."""
     if len(x) <= points:
         return x, y
     bounds = np.linspace(0, len(x), points + 1).astype(np.int64)
@@ -254,7 +252,7 @@ def _coverage(comparison: Comparison | None) -> Iterable[str]:
 
 
 def _of_each(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:
-    """Yields the tables of `trace info`, each for one side after the other."""
+    """Yields the tables of `trace info`. Each table appears for one trace and then for the other."""
     for tables in (_kernels, _collectives, _analyses, _provenance):
         for label, side in zip(labels, sides, strict=True):
             for title, body in tables(side.summary):
@@ -290,7 +288,7 @@ def _section(title: str, body: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Returns a table. The first `left` columns are left-aligned text, the others figures."""
+    """Returns an HTML table. The first `left` columns are left-aligned text, and the others are right-aligned figures."""
     if not rows:
         return ""
     cells = ["".join(f"<th{_side(at, left)}>{_text(cell)}</th>" for at, cell in enumerate(head))]
@@ -305,11 +303,11 @@ def _side(at: int, left: int) -> str:
 
 
 def _text(text: str) -> str:
-    """Returns escaped text. Names in a recording are untrusted."""
+    """Escapes text for HTML, because names in a recording are untrusted."""
     return escape(printable(text, colour=False).encode("utf-8", "replace").decode("utf-8"))
 
 
-# Colour-blind-safe blue and orange for the two sides; the reasons of idle time use the Okabe-Ito palette.
+# The two traces are blue and orange, which colour-blind people can distinguish. Reasons of idle time use the Okabe-Ito palette.
 _STYLE = (
     """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;

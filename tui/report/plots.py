@@ -34,7 +34,7 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
-    """Writes the figure to `path`. Raises TraceError if matplotlib is missing or the traces have no such data."""
+    """Writes the figure to `path`. Raises TraceError if matplotlib is missing or the traces lack the data."""
     try:
         import matplotlib
     except ImportError:
@@ -43,7 +43,7 @@ def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     draws = {"steps": _steps, "phases": _phases, "idle": _idle, "memory": _memory, "kernels": _kernels}
-    # Text stays text. Without date and random ids, the same traces give the same file.
+    # Text is saved as text. Dates and random ids are left out, so the same traces always give the same file.
     with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "trace", "font.size": 9}):
         figure, axes = plt.subplots(figsize=(7.2, 3.4), layout="constrained")
         try:
@@ -58,7 +58,7 @@ def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
 
 
 def _steps(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    """Draws the time of each step. Steps that are not steady are hollow; the first trace's quartiles are shaded."""
+    """Draws the time of each step. Steps that are not steady are hollow. The quartiles of the first trace are shaded."""
     from matplotlib.ticker import MaxNLocator
 
     own, numbers, x_label = step_axis(sides)
@@ -89,7 +89,7 @@ def _phases(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
 
 
 def _bars(axes: Axes, sides: Sequence[NamedTrace], times_ms: Sequence[Sequence[float]]) -> list[BarContainer]:
-    """Draws a group of bars per row, one bar per trace, with ticks in the middle of each group."""
+    """Draws a group of bars for each row, with one bar per trace. The ticks are in the middle of each group."""
     height, rows = 0.8 / len(sides), np.arange(len(times_ms[0]))
     bars = [
         axes.barh(rows + place * height, of, height, color=colour, label=side.name)
@@ -116,7 +116,7 @@ def _idle(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
 
 
 def _memory(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    """Draws the memory of the device with the highest peak of each trace, and its capacity if it is near the peak."""
+    """Draws the memory of each trace's device with the highest peak. The capacity is drawn if it is close to the peak."""
     highest = 0.0
     for side, colour in zip(sides, _COLOURS, strict=False):
         if (most := highest_memory(side.trace)) is None:
@@ -134,7 +134,6 @@ def _memory(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
 
 
 def _kernels(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    """Draws the kernels with the most GPU time in any of the traces."""
     scene = Scene.of(*((side.name, side.trace) for side in sides))
     tables = [{name: of.total_ns / 1e6 for name, of in totals.items()} for totals in compared_totals(scene, kernel_totals)]
     names = sorted({name for of in tables for name in of}, key=lambda name: -max(of.get(name, 0) for of in tables))[:_KERNELS]

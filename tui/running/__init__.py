@@ -1,1 +1,1 @@
-"""Messages on stderr from commands that run a script: progress, and how the run ended."""
+"""Prints messages on stderr for commands that run a script, such as progress and how the run ended."""

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 
 class Obstacle(NamedTuple):
-    """`reason` is a clause without a full stop, `remedy` what to do."""
+    """Describes why no kernels are recorded. `reason` is a clause without a full stop, and `remedy` suggests a fix."""
 
     reason: str
     remedy: str
 
 
-# Keys are CUPTI errors (cupti_result.h).
+# The keys are names of CUPTI errors (cupti_result.h).
 _BY_ERROR = {
     "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES": Obstacle(
         "the process lacks the privilege to record kernels, which the NVIDIA driver gives only to administrators",
@@ -47,8 +47,8 @@ _UNKNOWN = Obstacle("torch.profiler reported no device work", "run trace doctor,
 
 
 def why_no_kernels(warnings: Iterable[str]) -> Obstacle:
-    """Returns the obstacle that Kineto's warnings name."""
-    # Longer names first, because one contains another.
+    """Returns the obstacle named by Kineto's warnings, or None."""
+    # Longer error names are checked first, because one name contains another.
     text = "\n".join(warnings)
     for error in sorted(_BY_ERROR, key=len, reverse=True):
         if error in text:

@@ -20,7 +20,7 @@ from tui.argv import ScriptCommand
 from tui.figures import printable
 from tui.terminal import is_quiet
 
-SUFFIX = ".msgpack"  # of trace files
+SUFFIX = ".msgpack"  # the ending of trace files
 
 if TYPE_CHECKING:
     from traces.script.launch import ChildResult
@@ -33,9 +33,9 @@ def say(text: str, *, is_error: bool = False) -> None:
 
 
 def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
-    """Says why nothing was `done` ("replayed", "recorded"). `unused` is the reason if the script ran without an error.
+    """Explains why nothing was `done` ("replayed", "recorded"). `unused` is the reason if the script ran without an error.
 
-    A failed script needs no explanation, because it printed its own error.
+    A failed script needs no explanation, because the script has already printed an error.
     """
     if result.returncode:
         return
@@ -48,9 +48,9 @@ def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
 
 
 def ending_text(returncode: int) -> str:
-    """Returns how a script failed: "the script ended with exit code 3", "SIGTERM ended the script"."""
+    """Describes how a script failed, such as "the script ended with exit code 3" or "SIGTERM ended the script"."""
     if 128 < returncode <= 128 + signal.NSIG:
-        with suppress(ValueError):  # not a signal number, so the script chose the exit code
+        with suppress(ValueError):  # the number is no signal, so the script chose the exit code
             return f"{signal.Signals(returncode - 128).name} ended the script"
     return f"the script ended with exit code {returncode}"
 
@@ -58,8 +58,8 @@ def ending_text(returncode: int) -> str:
 def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
     """Prints a hint if an option of this command was given after the script.
 
-    It does so if the script `refused` its command line, the option's value is a trace file, or the script's file does not
-    contain the option's long name.
+    The hint appears if the script `refused` its command line or if the option's value is a trace file. It also appears if the
+    option has a long name that the script's file does not contain.
     """
     context = get_current_context(silent=True)
     if context is None or not isinstance(context.command, ScriptCommand):
@@ -77,7 +77,7 @@ def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
 
 
 def _mentions(script: str, option: str) -> bool:
-    """Whether the script's file contains the option. True if the file cannot be read (-m MODULE)."""
+    """Returns whether the script's file contains the option. Returns True if the file cannot be read (-m MODULE)."""
     try:
         text = Path(script).read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -15,16 +15,16 @@ from contextlib import contextmanager
 from tui.running.narration import say
 from tui.terminal import is_quiet, is_verbose
 
-_FIRST_S = 0.5  # shorter work shows nothing
+_FIRST_S = 0.5  # shorter work shows no progress
 _PERIOD_S = 0.2
 _ERASE = "\r\x1b[K"
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Shows `what` and the elapsed seconds while the body runs, then erases the line. Only if stderr is a terminal.
+    """Shows `what` and the elapsed seconds while the body runs, then erases the line. Requires a terminal on stderr.
 
-    With --verbose, prints how long it took instead; with --quiet, nothing.
+    With --verbose, prints the duration afterwards instead. With --quiet, prints nothing.
     """
     if is_verbose():
         start_s = time.monotonic()

@@ -24,17 +24,17 @@ from tui.figures import count_text, counted
 from tui.running.narration import say
 from tui.terminal import is_quiet
 
-_FIRST_STEP_S = 1  # between two checks for the first step; time before that step is not counted
-_LOOK_S = (10, 20, 30, 60)  # between two lines; the last value repeats
+_FIRST_STEP_S = 1  # interval between checks for the first step, time before the first step does not count
+_LOOK_S = (10, 20, 30, 60)  # intervals between printed lines, the last interval repeats
 _STEPS_OPTION = re.compile(r"--(?:max[-_]|num[-_])?(?:steps|iters|iterations)(?:=(\d+))?$")
-_ERASE = "\r\x1b[K"  # the line may hold a progress bar of the script
+_ERASE = "\r\x1b[K"  # erases the line, which may hold a progress bar of the script
 
 
 @contextmanager
 def telling_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[int], None]]:
-    """Yields a function to call with the script's process id once it runs; it prints progress until the body ends.
+    """Yields a function that prints progress until the body ends. Call the function with the script's process id.
 
-    `folder` has the replay's timelines, `words` are the script and its arguments.
+    `folder` has the replay's timelines, and `words` are the script and its arguments.
     """
     done = threading.Event()
     expected = expected_steps(words, recorded)
@@ -50,19 +50,19 @@ def telling_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterat
 
 
 def expected_steps(words: Sequence[str], recorded: Trace) -> int | None:
-    """Returns the number of steps that the run will have, None if unknown."""
+    """Returns the expected number of steps of the run, or None if unknown."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if found := _STEPS_OPTION.match(word):
             number = found[1] or following
             return int(number) if number.isdecimal() else None
-    run = recorded.run_of(recorded.ranks[0])  # `trace record` stores the script and records whole runs
+    run = recorded.run_of(recorded.ranks[0])  # only `trace record` stores the script and records whole runs
     if run.script is None or Path(words[0]).name != run.script.name or run.argv != tuple(words[1:]):
         return None
     return int((recorded.steps.rank == recorded.steps.rank.min(initial=0)).sum()) or None
 
 
 def progress_text(steps: int, expected: int | None, per_s: float) -> str:
-    """Returns "step 40 of 500, 2.1 steps/s, 3 min 39 s left"; without the end if it is unknown or already passed."""
+    """Formats the progress: "step 40 of 500, 2.1 steps/s, 3 min 39 s left". The remaining time is omitted if unknown."""
     rate = f"{per_s:.3g} steps/s" if per_s >= 1 else f"{1 / per_s:.3g} s per step"
     if expected is None or steps > expected:
         return f"{counted(steps, 'step')}, {rate}"
@@ -88,7 +88,7 @@ def _tell(folder: Path, pid: int, expected: int | None, done: threading.Event) -
                 count = StepCount(file)
             now = count.now() if count is not None else 0, time.monotonic()
         except (TraceFormatError, OSError):
-            return  # the folder is gone, or the end of the replay reports what is wrong with the timeline
+            return  # the folder is gone, or the timeline has a problem that the replay reports at its end
         if before[0] and now[0] > before[0]:
             text = progress_text(now[0], expected, (now[0] - before[0]) / (now[1] - before[1]))
             sys.stderr.write(_ERASE)

@@ -1,4 +1,4 @@
-"""Turns typed facts into text for a terminal: one module for each command's output. No module here computes a figure.
+"""Formats results as text for a terminal, with one module for each command. These modules do not compute figures.
 
 Results go to stdout and messages to stderr. `tui/figures.py` formats numbers, units and tables.
 """

@@ -1,4 +1,4 @@
-"""Analyses of one trace, or of two side by side, as tables: idle time, launches, rates, modules, critical path.
+"""Formats analyses of one trace or of two: idle time, launches, rates, modules and the critical path.
 
 for title, lines in analysis_sections(summary.analyses, width=80): ...      # of one trace
 for head, rows in both_sections(comparison.analyses): ...                   # of two
@@ -35,13 +35,13 @@ REASONS = {
 
 
 def analysis_sections(of: Analyses, width: int) -> Iterator[tuple[str, list[str]]]:
-    """Yields title and lines of each section; lines are empty if there is no data."""
+    """Yields the title and the lines of each section. A section without data has no lines."""
     for title, head, cells in analysis_rows(of):
         yield title, table(head, cells, width=width, indent=2)
 
 
 def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Yields title, head and cells of each table."""
+    """Yields the title, headings and cells of each table."""
     many = len(of.idle) > 4
     heads = ["", "mean of all"] if many else ["", *of.idle]
     yield "GPU idle by reason" + per_step_words(of.idle, together=many), heads, idle_rows(of.idle, together=many)
@@ -70,7 +70,7 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
     shapes = [_rates(row) for row in of.op_shapes[:_MOST_OPS] if row.shapes]
     yield "Ops by shape", _RATES, shapes
     modules = sorted(of.modules, key=lambda of: (_gpu_ns(of), _host_ns(of)), reverse=True)[:_MOST_MODULES]
-    shown = [row for row in of.modules if row in modules]  # in call order
+    shown = [row for row in of.modules if row in modules]  # modules in the order of their calls
     cells = [
         [_indented(row.path), time_text(row.forward_ns), time_text(row.backward_ns),
          time_text(row.own_ns), time_text(row.host_ns)]
@@ -87,7 +87,7 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
 
 
 def both_sections(sides: Both[Analyses]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yields title and rows (label, one cell per trace) of each comparison."""
+    """Yields the title and the rows of each comparison. A row has a label and one cell per trace."""
     pair = (sides.recorded, sides.replayed)
     idle = [{row[0]: row[1] for row in idle_rows(of.idle, together=True)} for of in pair]
     labels = [label for label in REASONS.values() if any(label in side for side in idle)]
@@ -124,12 +124,12 @@ def both_sections(sides: Both[Analyses]) -> Iterator[tuple[str, list[list[str]]]
 
 
 def _shared(first: Mapping[Key, Row], second: Mapping[Key, Row]) -> list[tuple[Key, tuple[Row, Row]]]:
-    """Returns the entries that both sides have, in the order of the first."""
+    """Returns the entries that both traces have, in the order of the first trace."""
     return [(key, (row, second[key])) for key, row in first.items() if key in second]
 
 
 def paired_launches(sides: Both[Analyses]) -> dict[str, tuple[StreamLaunches | None, StreamLaunches | None]]:
-    """Returns the streams of both sides by name, paired as in `trace diff`: "cuda:0 stream 7/0"."""
+    """Returns the streams of both traces by name, such as "cuda:0 stream 7/0". Streams are paired as in `trace diff`."""
     of_device: dict[str, list[dict[int, StreamLaunches]]] = {}
     for number, of in enumerate((sides.recorded, sides.replayed)):
         for row in of.launches:
@@ -145,7 +145,7 @@ def paired_launches(sides: Both[Analyses]) -> dict[str, tuple[StreamLaunches | N
 
 
 def _compared_rates(label: str, both: tuple[OpRates, OpRates]) -> list[list[str]]:
-    """Returns rows with the achieved rates of a kind of op."""
+    """Returns rows with the achieved rates of each kind of op."""
     rates = (
         [f"{label}, TFLOP/s", *(ABSENT if row.tflops is None else f"{row.tflops:.2f}" for row in both)],
         [f"{label}, GB/s", *(_gbps(row.gbps) for row in both)],
@@ -154,7 +154,7 @@ def _compared_rates(label: str, both: tuple[OpRates, OpRates]) -> list[list[str]
 
 
 def op_label(row: OpRates) -> str:
-    """Returns the kind of op, with its shapes if known: "convolution 32x3x224x224 64x3x7x7 float32"."""
+    """Returns the kind of op and its shapes, if known: "convolution 32x3x224x224 64x3x7x7 float32"."""
     return f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')} {row.dtype}" if row.shapes else row.op
 
 
@@ -167,19 +167,21 @@ def _host_ns(of: ModuleTime) -> int:
 
 
 def _indented(path: str) -> str:
-    """Returns the module's own name, indented by its depth."""
+    """Returns the module's own name, indented by the module's depth."""
     return "  " * path.count("/") + path.rpartition("/")[2]
 
 
 def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
-    """Returns idle time per step by reason, for each device or averaged (`together`). Reasons without time are left out."""
+    """Returns the idle time per step by reason, for each device or averaged over devices (`together`). Reasons without time are
+    omitted.
+    """
     columns = [idle] if together else [{device: of} for device, of in idle.items()]
     times = [idle_per_step(of) for of in columns]
     return [[label, *(time_text(of[label]) for of in times)] for label in REASONS.values() if any(of[label] for of in times)]
 
 
 def idle_per_step(idle: dict[str, IdleTime]) -> dict[str, float]:
-    """Returns mean idle nanoseconds per step and device, by the text of the reason."""
+    """Returns the mean idle nanoseconds per step and device, keyed by the text of the reason."""
     return {
         words: sum(of.by_reason[reason] / max(of.steps, 1) for of in idle.values()) / max(len(idle), 1)
         for reason, words in REASONS.items()
@@ -187,7 +189,7 @@ def idle_per_step(idle: dict[str, IdleTime]) -> dict[str, float]:
 
 
 def idle_sentence(idle: dict[str, IdleTime]) -> str:
-    """Returns the idle share of all devices and the main reasons: "43.9 %; per step: waiting for data 58.7 ms, ..."."""
+    """Describes the idle share of all devices and the main reasons: "43.9 %; per step: waiting for data 58.7 ms, ..."."""
     window_ns = sum(of.window_ns for of in idle.values())
     if not window_ns:
         return ""

@@ -1,4 +1,4 @@
-"""Communication between ranks as text: exposed and hidden time, and the bytes of each operation.
+"""Formats communication between ranks: exposed and hidden time, and the bytes of each operation.
 
 communication_rows(Both(None, Communication((), exposed_ns=4_000_000, hidden_ns=12_000_000, steps=1)))
 # [["exposed, per step: ...", "-", "4.0 ms"], ["hidden behind computation, per step", "-", "12.0 ms"], ...]
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def exposure_sentence(of: Communication | None) -> str:
-    """Returns the sentence for one trace; "" if no communication on a device was recorded."""
+    """Describes the communication in one trace. Returns "" if no communication on a device was recorded."""
     whole_ns = 0 if of is None else of.exposed_ns + of.hidden_ns
     if of is None or not whole_ns:
         return ""
@@ -25,7 +25,9 @@ def exposure_sentence(of: Communication | None) -> str:
 
 
 def communication_rows(sides: Both[Communication | None]) -> list[list[str]]:
-    """Returns rows with one column per trace: time per step and rank, then count and bytes of each operation (whole run)."""
+    """Returns rows with one column per trace. The first rows have times per step and rank. The others have each operation's
+    count and bytes.
+    """
     both = [sides.recorded, sides.replayed]
     per_step = [None if of is None else (of.exposed_ns / max(of.steps, 1), of.hidden_ns / max(of.steps, 1)) for of in both]
     labels = ("exposed, per step: the GPU has nothing else to do", "hidden behind computation, per step")

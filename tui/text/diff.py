@@ -1,4 +1,4 @@
-"""The text of `trace diff` and of the report at the end of a replay: verdict, names, differences, notes.
+"""Formats the result of `trace diff` and the report at the end of a replay: verdict, names, differences and notes.
 
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     print(diff_text(comparison, "v100.msgpack", "replay.msgpack"))
@@ -37,10 +37,10 @@ from tui.text.limit import lag_sentence, limit_text
 from tui.text.memory import memory_sentences, peak_rows
 from tui.text.pace import event_sentences, loader_note, pace_sentences, values_sentences
 
-_SHOWN_CHANGES = 5  # of each kind; the JSON has all
+_SHOWN_CHANGES = 5  # maximum number of shown changes of each kind, the JSON has all changes
 _SHOWN_MISSING = 8
-_ALL = 0.9995  # a share that is shown as 100.0 %
-_CHANGE_FIGURES = 38  # width of a row's counts and times, in characters
+_ALL = 0.9995  # larger shares are shown as 100.0 %
+_CHANGE_FIGURES = 38  # characters for the counts and times in a row
 _STEPS_FOR_A_SPREAD = 4
 _CHANGE_TITLES = {
     "longer": "that take longer",
@@ -73,9 +73,9 @@ def diff_text(
     width: int = 80,
     colour: bool = False,
 ) -> str:
-    """Returns the report for a terminal of `width` columns; with `details`, all tables.
+    """Returns the report for a terminal of `width` columns. With `details`, the report has all tables.
 
-    `recorded` and `other` are the names to show. `next_step` is the command to suggest at the end.
+    `recorded` and `other` are the displayed names of the traces. `next_step` is the command suggested at the end.
     """
     page = _DiffPage(comparison, width, colour)
     lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), ""]
@@ -105,7 +105,7 @@ def diff_text(
 
 
 def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
-    """Returns the result and its reason: sentences, each with its style ("green", "red", "bold" or "")."""
+    """Returns sentences with the result and the reason. Each sentence has a style ("green", "red", "bold" or "")."""
     verdict = comparison.verdict
     if verdict.same is None:
         said = "NOT JUDGED: the traces do not show whether this is the same program."
@@ -131,7 +131,7 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _differences(comparison: Comparison) -> str:
-    """Returns the figures that decide, the judged one first: "GPU time differs by +900.0 %, step time by 0.0 %"."""
+    """Returns the figures that decide the verdict, such as "GPU time differs by +900.0 %, step time by 0.0 %"."""
     parts: list[str] = []
     for name in sorted(comparison.judged_figures, key=lambda name: name != comparison.judged):
         of = comparison.figures[name]
@@ -143,7 +143,9 @@ def _differences(comparison: Comparison) -> str:
 
 
 def warning_sentences(comparison: Comparison) -> list[str]:
-    """Returns notes on the figures, most serious first: problems, then estimates, then how the figures were measured."""
+    """Returns notes on the figures, most serious first. Problems come first, then estimates, then notes on how figures were
+    measured.
+    """
     said = comparison.estimate_sentences() + memory_sentences(comparison.memory) + event_sentences(comparison)
     names = ("the recording", "the replay") if comparison.replay else ("A", "B")
     lags = (comparison.paces.recorded, comparison.paces.replayed)
@@ -176,7 +178,7 @@ def warning_sentences(comparison: Comparison) -> list[str]:
 
 
 def estimate_sentences(coverage: dict[str, float] | None) -> list[str]:
-    """Returns which parts of the replay's GPU time were recorded and which estimated. Parts under 0.1 % are left out."""
+    """Describes which parts of the replay's GPU time were recorded and which were estimated. Parts under 0.1 % are omitted."""
     if coverage is None:
         return []
     words = {"scaled": "scaled from other shapes", "phase": "recorded time of phases (not of single ops)",
@@ -194,7 +196,7 @@ def estimate_sentences(coverage: dict[str, float] | None) -> list[str]:
 
 
 def _has_only_phases(comparison: Comparison) -> bool:
-    """Whether a recording without kernels was replayed, and everything in it took the recorded time of its phase."""
+    """Returns whether the replayed recording had no kernels, and all work took the recorded time of its phase."""
     coverage = comparison.coverage
     return (
         coverage is not None
@@ -212,9 +214,9 @@ class _DiffPage:
         self.first, self.second = ("recorded", "replayed") if comparison.replay else ("A", "B")
 
     def names(self, recorded: str, other: str) -> list[str]:
-        """Returns the name of each trace with the number of its compared steps."""
+        """Returns the name of each trace with the number of compared steps."""
         counts = self.of.steps_compared
-        # A recorded step counts once per replayed step, so the number for a replay's recording means nothing.
+        # A recorded step counts once for each time it was replayed. So the count means nothing for the recording of a replay.
         ours = 0 if self.of.replay else counts.recorded
         rows = ((self.first, recorded, ours), (self.second, other, counts.replayed))
         longest = max(len(self.first), len(self.second))
@@ -225,7 +227,7 @@ class _DiffPage:
         return lines
 
     def limits(self) -> list[str]:
-        """Returns what limits the step time: in a replay's recording, or in both traces."""
+        """Returns the bottleneck of the step time. For a replay, only the recording's bottleneck is shown."""
         sides = list(zip((self.first, self.second), self.of.paces, self.of.bottlenecks, strict=True))
         told = [(which, text) for which, pace, of in sides if (text := limit_text(pace, of))]
         if self.of.replay:
@@ -241,13 +243,13 @@ class _DiffPage:
         return self.times(title, [*rows, *self.evaluation(), *self.peaks()])
 
     def medians(self) -> list[tuple[Spread, list[str]]]:
-        """Returns each figure of a step with its row of the table."""
+        """Returns the median figures of a step, each with its table row."""
         of = self.of
         figures = ((of.steps, "step time"), (of.compute_side, "without data loading"), (of.gpu_busy, "GPU time"))
         return [(one, [words, *self.pair(one.recorded_median_ns, one.replayed_median_ns)]) for one, words in figures]
 
     def peaks(self) -> list[list[str]]:
-        """Returns rows for the two devices with the highest memory peaks, if both traces have them."""
+        """Returns memory rows for the two devices with the highest peaks, if both traces have these devices."""
         both = {device: (of.recorded_peak_bytes, of.replayed_peak_bytes) for device, of in self.of.memory.items()}
         known = [(device, a, b) for device, (a, b) in both.items() if a is not None and b is not None]
         rows = []
@@ -282,14 +284,14 @@ class _DiffPage:
         return lines
 
     def evaluation(self) -> list[list[str]]:
-        """Returns a row for validation or inference batches, if there are any."""
+        """Returns a row for validation or inference batches, if the traces have such batches."""
         spread = None if self.of.evaluation is None else self.of.evaluation.steps
-        if spread is None or spread == self.of.steps:  # inference: its steps are the steps
+        if spread is None or spread == self.of.steps:  # in pure inference, these batches already count as steps
             return []
         return [["evaluation batch", *self.pair(spread.recorded_median_ns, spread.replayed_median_ns)]]
 
     def phases(self) -> list[str]:
-        """Returns three tables: host time, time between CUDA events, and GPU busy time of each phase."""
+        """Returns three tables for the phases: host time, time between CUDA events, and GPU busy time."""
         if self.of.host_phases_comparable:
             lines = self.medians_of(self.of.phases, "", "Phases on the host, per step")
         else:
@@ -302,12 +304,16 @@ class _DiffPage:
         return lines + self.medians_of(self.of.phases, "busy_", "GPU busy time, by launching phase")
 
     def parts(self) -> list[str]:
-        """Returns tables for nn.DataParallel. Times between CUDA events show what an asynchronous host hides."""
+        """Returns tables for nn.DataParallel. Times between CUDA events include work that an asynchronous host does not wait
+        for.
+        """
         lines = self.medians_of(self.of.parts, "", "Parts of nn.DataParallel on the host")
         return lines + self.medians_of(self.of.parts, "device_", "Parts of nn.DataParallel between CUDA events")
 
     def medians_of(self, figures: Mapping[str, object], key: str, title: str) -> list[str]:
-        """Returns a table of the medians whose names begin with `key` ("": host times, which are shown even if 0 or absent)."""
+        """Returns a table of the medians with names that begin with `key`. The key "" selects host times, which are shown even
+        if 0 or absent.
+        """
         both = {name: [getattr(of, f"{key}{side}_median_ns") for side in _SIDES] for name, of in figures.items()}
         return self.times(title, [[name, *self.pair(*times)] for name, times in both.items() if not key or any(times)])
 
@@ -328,7 +334,7 @@ class _DiffPage:
         rows = [
             [f"{kind}: {words}", f"{100 * coverage[kind]:.2f} %"]
             for kind, words in COVERAGE.items()
-            if round(coverage.get(kind, 0), 4) or kind == "exact"  # what shows as 0.00 % is left out
+            if round(coverage.get(kind, 0), 4) or kind == "exact"  # shares shown as 0.00 % are omitted
         ]
         return self.table(["Origin of the replay's GPU time", "share"], rows)
 
@@ -373,7 +379,7 @@ class _DiffPage:
 
     def changes(self, lists: ChangeLists, title: str) -> list[str]:
         lines: list[str] = []
-        # A name is shortened the same way in all tables, and different names stay different.
+        # A kernel's name is shortened the same way in all tables, and different kernels keep different names.
         changed = [change.name for kind in _CHANGE_TITLES for change in getattr(lists, kind)[:_SHOWN_CHANGES]]
         shown = dict(zip(changed, fit_apart(kernel_texts(changed), max(self.width - _CHANGE_FIGURES, 16)), strict=True))
         for kind, words in _CHANGE_TITLES.items():
@@ -390,7 +396,9 @@ class _DiffPage:
         return lines + self.replaced(lists, title)
 
     def replaced(self, lists: ChangeLists, title: str) -> list[str]:
-        """Returns two rows per replacement: names in the first trace with the figures, then names in the second."""
+        """Returns two rows for each replaced kernel. The first row has the first trace's names and the figures. The second row
+        has the second trace's names.
+        """
         rows = []
         for of in lists.replaced[:_SHOWN_CHANGES]:
             counts = list(dict.fromkeys(count_text(round(count, 1)) for count in (of.recorded_count, of.replayed_count)))
@@ -409,7 +417,7 @@ class _DiffPage:
         return "the recording" if self.of.replay else "A"
 
     def pair(self, recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
-        """Returns four cells: both times, their difference and the relative error."""
+        """Returns four cells: the two times, their difference and the relative error."""
         if recorded_ns is None or replayed_ns is None:
             return [time_text(recorded_ns), time_text(replayed_ns), ABSENT, ABSENT]
         error = replayed_ns / recorded_ns - 1 if recorded_ns else None
@@ -417,7 +425,7 @@ class _DiffPage:
         return [time_text(recorded_ns), time_text(replayed_ns), change, error_text(error)]
 
     def times(self, title: str, rows: list[list[str]]) -> list[str]:
-        """Returns a table of `pair` rows. Rows beyond the tolerance are coloured."""
+        """Returns a table of `pair` rows. Rows that exceed the tolerance are coloured."""
         lines = self.table([title, self.first, self.second, "change", "error"], rows)
         for number, row in enumerate(rows, start=1):
             error = row[-1]
@@ -433,7 +441,7 @@ class _DiffPage:
         return [self.bold(lines[0]), *lines[1:], ""] if lines else []
 
     def noted(self, lines: list[str], note: str) -> list[str]:
-        """Returns the lines of a table with a note below it."""
+        """Returns the lines of a table followed by a note."""
         return [*lines[:-1], *_wrapped(note, self.width, "  "), ""]
 
     def said(self, sentence: str, style: str) -> list[str]:
@@ -444,7 +452,7 @@ class _DiffPage:
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Returns wrapped lines. A number and its percent sign stay on one line."""
+    """Wraps text into lines. A number and its percent sign stay on one line."""
     whole = text.replace(" %", "\N{NO-BREAK SPACE}%")
     lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=indent)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

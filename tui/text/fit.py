@@ -1,4 +1,4 @@
-"""The text of `trace fit`: the memory that a script needs, and a row for each GPU.
+"""Formats the result of `trace fit`: the memory that a script needs, and one row for each GPU.
 
 for line in fit_lines(need, found, width=100, colour=False): print(line)
 """
@@ -19,12 +19,12 @@ from tui.figures import ABSENT, count_text, counted, paint, size_text, table, ti
 
 @dataclass(frozen=True)
 class Need:
-    """What a script requests on a GPU with unlimited memory, in bytes, for the device that needs the most."""
+    """The memory that a script requests on a GPU with unlimited memory, in bytes. The device with the largest need counts."""
 
     script: str
-    batch: int | None  # None: unknown
+    batch: int | None  # None if unknown
     batch_option: str | None  # the script's option for the batch size, None if unknown
-    steps_run: int  # training steps
+    steps_run: int  # number of training steps
     devices: int
     peak_allocated_bytes: int
     peak_reserved_bytes: int
@@ -37,7 +37,9 @@ class Need:
 
 @dataclass(frozen=True)
 class OtherMemory:
-    """A measurement with the script's signature but another memory peak, so it does not apply. Peaks in bytes."""
+    """A library measurement with the script's signature but another memory peak. Its limit does not apply to the script. Peaks
+    are in bytes.
+    """
 
     limit: MeasuredLimit
     batch: int
@@ -46,16 +48,16 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """Whether a script fits on one GPU. A measured limit takes precedence over the allocator's result; both are kept."""
+    """Whether a script fits on one GPU. A measured limit takes precedence over the allocator's result, but both are kept."""
 
     card: Card
-    outcome: Outcome  # of the allocator, at the script's own batch size
-    estimated_batch: int | None  # the largest batch by the allocator; None: unknown
-    step: StepTime | None  # None: unknown
-    batch: int | None = None  # the script's own, as its model sees it
-    limit: MeasuredLimit | None = None  # of the same model, measured on this GPU
-    other: OtherMemory | None = None  # in place of a limit
-    verified: bool | None = None  # by runs of the script at the limit and one above; None: it was not run
+    outcome: Outcome  # the allocator's result at the script's own batch size
+    estimated_batch: int | None  # the largest batch according to the allocator, None if unknown
+    step: StepTime | None  # None if unknown
+    batch: int | None = None  # the script's own batch size, as its model sees it
+    limit: MeasuredLimit | None = None  # the limit of the same model, measured on this GPU
+    other: OtherMemory | None = None  # set if a measured limit does not apply
+    verified: bool | None = None  # True if runs at the limit and one above confirmed it, None without runs
 
     @property
     def fits(self) -> bool:
@@ -64,17 +66,19 @@ class CardFit:
 
     @property
     def largest_batch(self) -> int | None:
-        """The largest batch that fits; None if unknown."""
+        """Returns the largest batch that fits, or None if unknown."""
         return self.estimated_batch if self.limit is None else self.limit.largest(self.estimated_batch)
 
     @property
     def is_measured(self) -> bool:
-        """Whether the largest batch was measured on this GPU."""
+        """Returns whether the largest batch was measured on this GPU."""
         return self.limit is not None and self.limit.is_exact
 
     @property
     def told(self) -> bool:
-        """Whether the script fits at its own batch size by the allocator too, so its figures apply."""
+        """Returns whether the allocator also says that the script fits at its own batch size. Only then do the allocator's
+        figures apply.
+        """
         return self.fits and self.outcome.fits
 
     @property
@@ -83,7 +87,7 @@ class CardFit:
 
     @property
     def headroom_bytes(self) -> int:
-        """Unused bytes. Meaningful only if the script fits."""
+        """Returns the unused bytes. The number is meaningful only if the script fits."""
         return self.usable_bytes - self.outcome.reserved_bytes
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The text of `trace info`: the main figures, notes, and what to do next; with details, everything in the recording.
+"""Formats the result of `trace info`: main figures, notes and next steps. With details, the text covers the whole recording.
 
 print(info_text(summarize(load("v100.msgpack")), "v100.msgpack"))
 """
@@ -38,14 +38,16 @@ _GRAINS = {
     "phase": "a recording of phase times only, without kernels",
 }
 _HOST_ONLY = "a recording of the host only: no GPU work was recorded"
-_KINDS = {"warmup": "warm-up", "steady": "clean"}  # shown names that differ from the stored ones
+_KINDS = {"warmup": "warm-up", "steady": "clean"}  # displayed names of kinds of steps that differ from the stored names
 _AT_MOST = "≤ "
-_MOST_STEPS = 8  # rows of the table of steps
-_MOST_FACTS = 24  # lines of provenance
+_MOST_STEPS = 8  # maximum rows of the table of steps
+_MOST_FACTS = 24  # maximum lines of provenance
 
 
 def info_text(summary: Summary, name: str, *, details: bool = True, width: int = 80, colour: bool = False) -> str:
-    """Returns the text for a terminal of `width` columns; with `details`, all sections. `name` is the trace as typed."""
+    """Returns the text for a terminal of `width` columns. With `details`, all sections are included. `name` is the trace as
+    typed.
+    """
 
     def heading(text: str) -> str:
         return paint(text, "bold", colour=colour)
@@ -120,7 +122,7 @@ def _figures(summary: Summary, width: int) -> list[str]:
 
 
 def _notes(summary: Summary, width: int) -> list[str]:
-    """Returns the notes, wrapped, without the estimate line, which is at the top of the page."""
+    """Returns the notes as wrapped lines. The estimate line is omitted, because it appears at the top of the page."""
     lines = []
     for text in note_sentences(summary)[len(estimate_line(summary)) :]:
         lines += wrap(text, width - 2, initial_indent="  ", subsequent_indent="    ")
@@ -128,7 +130,7 @@ def _notes(summary: Summary, width: int) -> list[str]:
 
 
 def note_sentences(summary: Summary) -> list[str]:
-    """Returns the problems of a trace and what is missing from it."""
+    """Returns sentences about the problems of a trace and the data that the trace lacks."""
     problems = problems_of(summary.problems, summary.counts.kernels)
     said = [problem.text for problem in problems if problem.severity >= Severity.WARNING]
     within_ns = sum(of.busy_ns for of in summary.analyses.idle.values() if of.steps)
@@ -142,15 +144,15 @@ def note_sentences(summary: Summary) -> list[str]:
 
 
 def estimate_line(summary: Summary, indent: str = "") -> list[str]:
-    """Returns a line if the trace is a prediction."""
+    """Returns a line that marks the trace as an estimate, if the trace is a prediction."""
     return [f"{indent}ESTIMATE by trace predict, not a recording"] if summary.run.predicted else []
 
 
 def provenance_facts(summary: Summary) -> list[tuple[str, str]]:
-    """Returns the origin of a trace and the software that made it, as label and text."""
+    """Returns the origin of a trace and the software that made it, as pairs of label and text."""
     run = replace(
         summary.run, loaders=(), recorder=None, clean=None, host_scale={}, profiler_cost=None
-    )  # these have their own sections
+    )  # other facts that have their own sections
     facts = {"source": run.source, **to_json(replace(summary.machine, oom_text=None)), **to_json(run), **summary.provenance}
     return [(_label(key), _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None) and key != "era"]
 
@@ -164,7 +166,7 @@ def _provenance(summary: Summary, width: int) -> list[str]:
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Returns nested facts as a flat list ("flags.tf32"). A list of dictionaries becomes its length, other lists one text."""
+    """Flattens nested facts into one list, with labels such as "flags.tf32". A list of dictionaries is shown as its length."""
     found: list[tuple[str, Any]] = []
     for key, value in facts.items():
         if isinstance(value, list) and any(isinstance(item, dict) for item in value):
@@ -177,7 +179,7 @@ def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _label(key: str) -> str:
-    """Returns the key without its unit, which the value shows."""
+    """Removes the unit from a key, because the value shows the unit."""
     return key.removesuffix("_ns").removesuffix("_bytes")
 
 
@@ -243,7 +245,7 @@ def _steps(summary: Summary, width: int) -> list[str]:
 
 
 def _step_kinds(summary: Summary, width: int) -> list[str]:
-    """Returns a table if there are several kinds of steps, and how much the profiler slowed the host."""
+    """Returns a table if there are several kinds of steps. Also states how much the profiler slowed the host."""
     kinds, clean, scale = summary.step_kinds, summary.clean, summary.host_scale
     names = _KINDS if "profiled" in kinds else {"warmup": "warm-up"}
     rows = [[names.get(kind, kind), count_text(of.count), time_text(of.median_ns)] for kind, of in kinds.items()]
@@ -299,7 +301,6 @@ def _input_pipeline(summary: Summary, width: int) -> list[str]:
 
 
 def collective_rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Returns head and cells of the table of collectives."""
     rows = [
         [
             f"{row.name} ({row.backend})" if row.backend else row.name,
@@ -333,7 +334,6 @@ def _recorder(summary: Summary, width: int) -> list[str]:
 
 
 def work_cells(summary: Summary, work: list[WorkSum], head: str) -> tuple[list[str], list[list[str]]]:
-    """Returns head and cells of a table of kernels or ops."""
     rows = []
     for row, name in zip(work, kernel_texts([row.name for row in work]), strict=True):
         share = share_text(row.device_ns / summary.gpu_busy_ns if summary.gpu_busy_ns else None)

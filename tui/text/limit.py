@@ -1,4 +1,4 @@
-"""The bottleneck of a trace as text: the device, the host, data or other ranks, and the possible gain.
+"""Formats the bottleneck of a trace (the device, the host, data or other ranks) and the possible speedup.
 
 limit_sentence(summary.pace, summary.bottleneck)
 # "data (the GPU waits for it); a step could be up to 57.1 ms shorter (32.2 %)"
@@ -22,7 +22,7 @@ _SUBJECTS = {
 
 
 def limit_sentence(pace: StepPace | None, of: PaceLimit | None) -> str:
-    """Returns a sentence without a full stop; "" if nothing is known."""
+    """Describes the bottleneck without a full stop. Returns "" if the bottleneck is unknown."""
     if pace is None or of is None:
         return ""
     if of.limit == "unknown":
@@ -41,7 +41,7 @@ def limit_sentence(pace: StepPace | None, of: PaceLimit | None) -> str:
 
 
 def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
-    """Returns the bottleneck in few words, "data (up to 33.0 % to gain)"; "" if it is unknown."""
+    """Describes the bottleneck briefly, such as "data (up to 33.0 % to gain)". Returns "" if the bottleneck is unknown."""
     if pace is None or of is None or of.limit == "unknown":
         return ""
     name = {"device": "the GPU", "host": "the host"}.get(of.limit, of.limit)
@@ -55,7 +55,7 @@ def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
 
 
 def lag_sentence(pace: StepPace | None, which: str = "The GPU") -> str:
-    """Returns a sentence if the device falls further behind the host in each step; else ""."""
+    """Returns a sentence if the device falls further behind the host in each step. Otherwise returns ""."""
     if pace is None or not pace.falls_behind_ns:
         return ""
     return f"{which} falls {time_text(pace.falls_behind_ns)} further behind the host in each step."

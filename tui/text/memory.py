@@ -1,4 +1,4 @@
-"""Memory as text: the peaks of a recording and its replay, and whether the replay fitted into the available memory.
+"""Formats memory figures: the peaks of a recording and its replay, and whether the replay fitted into memory.
 
 peak_rows({"cuda:0": MemoryComparison(recorded_peak_bytes=2 << 30, replayed_peak_bytes=2 << 30, ...)})
 # [["cuda:0", "2.0 GiB", "2.0 GiB", "same"]]
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def peak_rows(memory: Mapping[str, MemoryComparison]) -> list[list[str]]:
-    """Returns rows of device, recorded peak, replayed peak, change. Without recorded totals, also the rise within a step."""
+    """Returns rows with the device, the recorded peak, the replayed peak and the change. If recorded totals are missing, also
+    shows the rise within a step.
+    """
     rows = []
     for device, of in memory.items():
         rows.append(_row(device, of.recorded_peak_bytes, of.replayed_peak_bytes))
@@ -38,7 +40,7 @@ def _summed(of: MemoryComparison) -> bool:
 
 
 def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
-    """Returns notes on what the peaks leave out, and whether the memory was sufficient."""
+    """Returns notes on memory that the peaks do not include, and on whether the memory was sufficient."""
     said = []
     if any(map(_summed, memory.values())):
         said.append("Peaks are sums of recorded allocations, without memory allocated before.")
@@ -46,7 +48,8 @@ def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
 
 
 def fit_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
-    """Returns whether the memory was sufficient, for each device with a given size and each that ran out of memory."""
+    """Describes whether the memory was sufficient. Covers devices with a given memory size and devices that ran out of memory.
+    """
     told = {device: of for device, of in memory.items() if of.capacity_bytes is not None}
     return [_fit(device, of) for device, of in told.items() if of.fits is False or of.capacity_given]
 

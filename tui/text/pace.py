@@ -1,4 +1,4 @@
-"""Notes about a replay: its speed and clock, values that the script read, and events that were never recorded.
+"""Formats notes about a replay: its speed and clock, values that the script read, and events that were never recorded.
 
 pace_sentences(comparison)[0]    # "Replayed at 2 times the recorded speed: all times are recorded time, ..."
 """
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from traces.comparison.compare import Comparison
 
 
-_MUCH = 0.1  # share of a step above which this host's own time is mentioned
+_MUCH = 0.1  # minimum share of a step: smaller overhead of this host is not mentioned
 
 
 def pace_sentences(comparison: Comparison) -> list[str]:
-    """Returns notes on times that are not those of the script, or not real."""
+    """Returns notes on times that are not real, or that include more than the script."""
     said = []
     speed = comparison.speed
     if speed not in (None, 1):
@@ -40,14 +40,14 @@ def pace_sentences(comparison: Comparison) -> list[str]:
 
 
 def loader_note(comparison: Comparison) -> str:
-    """Returns why the step time without data loading is judged."""
+    """Explains why the verdict uses the step time without data loading."""
     if comparison.clock == "virtual":
         return "Compare the step time without data loading."
     return "Data loading ran on this machine, so compare the step time without it."
 
 
 def values_sentences(comparison: Comparison) -> list[str]:
-    """Returns notes on tensor values that the script read and that are not the recorded ones."""
+    """Returns notes on tensor values that the script read and that differ from the recorded values."""
     if comparison.values.computed:
         return ["Values were computed on this machine's CPU; GPU times are from the trace."]
     said = []
@@ -65,7 +65,7 @@ def values_sentences(comparison: Comparison) -> list[str]:
 
 
 def event_sentences(comparison: Comparison) -> list[str]:
-    """Returns a note if the script waited for events that it never recorded: CUDA does not wait for them."""
+    """Returns a note if the script waited for events that the script never recorded. CUDA does not wait for such events."""
     count = comparison.events_never_recorded
     if not count:
         return []

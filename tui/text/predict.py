@@ -1,4 +1,4 @@
-"""A prediction as text: recorded and predicted times of the step, its phases and kinds of op, with the expected error."""
+"""Formats a prediction: recorded and predicted times of the step, its phases and kinds of op, with the expected error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PARALLELS = {"ddp": "DistributedDataParallel", "fsdp": "FullyShardedDataParalle
 def prediction_text(
     prediction: Prediction, name: str, cost: float | None, output: Path | None, *, width: int = 80, colour: bool = False
 ) -> str:
-    """Returns the text for one prediction; `cost` is the price per sample. The first line marks it as an estimate."""
+    """Returns the text for one prediction. `cost` is the price per sample. The first line marks the result as an estimate."""
     low, high = (prediction.step.predicted_ns * (1 + sign * prediction.expected_error) for sign in (-1, 1))
     lines = [
         paint(f"ESTIMATE, not a measurement: {name} {_asked(prediction)}", "bold", colour=colour),
@@ -61,7 +61,7 @@ def prediction_text(
 def sweep_text(
     predictions: Sequence[Prediction], costs: Sequence[float | None], name: str, *, width: int = 80, colour: bool = False
 ) -> str:
-    """Returns a table with a row for each combination of conditions and a bar for its throughput."""
+    """Returns a table with one row for each combination of conditions. A bar shows the throughput of each row."""
     most = max((prediction.samples_per_s or 0 for prediction in predictions), default=0) or 1
     priced = any(cost is not None for cost in costs)
     head = ["GPUs", "batch", "step", "error", "samples/s", *(["cost per sample"] if priced else []), ""]

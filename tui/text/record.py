@@ -1,4 +1,4 @@
-"""The lines that `trace record` prints at its end: what was recorded, the overhead, what is missing, and what to do next.
+"""Formats the lines that `trace record` prints at its end: recorded steps, overhead, missing data and next steps.
 
 for line in record_lines(trace, Path("train.msgpack"), ["train.py"]): print(line)
 """
@@ -44,7 +44,7 @@ def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
 
 
 def lack_lines(trace: Trace) -> list[str]:
-    """Returns what is missing from the recording, with reason and remedy. Also used for a script that failed."""
+    """Describes the data that the recording lacks, with the reason and a remedy. Also used for a script that failed."""
     has_times = bool((trace.phases.device != NONE).any()) or len(trace.device) > 0
     if not trace.devices or not (has_times or trace.steps.untimed.any()):
         return ["no device times: the script used no GPU on this machine"]
