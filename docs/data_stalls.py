@@ -197,17 +197,18 @@ def page(cost: Cost) -> Iterator[str]:
     model = Model(cost.cpu_ns_per_sample)
     yield "# Data stalls\n"
     yield (
-        "Made by `python docs/data_stalls.py`. How long a training step waits for data, as in"
-        ' "Analyzing and Mitigating Data Stalls'
-        ' in DNN Training" (VLDB 2021), without its GPUs. `trace stalls SCRIPT --gpu v100` answers the same for any script.\n'
+        'This page shows how long a training step waits for data. The figures follow "Analyzing and Mitigating Data '
+        'Stalls in DNN Training" (VLDB 2021) but were made without a GPU. `python docs/data_stalls.py` writes this '
+        "page. `trace stalls SCRIPT --gpu v100` measures the same for any script.\n"
     )
-    yield "![the figures below](data_stalls.svg)\n"
+    yield "![Stalls, throughput, epoch times and pinning times by network](data_stalls.svg)\n"
     yield (
-        f"**Measured here**: a worker spends {cost.cpu_ns_per_sample / 1e6:.2f} ms of a core on an image (500 x 375 JPEG,"
-        f" decoded, cropped, mirrored, normalised), and pinning."
-        f" **Library**: GPU times of a {GPU.upper()} at batch {BATCH}, measured by GPEmu."
-        " **Modelled** from these two: everything else in columns *ours*. **Published**: GPEmu's reproductions"
-        " (github.com/mengwanguc/gpemu 27e9534) and the paper's figures.\n"
+        "The figures have four sources. **Measured on this machine**: a worker needs "
+        f"{cost.cpu_ns_per_sample / 1e6:.2f} ms of one core to load, decode, crop, mirror and normalise a JPEG image of "
+        "500 x 375 pixels. The time to pin a batch was also measured on this machine. **Library**: GPEmu measured the "
+        f"GPU times of a {GPU.upper()} at batch {BATCH}. **Modelled**: all other figures in columns named *ours* are "
+        "computed from the measured times and the library. **Published**: GPEmu's reproductions "
+        "(github.com/mengwanguc/gpemu 27e9534) and the paper provide the figures for comparison.\n"
     )
     yield from _validation(cost)
     yield "\n## Throughput by CPU cores per GPU (figure 5), images/s\n"
@@ -218,7 +219,7 @@ def page(cost: Cost) -> Iterator[str]:
         yield f"| | published | {' | '.join(f'{point:.0f}' for point in points)} | |"
     yield f"\n## Preparation stall, {CORES_PER_GPU} cores per GPU (figure 6), share of a step\n"
     theirs = Model(PUBLISHED_CPU_NS)
-    yield "| network | ours | ours, cores as slow as the published | paper |\n|---|---|---|---|"
+    yield "| network | ours | ours, with cores as slow as published | paper |\n|---|---|---|---|"
     for network, share in PUBLISHED_PREPARATION.items():
         stalls = f"{model.preparation_stall(network):.0%} | {theirs.preparation_stall(network):.0%}"
         yield f"| {network} | {stalls} | {share:.0%} |"
@@ -233,7 +234,7 @@ def page(cost: Cost) -> Iterator[str]:
         cells = [model.epoch_s(disk, cached, policy) for disk in (SSD, HDD) for policy in CachePolicy]
         yield f"| {cached:.0%} | {' | '.join(f'{value:.0f}' for value in cells)} | {PUBLISHED_CACHE[cached]:.0f} |"
     yield f"\n## Larger batches, MobileNetV2 on {CORES_PER_GPU} cores (figure 9), seconds per epoch\n"
-    yield "| batch | GPU computes | epoch | epoch, cores as slow as the published |\n|---|---|---|---|"
+    yield "| batch | GPU computes | epoch | epoch with cores as slow as published |\n|---|---|---|---|"
     for batch in BATCHES:
         computes, whole = model.epoch_by_batch(batch)
         yield f"| {batch} | {computes:.0f} | {whole:.0f} | {theirs.epoch_by_batch(batch)[1]:.0f} |"
@@ -242,27 +243,30 @@ def page(cost: Cost) -> Iterator[str]:
     yield from _agreement(model, theirs, cost)
     yield (
         "\n"
-        "* Plateaus by cores are the library's GPU rates; where cores lack, throughput is cores over"
-        " the cost of an image. Ours is"
-        " linear until the plateau; the published curves bend earlier, for their cores share caches and memory.\n"
-        "* The order of networks is the order of their GPU rates, in stalls of both kinds: a stall"
-        " is what is left of a step when"
-        f" data takes longer than the GPU. Where a pair is in another order, the rates are: the library's {GPU.upper()} trains"
-        f" {_rates('alexnet', 'shufflenet_v2_x1_0', 'squeezenet1_0', 'resnet18')} images/s; the paper's ran other software.\n"
-        "* A core here may be faster than the published server's, which spends 5.8 ms on an image (figure 5, one core); then"
-        " fewer are enough. Figures 6 and 9 have a column with its cores: there the epoch stays flat while larger batches cost"
-        " the GPU less.\n"
-        "* Where ours and the paper's shares differ, the cost of an image does: the paper decodes"
-        " with DALI, partly on the GPU.\n"
-        "* A page cache of 40 % serves 9 % of random epochs, one that never evicts 40 %: the two columns of each disk. The"
-        " published fetch times lie where a cache that does not thrash would.\n"
-        "* Pinning is a copy into pages that are locked and used again: its time goes by bytes, not by network or workers. Ours"
-        " is proportional; the published line grows less than the batch does.\n"
-        "* That AlexNet's epoch takes 21 % longer where pages are not really locked was published for a server under a memory"
-        " limit. Pages are locked here, or a line says why not. The sign is reproduced, not the size, with a memory cgroup and"
-        " a swap file: epochs over a ring of buffers took 2.9 times as long where they were not locked (`python"
-        " benchmarks/locked_pages.py --rounds 2`, as root).\n"
-        "* Not modelled: read-ahead across files, several jobs on one server, variance between images.\n"
+        "* With many cores, throughput is the GPU's rate from the library. With few cores, throughput is the number of "
+        "cores divided by the core time per image. Our curve is linear up to the GPU's rate. The published curves bend "
+        "earlier, because cores share caches and memory.\n"
+        "* Networks with a higher GPU rate have longer stalls, both when preparing and when fetching. Our order of "
+        f"networks differs from the paper where the GPU rates differ: the library's {GPU.upper()} trains "
+        f"{_rates('alexnet', 'shufflenet_v2_x1_0', 'squeezenet1_0', 'resnet18')} images/s. The paper used other "
+        "software.\n"
+        "* A core of this machine may be faster than a core of the published server, which needs 5.8 ms per image "
+        "(figure 5, one core). Faster cores mean that fewer cores are enough. The tables of figures 6 and 9 therefore "
+        "have a column for cores as slow as the published ones. In that column, the epoch time stays flat while larger "
+        "batches reduce the GPU time.\n"
+        "* Our shares differ from the paper's shares where the cost per image differs, because the paper decodes "
+        "images with DALI, partly on the GPU.\n"
+        "* If 40 % of the data fit in a page cache, the cache serves 9 % of randomly ordered reads. A cache that never "
+        "evicts serves 40 %. The table of figure 4 has a column for each kind of cache and disk. The published fetch "
+        "times match a cache that never evicts.\n"
+        "* Pinning copies a batch into locked pages that are reused. The pinning time therefore depends on the number "
+        "of bytes, not on the network or the number of workers. Our pinning time is proportional to the batch size, "
+        "but the published time grows more slowly than the batch size.\n"
+        "* For a server under a memory limit, AlexNet's published epoch takes 21 % longer if pages are not really "
+        "locked. On this machine, pages are locked, or a message explains why not. We reproduced the direction of this "
+        "effect, but not its size, with a memory cgroup and a swap file. Epochs over a ring of buffers took 2.9 times "
+        "as long with unlocked pages (`python benchmarks/locked_pages.py --rounds 2`, as root).\n"
+        "* The model does not include read-ahead across files, several jobs on one server, or variance between images.\n"
     )
 
 
@@ -282,47 +286,56 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
     computes, whole = zip(*(theirs.epoch_by_batch(batch) for batch in BATCHES), strict=True)
     spread = max(whole) / min(whole) - 1
     per_image = [cost.pin_ms[batch] / batch for batch in PUBLISHED_PIN]
-    yield "| what must agree | here | |\n|---|---|---|"
+    yield "| expected agreement with the publication | result on this machine | verdict |\n|---|---|---|"
     for what, here, agrees in (
-        ("plateaus are the GPU's rate (figure 5)", f"at most {off:.1%} off", off < 0.01),
-        ("plateaus are the published ones (figure 5)", f"at most {far:.0%} off: another server's V100", far < 0.15),
-        ("order by preparation stall (figure 6), published cores", *_in_order(preparing, PUBLISHED_PREPARATION)),
-        ("order by fetch stall, as reproduced (figure 3)", *_in_order(fetching, fetch)),
-        ("order by fetch stall, as in the paper (figure 3)", *_in_order(fetching, paper)),
-        ("an epoch is shorter the more is cached (figure 4)", "each disk and cache", falls),
-        ("a cache that never evicts is no slower (figure 4)", "each disk and share", minio),
+        ("many cores: throughput is the GPU's rate (figure 5)", f"differs by at most {off:.1%}", off < 0.01),
         (
-            "larger batches cost the GPU less (figure 9)",
+            "many cores: throughput is as published (figure 5)",
+            f"differs by at most {far:.0%}, on another V100",
+            far < 0.15,
+        ),
+        (
+            "order of networks by preparation stall (figure 6), published cores",
+            *_in_order(preparing, PUBLISHED_PREPARATION),
+        ),
+        ("order of networks by fetch stall, as reproduced by GPEmu (figure 3)", *_in_order(fetching, fetch)),
+        ("order of networks by fetch stall, as in the paper (figure 3)", *_in_order(fetching, paper)),
+        ("more cached data make an epoch shorter (figure 4)", "true for each disk and cache", falls),
+        ("a cache that never evicts is not slower (figure 4)", "true for each disk and cached share", minio),
+        (
+            "larger batches reduce the GPU time (figure 9)",
             f"{computes[0]:.0f} to {computes[-1]:.0f} s",
             computes[0] > computes[-1],
         ),
-        ("the epoch stays flat (figure 9), published cores", f"within {spread:.1%}", spread < 0.02),
+        ("the epoch time stays flat (figure 9), with published cores", f"within {spread:.1%}", spread < 0.02),
         (
-            "pinning takes time by bytes alone",
-            f"{min(per_image) * 1e3:.0f} to {max(per_image) * 1e3:.0f} us an image",
+            "the pinning time depends only on the bytes",
+            f"{min(per_image) * 1e3:.0f} to {max(per_image) * 1e3:.0f} µs per image",
             max(per_image) < 1.2 * min(per_image),
         ),
     ):
-        yield f"| {what} | {here} | {'agrees' if agrees else 'does not'} |"
+        yield f"| {what} | {here} | {'agrees' if agrees else 'does not agree'} |"
 
 
 def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str, bool]:
     """Whether pairs of networks are in one order; those whose shares are within two points in either are in none."""
     pairs = [(a, b) for a, b in combinations(published, 2) if min(abs(of[a] - of[b]) for of in (ours, published)) > 0.02]
     other = [f"{a} and {b}" for a, b in pairs if (ours[a] > ours[b]) != (published[a] > published[b])]
-    but = f", not {'; '.join(other)}" if other else ""
+    but = f", except {'; '.join(other)}" if other else ""
     return f"{len(pairs) - len(other)} of {len(pairs)} pairs of networks{but}", not other
 
 
 def _validation(cost: Cost) -> Iterator[str]:
     yield "## The model against this machine\n"
     yield (
-        "What the model is given of a run: the core time of each batch in its worker, of each of the script's steps and of the"
-        " GPU's, workers and cores, and how many cores other programs had on average (/proc/stat). What it says: how all these"
-        " share the cores, how far workers run ahead, and when the script, which takes the batches in their order, gets them."
-        f" Images/s after the first steps; each row is one run of {BATCH} images a batch, with one and two workers in turn.\n"
+        "The model gets these inputs from each run: the number of workers and cores, the core time of each batch, the "
+        "time of each step of the script, and the GPU time. The model also gets the number of cores that other "
+        "programs used on average (/proc/stat). The model predicts how the processes share the cores and how far the "
+        "workers run ahead. From both, the model computes when the script receives each batch. The tables show "
+        f"images/s after the first steps. Each row is one run with {BATCH} images per batch, and runs with one and two "
+        "workers alternate.\n"
     )
-    yield "| workers | measured | modelled | error | cores that other programs had |"
+    yield "| workers | measured | modelled | error | cores used by other programs |"
     yield "|---|---|---|---|---|"
     for run in cost.runs:
         yield (
@@ -340,10 +353,10 @@ def _validation(cost: Cost) -> Iterator[str]:
 def _pinning(cost: Cost) -> Iterator[str]:
     yield "\n## Pinning a batch, ms\n"
     yield f"| batch | {' | '.join(map(str, PUBLISHED_PIN))} |\n|{'---|' * (len(PUBLISHED_PIN) + 1)}"
-    yield f"| ours, of a core | {' | '.join(f'{cost.pin_ms[batch]:.1f}' for batch in PUBLISHED_PIN)} |"
+    yield f"| ours, core time | {' | '.join(f'{cost.pin_ms[batch]:.1f}' for batch in PUBLISHED_PIN)} |"
     yield f"| published | {' | '.join(f'{ms:.1f}' for ms in PUBLISHED_PIN.values())} |"
     yield (
-        f"\nIn training, batch {BATCH}, medians: "
+        f"\nMedian pinning times during training, batch {BATCH}: "
         + ", ".join(
             f"{statistics.median(run.pin_cpu_ms for run in cost.of(network, workers)):.1f} ms ({network}, workers: {workers})"
             for network, workers in dict.fromkeys(RUNS)

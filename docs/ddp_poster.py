@@ -138,14 +138,18 @@ def cells(recording: Path, results: Path) -> Cells:
 def page(found: Cells) -> Iterator[str]:
     yield "# One GPU or two\n"
     yield (
-        f"Made by `python docs/ddp_poster.py RECORDING`: examples/train_vit.py on virtual GPUs of {MEMORY}, 128 images of"
-        " 28 x 28 per step in all, Adam, fp32; alone, as two processes of DistributedDataParallel on one machine, and with the"
-        " layers split over two GPUs. **Measured**: nothing on such a GPU. **Estimated**: kernels' times, from the recording of"
-        " a V100 by op and size, the host's pace from the same recording, transfers between ranks from the link of a data"
-        " sheet (gloo: TCP through host memory). **By PyTorch's rules**: memory, out of memory, bytes. **Computed** on the CPU:"
-        " losses. **Published**: the bytes of an epoch.\n"
+        "This page shows which networks fit on one and on two GPUs, and which setup is faster. `python "
+        f"docs/ddp_poster.py RECORDING` runs examples/train_vit.py on virtual GPUs with {MEMORY} of memory. Each step "
+        "trains 128 images of 28 x 28 pixels in total, with Adam in fp32. The script runs on one GPU, as two processes "
+        "of DistributedDataParallel on one machine, and with the layers split over two GPUs.\n"
+        "\n"
+        "Nothing on this page was measured on a GPU with this amount of memory. Kernel times are estimated by "
+        "operation and size from the recording of a V100. The host's pace comes from the same recording. Transfer "
+        "times between ranks are estimated from the link in a data sheet; gloo uses TCP through host memory. Memory "
+        "use, out-of-memory errors and bytes follow PyTorch's rules. Losses are computed on the CPU. The bytes per "
+        "epoch are compared with published bytes.\n"
     )
-    yield "![which cells fit, and where two GPUs are faster](ddp_poster.svg)\n"
+    yield "![Step time and peak memory by network size, on one GPU and on two](ddp_poster.svg)\n"
     for net in NETS:
         yield from _table(found, net)
     yield from _sentences(found)
@@ -155,7 +159,7 @@ def page(found: Cells) -> Iterator[str]:
 
 def _table(found: Cells, net: str) -> Iterator[str]:
     (depths, widths), modes = NETS[net], MODES[net]
-    yield f"## {NAMES[net]}: step and peak memory of a GPU\n"
+    yield f"## {NAMES[net]}: step time and peak memory per GPU\n"
     yield f"| depth | width | {' | '.join(modes)} | gradients per step |\n|---|---|{'---|' * (len(modes) + 1)}"
     for depth in depths:
         for width in widths:
@@ -179,20 +183,23 @@ def _sentences(found: Cells) -> Iterator[str]:
     by_gloo = [run for run in tried if (ms(run, GLOO) or 0) > (ms(run, NCCL) or 0)]
     alone = [run for run in grid if ms(run, ONE) is not None and ms(run, NCCL) is None]
     split = [run for run in grid if run.net == "wide" and ms(run, ONE) is None and ms(run, SPLIT) is not None]
-    yield "## What it shows\n"
-    yield f"* {len(slower)} of the {len(fit)} networks that fit both ways are slower on two GPUs than on one: {_names(slower)}."
+    yield "## Results\n"
+    yield (
+        f"* {len(slower)} of the {len(fit)} networks that fit on one GPU and on two GPUs are slower on two GPUs than on one:"
+        f" {_names(slower)}."
+    )
     except_for = [run for run in tried if run not in by_gloo]
-    but = f", not for {_names(except_for)}" if except_for else ""
-    yield f"* gloo takes longer than NCCL for {len(by_gloo)} of the {len(tried)} that were tried with both{but}."
+    but = f", but not for {_names(except_for)}" if except_for else ""
+    yield f"* gloo takes longer than NCCL for {len(by_gloo)} of the {len(tried)} networks tried with both backends{but}."
     if alone:
         yield (
             f"* DistributedDataParallel keeps the gradients a second time, in its buckets: {_names(alone)} fit on one GPU, not"
-            " under it."
+            " under DistributedDataParallel."
         )
     if split:
-        yield f"* Too large for one GPU, trained with the layers split over two: {_names(split)}."
+        yield f"* Networks too large for one GPU were trained with the layers split over two GPUs: {_names(split)}."
     if words := next((cell.words for cell in found.values() if cell.words), ""):
-        yield f"* What does not fit says so in PyTorch's words: `{words}`"
+        yield f"* If a network does not fit, the script gets PyTorch's usual error message: `{words}`"
     yield ""
 
 
@@ -203,8 +210,9 @@ def _names(runs: list[Run]) -> str:
 def _losses(found: Cells) -> Iterator[str]:
     yield "## Losses after 20 steps\n"
     yield (
-        "A small one of each, with values computed on the CPU. Two GPUs share the batch of one, so that the mean loss differs"
-        " by rounding and dropout alone; the two backends add the same numbers.\n"
+        "This table compares the losses of one small network of each kind, with values computed on the CPU. Two GPUs "
+        "share the batch of one GPU, so the mean loss differs only by rounding and dropout. The two backends, NCCL and "
+        "gloo, add the same numbers.\n"
     )
     yield f"| network | {' | '.join((ONE, NCCL, GLOO))} |\n|---|---|---|---|"
     for net in NETS:
@@ -215,7 +223,10 @@ def _losses(found: Cells) -> Iterator[str]:
 
 def _bytes(found: Cells) -> Iterator[str]:
     yield "## Bytes per step, and per epoch of MNIST\n"
-    yield "A network of 5 322 parameters: what a replay counts in a step's all-reduces, times the steps of 60 000 images.\n"
+    yield (
+        "The network has 5 322 parameters. The bytes that a replay counts in a step's all-reduces are multiplied by "
+        "the steps of an epoch (60 000 images).\n"
+    )
     yield "| batch | steps | all-reduced per step | gradients per epoch | published | losses per epoch | published |"
     yield "|---|---|---|---|---|---|---|"
     for batch, (steps, gradients, losses) in PUBLISHED_BYTES.items():

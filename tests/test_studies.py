@@ -52,11 +52,11 @@ def test_data_stalls_have_the_order_plateaus_and_signs_of_the_paper(tmp_path: Pa
     theirs = [stalls.Model(stalls.PUBLISHED_CPU_NS).epoch_by_batch(batch)[1] for batch in stalls.BATCHES]
     assert max(theirs) < 1.02 * min(theirs)  # data sets the pace, as in the paper
     text = "\n".join(stalls.page(cost))
-    assert "a worker spends 5.27 ms of a core on an image" in text and "nan" not in text
+    assert "a worker needs 5.27 ms of one core to load" in text and "nan" not in text
     assert "| 2 (alexnet) | 189.0 | 190.0 | +0.5% | 0.25 |" in text
     assert "| 2 workers | 189.0 | 190.0 | +0.5% | +0.5% |" in text
-    assert "| ours, of a core | 6.4 | 12.8 |" in text and "12.0 ms (resnet18, workers: 1)." in text
-    assert text.count(" | agrees |") == 7 and text.count(" | does not |") == 3  # SqueezeNet and ResNet-18, as measured here
+    assert "| ours, core time | 6.4 | 12.8 |" in text and "12.0 ms (resnet18, workers: 1)." in text
+    assert text.count(" | agrees |") == 7 and text.count(" | does not agree |") == 3  # SqueezeNet and ResNet-18, as measured here
     stalls.picture(cost, tmp_path / "x.svg")
     assert (tmp_path / "x.svg").read_text().count("<svg") == 1
 
@@ -70,11 +70,11 @@ def test_the_poster_tells_what_fits_and_what_is_slower(tmp_path: Path) -> None:
     found[poster.Run("wide", 8, 8192, poster.NCCL)] = out
     found[poster.Run("vit", 2, 64, poster.NCCL)] = poster.Cell(11.0, 100, "1.0", 4)
     text = "\n".join(poster.page(found))
-    assert "1 of the 16 networks that fit both ways are slower on two GPUs than on one: vit 2 x 64." in text
-    assert "gloo takes longer than NCCL for 5 of the 5 that were tried with both" in text
-    assert "wide 8 x 8192 fit on one GPU, not under it" in text
+    assert "1 of the 16 networks that fit on one GPU and on two GPUs are slower on two GPUs than on one: vit 2 x 64." in text
+    assert "gloo takes longer than NCCL for 5 of the 5 networks tried with both backends" in text
+    assert "wide 8 x 8192 fit on one GPU, not under DistributedDataParallel" in text
     assert "| 12 | 8192 | out of memory | out of memory | - | 11.0 ms, 100 MiB | 0.0 MiB |" in text
-    assert "Too large for one GPU, trained with the layers split over two: wide 12 x 8192." in text
+    assert "Networks too large for one GPU were trained with the layers split over two GPUs: wide 12 x 8192." in text
     assert "| 32 | 1875 | 21288 + 4 | 39,915,000 | 39,915,000 | 7,500 | 7,500 |" in text
     assert len({run.file for run in found}) == len(found)
     poster.picture(found, tmp_path / "x.svg")
