@@ -192,7 +192,7 @@ def against_reports(path: Path, name: str, trace: Trace) -> Iterator[Row]:
     sheets, peer = reports(path), "TraceLens"
     work, known = trace.device.is_work, launched(trace)
     kernels = trace.device.kind == DeviceKind.KERNEL
-    left_out = "It leaves out work whose launch was not recorded."
+    left_out = "The other tool leaves out work without a recorded launch."
     timeline: dict[str, list[float]] = {}
     for line in sheets.get("gpu_timeline", []):
         timeline.setdefault(line["type"], []).append(1e6 * float(line["time ms"]))
@@ -203,24 +203,26 @@ def against_reports(path: Path, name: str, trace: Trace) -> Iterator[Row]:
         inside = busy[0] * (1 - LIMIT) <= union_ns(trace, known) <= (busy[0] + apart) * (1 + LIMIT)
         recomputed: list[Variant] = []
         if apart and inside:
-            why = f"It lists recomputed work apart. {left_out}"
+            why = f"The other tool lists recomputed work separately. {left_out}"
             recomputed = [(why, lambda: busy[0])]
         first_kernel = trace.device.start_ns[kernels].min(initial=2**62)
         not_first = work & (kernels | (trace.device.start_ns >= first_kernel))
         no_sets = work & (trace.device.kind != DeviceKind.MEMSET)
         variants: list[Variant] = [
             (left_out, lambda: union_ns(trace, known)),
-            ("It leaves out memsets.", lambda: union_ns(trace, no_sets)),
-            ("It leaves out copies before the first kernel.", lambda: union_ns(trace, not_first)),
+            ("The other tool leaves out memsets.", lambda: union_ns(trace, no_sets)),
+            ("The other tool leaves out copies before the first kernel.", lambda: union_ns(trace, not_first)),
             *recomputed,
         ]
         yield compared(name, peer, "busy", "ms", union_ns(trace, work) / 1e6, busy[0] / 1e6, _in_ms(variants))
         idle = timeline["idle_time"][0]
-        first_to_last = "Its window is from the first work to the last; ours is from the start of the first step."
+        first_to_last = (
+            "The other tool measures from the first GPU work to the last; we measure from the start of the first step."
+        )
         idle_variants: list[Variant] = [
             (first_to_last, lambda: gaps_ns(trace, work)),
             (f"{first_to_last} {left_out}", lambda: gaps_ns(trace, known)),
-            ("Its window begins with the first kernel.", lambda: gaps_ns(trace, not_first)),
+            ("The other tool measures from the first kernel.", lambda: gaps_ns(trace, not_first)),
         ]
         if recomputed:
             idle_variants.append((recomputed[0][0], lambda: idle))
@@ -231,13 +233,21 @@ def against_reports(path: Path, name: str, trace: Trace) -> Iterator[Row]:
         if exposed or communication(trace).exposed_ns:
             comm_variants: list[Variant] = [
                 (left_out, lambda: exposed_ns(trace, known, work)),
-                ("Only kernels hide communication there, no copies.", lambda: exposed_ns(trace, work, work & kernels)),
-                (f"Only kernels hide communication there. {left_out}", lambda: exposed_ns(trace, known, known & kernels)),
+                (
+                    "In the other tool, only kernels hide communication; copies do not.",
+                    lambda: exposed_ns(trace, work, work & kernels),
+                ),
+                (
+                    f"In the other tool, only kernels hide communication. {left_out}",
+                    lambda: exposed_ns(trace, known, known & kernels),
+                ),
             ]
             ours = communication(trace).exposed_ns
             least = exposed_ns(trace, known, known)
             if apart and least <= exposed <= least + apart:
-                comm_variants.append((f"Recomputed work, which it lists apart, hides none there. {left_out}", lambda: exposed))
+                comm_variants.append(
+                    (f"In the other tool, recomputed work does not hide communication. {left_out}", lambda: exposed)
+                )
             yield compared(name, peer, "exposed communication", "ms", ours / 1e6, exposed / 1e6, _in_ms(comm_variants))
     yield from _ops(sheets, name, trace, (path.parent / "capture_traces").is_dir())
     yield from _op_costs(sheets, name, trace)
@@ -262,12 +272,16 @@ def _ops(sheets: dict[str, Sheet], name: str, trace: Trace, has_captures: bool) 
     launch, count = trace.device.launch, np.bincount(trace.device.launch[launched(trace)], minlength=len(trace.host))
     graphs = launched(trace) & (count[launch] > 1) if len(trace.host) else work & False
     in_graphs_ns = float(trace.device.duration_ns[graphs].sum())
-    captured = "It names the ops of graphs' kernels by a second recording, of their capture." if has_captures else ""
+    captured = (
+        "The other tool finds the ops of a CUDA graph's kernels in a second recording, made during the capture."
+        if has_captures
+        else ""
+    )
     for op, time_ns in theirs.items():
         if time_ns < max(_LEAST_SHARE * sum(theirs.values()), _LEAST_NS):
             continue
         variants: list[Variant] = [
-            ("Memsets do not count for the op there.", lambda op=op: without_sets.get(op, 0.0)),  # type: ignore[misc]
+            ("The other tool does not count memsets as part of the op.", lambda op=op: without_sets.get(op, 0.0)),  # type: ignore[misc]
         ]
         if in_graphs_ns >= time_ns - ours.get(op, 0.0) > 0 and captured:
             variants.append((captured, lambda t=time_ns: t))  # type: ignore[misc]
@@ -354,7 +368,7 @@ class _ReportedCall:
         wide = [shape for shape, _ in self.tensors if len(shape) > 1]
         if self.op == "addmm" and len(wide) >= 2:
             product = 2 * prod(wide[-2]) * wide[-1][-1]
-            return {"It adds one operation per element for the bias.": product + prod(wide[-2][:-1]) * wide[-1][-1]}
+            return {"The other tool adds one operation per element for the bias.": product + prod(wide[-2][:-1]) * wide[-1][-1]}
         return {}
 
     def bytes_there(self) -> dict[str, float]:
@@ -365,45 +379,51 @@ class _ReportedCall:
         total, largest = sum(size for _, size in tensors), max(size for _, size in tensors)
         found: dict[str, float] = {}
         if self.op == "copy":
-            why = "It counts source and target in full, also of copies from the host and of broadcast sources."
+            why = "The other tool counts source and target in full, even for copies from the host and for broadcasts."
             sizes = [size for size in self.sizes if size]
             found[why] = prod(self.shapes[0]) * (sizes[0] + sizes[min(1, len(sizes) - 1)])
         if self.op == "convolution_backward" and len(tensors) > 2:
             gradient, image, weight = (size for _, size in tensors[:3])
-            found["It reads the gradient twice, once for each result."] = 2 * gradient + 2 * image + 2 * weight
+            found["The other tool counts the gradient twice, once for each result."] = 2 * gradient + 2 * image + 2 * weight
         if self.op == "layer_norm":
             own = next((prod(literal_eval(text)) for text in self.numbers if text.startswith("[")), 0) * self.sizes[0]
-            found["It counts six parameters of the normalized shape; there are two or none."] = 2 * largest + 6 * own
+            found["The other tool counts six parameters of the normalized shape, but the op has two or none."] = (
+                2 * largest + 6 * own
+            )
         if self.op == "layer_norm_backward":
             own = next((prod(literal_eval(text)) for text in self.numbers if text.startswith("[")), 0) * self.sizes[0]
             affine = sum(size == own for _, size in tensors[2:]) >= 2
-            found["It counts gradients of weight and bias, also where there are none."] = (
+            found["The other tool counts gradients of weight and bias, even if they do not exist."] = (
                 3 * largest + (4 if affine else 1) * own
             )
         if self.op == "batch_norm_backward":
             channels = self.shapes[0][1] * self.sizes[0]
             trained = self.name.endswith("native_batch_norm_backward")
-            words = "It leaves out the input of MIOpen's ops."
+            words = "The other tool leaves out the input of MIOpen's ops."
             found[words] = 3 * largest + 4 * channels if trained else 2 * largest + channels
         if self.op == "div":
-            found["It counts an expanded input in full; in memory it is one element per row."] = 2 * largest
+            found["The other tool counts an expanded input in full, although the input has one element per row in memory."] = (
+                2 * largest
+            )
         if self.op == "rotary_embedding":
             rotated = sum(size for shape, size in tensors[1:-1])
-            found["It leaves out positions, cosines and sines."] = 2 * rotated
+            found["The other tool leaves out the positions, cosines and sines."] = 2 * rotated
         if {"c_sk", "g_sk", "H_KV", "d_h_qk", "d_h_v"} <= self.model.keys():
             tokens, of = self.model["c_sk"] + self.model["g_sk"], self.model
             cache = tokens * of["H_KV"] * (of["d_h_qk"] + of["d_h_v"]) * self.sizes[0]
-            found["It counts the cache of all tokens, whose number the server annotates."] = 2 * tensors[0][1] + cache
+            found["The other tool counts the cache of all tokens, based on a number that the server annotates."] = (
+                2 * tensors[0][1] + cache
+            )
         if is_inductor_kernel(self.name):
             elements = next((int(text) for text in reversed(self.numbers) if text.isdigit()), 0)  # of the last dimension
             sizes = [size for size in self.sizes if size]
-            found["It counts tensors in full, also where a kernel reads a part."] = total
+            found["The other tool counts tensors in full, even if a kernel reads only a part of a tensor."] = total
             alike = sum(
                 prod(shape) * size for shape, size in zip(self.shapes, self.sizes, strict=False) if shape and size == sizes[0]
             )
-            found["It leaves out tensors of another type than the first."] = alike
+            found["The other tool leaves out tensors with a different dtype from the first tensor."] = alike
             if self.name.startswith("triton_poi"):
-                words = "It counts tensors in full, and adds an output to those that are among them."
+                words = "The other tool counts all tensors in full and adds an output that is already among the tensors."
                 found[words] = total + elements * sizes[-1]
         return found
 
@@ -436,13 +456,17 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
             logging.disable(logging.NOTSET)
     every, kernels = trace.device.is_work, trace.device.kind == DeviceKind.KERNEL
     work = launched(trace) if rows == int(launched(trace).sum()) else every
-    left_out = "" if work is every else " It leaves out work whose launch was not recorded."
-    host_events = "" if rows == len(taken) else "It takes host events whose arguments name a stream for GPU work."
+    left_out = "" if work is every else " The other tool leaves out work without a recorded launch."
+    host_events = (
+        "" if rows == len(taken) else "The other tool counts host events as GPU work if their arguments name a stream."
+    )
     starts = 1e3 * of_gpu["ts"].to_numpy()
     of_gpu_ns = Intervals(starts.astype("i8"), (starts + 1e3 * of_gpu["dur"].to_numpy()).astype("i8")).total_ns
     rounding_ns = 2000 * rows  # each start and each duration loses up to a microsecond
-    rounded = f"It cuts every stamp to whole microseconds.{left_out}"
-    first_to_last = f"Its window is from the first work to the last; ours is from the start of the first step.{left_out}"
+    rounded = f"The other tool cuts every time to whole microseconds.{left_out}"
+    first_to_last = (
+        f"The other tool measures from the first GPU work to the last; we measure from the start of the first step.{left_out}"
+    )
     busy, idle, peer = theirs["kernel_time(us)"] - theirs["idle_time(us)"], theirs["idle_time(us)"], "HTA"
     busy_variants: list[Variant] = [
         (left_out.strip(), lambda: union_ns(trace, work)),
@@ -453,7 +477,10 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
     yield compared(name, peer, "busy", "ms", busy_ns(trace) / 1e6, busy / 1e6, _in_ms(busy_variants))
     idle_variants: list[Variant] = [
         (first_to_last, lambda: gaps_ns(trace, work)),
-        (f"{first_to_last} It cuts stamps.", lambda: _within_rounding(idle, gaps_ns(trace, work), rounding_ns)),
+        (
+            f"{first_to_last} The other tool cuts every time to whole microseconds.",
+            lambda: _within_rounding(idle, gaps_ns(trace, work), rounding_ns),
+        ),
     ]
     if host_events and abs(of_gpu_ns - union_ns(trace, work)) <= rounding_ns:
         idle_variants.append((host_events, lambda: idle))
@@ -462,7 +489,7 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
     sends = communication_kernels(trace) & work
     if overlap is not None and sends.any():
         exposed = (1 - overlap / 100) * union_ns(trace, sends)
-        only_kernels = f"Only kernels hide communication there, no copies.{left_out}"
+        only_kernels = f"In the other tool, only kernels hide communication; copies do not.{left_out}"
         ours = communication(trace).exposed_ns
 
         def by_kernels() -> float:
@@ -470,7 +497,10 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
 
         comm_variants: list[Variant] = [
             (only_kernels, by_kernels),
-            (f"{only_kernels} It cuts stamps.", lambda: _within_rounding(exposed, by_kernels(), rounding_ns)),
+            (
+                f"{only_kernels} The other tool cuts every time to whole microseconds.",
+                lambda: _within_rounding(exposed, by_kernels(), rounding_ns),
+            ),
         ]
         yield compared(name, peer, "exposed communication", "ms", ours / 1e6, exposed / 1e6, _in_ms(comm_variants))
 
@@ -551,7 +581,7 @@ def print_ahead(found: list[dict[str, Any]]) -> None:
             lead = f"{row['recording']} | {row['steps']} | {row['lag'] / 1e6:,.1f} ms" if whose == "ours" else " | | "
             print(f"| {lead} | {whose} | {figures} |")
     same = sum(all(abs(row["ours"][key] - row["oracle"][key]) <= 1 for key in row["ours"]) for row in found)
-    print(f"\nMilliseconds. {same} of {len(found)} recordings agree to the nanosecond.")
+    print(f"\nAll times are in milliseconds. {same} of {len(found)} recordings agree to the nanosecond.")
 
 
 def main() -> int:
