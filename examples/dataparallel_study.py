@@ -1,18 +1,18 @@
 """Why are several GPUs not that many times faster? Computation, communication and bytes of five data-parallel networks.
 
-One command measures one cell, a network at a batch size on so many GPUs, and appends it to a file of results:
+The command `cell` measures one network at one batch size on a number of GPUs and appends the result to a file:
 
     python dataparallel_study.py cell --model vgg16 --batch-size 128 --gpus 2
     python dataparallel_study.py cell --model vgg16 --batch-size 128 --gpus 2 --parallel plain --trainable 0.5
     python dataparallel_study.py cell --model alexnet --batch-size 32 --image-size 64 --epochs 20 --loss-target 0.04
 
-and one makes a table and a picture of them (matplotlib draws it):
+The command `table` writes a table of all results and draws a picture with matplotlib:
 
     python dataparallel_study.py table --picture study.svg
 
-`grid` starts the cells of all combinations, each by a command of its own. The images have MNIST's shape, 1x28x28 in ten
-classes, and are enlarged on the host; the networks are those of study_models.py with one channel and ten classes. Batches lie
-ready in the host's memory, so that no cell waits for data.
+The command `grid` measures all combinations, each in a separate process. The images have MNIST's shape (1x28x28, ten
+classes) and are enlarged on the host. The networks come from study_models.py and have one channel and ten classes. All batches
+are prepared in host memory before the measurement, so no step waits for data.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class Cell:
-    """One network at one batch size on a number of GPUs."""
+    """Describes one measurement: a network, a batch size and a number of GPUs."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -98,7 +98,6 @@ class Cell:
         self.start()
 
     def start(self) -> None:
-        """Create a network; the same seed gives the same weights."""
         torch.manual_seed(0)
         net = MODELS[self.args.model](classes=CLASSES, channels=1)
         freeze(net, self.args.trainable)
@@ -108,7 +107,7 @@ class Cell:
         self.optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], lr=self.args.lr)
 
     def batches(self, count: int, epoch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images in host memory, shuffled each epoch. An incomplete last batch is dropped."""
+        """Creates batches in host memory and shuffles the images each epoch. An incomplete last batch is dropped."""
         images, labels = digits(count, seed=0)
         order, size = torch.randperm(count, generator=torch.Generator().manual_seed(epoch)), self.args.batch_size
         for first in range(0, count - size + 1, size):
@@ -127,7 +126,7 @@ class Cell:
         return loss
 
     def measure(self) -> dict[str, Any]:
-        """Times in milliseconds: medians of steps that run freely, and of as many with each stage timed."""
+        """Returns median times in milliseconds. Half of the steps run freely; the other half are timed stage by stage."""
         args, meter = self.args, self.meter
         ready = itertools.cycle(list(self.batches(2 * args.batch_size)))
         for _ in range(args.warmup):
@@ -161,7 +160,7 @@ class Cell:
         }
 
     def learn(self) -> dict[str, Any]:
-        """Train from scratch until an epoch's mean loss is below the target."""
+        """Trains from scratch until the mean loss of an epoch is below the target."""
         self.start()
         losses: list[float] = []
         for epoch in range(self.args.epochs):
@@ -175,7 +174,6 @@ class Cell:
 
 
 def facts(args: argparse.Namespace) -> dict[str, Any]:
-    """Describe a cell without creating its network."""
     with torch.device("meta"):
         net = MODELS[args.model](classes=CLASSES, channels=1)
     parameters = list(net.parameters())
@@ -192,7 +190,7 @@ def facts(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def freeze(net: nn.Module, share: float) -> int:
-    """Train only the last tensors with about `share` of all parameters; returns their number of parameters."""
+    """Trains only the last tensors with about `share` of all parameters. Returns the number of trained parameters."""
     parameters = list(net.parameters())
     wanted, trained = share * sum(p.numel() for p in parameters), 0
     for parameter in reversed(parameters):

@@ -12,8 +12,6 @@ from torch.nn import functional as F
 
 
 class Attention(nn.Module):
-    """Causal self-attention over several heads."""
-
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
@@ -34,7 +32,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a two-layer perceptron, each on a normalised input and added to it."""
+    """Applies attention and a two-layer perceptron. Each gets a normalised input and adds its output to the input."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()

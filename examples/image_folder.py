@@ -1,4 +1,4 @@
-"""Images from files, decoded and augmented as in ImageNet training. PIL decodes and resizes; the rest uses tensors.
+"""This data set reads images from files and augments them as in ImageNet training. PIL decodes and resizes the images.
 
     make_images(Path("images"), count=2000)             # JPEG files of ImageNet's size, 500 x 375 pixels, some 110 kB each
     image, label = ImageFolder(Path("images"))[7]       # (3, 224, 224) float32
@@ -22,7 +22,7 @@ STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 
 
 class ImageFolder(Dataset[tuple[Tensor, int]]):
-    """Random crops of 8 to 100 % of the area, resized and normalized; half of them are mirrored."""
+    """Returns random crops of 8 to 100 % of an image's area, resized and normalized. Half of the crops are mirrored."""
 
     def __init__(self, folder: Path, size: int = 224) -> None:
         self.files = sorted(folder.glob("*/*.jpg"))
@@ -55,7 +55,7 @@ def _random_box(width: int, height: int) -> tuple[float, float, float, float]:
 
 
 def make_images(folder: Path, count: int, classes: int = 10, distinct: int = 64) -> None:
-    """Write JPEG files of clouds with noise. `distinct` pictures are drawn and repeated under several names."""
+    """Writes JPEG files of clouds with noise. Only `distinct` pictures are drawn; other files are copies under new names."""
     random = np.random.default_rng(0)
     for number in range(count):
         target = folder / f"class{number % classes}" / f"{number:06}.jpg"

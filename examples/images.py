@@ -1,4 +1,4 @@
-"""A synthetic image data set that costs as much as a real one: images are decoded, cropped, flipped and normalized.
+"""This synthetic image data set costs as much CPU time as a real one. Images are decoded, cropped, flipped and normalized.
 
     images = SyntheticImages(length=50_000, classes=10, size=224)
     image, label = images[7]  # (3, 224, 224) float32, and always the same for index 7
@@ -19,12 +19,12 @@ STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 
 
 class SyntheticImages(Dataset[tuple[Tensor, int]]):
-    """Color gradients with noise; the gradient depends on the class. `distinct` images are stored and reused."""
+    """Returns color gradients with noise; the gradient depends on the class. The data set stores only `distinct` images."""
 
     def __init__(self, length: int, classes: int = 10, size: int = 224, distinct: int = 64) -> None:
         self.length = length
         self.size = size
-        self.stored_size = size + size // 8  # leaves room to crop from
+        self.stored_size = size + size // 8
         self.labels = [i % classes for i in range(distinct)]
         self.stored = [self._encode(i, label * 0.618 % 1.0) for i, label in enumerate(self.labels)]
 
@@ -36,7 +36,7 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
         pixels = torch.frombuffer(bytearray(zlib.decompress(self.stored[which])), dtype=torch.uint8)
         image = pixels.view(3, self.stored_size, self.stored_size)
 
-        random = torch.Generator().manual_seed(index)  # per index: the same whichever worker loads it
+        random = torch.Generator().manual_seed(index)
         room = self.stored_size - self.size + 1
         top, left, flip = torch.randint(0, 2**16, (3,), generator=random).tolist()
         top, left = top % room, left % room

@@ -1,4 +1,4 @@
-"""Image networks for 224 x 224 pixels and 1000 classes, from light (waits for data) to heavy (never waits).
+"""Defines image networks for 224 x 224 pixels and 1000 classes. The lightest networks train so fast that they wait for data.
 
     NETWORKS["mobilenet_v2"]()(torch.randn(2, 3, 224, 224))   # (2, 1000)
 
@@ -32,13 +32,12 @@ def vgg11() -> nn.Module:
 def normalised(
     inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1, relu: nn.Module | None = None
 ) -> nn.Sequential:
-    """A convolution without bias, batch normalization, and an activation if given."""
     convolved = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
     return nn.Sequential(convolved, nn.BatchNorm2d(outputs), *([relu] if relu is not None else []))
 
 
 class InvertedResidual(nn.Module):
-    """MobileNet V2's block: 1x1 expansion, depthwise filter, 1x1 projection; residual if shapes match."""
+    """Implements MobileNet V2's block: a 1x1 expansion, a depthwise filter and a 1x1 projection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -73,7 +72,7 @@ class MobileNetV2(nn.Module):
 
 
 class ShuffleUnit(nn.Module):
-    """ShuffleNet V2's block: half of the channels pass unchanged, the others are filtered, then both are interleaved."""
+    """Implements ShuffleNet V2's block, which filters half of the channels and then interleaves both halves."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ import torch
 
 
 def pin_ms(batch: int, size: int, times: int) -> float:
-    """Median milliseconds on one core. The first copy allocates and locks the pages that the others reuse."""
+    """Returns median milliseconds on one core. The first copy allocates and locks the pages that later copies reuse."""
     images = torch.zeros(batch, 3, size, size)
     found = []
     for _ in range(times + 1):
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--times", type=int, default=9)
     args = parser.parse_args()
-    torch.set_num_threads(1)  # as the loader's pinning thread
+    torch.set_num_threads(1)  # PyTorch's pinning thread uses one thread too
     for batch in map(int, args.batches.split(",")):
         print(f"batch {batch}: {pin_ms(batch, args.image_size, args.times):.2f} ms", flush=True)
 

@@ -1,9 +1,9 @@
-"""ResNet-18 and ResNet-50 (He et al. 2015), with the stride of a bottleneck in its 3x3 convolution ("v1.5").
+"""Defines ResNet-18 and ResNet-50 (He et al. 2015). The 3x3 convolution of a bottleneck has the stride ("v1.5").
 
     model = resnet50(classes=1000)
     scores = model(torch.randn(2, 3, 224, 224))  # (2, 1000)
 
-Layers have torchvision's names and order, so its checkpoints can be loaded.
+Layers have torchvision's names and order, so torchvision's checkpoints can be loaded.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ def conv1x1(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut."""
-
     expansion = 1
 
     def __init__(self, inputs: int, width: int, stride: int, downsample: nn.Module | None) -> None:
@@ -43,8 +41,6 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1 down, 3x3 (with the stride), 1x1 up, and a shortcut."""
-
     expansion = 4
 
     def __init__(self, inputs: int, width: int, stride: int, downsample: nn.Module | None) -> None:
@@ -96,7 +92,7 @@ class ResNet(nn.Module):
 
 
 def stage(block: Block, inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
-    """Blocks of one width. The first one has the stride and, if the shape changes, a projection shortcut."""
+    """Returns blocks of one width. The first block has the stride and, if the shape changes, a projection shortcut."""
     outputs = width * block.expansion
     downsample = None
     if stride != 1 or inputs != outputs:

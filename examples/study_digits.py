@@ -1,9 +1,9 @@
-"""Generated images of digits in the shape of MNIST, 1x28x28: seven segments, moved, slanted and noisy.
+"""Draws digits as images of MNIST's shape, 1x28x28. Digits consist of seven segments and are moved, slanted and noisy.
 
     images, labels = digits(count=1000, seed=0)      # (1000, 1, 28, 28) from 0 to 1, and (1000,) from 0 to 9
     images = resized(images, 64)                     # (1000, 1, 64, 64): for networks that halve an image five times
 
-They are easier than MNIST, but a network still has to learn them.
+The images are easier than MNIST, but a network still has to learn to read the digits.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, interpolate
 
-# The segments of each digit: top, upper left, upper right, middle, lower left, lower right, bottom.
+# Each digit has seven flags: top, upper left, upper right, middle, lower left, lower right, bottom.
 _LIT = ("1110111", "0010010", "1011101", "1011011", "0111010", "1101011", "1101111", "1010010", "1111111", "1111011")
 
-# Where each segment lies: rows and columns, from the first to before the last.
+# Each segment covers a range of rows and a range of columns. The end of a range is exclusive.
 _PLACES = ((4, 7, 8, 20), (4, 15, 8, 11), (4, 15, 17, 20), (13, 16, 8, 20), (13, 25, 8, 11), (13, 25, 17, 20), (22, 25, 8, 20))
 
 
 def digits(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Images and labels; the same seed gives the same images on every machine."""
+    """Returns images and labels. The same seed gives the same images on every machine."""
     random = torch.Generator().manual_seed(seed)
     glyphs = torch.zeros(10, 1, 28, 28)
     for glyph, lit in zip(glyphs, _LIT, strict=True):
@@ -35,7 +35,6 @@ def digits(count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def resized(images: Tensor, size: int) -> Tensor:
-    """Square images interpolated to another size."""
     if images.shape[-1] == size:
         return images
     return interpolate(images, size=(size, size), mode="bilinear", align_corners=False)

@@ -1,4 +1,4 @@
-"""Five image networks of very different weight, for comparing what it costs to hand them to several GPUs.
+"""Defines five image networks of different size, to compare the cost of training them on several GPUs.
 
     model = MODELS["squeezenet1_0"](classes=1000, channels=3)
     scores = model(torch.randn(2, 3, 224, 224))  # (2, 1000)
@@ -11,7 +11,7 @@
 | SqueezeNet1.0 (Iandola et al. 2016) | 1.2 M | in 26 convolutions, most of 1x1 |
 | DenseNet121 (Huang et al. 2016) | 8.0 M | in 120 convolutions of few channels |
 
-The averages before the linear layers adapt, so that smaller images fit too: 64x64 is enough for all.
+Adaptive average pooling before the linear layers allows smaller images. Images of 64x64 are large enough for all networks.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ import resnet
 
 
 def convolution(inputs: int, outputs: int, size: int, stride: int = 1, padding: int = 0) -> list[nn.Module]:
-    """A convolution with bias and ReLU, as before batch normalization."""
     return [nn.Conv2d(inputs, outputs, size, stride, padding), nn.ReLU(inplace=True)]
 
 
 class Classifier(nn.Module):
-    """Three linear layers of 4096 on averaged features (`side` x `side`): the end of AlexNet and VGG."""
+    """Implements the end of AlexNet and VGG: three linear layers on features averaged to `side` x `side`."""
 
     def __init__(self, features: nn.Sequential, channels: int, side: int, classes: int) -> None:
         super().__init__()
@@ -67,7 +66,7 @@ def vgg16(classes: int = 1000, channels: int = 3) -> nn.Module:
         features.append(nn.MaxPool2d(2, 2))
     net = Classifier(nn.Sequential(*features), channels=512, side=7, classes=classes)
     for module in net.features.modules():
-        if isinstance(module, nn.Conv2d):  # thirteen layers without normalisation learn nothing from a smaller start
+        if isinstance(module, nn.Conv2d):  # with smaller initial weights, 13 layers without normalisation learn nothing
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
@@ -83,8 +82,6 @@ def resnet18(classes: int = 1000, channels: int = 3) -> nn.Module:
 
 
 class Fire(nn.Module):
-    """Squeezes the channels, then expands them by parallel 1x1 and 3x3 convolutions."""
-
     def __init__(self, inputs: int, squeezed: int, expanded: int) -> None:
         super().__init__()
         self.squeeze = nn.Sequential(*convolution(inputs, squeezed, 1))
@@ -115,8 +112,6 @@ def squeezenet1_0(classes: int = 1000, channels: int = 3) -> nn.Module:
 
 
 class DenseLayer(nn.Module):
-    """Adds 32 channels, computed from all previous ones by a 1x1 and a 3x3 convolution."""
-
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
         self.new = nn.Sequential(
@@ -138,7 +133,7 @@ def densenet121(classes: int = 1000, channels: int = 3) -> nn.Module:
             layers.append(DenseLayer(width, growth))
             width += growth
         layers += [nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
-        if blocks != 16:  # a transition halves channels and image; the last block goes on to the average
+        if blocks != 16:  # a transition halves the channels and the image; the last block has no transition
             layers += [nn.Conv2d(width, width // 2, 1, bias=False), nn.AvgPool2d(2, 2)]
             width //= 2
     net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))

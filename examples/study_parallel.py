@@ -1,4 +1,4 @@
-"""Two data-parallel models that measure their stages: one written with PyTorch's four primitives, and `nn.DataParallel`.
+"""Two data-parallel models measure their stages: one uses PyTorch's four primitives, the other is `nn.DataParallel`.
 
     meter = Meter(gpus=[0, 1])
     model = PlainDataParallel(net.cuda(), [0, 1], meter)     # or MeteredDataParallel: the same stages
@@ -6,17 +6,17 @@
         criterion(model(images), labels).backward()
     meter.parts["replicate"]        # Part(ns=5_912_345, host_bytes=0, peer_bytes=46_756_648)
 
-Six stages move data. In forward: `scatter` (the batch), `replicate` (weights and buffers) and `gather` (the outputs). In
-backward: `gather_backward` scatters the gradient of the outputs, and `broadcast_backward` adds the gradients of the weights.
-`labels` is the script's own copy.
+Six stages move data. The forward pass has `scatter` (the batch), `replicate` (weights and buffers) and `gather` (the outputs).
+In the backward pass, `gather_backward` scatters the gradients of the outputs. `broadcast_backward` adds the gradients of the
+weights. The stage `labels` is the script's copy of the labels.
 
 Note [What is counted]
-    Autograd and the primitives use the four functions of torch.nn.parallel.comm. Every tensor that these move to another device
-    is counted, in forward and backward. So the bytes are measured, not calculated. For example, freezing layers saves nothing
-    here: autograd passes zeros to `broadcast_backward` for missing gradients, and these are added like the others.
+    Autograd and the primitives use the four functions of torch.nn.parallel.comm. The meter counts every tensor that these
+    functions move to another device, in the forward and the backward pass. Freezing layers does not reduce the bytes, because autograd
+    passes zeros to `broadcast_backward` for missing gradients.
 
 Note [What is timed]
-    All GPUs are synchronized around each stage. The rest of a step is computation: layers, loss and optimizer.
+    All GPUs are synchronized around each stage. The rest of a step counts as computation: layers, loss and optimizer.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from torch.nn.parallel import comm, gather, parallel_apply, replicate, scatter
 
 PARTS = ("labels", "scatter", "replicate", "gather", "gather_backward", "broadcast_backward")
 
-# What autograd is at when it calls a function of `comm` outside the parts of the forward pass.
+# These stages belong to autograd's calls of `comm` functions during the backward pass.
 _IN_BACKWARD = {"scatter": "gather_backward", "reduce_add_coalesced": "broadcast_backward"}
 
 
 @dataclass
 class Part:
-    """Time and bytes of a stage since the last reset: bytes from the host, and bytes between GPUs."""
+    """Holds the time and the bytes of one stage since the last reset: bytes from the host, and bytes between GPUs."""
 
     ns: int = 0
     host_bytes: int = 0
@@ -48,26 +48,26 @@ class Part:
 
 
 class Meter:
-    """Times and bytes of the stages, summed until `reset`."""
+    """Sums the times and bytes of each stage until `reset` is called."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
         self.gpus = list(gpus)
         self.parts: dict[str, Part] = {}
         self._timed = False
-        self._open = ""  # the part under way; autograd's threads only work while the main one waits for them
+        self._open = ""  # the running stage; autograd's threads run only while the main thread waits
 
     def reset(self) -> None:
         self.parts = {}
 
     def now_ns(self) -> int:
-        """The time when all GPUs have finished their work."""
+        """Waits for all GPUs and returns the time."""
         for index in self.gpus:
             torch.cuda.synchronize(index)
         return time.perf_counter_ns()
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """A context: everything inside belongs to this stage."""
+        """Assigns all work inside this context to one stage."""
         begun_ns = self.now_ns() if self._timed else 0
         self._open = name
         try:
@@ -79,7 +79,7 @@ class Meter:
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Synchronize around every stage; otherwise the GPUs run freely."""
+        """Synchronizes the GPUs around every stage. Outside this context, the GPUs run freely."""
         self._timed = True
         try:
             yield
@@ -88,7 +88,7 @@ class Meter:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count the bytes that the functions of `comm` move; see Note [What is counted]."""
+        """Counts the bytes that the functions of `comm` move; see Note [What is counted]."""
         moves: dict[str, Callable[..., Iterator[tuple[Tensor, torch.device]]]] = {
             "broadcast_coalesced": _broadcast, "scatter": _scattered, "gather": _gathered, "reduce_add_coalesced": _reduced
         }  # fmt: skip
@@ -102,7 +102,6 @@ class Meter:
                 setattr(comm, name, call)
 
     def moved(self, tensor: Tensor, source: torch.device) -> None:
-        """Count a tensor that was moved from there."""
         if tensor.device == source:
             return
         part = self._at(self._open)
@@ -132,7 +131,6 @@ class Meter:
 
 
 def _broadcast(copies: Any, tensors: Sequence[Tensor], *_: Any) -> Iterator[tuple[Tensor, torch.device]]:
-    """Every GPU's tensors, with their sources."""
     for on_one in copies:
         yield from zip(on_one, (tensor.device for tensor in tensors), strict=True)
 
@@ -142,7 +140,6 @@ def _scattered(chunks: Any, tensor: Tensor, *_: Any) -> Iterator[tuple[Tensor, t
 
 
 def _gathered(whole: Tensor, tensors: Sequence[Tensor], dim: int, *_: Any) -> Iterator[tuple[Tensor, torch.device]]:
-    """Each GPU's share of the gathered tensor."""
     first = 0
     for tensor in tensors:
         yield whole.narrow(dim, first, tensor.size(dim)), tensor.device
@@ -150,13 +147,12 @@ def _gathered(whole: Tensor, tensors: Sequence[Tensor], dim: int, *_: Any) -> It
 
 
 def _reduced(sums: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], *_: Any) -> Iterator[tuple[Tensor, torch.device]]:
-    """The summands of every GPU, moved to the target."""
     for of_one in inputs:
         yield from zip(sums, (tensor.device for tensor in of_one), strict=True)
 
 
 class PlainDataParallel(nn.Module):
-    """Data parallelism in four calls."""
+    """Implements data parallelism with four calls of torch.nn.parallel."""
 
     def __init__(self, module: nn.Module, gpus: Sequence[int], meter: Meter) -> None:
         super().__init__()
@@ -170,7 +166,7 @@ class PlainDataParallel(nn.Module):
         if len(self.gpus) == 1:
             scores: Tensor = self.module(shares[0])
             return scores
-        gpus = self.gpus[: len(shares)]  # a batch of one image is for one GPU
+        gpus = self.gpus[: len(shares)]  # a batch of one image uses only one GPU
         with self.meter.part("replicate"):
             replicas = replicate(self.module, gpus)
         outputs = parallel_apply(replicas, shares, devices=gpus)
@@ -180,7 +176,7 @@ class PlainDataParallel(nn.Module):
 
 
 class MeteredDataParallel(nn.DataParallel[nn.Module]):
-    """nn.DataParallel with each stage measured."""
+    """Measures each stage of nn.DataParallel."""
 
     def __init__(self, module: nn.Module, gpus: Sequence[int], meter: Meter) -> None:
         super().__init__(module, device_ids=list(gpus))

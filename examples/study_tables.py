@@ -1,10 +1,10 @@
-"""The results of dataparallel_study.py as a table and a picture.
+"""Shows the results of dataparallel_study.py as a table and as a picture.
 
     rows = rows_of(Path("study.jsonl"))
     print(table(rows))                  # Markdown
     draw(rows, Path("study.svg"))       # matplotlib draws it
 
-Each row is one measured cell. If a cell was measured twice, the last measurement counts.
+Each row is one measurement. If a configuration was measured twice, the last measurement counts.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from study_parallel import PARTS
 
 Row = dict[str, Any]
 
-# What tells cells apart, in the order of the table.
+# These columns identify a measurement and determine the order of the table.
 KEY = ("model", "image_size", "pin_memory", "trainable", "batch_size", "gpus", "parallel")
 
-_COLOURS = ("#c8cdd3", "#6baed6", "#2171b5", "#08306b", "#41ab5d", "#fd8d3c", "#d94801")  # computation, then the parts
-_HATCHES = ("", "...", "", "", "///", "\\\\\\", "xxx")  # so that they are told apart without colour
+_COLOURS = ("#c8cdd3", "#6baed6", "#2171b5", "#08306b", "#41ab5d", "#fd8d3c", "#d94801")
+_HATCHES = ("", "...", "", "", "///", "\\\\\\", "xxx")  # hatches distinguish the bars in print
 _MARKERS = "os^Dv"
 _LINES = ("#2171b5", "#d94801", "#41ab5d", "#6a51a3", "#737373")
 
 
 def key_of(row: Row) -> tuple[Any, ...]:
-    """The values that identify this cell."""
     return tuple(row[name] for name in KEY)
 
 
 def rows_of(path: Path) -> list[Row]:
-    """The cells of a result file, sorted. Raises SystemExit with a one-line reason if there are none."""
+    """Returns the sorted rows of a result file. Raises SystemExit with a one-line reason if there are none."""
     rows: dict[tuple[Any, ...], Row] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -51,7 +50,7 @@ def rows_of(path: Path) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A Markdown table with one line per cell. Columns that no cell uses are left out."""
+    """Returns a Markdown table with one line per measurement. Columns without values are left out."""
     rates = {key_of(row): row["images_per_s"] for row in rows if "step_ms" in row}
     columns: dict[str, list[str]] = {
         "network": [row["model"] for row in rows],
@@ -84,7 +83,6 @@ def _shown(row: Row, name: str, form: str, unit: float = 1.0) -> str:
 
 
 def _differing(rows: Sequence[Row], name: str) -> list[str]:
-    """A column, if the cells differ in it."""
     return [str(row[name]) if len({row[name] for row in rows}) > 1 else "" for row in rows]
 
 
@@ -119,9 +117,9 @@ def _caption(rows: Sequence[Row]) -> str:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """One column per network: above, where the time of an image goes; below, how many times faster several GPUs are.
+    """Draws two charts per network: the time per image by stage, and the speedup by number of GPUs.
 
-    Of nn.DataParallel with all parameters trained, where the rows hold that. Raises SystemExit without matplotlib.
+    If possible, only rows of nn.DataParallel with all parameters trained are drawn. Raises SystemExit without matplotlib.
     """
     try:
         import matplotlib
@@ -135,7 +133,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         raise SystemExit("dataparallel_study: no cell of the results was measured: nothing to draw")
     shown = [row for row in measured if _kind(row) == max(map(_kind, measured))]
     models = list(dict.fromkeys(row["model"] for row in shown))
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "study", "font.size": 8}):  # small and repeatable
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "study", "font.size": 8}):
         figure = Figure(figsize=(2.6 * len(models) + 0.6, 5.2), layout="constrained")
         axes = figure.subplots(2, len(models), squeeze=False)
         for column, model in enumerate(models):
@@ -156,7 +154,6 @@ def _kind(row: Row) -> tuple[Any, ...]:
 
 
 def _draw_times(axes: Any, rows: Sequence[Row]) -> None:
-    """A bar per batch size and number of GPUs: computation and the stages of communication."""
     under = [0.0] * len(rows)
     for name, colour, hatch in zip(("computation", *PARTS), _COLOURS, _HATCHES, strict=True):
         took_ms = [row["computation_ms"] if name == "computation" else row["parts_ms"].get(name, 0.0) for row in rows]
@@ -167,7 +164,7 @@ def _draw_times(axes: Any, rows: Sequence[Row]) -> None:
             hatch=hatch, edgecolor="white", linewidth=0,
         )  # fmt: skip
         for bar in bars:
-            bar.set_clip_on(False)  # a smaller file
+            bar.set_clip_on(False)
             bar.sticky_edges.y[:] = []
         under = [low + height for low, height in zip(under, heights, strict=True)]
     axes.set_ylim(bottom=0)
@@ -182,7 +179,6 @@ def _draw_times(axes: Any, rows: Sequence[Row]) -> None:
 
 
 def _draw_speed(axes: Any, rows: Sequence[Row]) -> None:
-    """A line per batch size, and the ideal speedup of N GPUs."""
     rates = {(row["batch_size"], row["gpus"]): row["images_per_s"] for row in rows}
     counts = sorted({gpus for _, gpus in rates})
     axes.plot(counts, counts, color="#aaaaaa", linestyle=":", label="at best")

@@ -52,7 +52,7 @@ def main() -> None:
     model.train()
     since, images_since = time.perf_counter(), 0
     for step, (images, labels) in enumerate(loader, start=1):
-        if not parallel:  # nn.DataParallel copies each replica's share to its own GPU
+        if not parallel:  # nn.DataParallel copies the share of each replica to the replica's GPU
             images = images.to(device, non_blocking=args.pin_memory)
         labels = labels.to(device, non_blocking=args.pin_memory)
 

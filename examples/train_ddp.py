@@ -38,7 +38,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def join(device_type: str) -> torch.device:
-    """Join the process group of torchrun, or start one of size 1; returns this process's device."""
+    """Joins torchrun's process group, or creates a group of one process. Returns the device of this process."""
     backend = "nccl" if device_type == "cuda" else "gloo"
     if "RANK" in os.environ:
         dist.init_process_group(backend)

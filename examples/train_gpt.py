@@ -19,7 +19,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class SyntheticText(Dataset[tuple[Tensor, Tensor]]):
-    """Token sequences in which the next token mostly follows from the previous one, so there is something to learn."""
+    """Returns token sequences in which the next token mostly follows from the previous token, so a model can learn."""
 
     def __init__(self, length: int, context: int, vocabulary: int) -> None:
         self.length = length

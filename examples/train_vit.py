@@ -21,7 +21,7 @@ PATCH, SIDE, CLASSES = 7, 28, 10
 
 
 class VisionTransformer(nn.Module):
-    """16 patches of 7 x 7 pixels and a class token, through `depth` encoder layers of `width` (Dosovitskiy et al. 2020)."""
+    """Splits an image into 16 patches of 7 x 7 pixels and applies `depth` encoder layers (Dosovitskiy et al. 2020)."""
 
     def __init__(self, depth: int, width: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class VisionTransformer(nn.Module):
 
 
 class Tiny(nn.Module):
-    """5 322 parameters."""
+    """Is a convolutional network with 5 322 parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Tiny(nn.Module):
 
 
 class Halves(nn.Module):
-    """The first half of the layers on one GPU, the second half on the next."""
+    """Puts the first half of the layers on one GPU and the second half on the next GPU."""
 
     def __init__(self, layers: nn.Sequential) -> None:
         super().__init__()
@@ -65,7 +65,6 @@ class Halves(nn.Module):
 
 
 def wide(depth: int, width: int) -> nn.Sequential:
-    """A perceptron of `depth` hidden layers of `width`."""
     hidden = [module for _ in range(depth - 1) for module in (nn.Linear(width, width), nn.ReLU(inplace=True))]
     return nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, width), nn.ReLU(inplace=True), *hidden, nn.Linear(width, CLASSES))
 
@@ -101,7 +100,7 @@ def main() -> None:
         dist.init_process_group(args.backend)
         model = DistributedDataParallel(model, device_ids=[device.index])
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
-    # One batch, of which each process trains its share.
+    # All processes create the same batch, and each process trains its share.
     images, labels = torch.rand(args.batch_size, 1, SIDE, SIDE), torch.randint(2, (args.batch_size,))
     images, labels = images[rank::world_size], labels[rank::world_size]
     model.train()
@@ -115,7 +114,7 @@ def main() -> None:
         mean = loss.detach() / world_size
         if world_size > 1:
             dist.all_reduce(mean)
-        if step == 0:  # the first step sets up what the others use
+        if step == 0:  # the first step includes setup and is not timed
             torch.cuda.synchronize()
             begin = time.perf_counter()
     torch.cuda.synchronize()
