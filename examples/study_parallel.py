@@ -12,8 +12,8 @@ weights. The stage `labels` is the script's copy of the labels.
 
 Note [What is counted]
     Autograd and the primitives use the four functions of torch.nn.parallel.comm. The meter counts every tensor that these
-    functions move to another device, in the forward and the backward pass. Freezing layers does not reduce the bytes, because autograd
-    passes zeros to `broadcast_backward` for missing gradients.
+    functions move to another device, in the forward and the backward pass. Freezing layers does not reduce the bytes,
+    because autograd passes zeros to `broadcast_backward` for missing gradients.
 
 Note [What is timed]
     All GPUs are synchronized around each stage. The rest of a step counts as computation: layers, loss and optimizer.
