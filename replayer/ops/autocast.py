@@ -148,7 +148,7 @@ class Autocast:
 
 
 def _is_on_device(value: TorchAny) -> bool:
-    """Return whether a tensor is on the device, including subclasses that wrap virtual tensors (DTensor) and fake tensors."""
+    """Return whether a tensor is on the device. Subclasses that wrap virtual tensors (DTensor) and fake tensors count too."""
     kind = type(value)
     return kind is VirtualTensor or (kind is not torch.Tensor and isinstance(value, torch.Tensor) and value.is_cuda)
 

@@ -132,7 +132,7 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]
     library = torch.library.Library("aten", "IMPL")
     state.STATE.kept.append(library)
     with warnings.catch_warnings():
-        # # A CUDA build already has these kernels, and this code replaces them on purpose.
+        # A CUDA build already has these kernels, and this code replaces them on purpose.
         warnings.filterwarnings(
             "ignore",
             message=r"Warning only once for all operators|.*Overriding a previously registered kernel",
@@ -141,7 +141,7 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]
         for key in KEYS:
             for name, kernel in kernels.items():
                 if key != "Lazy" and not name.startswith(("empty", "tri", "_eff", "kaiser")):
-                    continue  # Some of these ops have no tensor argument in C++.
+                    continue  # For other keys, only ops without a tensor argument need a kernel.
                 library.impl(name, kernel, key)
         for layout, names in SPARSE_FACTORIES.items():
             for name in names:

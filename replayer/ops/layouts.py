@@ -103,7 +103,7 @@ class Layouts:
         call = _SparseCall(self._plans)
         writes = writes_of(func, args, kwargs)
         written = args[0] if args and writes == [(0, False)] else None
-        if type(written) is VirtualTensor and not computing():  # `parameter.add_(sparse_gradient)`
+        if type(written) is VirtualTensor and not computing():
             written.allocation.known = None
             result, index = written, written.meta.index
             for leaf in tree_leaves((args, kwargs)):

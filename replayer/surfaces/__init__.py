@@ -13,7 +13,7 @@ from replayer import torch_shortcuts
 from replayer.surfaces.torch_cuda import refuse_c_functions
 from replayer.tensor.tensor import VirtualTensor
 
-# # Surfaces are installed in this order. The order does not matter except where a comment says so.
+# Surfaces are installed in this order. The order does not matter except where a comment says so.
 _SURFACES = (
     "gc_collect os_exit torch_cuda torch_cuda_streams torch_cuda_random"
     " torch_cuda_graphs"  # This surface follows torch_cuda because it calls torch.cuda.is_current_stream_capturing.

@@ -47,9 +47,9 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     atexit.register(storage.close)
 
     class DataFile(io.FileIO):
-        """A file opened for reading. The modelled disk delivers a byte range only once if a reader reads it twice in a row.
+        """A file opened for reading. Bytes that were just read are not requested from the modelled disk again.
 
-        Readers often look at a header, go back and read the whole file.
+        Readers often look at a file's header, go back and read the whole file.
         """
 
         _begin = _end = -1
@@ -112,7 +112,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     patch(io, open=open_data)
     patch(bz2, _builtin_open=open_data)
     patch(tarfile, bltn_open=open_data)
-    # # tarfile opens an archive that is read as a stream ("r|") with os.open, so tarfile needs its own patch.
+    # tarfile opens an archive that is read as a stream ("r|") with os.open, so tarfile needs its own patch.
     patch_around(
         tarfile, _LowLevelFile=lambda opened, name, mode: open_data(name, "rb", 0) if mode == "r" else opened(name, mode)
     )

@@ -20,9 +20,9 @@ from replayer.state import gpu
 from replayer.tensor.device_args import checked_index
 from traces.script.patching import patch
 
-NOT_SUPPORTED = 3  # NVML_ERROR_NOT_SUPPORTED
+NOT_SUPPORTED = 3
 _INVALID_ARGUMENT = 2
-# # This driver version is reported if the recording has none. It supports every function that the emulated pynvml answers.
+# This driver version is reported if the recording has none. It supports every function that the emulated pynvml answers.
 ASSUMED_DRIVER = "550.54.15"
 
 

@@ -21,7 +21,7 @@ from types import TracebackType
 from traces.script.configuration import FAILURE
 from traces.script.patching import patch
 
-# # Drivers, CUDA's runtime and C++ extensions print these messages if there is no GPU or a tensor is not on a GPU.
+# Drivers, CUDA's runtime and C++ extensions print these messages if there is no GPU or a tensor is not on a GPU.
 _OF_DRIVER = re.compile(
     r"lib(?:cu\w+|torch_cuda|c10_cuda|nccl|nvrtc)\.so|libnvidia-ml|CUDA_HOME|NVIDIA driver|CUDA driver"
     r"|no CUDA-capable device|cuInit|CUDA_ERROR_|cudaError"
@@ -34,7 +34,7 @@ _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 def install(keep_in: Path | None = None) -> None:
     """Wrap the current hook. A hook that the script sets later replaces the wrapper.
 
-    `keep_in` is the folder in which to store the error.
+    `keep_in` is the folder that stores the error which ends the script.
     """
     before = sys.excepthook
 

@@ -20,7 +20,7 @@ from replayer.torch_types import TorchAny
 from traces.model.machine import Machine
 from traces.script.patching import patch
 
-# # `torch.backends.cudnn.version()` returns 9.1.0 if no version was recorded. This version is common with PyTorch 2.4 to 2.6.
+# `torch.backends.cudnn.version()` returns 9.1.0 if no version was recorded. This version is common with PyTorch 2.4 to 2.6.
 ASSUMED_CUDNN = 90100
 ASSUMED_CUDA = "12.4"  # `torch.version.cuda` has this value if no version was recorded and torch is built without CUDA.
 
@@ -56,8 +56,7 @@ def install(torch_module: ModuleType) -> None:
         _get_blas_preferred_backend=get_blas,
         _set_blas_preferred_backend=set_blas,
     )
-    # # torch.backends.cudnn is an object that wraps a module. Functions of the wrapped module look up names in the module
-    # itself.
+    # torch.backends.cudnn is an object that wraps a module. Functions of the wrapped module look up names in the module itself.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: gpu().machine.cudnn or ASSUMED_CUDNN)
     # This dictionary maps devices to the cuFFT cache sizes that the script set. The replay caches no plans.
     fft_plans: dict[int, int] = {}

@@ -45,7 +45,7 @@ _TUNED = (
 )
 _OF_NCCL = "unique_id init_rank all_reduce reduce broadcast all_gather reduce_scatter".split()
 
-# # Each of these C functions serves one public function of torch.cuda.
+# Each of these C functions is used by exactly one public function of torch.cuda.
 REFUSED_C = {
     "_cuda_getCurrentSolverHandle": ("torch.cuda.current_solver_handle", "call torch.linalg instead"),
     "_cuda_getStreamFromExternal": ("torch.cuda.get_stream_from_external", "use torch.cuda.Stream"),
@@ -70,8 +70,8 @@ IGNORED_C: dict[str, tuple[object, str]] = {
 
 _ASSUMED_NCCL = "2.19.0"  # The replay uses the kernel names of this NCCL release.
 
-# # torch queues these checks for its first use of CUDA. They warn if the installed build lacks kernels for the device. The
-# replay does not need such kernels.
+# torch queues these checks for its first use of CUDA. They warn if the installed build lacks kernels for the device. The replay
+# does not need such kernels.
 _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
 
 
@@ -191,7 +191,7 @@ def install(torch_module: ModuleType) -> None:
     partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # # torch.cuda copied some of these functions from torch._C at import. C++ would set the others when CUDA is first used.
+    # torch.cuda copied some of these functions from torch._C at import. C++ would set the others when CUDA is first used.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,

@@ -48,7 +48,6 @@ class Comm:
     def broadcast_coalesced(
         self, tensors: Sequence[TorchAny], devices: Sequence[int], buffer_bytes: int
     ) -> list[list[TorchAny]]:
-        """Return a list of tensors per device: the originals on the first device, views of copied buffers on the others."""
         if any(not tensor.is_cuda or tensor.get_device() != devices[0] for tensor in tensors):
             raise RuntimeError(f"All tensors must be on devices[0]: {devices[0]}")
         outputs: list[list[TorchAny]] = [[None] * len(tensors) for _ in devices]

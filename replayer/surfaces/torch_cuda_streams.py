@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from replayer.gpu.virtual_gpu import VirtualGpu
 
 POOL_STREAMS = 32
-_CUDA = 1  # c10::DeviceType::CUDA
+_CUDA = 1
 _HIGHEST, _LOWEST = -5, 0  # cudaDeviceGetStreamPriorityRange returns this range since Volta.
 _HANDLE = 0x5555_1000_0000  # The invented addresses of streams (cudaStream_t) and events (cudaEvent_t) start here.
 
@@ -251,7 +251,7 @@ def _index(device: TorchAny) -> int:
     if isinstance(device, str):
         device = torch.device(device)
     if isinstance(device, torch.device) and device.type != "cuda":
-        raise ValueError(f"Expected a cuda device, but got: {device}")  # PyTorch's message
+        raise ValueError(f"Expected a cuda device, but got: {device}")
     index = device.index if isinstance(device, torch.device) else getattr(device, "idx", device)
     if index is None or index < 0:
         index = gpu().current.device()

@@ -22,7 +22,7 @@ from replayer.state import host_memory
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
-# # These are the factories of torch and torch.Tensor that take `pin_memory`. Nothing writes to the results of the factories in
+# These are the factories of torch and torch.Tensor that take `pin_memory`. Nothing writes to the results of the factories in
 # EMPTY, so these results use no physical memory.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
 FILLED = (

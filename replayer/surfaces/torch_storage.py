@@ -1,4 +1,4 @@
-"""Creates device storages, which C++ would allocate on a real GPU, and moves storages to the device.
+"""Creates storages on the virtual device and moves storages to it. C++ would allocate these storages on a real GPU.
 
 torch.UntypedStorage(24, device="cuda")     # a VirtualStorage of 24 bytes
 torch.cuda.FloatStorage(6)                  # the same, typed

@@ -25,7 +25,7 @@ from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    # # At first use PyTorch builds its set of functions that obey set_default_device. The set is built now because it must
+    # At first use PyTorch builds its set of functions that obey set_default_device. The set is built now because it must
     # contain the unpatched C functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)

@@ -68,7 +68,6 @@ def invalid_device_ordinal() -> torch.AcceleratorError:
 
 
 def invalid_resource_handle() -> torch.AcceleratorError:
-    """Return CUDA's error for a stream or event of the wrong device."""
     return _cuda_error(400, "invalid resource handle")
 
 

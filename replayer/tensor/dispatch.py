@@ -30,7 +30,9 @@ Dispatch = Callable[..., TorchAny]
 
 
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
-    """Return the `__torch_dispatch__` of virtual tensors, and a function that runs an op from its plan without its handler."""
+    """Return two functions: the `__torch_dispatch__` of virtual tensors, and one that runs an op from its plan without its
+    handler.
+    """
     routes = plans.routes
     wrap = wrapper
     detach = torch.ops.aten.detach.default

@@ -109,7 +109,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def type(self, dtype: TorchAny = None, non_blocking: bool = False, **kwargs: TorchAny) -> TorchAny:
         if dtype is None:
             if self.layout not in (torch.strided, torch.sparse_coo):
-                raise RuntimeError("Unimplemented backend SparseCsrCUDA")  # c10/core/Backend.h has no name for it
+                raise RuntimeError("Unimplemented backend SparseCsrCUDA")  # c10/core/Backend.h has no name for this type.
             return f"torch.cuda.{'sparse.' if self.is_sparse else ''}{next(n for n, d in TYPES.items() if d is self.dtype)}"
         if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
             return self.to(TYPES[dtype.removeprefix("torch.cuda.")], non_blocking=non_blocking)
@@ -146,7 +146,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return True
 
     def record_stream(self, stream: TorchAny) -> None:
-        """Make the allocator wait for `stream`, a torch.cuda.Stream, before it reuses the memory."""
+        """Make the allocator wait for `stream`, a torch.cuda.Stream, before it reuses the tensor's memory."""
         block = self.allocation.block
         if block is not None:
             virtual: VirtualStream = stream.virtual if hasattr(stream, "virtual") else stream
@@ -312,7 +312,7 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
 
 VirtualTensor.__module__, VirtualTensor.__name__, VirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"
 
-# # These are the legacy names of tensor types ("FloatTensor"). Host types have the same names in another module.
+# These are the legacy names of tensor types ("FloatTensor"). Host types have the same names in another module.
 _DTYPES = "float32 float64 float16 bfloat16 uint8 int8 int16 int32 int64 bool complex64 complex128".split()
 _OF_HOST = [torch.empty(0, dtype=getattr(torch, name), device="cpu") for name in _DTYPES]
 TYPES = {of_host.type().removeprefix("torch."): of_host.dtype for of_host in _OF_HOST}

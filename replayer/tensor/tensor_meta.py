@@ -21,7 +21,7 @@ LIMIT = 200_000  # The table is cleared when it has this number of entries, whic
 
 
 def contiguous_stride(shape: Shape) -> Shape:
-    """Return the stride of a tensor without gaps in row-major order, in PyTorch's convention."""
+    """Return the row-major stride of a tensor without gaps, in PyTorch's convention."""
     stride = []
     step = 1
     for size in reversed(shape):
@@ -49,8 +49,8 @@ class TensorMeta:
         self.index = index
         self.device = torch.device("cuda", index)  # Scripts see this device.
         self.backend_device = torch.device(BACKEND, index)  # C++ sees this device.
-        # # These arguments of `_make_wrapper_subclass` are built once, because they are passed a thousand times per step.
-        # Passing None is a third faster than passing the equivalent stride and offset.
+        # These arguments of `_make_wrapper_subclass` are built once, because they are passed a thousand times per step. Passing
+        # None is a third faster than passing the equivalent stride and offset.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         self.dtype_name = str(dtype).removeprefix("torch.")

@@ -171,7 +171,7 @@ def register(plans: PlanCache) -> None:
     ):
         library.impl(op, choice, "AutogradLazy")
         plans.composites[op] = choice
-    # # RMS norm is a composite op except on CUDA, where it has a kernel (native/cuda/layer_norm_kernel.cu). With a registered
+    # RMS norm is a composite op except on CUDA, where it has a kernel (native/cuda/layer_norm_kernel.cu). With a registered
     # kernel, autograd uses the formula of RMS norm itself instead of the formulas of the ops that it decomposes into.
     library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
     plans.with_kernel.add(aten._fused_rms_norm.default)

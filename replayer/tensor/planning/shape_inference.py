@@ -233,7 +233,7 @@ def _cpu_kernel_error(
     return None
 
 
-# # These ops allocate a tensor without writing to it, or change only metadata.
+# These ops allocate a tensor without writing to the tensor, or change only metadata.
 IDLE = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided set_ resize_ resize_as_ detach_ squeeze_"
     " unsqueeze_ t_ transpose_ as_strided_ swapaxes_ swapdims_ record_stream is_same_size _has_same_storage_numel".split()
@@ -245,8 +245,8 @@ def launches(func: torch._ops.OpOverload, does_something: bool) -> bool:
     return does_something and func._schema.name.rpartition("::")[2] not in IDLE
 
 
-# # Ops in these namespaces need no check: aten and prims declare in their schemas what they write, and c10d ops are
-# collectives.
+# Ops in these namespaces need no check for undeclared writes. The schemas of aten and prims declare all writes, and c10d ops
+# are collectives.
 _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 

@@ -1,9 +1,9 @@
 """Stores the values of virtual tensors that the host knows, and computes results from known values.
 
-Scripts make decisions on the host from small numbers: whether an attention mask hides anything (which decides the attention
-kernel), how many labels count, which step it is. Such numbers come from the host and from index arithmetic, not from weights.
-So if the host knows all inputs of a small op, the host also computes the result (constant folding). The module value_rules.py
-decides which ops are computed.
+Scripts make decisions on the host from small numbers. An attention mask that hides nothing decides the attention kernel. Other
+examples are the number of labels that count and the number of the step. Such numbers come from the host and from index
+arithmetic, not from weights. So if the host knows all inputs of a small op, the host also computes the result (constant
+folding). The module value_rules.py decides which ops are computed.
 
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded

@@ -8,8 +8,9 @@ The following rules assume unknown values if the recording does not contain them
 
 * A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
 * Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold if a script checks all
-elements (`(x > 0).all()`). A single comparison reads as False, or as the answer that avoids an error (script_branches.py).
-* For any other comparison, a share `AssumedValues.share` of the elements holds when their sum or mean is read.
+elements (`(x > 0).all()`). The result of a single comparison is False, or the answer that avoids an error
+  (script_branches.py).
+* When a script reads the sum or mean of any other comparison, `AssumedValues.share` is the share of true elements.
 """
 
 from __future__ import annotations
@@ -197,7 +198,10 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
 
 
 def _matches(made: TorchAny, one: TorchAny, other: TorchAny) -> TorchAny:
-    """Assume that each element matches at most once if one operand is broadcast, as in `top5 == labels.expand_as(top5)`."""
+    """Return how many elements of `one == other` can be true.
+
+    In `top5 == labels.expand_as(top5)`, each label matches at most once.
+    """
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))
@@ -262,7 +266,7 @@ def _any(made: TorchAny, args: TorchAny) -> Uniform | None:
 
 
 def _of_uniform(made: TorchAny, args: TorchAny) -> Uniform | None:
-    """Give the result of a reduction over equal elements if the result is one of these elements."""
+    """Return the value of a reduction over equal elements. Reductions such as a maximum give one of these elements."""
     value = known_values(args[0])
     if value is None or isinstance(value, torch.Tensor):
         return None
