@@ -112,7 +112,7 @@ class Autocast:
     def _cast(self, values: TorchAny, dtype: torch.dtype) -> list[TorchAny]:
         """Cast the arguments from last to first.
 
-        PyTorch casts them in a C++ argument list, which gcc evaluates from right to left.
+        PyTorch casts arguments in a C++ argument list, which gcc evaluates from right to left.
         """
         cast = [
             self._one(value, dtype)

@@ -16,9 +16,9 @@ Note [What the host waits for]
     memory.
 
 Note [Where values come from]
-    A read returns the recorded value for this read (`ReadValues.read`) if there is one. Otherwise it returns the value that the
-    host knows for this memory (`Allocation.known`). The host knows values after `zeros`, `fill_` or a small copy to the device,
-    and knows results computed from known values. Otherwise the read returns an assumed value (`AssumedValues`).
+    A read returns the recorded value for this read (`ReadValues.read`) if there is one. Otherwise the read returns the value
+    that the host knows for this memory (`Allocation.known`). The host knows values after `zeros`, `fill_` or a small copy to
+    the device, and knows results computed from known values. Otherwise the read returns an assumed value (`AssumedValues`).
 """
 
 from __future__ import annotations

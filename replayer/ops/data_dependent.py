@@ -109,8 +109,8 @@ class DataDependentOps:
     def _count_set(self, op: str, mask: TorchAny, shape: Shape) -> int:
         """Return the number of set elements of `mask` after broadcasting it to `shape`.
 
-        The number is computed from known values if possible. Otherwise it is recorded or assumed. See Note [Sizes that nobody
-        knows] in tensor/planning/assumed_sizes.py.
+        The number is computed from known values if possible. Otherwise the recorded number or an assumed number is returned.
+        See Note [Sizes that nobody knows] in tensor/planning/assumed_sizes.py.
         """
         recorded = self._recorded_size(NONZERO, shape)
         known = known_values(mask) if type(mask) is self._tensor_class else mask

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Sparse tensors (COO, CSR and similar) on the virtual GPU. A sparse host tensor represents each of them.
+"""Implements sparse tensors (COO, CSR and similar) on the virtual GPU. Each of these tensors contains a sparse host tensor.
 
 The results of sparse ops depend on the number of elements, and few sparse ops have a shape rule. So the CPU runs each op. The
 host mostly knows the indices, because scripts create adjacency and positions there. Unknown values are replaced by zeros.

@@ -1,4 +1,5 @@
-"""Patches the parts of torch that a script sees. Each file here is a surface and is named after the module that it patches.
+"""Patches the parts of torch that a script sees. Each file in this package patches one module, has the module's name, and is
+called a surface.
 
 start(lambda: VirtualGpu(...))      # replayer.state
 install_all(torch)                  # this process now has a GPU, created at first use
@@ -33,7 +34,7 @@ def surfaces() -> list[ModuleType]:
 
 
 def install_all(torch_module: ModuleType) -> None:
-    """Install every surface. Call it once per process."""
+    """Install every surface. Call this function once per process."""
     refuse_c_functions(torch_module)
     for surface in surfaces():
         surface.install(torch_module)

@@ -186,8 +186,8 @@ def _timed_pinning(storage: StorageClient) -> Iterator[None]:
 def _with_script_time(storage: StorageClient) -> Any:
     """Wrap `next_data` of a loader with workers.
 
-    The wrapper reports the CPU time of the script's process since the previous batch. It also reports which workers load data
-    for evaluation, because only training batches count as steps.
+    The wrapper reports the CPU time of the script's process since the previous batch. The wrapper also reports which workers
+    load data for evaluation, because only training batches count as steps.
     """
     evaluated = False
     before = (0, 0, 0)

@@ -1,5 +1,5 @@
-"""Implements the `nvidia-smi` command for a replayed script's subprocesses. It prints names, memory and driver of the virtual
-GPUs.
+"""Implements the `nvidia-smi` command for a replayed script's subprocesses. The command prints names, memory and driver of the
+virtual GPUs.
 
     nvidia-smi -L
     nvidia-smi --query-gpu=name,memory.used --format=csv,noheader,nounits -i 0
@@ -7,8 +7,8 @@ GPUs.
     nvidia-smi -q -d MEMORY
 
 Recordings have no temperature, power, clocks or utilization. These fields are "[N/A]", which nvidia-smi also prints for a card
-without a sensor. An unknown option is an error with exit code 2. The file runs as a script in an interpreter without our
-packages, so it imports only the standard library.
+without a sensor. An unknown option is an error with exit code 2. This file runs as a script in an interpreter without our
+packages, so the file imports only the standard library.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Provides helpers for torch functions that no surface emulates. Such functions raise NotEmulated or do nothing.
 
-Surfaces keep torch's own Python where possible and replace the C functions below it (`torch._C._cuda_*`). torch looks up these
-C functions by attribute at each call, so patching them also changes Python functions that torch copied at import time. torch's
-own checks and error messages keep working.
+Surfaces keep torch's own Python code where possible and replace the C functions that this code calls (`torch._C._cuda_*`).
+torch looks up these C functions by attribute at each call, so patching them also changes Python functions that torch copied at
+import time. torch's own checks and error messages keep working.
 
     patch(torch._C, _cuda_getDevice=current_device)                      # emulated: traces/script/patching.py
     refuse(torch.cuda, "torch.cuda", {"temperature": "it needs NVML"})   # raises NotEmulated with the name of the call

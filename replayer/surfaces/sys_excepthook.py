@@ -63,8 +63,8 @@ def install(keep_in: Path | None = None) -> None:
 def in_a_line(error: BaseException) -> str:
     """Return one line of an error's message, or of the message of the error that caused it.
 
-    Usually this is the first line. For an error sent by a DataLoader's worker it is the last line, which contains the worker's
-    own error.
+    Usually the first line is returned. For an error from a DataLoader's worker, the last line is returned, because it contains
+    the worker's own error.
     """
     cause = error
     while cause.__cause__ is not None:

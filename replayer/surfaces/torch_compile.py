@@ -23,8 +23,8 @@ from replayer.surfaces.patching import refusal, when_imported
 from replayer.torch_types import TorchAny
 from traces.script.patching import around, patch, patch_around
 
-# These functions exist only in CUDA builds. With a GPU, torch._inductor.cudagraph_trees imports them, and
-# `torch.compiler.reset()` imports torch._inductor.cudagraph_trees.
+# These functions exist only in CUDA builds. With a GPU, `torch.compiler.reset()` imports torch._inductor.cudagraph_trees, which
+# imports these functions.
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 _ROOMS = Path(__file__).parents[2]

@@ -1,8 +1,8 @@
 """Patches torch.cuda: device availability, device count, current device and device properties.
 
-torch's own Python code stays. It calls C functions (`torch._C._cuda_*`), which this surface replaces. CPU builds lack these
-functions, and in CUDA builds they would load a driver. So `with torch.cuda.device(1)`, "Invalid device id", lazy initialisation
-and the rest behave as in the installed release.
+torch's own Python code stays. torch's Python code calls C functions (`torch._C._cuda_*`), which this surface replaces. CPU
+builds lack these C functions. In CUDA builds these C functions would load a driver. So `with torch.cuda.device(1)`, "Invalid
+device id", lazy initialisation and the rest behave as in the installed release.
 
     torch.cuda.set_device(1)     # AcceleratorError: CUDA error: invalid device ordinal ... , if one GPU was recorded
 
@@ -70,8 +70,8 @@ IGNORED_C: dict[str, tuple[object, str]] = {
 
 _ASSUMED_NCCL = "2.19.0"  # The replay uses the kernel names of this NCCL release.
 
-# torch queues these checks for its first use of CUDA. They warn if the installed build lacks kernels for the device. The replay
-# does not need such kernels.
+# torch queues these checks for its first use of CUDA. The checks warn if the installed build lacks kernels for the device, but
+# a replay needs no kernels.
 _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
 
 

@@ -1,18 +1,19 @@
 """Implements the copies between GPUs for torch.cuda.comm and torch.nn.parallel.comm.
 
 `torch.cuda.comm` re-exports `torch.nn.parallel.comm`, which stays torch's own. This surface replaces only the C functions that
-the module calls. The replacements follow torch/csrc/cuda/comm.cpp. They use the same chunks, buffers and copies in the same
-order, on the same streams. Each copy is an ordinary op of the virtual devices.
+the module calls. The replacements follow torch/csrc/cuda/comm.cpp. The replacements use the same chunks, buffers and copies in
+the same order, on the same streams. Each copy is an ordinary op of the virtual devices.
 
     torch.cuda.comm.scatter(batch, devices=[0, 1])          # a copy to each GPU, or a view if it is already there
     torch.cuda.comm.broadcast_coalesced(weights, [0, 1])    # one concatenation and one copy per 10 MB
 
 Note [NCCL or copies]
-    A CUDA build uses NCCL for broadcasts and `reduce_add` where it can. If the recorded run used NCCL (Note [How parameters
-    travelled] in data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels. The copies that move values in
-    the replay then take no time. Otherwise plain copies are used, as in builds without NCCL (`torch.cuda.nccl.is_available`
-    returns False). NCCL's launches depend on the machine's links and the NCCL release, but the bytes per link are the same.
-    Under `--values compute`, sums always use plain copies, because computing a sum needs the values.
+    A CUDA build of torch uses NCCL for broadcasts and `reduce_add` where possible. If the recorded run used NCCL (Note [How
+    parameters travelled] in data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels. The copies that move
+    values in the replay then take no time. Otherwise plain copies are used, as in builds without NCCL
+    (`torch.cuda.nccl.is_available` returns False). NCCL's launches depend on the machine's links and the NCCL release, but the
+    bytes per link are the same. Under `--values compute`, sums always use plain copies, because computing a sum needs the
+    values.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _make_reducer(init: Callable[..., None], self: TorchAny, parameters: TorchAn
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip the Reducer's own timing. It supports only CPU and CUDA and warns about other devices at each start."""
+    """Skip the Reducer's own timing. The timing supports only CPU and CUDA and warns about other devices at each start."""
     if started() is None:
         collect(self)
 
@@ -87,7 +87,7 @@ def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
 def _no_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
     """Skip PyTorch 2.15's flight recorder.
 
-    It keeps recent operations for debugging and asks C++ for the backends of each group.
+    The flight recorder keeps recent operations for debugging and asks C++ for the backends of each group.
     """
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
@@ -213,7 +213,8 @@ def _host_communication(torch_module: ModuleType) -> None:
                 VirtualTensor.plan_cache.specials[overload] = by_host(overload, outputs)
 
 
-# These are names in `cost_model/collectives.py`. They are used for operations that transfer more or less than one rank's input.
+# These are names in `cost_model/collectives.py`. The names are used for operations that transfer more or less than one rank's
+# input.
 _NAMES = {"allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce"}
 
 # These are C++ process group ops. The first group of ops writes its input in place. The second group writes its first argument.

@@ -2,8 +2,8 @@
 
     torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
 
-The tracer does not record `aten::convolution`, only `aten::_convolution`, which C++ calls below it. On virtual tensors
-`aten::convolution` is a single op, so it is run as `aten::_convolution` while tracing.
+C++ implements `aten::convolution` by a call of `aten::_convolution`, and the tracer records only `aten::_convolution`. On
+virtual tensors `aten::convolution` is a single op, so this surface runs `aten::_convolution` instead while tracing.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _by_host(
 
 
 def _constants(module: TorchAny) -> list[TorchAny]:
-    """Return the graph nodes that hold a tensor. They are parameters of frozen modules, and tensors captured by a trace.
+    """Return the graph nodes that hold a tensor. Such nodes are parameters of frozen modules, and tensors captured by a trace.
 
     `module.to` does not move these tensors, but `map_location` does.
     """

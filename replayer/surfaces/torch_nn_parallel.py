@@ -1,8 +1,8 @@
 """Patches torch.nn.parallel to tell the virtual GPU when nn.DataParallel's stages begin and end.
 
-nn.DataParallel's own Python code runs. It scatters the batch, replicates the module, calls each replica in its own thread and
-gathers the results. In backward, autograd scatters the gradients and adds up the gradients of all replicas. A replay has the
-same six stages as a recording:
+nn.DataParallel's own Python code runs. This code scatters the batch, replicates the module, calls each replica in its own
+thread and gathers the results. In backward, autograd scatters the gradients and adds up the gradients of all replicas. A replay
+has the same six stages as a recording:
 
     loss = criterion(model(batch), target)  # scatter, replicate, parallel_apply for each replica, gather
     loss.backward()                         # gather_backward, broadcast_backward

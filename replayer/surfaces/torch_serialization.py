@@ -1,4 +1,4 @@
-"""Patches torch.load. Saved checkpoints have the same size as on a GPU, and they load on any machine or onto the virtual
+"""Patches torch.load. Saved checkpoints have the same size as on a GPU. Checkpoints load on any machine and onto the virtual
 device.
 
 Saving needs no patch. A virtual tensor pickles as a plain CUDA tensor over a `VirtualStorage`, which provides the bytes for

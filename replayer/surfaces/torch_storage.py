@@ -1,4 +1,4 @@
-"""Creates storages on the virtual device and moves storages to it. C++ would allocate these storages on a real GPU.
+"""Creates storages on the virtual device and moves storages to the device. C++ would allocate these storages on a real GPU.
 
 torch.UntypedStorage(24, device="cuda")     # a VirtualStorage of 24 bytes
 torch.cuda.FloatStorage(6)                  # the same, typed
@@ -35,9 +35,9 @@ def install(torch_module: ModuleType) -> None:
         return VirtualStorage.made_of(make(untyped, values), index)
 
     def is_any_storage(is_storage: TorchAny, obj: TorchAny, /) -> bool:
-        """Recognise virtual storages here.
-
-        If the class were in PyTorch's set of storage classes, torch.load would read a dtype from its name.
+        """Recognise virtual storages by a separate check. If VirtualStorage were in PyTorch's set of storage classes,
+        torch.load
+        would read a dtype from its name.
         """
         return isinstance(obj, VirtualStorage) or is_storage(obj)
 

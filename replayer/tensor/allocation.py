@@ -3,8 +3,8 @@ memory.
 
 All views of a storage share its allocation, which is freed with the last view. Python's reference counting frees memory at the
 same moment as on a GPU. As long as autograd has saved a tensor, C++ keeps the tensor's Python object and allocation alive. The
-attribute `known` of an allocation stores what the host knows about the contents. It is one value after `zeros` or `fill_`, the
-host's copy after a small host-to-device copy, and None after any other write.
+attribute `known` of an allocation stores what the host knows about the contents. The content of `known` is one value after
+`zeros` or `fill_`, the host's copy after a small host-to-device copy, and None after any other write.
 
     allocation = allocate(gpu, device=0, size_bytes=4096)
     make(meta, allocation)      # a VirtualTensor
@@ -127,7 +127,7 @@ def allocation_of(block: AllocationHandle | None) -> Allocation:
 def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
     """Allocate memory of `device` for its current stream.
 
-    Raise torch.OutOfMemoryError with PyTorch's message if it does not fit.
+    Raise torch.OutOfMemoryError with PyTorch's message if the memory is full.
     """
     try:
         return allocation_of(gpu.devices[device].allocator.malloc(size_bytes, gpu.current.stream(device).number))

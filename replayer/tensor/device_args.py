@@ -99,7 +99,7 @@ def _cuda_error(code: int, reason: str) -> torch.AcceleratorError:
 
 
 def backend_arguments(args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> Arguments:
-    """Translate the device argument in the arguments of `Tensor.to`. It is the first argument or a keyword argument."""
+    """Translate the device argument in the arguments of `Tensor.to`. The device is the first argument or a keyword argument."""
     if args:
         first = args[0]
         kind = type(first)

@@ -3,11 +3,11 @@
     assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5, and counted for the report
 
 Note [Sizes that nobody knows]
-    A script that differs from the recorded one must still run to its end, so such sizes are assumed, by the same rules as
-    values that the host reads (values/assumed_values.py). The assumed sum of a mask gives the share of elements that the mask
-    selects. In `unique`, the same share of values or rows is distinct. Integers have two distinct values, because they may be
-    labels, and scripts check that there are no more labels than classes. Integers read as 0, so `bincount` has `minlength`
-    bins. `repeat_interleave` repeats each row once. A package's shape rule may ask for a size
+    A script that differs from the recorded script must still run to its end, so unknown sizes are assumed. The rules are the
+    same as for values that the host reads (values/assumed_values.py). The assumed sum of a mask gives the share of elements
+    that the mask selects. In `unique`, the same share of values or rows is distinct. Integer tensors are assumed to have two
+    distinct values. Integers may be labels, and scripts check that there are no more labels than classes. Integers read as 0,
+    so `bincount` has `minlength` bins. `repeat_interleave` repeats each row once. A package's shape rule may ask for a size
     (`torch.library.get_ctx().new_dynamic_size()`), as torchvision's nms does. The op then keeps the same share of its first
     argument's rows. The report counts assumed sizes. Under `--values constant` and `--strict`, DataDependentShape is raised
     instead.

@@ -72,7 +72,7 @@ def writes_of(
 
 
 class OtherLayout(Exception):
-    """This error is raised if the op's result is not strided. ops/layouts.py runs such ops."""
+    """An op's result is not strided. The module ops/layouts.py runs such ops."""
 
 
 def no_such_tensor(made: torch.Tensor) -> NotEmulated:
@@ -167,7 +167,9 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
         return func(*args, **kwargs)
     except NotImplementedError as missing:
         if not func._schema.returns:
-            return None  # This op, such as _fused_sgd_, only writes to its arguments.
+            # is op, such as _fused_sgd_, only writes to its arguments. => An op without results, such as _fused_sgd_, only
+            # writes to its arguments.
+            return None
         try:
             return _shapes_on_cpu(func, args, kwargs)
         except NotEmulated:
@@ -253,8 +255,8 @@ _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 def _writes_unannounced(func: torch._ops.OpOverload) -> bool:
     """Return whether an op of a package must have written to the tensors that it returns.
 
-    The schema of such an op says that it returns new tensors, but it returns its arguments. For example,
-    `fsdp::all_gather_copy_in` copies parameters into the buffer that it returns.
+    The schema of such an op promises new tensors, but the op returns its arguments. For example, `fsdp::all_gather_copy_in`
+    copies parameters into the buffer that it returns.
     """
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)

@@ -1,9 +1,9 @@
 """Stores the values of virtual tensors that the host knows, and computes results from known values.
 
-Scripts make decisions on the host from small numbers. An attention mask that hides nothing decides the attention kernel. Other
-examples are the number of labels that count and the number of the step. Such numbers come from the host and from index
-arithmetic, not from weights. So if the host knows all inputs of a small op, the host also computes the result (constant
-folding). The module value_rules.py decides which ops are computed.
+Scripts make decisions on the host from small numbers. Examples are the number of labels that count and the number of the step.
+Another example is whether an attention mask hides anything, which decides the attention kernel. Such numbers come from the host
+and from index arithmetic, not from weights. So if the host knows all inputs of a small op, the host also computes the result
+(constant folding). The module value_rules.py decides which ops are computed.
 
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded
@@ -43,7 +43,7 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 def payload(allocation: Allocation) -> torch.UntypedStorage:
     """Return the host storage behind an allocation under `--values compute`.
 
-    It holds zeros before the first write. See Note [Payloads].
+    The storage holds zeros before the first write. See Note [Payloads].
     """
     known = allocation.known
     if not isinstance(known, torch.Tensor):
