@@ -1,5 +1,6 @@
-"""Runs ops with data-dependent output shapes (torch.Tag.dynamic_output_shape). The size is known on the host, recorded or
-assumed.
+"""Runs ops with data-dependent output shapes (torch.Tag.dynamic_output_shape).
+
+The size is known on the host, recorded or assumed.
 
     x[torch.tensor([True, False, True])]            # two elements: the host knows the mask
     x[x > 0]                                        # the recorded count at this place, else an assumed share of the elements

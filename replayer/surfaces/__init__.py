@@ -1,5 +1,6 @@
-"""Patches the parts of torch that a script sees. Each file in this package patches one module, has the module's name, and is
-called a surface.
+"""Patches the parts of torch that a script sees.
+
+Each file in this package patches one module, has the module's name, and is called a surface.
 
 start(lambda: VirtualGpu(...))      # replayer.state
 install_all(torch)                  # this process now has a GPU, created at first use

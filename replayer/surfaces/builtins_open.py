@@ -1,5 +1,6 @@
-"""Patches builtins.open for `trace stalls`. File reads while a batch is fetched are counted and take as long as on the modelled
-disk.
+"""Patches builtins.open for `trace stalls`.
+
+File reads while a batch is fetched are counted and take as long as on the modelled disk.
 
     install(torch, StorageClient(path))
     open("cat.jpg", "rb").read()      # within a Dataset's __getitem__: waits until the modelled disk has delivered
@@ -40,9 +41,7 @@ class _Fetch(threading.local):
 
 
 def install(torch_module: ModuleType, storage: StorageClient) -> None:
-    """Patch `open`, the DataLoader's two fetchers (with and without workers), and the functions that pin and hand out
-    batches.
-    """
+    """Patch `open`, both fetchers of the DataLoader, and the functions that pin and hand out batches."""
     fetching = _Fetch()
     atexit.register(storage.close)
 

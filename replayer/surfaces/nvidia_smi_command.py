@@ -1,5 +1,6 @@
-"""Implements the `nvidia-smi` command for a replayed script's subprocesses. The command prints names, memory and driver of the
-virtual GPUs.
+"""Implements the `nvidia-smi` command for a replayed script's subprocesses.
+
+The command prints names, memory and driver of the virtual GPUs.
 
     nvidia-smi -L
     nvidia-smi --query-gpu=name,memory.used --format=csv,noheader,nounits -i 0

@@ -78,7 +78,7 @@ class _Utilization:
 
 
 def stand_in(utilization: _Utilization) -> Any:
-    """Create the emulated module `pynvml`. Its unknown functions raise "Not Supported"."""
+    """Create the emulated module `pynvml`. Functions that it does not implement raise "Not Supported"."""
     module: Any = ModuleType("pynvml", "NVML of the virtual GPU of trace replay")
     module.__spec__ = ModuleSpec("pynvml", None)
 

@@ -1,5 +1,6 @@
-"""Patches Python's `time` for `--clock virtual` and `--clock recorded`. Clocks jump over waits, and sleeping takes no real
-time.
+"""Patches Python's `time` for `--clock virtual` and `--clock recorded`.
+
+Clocks jump over waits, and sleeping takes no real time.
 
     PatchedTime(clock).install()
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once

@@ -1,6 +1,6 @@
-"""Patches torch.backends.cudnn, torch.backends.cuda and torch.version.cuda. Flags keep the values that scripts set, and
-versions
-come from the recording.
+"""Patches torch.backends.cudnn, torch.backends.cuda and torch.version.cuda.
+
+Flags keep the values that scripts set, and versions come from the recording.
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True

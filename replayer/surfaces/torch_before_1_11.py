@@ -1,5 +1,6 @@
-"""Makes autograd save the same tensors for backward as PyTorch before 1.11 did. Recordings made with such an old release need
-this.
+"""Makes autograd save the same tensors for backward as PyTorch before 1.11 did.
+
+Recordings made with such an old release need this.
 
     install(torch)      # child.py calls it once it knows that the recording is that old
 

@@ -150,9 +150,7 @@ def install(torch_module: ModuleType) -> None:
         return before
 
     def maybe_exchange_device(index: int) -> int:
-        """Do the same as `exchange_device`, because a replay has no CUDA contexts. torch.compile needs two distinct
-        functions.
-        """
+        """Do the same as `exchange_device`. A replay has no CUDA contexts, but torch.compile needs two distinct functions."""
         return exchange_device(index)
 
     def arch_flags() -> str:

@@ -1,5 +1,6 @@
-"""Implements the result of `torch.cuda.get_device_properties`. Properties that were not recorded come from a table of GPU
-models.
+"""Implements the result of `torch.cuda.get_device_properties`.
+
+Properties that were not recorded come from a table of GPU models.
 
 TorchDeviceProperties.made("Tesla T4", 16 << 30, known_properties(device)).L2_cache_size      # 4 MiB
 """

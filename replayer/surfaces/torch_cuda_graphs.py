@@ -1,6 +1,6 @@
-"""Emulates torch.cuda.graphs. A capture records ops and allocates from its own memory pool. Replaying the graph runs the
-recorded
-ops with one launch.
+"""Emulates torch.cuda.graphs.
+
+A capture records ops and allocates from its own memory pool. Replaying the graph runs the recorded ops with one launch.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
         y = model(static_x)     # takes no device time

@@ -1,6 +1,6 @@
-"""Emulates the snapshots and the history of torch.cuda.memory. Snapshots contain the blocks of each device, the call stacks
-that
-allocated the blocks, and the allocator's events.
+"""Emulates the snapshots and the history of torch.cuda.memory.
+
+Snapshots contain the blocks of each device, the call stacks that allocated the blocks, and the allocator's events.
 
     torch.cuda.memory._record_memory_history()
     train()

@@ -1,6 +1,6 @@
-"""Emulates torch.cuda's random generators. Scripts can save and restore generator states, although a virtual GPU draws no
-random
-numbers.
+"""Emulates torch.cuda's random generators.
+
+Scripts can save and restore generator states, although a virtual GPU draws no random numbers.
 
     state = torch.cuda.get_rng_state()      # 16 bytes: Philox seed and offset, as in CUDA
     torch.cuda.set_rng_state(state)

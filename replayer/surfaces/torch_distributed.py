@@ -1,7 +1,8 @@
 # mypy: allow-untyped-calls
-"""Emulates torch.distributed. The backend "nccl" is a virtual NCCL between the replay's processes. The backend "gloo" is the
-real
-one and works on host memory.
+"""Emulates torch.distributed.
+
+The backend "nccl" is a virtual NCCL between the replay's processes. The backend "gloo" is the real one and works on host
+memory.
 
     dist.init_process_group("nccl")     # under torchrun: ranks exchange messages in torchrun's own store
     dist.all_reduce(gradient)           # starts on the device when all ranks have arrived, takes the recorded time

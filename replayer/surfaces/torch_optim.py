@@ -1,5 +1,6 @@
-"""Patches torch.optim to report `step` and `zero_grad` as phases of the script. The first optimizer's `step` ends a training
-step.
+"""Patches torch.optim to report `step` and `zero_grad` as phases of the script.
+
+The first optimizer's `step` ends a training step.
 
 optimizer.zero_grad()       # phase "zero_grad"
 loss.backward()

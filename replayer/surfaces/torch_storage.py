@@ -35,9 +35,9 @@ def install(torch_module: ModuleType) -> None:
         return VirtualStorage.made_of(make(untyped, values), index)
 
     def is_any_storage(is_storage: TorchAny, obj: TorchAny, /) -> bool:
-        """Recognise virtual storages by a separate check. If VirtualStorage were in PyTorch's set of storage classes,
-        torch.load
-        would read a dtype from its name.
+        """Recognise virtual storages by a separate check.
+
+        If VirtualStorage were in PyTorch's set of storage classes, torch.load would read a dtype from its name.
         """
         return isinstance(obj, VirtualStorage) or is_storage(obj)
 

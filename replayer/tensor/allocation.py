@@ -49,8 +49,9 @@ _KNOWN_BYTES_LIMIT = 1 << 28  # The host keeps one-dimensional byte tensors up t
 
 
 def host_keeps(shape: Shape, dtype: torch.dtype) -> bool:
-    """Return whether the host keeps a tensor's values. The host keeps the values of small tensors and of one-dimensional byte
-    tensors.
+    """Return whether the host keeps a tensor's values.
+
+    The host keeps the values of small tensors and of one-dimensional byte tensors.
 
     Byte tensors usually hold pickles or generator states on their way to another process.
     """

@@ -1,5 +1,6 @@
-"""Runs one op on virtual tensors. Dispatch looks up the op's plan, allocates new results, and launches the op's kernels on the
-virtual GPU.
+"""Runs one op on virtual tensors.
+
+Dispatch looks up the op's plan, allocates new results, and launches the op's kernels on the virtual GPU.
 
 The dispatch function is the hot path of a replay. This function runs about 700 times per training step of a ResNet-50, and each
 microsecond in dispatch delays the replaying host by a microsecond. So dispatch is one flat function over local names and

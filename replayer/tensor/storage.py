@@ -1,6 +1,6 @@
-"""Implements the storage of a virtual tensor in Python, with identity, size and address. The bytes are created when a script
-reads
-them.
+"""Implements the storage of a virtual tensor in Python, with identity, size and address.
+
+The bytes are created when a script reads them.
 
 A VirtualStorage is a real `torch.UntypedStorage` of zero bytes, so `torch.save`, `torch.load` and `TypedStorage` accept it.
 

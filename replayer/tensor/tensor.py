@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
-"""Defines a CUDA tensor without values. A virtual tensor has a real shape, strides, dtype, device, autograd graph and memory,
-but
-no numbers.
+"""Defines a CUDA tensor without values.
+
+A virtual tensor has a real shape, strides, dtype, device, autograd graph and memory, but no numbers.
 
 In C++ a virtual tensor is on the device "lazy:i", but Python code sees "cuda:i". This file contains the methods that scripts
 call. `dispatch.py` runs ops, and `ops/copies.py` runs copies and reads.

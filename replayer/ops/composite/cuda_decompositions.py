@@ -27,8 +27,9 @@ FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
 def attention_kernel(
     query: TorchAny, key: TorchAny, value: TorchAny, mask: TorchAny, capability: tuple[int, int], grouped: bool = False
 ) -> str:
-    """Return the attention kernel that CUDA uses. The rules follow ATen/native/transformers/cuda/sdp_utils.cpp in the same
-    order.
+    """Return the attention kernel that CUDA uses.
+
+    The rules follow ATen/native/transformers/cuda/sdp_utils.cpp in the same order.
 
     `grouped`: several query heads may share one head of key and value.
     """

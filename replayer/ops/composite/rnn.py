@@ -153,8 +153,9 @@ def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., Torch
 
 
 def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[TorchAny, torch.Tensor]:
-    """Return the packed data (rows, features) on the device and the batch sizes on the host. As for CUDA, `lengths` must be on
-    the host.
+    """Return the packed data (rows, features) on the device and the batch sizes on the host.
+
+    As for CUDA, `lengths` must be on the host.
 
     The CPU kernel runs on zeros with one feature to find the number of rows.
     """

@@ -56,8 +56,9 @@ class LayerOptions(NamedTuple):
 def layers(
     data: TorchAny, sizes: list[int], hidden: Sequence[TorchAny], weights: list[TorchAny], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
-    """Run all layers of an LSTM (two hidden states) or a GRU (one hidden state). Return the output, then the last hidden
-    states.
+    """Run all layers of an LSTM (two hidden states) or a GRU (one hidden state).
+
+    Return the output, then the last hidden states.
 
     `data` has the shape (steps, batch, features). If `sizes` gives the batch size of each step, `data` is the concatenation of
     the batches of all steps. A hidden state has the shape (layers * directions, batch, features).

@@ -59,8 +59,9 @@ class CallArguments:
         return value
 
     def device(self, current: int, *, takes_host: bool = False) -> int:
-        """Return the device that all arguments are on, or `current` if no argument has a device. As on CUDA, a host scalar is
-        allowed.
+        """Return the device that all arguments are on, or `current` if no argument has a device.
+
+        As on CUDA, a host scalar is allowed.
 
         Raises CUDA's error if the arguments are on several devices.
         """

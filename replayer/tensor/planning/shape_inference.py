@@ -167,8 +167,7 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
         return func(*args, **kwargs)
     except NotImplementedError as missing:
         if not func._schema.returns:
-            # is op, such as _fused_sgd_, only writes to its arguments. => An op without results, such as _fused_sgd_, only
-            # writes to its arguments.
+            # An op without results, such as _fused_sgd_, only writes to its arguments.
             return None
         try:
             return _shapes_on_cpu(func, args, kwargs)

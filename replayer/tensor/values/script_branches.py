@@ -1,5 +1,6 @@
-"""Finds the answer to a condition with which a script continues. Assertions hold, and branches that lead to an error are not
-taken.
+"""Finds the answer to a condition with which a script continues.
+
+Assertions hold, and branches that lead to an error are not taken.
 
     assert t0 + dt > t0                    # answer_without_error() is True
     if (lengths < 0).any():                # False

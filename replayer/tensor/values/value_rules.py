@@ -1,5 +1,6 @@
-"""Decides which ops get result values on the host. The values are computed from known inputs, or else assumed as in a healthy
-run.
+"""Decides which ops get result values on the host.
+
+The values are computed from known inputs, or else assumed as in a healthy run.
 
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
@@ -8,7 +9,7 @@ The following rules assume unknown values if the recording does not contain them
 
 * A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
 * Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold if a script checks all
-elements (`(x > 0).all()`). The result of a single comparison is False, or the answer that avoids an error
+  elements (`(x > 0).all()`). The result of a single comparison is False, or the answer that avoids an error
   (script_branches.py).
 * When a script reads the sum or mean of any other comparison, `AssumedValues.share` is the share of true elements.
 """
