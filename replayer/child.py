@@ -40,7 +40,7 @@ from traces.stalls.storage_server import StorageClient
 
 # A replay lists at most this many kinds of unmatched calls. Further kinds are only counted.
 _MISSING_LISTED = 50
-# The step limit also stops a script that does not train. The first batches may be a validation before training.
+# Without training steps, the script is stopped after this many evaluation steps per requested step.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # A foreach op has hundreds of shapes.
@@ -71,7 +71,6 @@ def share(session: Mapping[str, Any]) -> Callable[[], None]:
 
 
 def _start(session: ReplaySession, recorded: Trace | None, patched_time: PatchedTime | None) -> None:
-    """If `recorded` is given, the recording is not read again."""
     if patched_time is not None and os.getppid() == session.launcher:
         patched_time.install()  # A descendant patches time when it first uses the GPU. Loader workers never do.
     state.start(lambda: _make(session, recorded, patched_time), run_folder=session.out)

@@ -33,13 +33,13 @@ class ReplayerState:
     def __init__(self) -> None:
         self.make: Callable[[], VirtualGpu] | None = None
         self.gpu: VirtualGpu | None = None
-        self.finish: Callable[[], None] = lambda: None  # writes the end of the timeline
+        self.finish: Callable[[], None] = lambda: None
         # True if the parent process had used the GPU before it forked. CUDA does not work after such a fork.
         self.forked_in_use = False
         self.lock = threading.RLock()
         self.host_memory: HostMemory | None = None
         self.run_folder: Path | None = None  # All processes of a replay share this folder.
-        self.computing = False  # With `--values compute`, tensors have payloads.
+        self.computing = False
         self.rank: Rank | None = None  # The rank, if it differs from the environment's value.
         self.view = _AskedClass()
         self.inference_mode_used = False  # see Note [Views in inference mode] in tensor/allocation.py
@@ -47,7 +47,7 @@ class ReplayerState:
         self.kept: list[object] = []
         self.optimizers = Optimizers()
         self.capturing = False  # During the capture of a CUDA graph, an op's result may differ at each replay of the graph.
-        self.masks_are_full = False  # see surfaces/torch_nn_sync_batch_norm.py
+        self.masks_are_full = False
         # True while DistributedDataParallel creates its Reducer. See Note [The map of used parameters] in
         # distributed/process_group.py.
         self.makes_reducer = False

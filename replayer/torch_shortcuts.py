@@ -35,7 +35,7 @@ from torch._library import simple_registry
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
-VARIABLE = "TRACE_WITHOUT_SHORTCUTS"  # names, separated by commas
+VARIABLE = "TRACE_WITHOUT_SHORTCUTS"
 
 
 def enabled(name: str) -> bool:

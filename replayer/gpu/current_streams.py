@@ -31,7 +31,7 @@ class CurrentStreams:
         self._scheduler = scheduler
         self._timeline = timeline
         self._threads = HostThreads()
-        self._has_home = False  # The first device used becomes `StreamScheduler.home`.
+        self._has_home = False
         scheduler.row_of = self._threads.row_of
 
     @property

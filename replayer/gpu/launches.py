@@ -94,7 +94,7 @@ class ScriptLaunches:
         self._devices = devices
         self._timeline = simulator.timeline
         self._batch = 3 if strict else 3 * _BATCH  # Under --strict, the exception must be raised at the op that does not match.
-        self._numbers: list[tuple[int, int]] = []  # autograd's numbers of the pending ops
+        self._numbers: list[tuple[int, int]] = []
         self._peerless: set[int] = set()
 
     def launch(self, signature: OpSignature, device: int) -> None:
@@ -155,7 +155,6 @@ class ScriptLaunches:
                 self._timeline.nodes.extend((row + at, sequence, forward))
 
     def _not_captured(self, capture: GraphCapture, pending: list[Any]) -> list[Any]:
-        """Add the captured ops to the CUDA graph, and return the pending ops that are not captured."""
         rest: list[Any] = []
         for caller, signature, called_ns in zip(pending[::3], pending[1::3], pending[2::3], strict=True):
             if caller.stream in capture:

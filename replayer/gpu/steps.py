@@ -70,7 +70,6 @@ class ScriptSteps:
             self.workload.on_every_call = self._watch_call
 
     def _moves_on(self, thread: HostThread, call: Callable[..., None], *args: object) -> bool:
-        """Call the tracker and return True. During a graph capture, store the call for the graph's replays and return False."""
         capture = self._launches.capture
         if capture is not None and thread is capture.thread:
             capture.note(call, *args)

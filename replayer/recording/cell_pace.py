@@ -64,15 +64,14 @@ class ModelCall:
     """One call of the script's model. The call has the times of its forward pass and, in training, of the later phases."""
 
     of: CellCall  # calls with equal `of` take the same times
-    origin: Origin  # PHASE for a measured time
+    origin: Origin
     phases_ns: Mapping[str, int]  # times of a training step, without "rest"
 
 
-_Copies = tuple[Column, Column]  # bytes in ascending order, and ns
+_Copies = tuple[Column, Column]
 
 
 def _copies_of(cells: list[Cell]) -> _Copies | None:
-    """Durations of batch copies by bytes. Each duration is the median over `cells`."""
     by_bytes: dict[int, list[int]] = {}
     for cell in cells:
         if cell.h2d_ns is not None and cell.workload.batch_bytes:
@@ -108,10 +107,10 @@ class CellPace:
         self._files = [read_cells(path) for path in choice.files]
         self.gpu: Gpu = self._files[0].gpu
         self._named: Cell | None = self._files[0].cell(choice.model) if choice.model else None
-        self._models = weakref.WeakKeyDictionary[Any, WorkloadSignature]()  # signatures by module, without inputs
+        self._models = weakref.WeakKeyDictionary[Any, WorkloadSignature]()
         self._matches: dict[tuple[object, ...], Match] = {}
         self._call: ModelCall | None = None
-        self._calls: list[ModelCall] = []  # calls of the current step
+        self._calls: list[ModelCall] = []
         self._pending = _Pending()
         self._rows: dict[tuple[object, ...], int] = {}  # row of `_played` by the step's calls
         self._played: list[CellSteps] = []
@@ -294,7 +293,6 @@ class CellPace:
         return ModelCall(CellCall(cell.name, times.batch, trains, how), origin, phases)
 
     def _copies(self) -> _Copies | None:
-        """Copy times of the current model. Until the model is known, returns the median over all models of the GPU."""
         of = self._last.name if self._last is not None else ""
         if of not in self._copies_by_cell:
             cells = [self._last] if self._last is not None else [cell for file in self._files for cell in file.cells()]
@@ -302,7 +300,6 @@ class CellPace:
         return self._copies_by_cell[of]
 
     def _say(self, text: str) -> None:
-        """Print a line once per process, in addition to the script's output."""
         if text not in self._said:
             self._said.add(text)
             print(f"trace: {text}", file=sys.stderr, flush=True)
@@ -313,7 +310,6 @@ class CellPace:
 
 
 def _sum_of(calls: tuple[ModelCall, ...], copied: bool) -> dict[str, int]:
-    """The phases of a step that consists of these calls."""
     total: dict[str, int] = {}
     for call in calls:
         for name, duration_ns in call.phases_ns.items():

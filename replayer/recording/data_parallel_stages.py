@@ -22,8 +22,8 @@ import numpy as np
 from traces.analyses.communication import data_parallel_kernels
 from traces.model.trace import NONE, DeviceKind, HostKind, Trace
 
-BROADCAST, REDUCE = "nccl::broadcast", "nccl::reduce"  # match names of NCCL kernels
-_TRANSFERS = ("Broadcast", "ReduceAddCoalesced")  # ops of nn.DataParallel
+BROADCAST, REDUCE = "nccl::broadcast", "nccl::reduce"
+_TRANSFERS = ("Broadcast", "ReduceAddCoalesced")
 
 
 class Transport(Enum):
@@ -65,7 +65,7 @@ class RecordedStage(NamedTuple):
 
     name: str
     device: int  # ordinal of the device that was timed
-    begin_ns: int  # host time
+    begin_ns: int
     end_ns: int
     device_begin_ns: int
     device_end_ns: int

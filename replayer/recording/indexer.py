@@ -52,7 +52,7 @@ class RecordingIndexer:
 
     def __init__(self, trace: Trace, rank: int, keys: RecordedKeys) -> None:
         self._keys = keys
-        self.latency_ns = TYPICAL_LATENCY_NS  # launch latency on an idle stream
+        self.latency_ns = TYPICAL_LATENCY_NS
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self._known_keys: dict[tuple[int, int, int, int, str], tuple[MatchKeys, tuple[Shape, ...], str]] = {}
         self.directions = directions_of(trace)
@@ -69,7 +69,7 @@ class RecordingIndexer:
         launch_row = device.launch[work]
         launched = self._launched_ns(work)
         order = np.lexsort((device.start_ns[work], launched))
-        self.work = work[order]  # device rows in launch order
+        self.work = work[order]
         self.work_name: list[int] = device.name[self.work].tolist()
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
@@ -98,7 +98,6 @@ class RecordingIndexer:
         return np.where(launch >= 0, called_ns, device.start_ns[rows] - TYPICAL_LATENCY_NS)
 
     def _cut_by_step(self, rank: int) -> None:
-        """Compute the start and end of each step and phase, and the step and name of each phase."""
         trace = self.trace
         rows = np.flatnonzero(trace.steps.rank == rank)
         if len(rows):
@@ -119,7 +118,7 @@ class RecordingIndexer:
             return
         host, ends_ns = trace.host, trace.device.end_ns[self.work]
         times_ns = np.sort(np.concatenate((host.start_ns, self.launched_ns, host.end_ns, ends_ns)))
-        self.step_start = self.phase_start = times_ns[:1]  # empty if nothing was recorded
+        self.step_start = self.phase_start = times_ns[:1]
         self.step_end = self.phase_end = self.batch_there = times_ns[-1:]
         self.step_rows = np.full(len(self.step_start), NONE)
         self.phase_step = np.zeros(len(self.step_rows), dtype=np.int64)
@@ -211,7 +210,7 @@ class RecordingIndexer:
             while j >= 0 and start[i] - sorted_end[j] <= EDGE_EXPLAINS_NS:
                 cause = by_end[j]
                 if (ordinals[cause], streams[cause]) != (ordinals[i], streams[i]):
-                    if cause < n:  # Replayed ranks wait for communication themselves.
+                    if cause < n:
                         self.edge[i], self.edge_gap[i] = cause, start[i] - sorted_end[j]
                     self.latency[i] = self.latency_ns
                     self.gap[i] = usual_gap_ns
@@ -219,14 +218,12 @@ class RecordingIndexer:
                 j -= 1
 
     def _launched_by_stream(self) -> Iterator[Column]:
-        """The work with a recorded launch on each stream, in launch order."""
         known, streams = self.launch_row >= 0, self.trace.device.stream[self.work]
         for ordinal, stream in set(zip(self.ordinals[known].tolist(), streams[known].tolist(), strict=True)):
             yield np.flatnonzero(known & (self.ordinals == ordinal) & (streams == stream))
 
     def _launches(self) -> Iterator[tuple[Column, Column]]:
-        """For each stream, the launches that may have met a full queue, and the time when the queue had room for each launch.
-        """
+        """For each stream, return the launches that may have met a full queue, and when the queue had room for each launch."""
         depth, device = self.launch_queue_depth, self.trace.device
         for on in self._launched_by_stream():
             if len(on) > depth:
@@ -234,7 +231,6 @@ class RecordingIndexer:
                 yield self.launch_row[on[depth:]], ends_ns[:-depth]
 
     def _queue_depth(self) -> None:
-        """Raise the queue depth to the most launches seen pending on a stream when a launch returned."""
         host, device = self.trace.host, self.trace.device
         for on in self._launched_by_stream():
             returned_ns = np.sort(host.end_ns[self.launch_row[on]])
@@ -301,11 +297,9 @@ class RecordingIndexer:
         return steps
 
     def _lane_of(self, ordinal: int) -> int:
-        """The ordinal of a device in the program. The first device with work is 0."""
         return (ordinal - self.first_ordinal) % len(self.device_ordinals)
 
     def _within(self, phase: int, active_ns: int) -> int:
-        """Active host time from a phase's start, without the profiler's cost."""
         return self._scaled(phase, active_ns - self.phase_start_active[phase])
 
     def _scaled(self, phase: int, host_ns: int) -> int:
@@ -345,7 +339,6 @@ class RecordingIndexer:
                 segment.add(self._keys.of_op(op, (), ""), Instance(start_ns, max(end_ns, start_ns), (k,), (), ""))
 
     def _last_waits(self) -> dict[int, int]:
-        """For each op, the start of the op's last inner call that waits for the device (active ns)."""
         parent, is_op = self.host_columns
         last: dict[int, int] = {}
         for call in self.waiting_calls.tolist():
@@ -373,7 +366,6 @@ class RecordingIndexer:
         return known
 
     def _kernels(self) -> list[Kernel]:
-        """All kernels in launch order. Launch times and dependencies are not yet relative to a step."""
         device = self.trace.device.take(self.work)
         columns = (
             self._pace.own_ns(self.launched_ns), self.latency, self.gap, device.duration_ns, self.stream, self.ordinals,
@@ -383,6 +375,5 @@ class RecordingIndexer:
 
 
 def _busiest(streams: Column) -> int:
-    """The stream with the most work."""
     numbers, counts = np.unique(streams, return_counts=True)
     return int(numbers[counts.argmax()]) if len(numbers) else NONE

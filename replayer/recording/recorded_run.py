@@ -48,8 +48,8 @@ class RecordedRun:
         self.steps: list[RecordedStep] = []
         self.first: list[int] = []  # steps replayed once, in the recorded order
         self.cycle: list[int] = []  # steady steps, replayed in rotation as long as the script runs
-        self.evaluations: list[int] = []  # evaluation steps, replayed in rotation
-        self._trained: list[int] = []  # all training steps, in order
+        self.evaluations: list[int] = []
+        self._trained: list[int] = []
         self._turns: list[int] = []  # for each training step, the number of earlier steps with the same passes
         self._period = 0  # Period of the passes in training steps, or 0. See Note [Training steps of several kinds]
         self.latency_ns = TYPICAL_LATENCY_NS
@@ -59,7 +59,7 @@ class RecordedRun:
         self.keys = KeptBySignature(self.match_keys.of_signature)  # match keys of each op of the script
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self.host_ns: dict[str, int] = {}  # median of `_host_paces` by key of the op's name
-        self.usual_host_ns = 0  # median of `_host_paces` of all ops
+        self.usual_host_ns = 0
         self.samples: dict[str, list[tuple[tuple[Shape, ...], str, int]]] = {}
         device_name, settings = self.devices[0].name if self.devices else "", trace.machine_of(rank).settings
         self.speed: DeviceSpeed = data_sheet_speed(device_name)
@@ -110,7 +110,7 @@ class RecordedRun:
         for i in self._trained:
             self._turns.append(seen[self.steps[i].passes])
             seen[self.steps[i].passes] += 1
-        passes = [self.steps[i].passes for i in self._trained][len(self._trained) // 4 :]  # The script's start does not count.
+        passes = [self.steps[i].passes for i in self._trained][len(self._trained) // 4 :]
         self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
 
     def step(self, number: int) -> RecordedStep:
@@ -187,7 +187,6 @@ class RecordedRun:
         self.costs.learn(self._op_samples())
 
     def _op_samples(self) -> Iterator[Sample]:
-        """Durations of the ops with recorded shapes."""
         for name, samples in self.samples.items():
             op, _, told = name.partition("|")
             if told.partition("|")[2]:  # A name with a direction is a copy from or to the host.

@@ -33,7 +33,7 @@ class Instance(NamedTuple):
 
     start_ns: int
     end_ns: int
-    kernels: tuple[int, ...]  # indices into the step's kernels
+    kernels: tuple[int, ...]
     shapes: tuple[Shape, ...]
     dtype: str
     after_wait_ns: int = 0  # host time from the call's wait for the device to the call's end
@@ -48,11 +48,11 @@ class Kernel(NamedTuple):
     gap_ns: int
     duration_ns: int
     stream: int  # the recorder's stream number, or NONE for the step's busiest stream
-    device: int  # ordinal of the device
+    device: int
     edge: int  # kernel of the same step on another stream that this kernel waited for, or NONE
     edge_gap_ns: int
     kind: int
-    name: int  # string of the trace
+    name: int
     size_bytes: int
 
 
@@ -61,7 +61,7 @@ class RecordedSegment:
     """One phase segment of one recorded step."""
 
     name: str
-    host_ns: int = 0  # active host time
+    host_ns: int = 0
     # In a loader, the time until the batch arrived. The script spent the rest of the time before it continued.
     wait_ns: int = 0
     device_ns: int = 0  # measured by a pair of CUDA events in a phase-grained trace
@@ -71,7 +71,7 @@ class RecordedSegment:
     exact: dict[str, list[Instance]] = field(default_factory=dict)
     equivalent: dict[str, list[Instance]] = field(default_factory=dict)
     named: dict[str, list[Instance]] = field(default_factory=dict)
-    stages: list[RecordedStage] = field(default_factory=list)  # stages of nn.DataParallel
+    stages: list[RecordedStage] = field(default_factory=list)
     lanes: dict[int, RecordedSegment] = field(default_factory=dict)  # the segments of devices other than the first, by ordinal
     below_ops: set[int] = field(default_factory=set)  # the segment's kernels that were launched by an op
     origin: Origin = Origin.PHASE  # origin of `device_ns`, if the time was interpolated or estimated

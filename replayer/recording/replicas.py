@@ -20,7 +20,7 @@ from traces.model.trace import NONE, Device, TraceError
 if TYPE_CHECKING:
     from replayer.recording.recorded_run import RecordedRun
 
-_REPEATED = frozenset({"forward", "loss", "backward", "other"})  # phases in which replicas work
+_REPEATED = frozenset({"forward", "loss", "backward", "other"})
 
 
 def add_devices(recording: RecordedRun, gpus: int) -> None:
@@ -56,7 +56,6 @@ def require_kernels_of_one(gpus: int, recorded: int, kernels: bool) -> None:
 
 
 def _replica(step: RecordedStep, segment: RecordedSegment, ordinal: int) -> RecordedSegment:
-    """A copy of the segment on another device, with its own kernels."""
     lists = (segment.exact, segment.equivalent, segment.named)
     under = {k for by_key in lists for instances in by_key.values() for one in instances for k in one.kernels}
     place = {k: len(step.kernels) + i for i, k in enumerate(sorted(under.union(segment.kernels)))}

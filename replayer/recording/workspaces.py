@@ -83,7 +83,6 @@ class _CallKind(NamedTuple):
 
 
 def _sequences_by_call(trace: Trace, rank: int) -> dict[_CallKind, list[WorkspaceSequence]]:
-    """The sequences of all recorded ops that allocated memory, by kind of call."""
     host = trace.host
     parent, is_op = host.parent.tolist(), (host.kind == HostKind.OP).tolist()
     name, shapes, dtypes, layout = (column.tolist() for column in (host.name, host.shapes, host.dtypes, host.layout))
@@ -130,7 +129,6 @@ def _innermost(trace: Trace, thread: int, events: MemoryEvents) -> list[int]:
 
 
 def _sequence(events: MemoryEvents, indices: Iterable[int]) -> WorkspaceSequence:
-    """The allocations that a call frees again, split at the allocations of the call's outputs."""
     chosen = list(indices)
     sizes = events.bytes[chosen].tolist()
     addresses = events.address[chosen].tolist()

@@ -93,7 +93,7 @@ class MatchHistory(NamedTuple):
     """The matches of a recorded segment's calls when the segment was last played."""
 
     calls: list[RememberedMatch]
-    unmatched: list[int]  # kernels of the step
+    unmatched: list[int]
     likeness: ForwardLikeness | None  # similarity of a forward pass with recorded kernels
 
 
@@ -167,14 +167,14 @@ class SegmentMatcher:
         self.ops = 0
         self.ops_on: dict[int, int] = {}  # ops by device, if only the phase's time is known
         self.lanes: dict[int, SegmentMatcher] = {}  # the matchers of other devices, by ordinal
-        self.thread: HostThread | None = None  # autograd's thread of the lane's device
+        self.thread: HostThread | None = None
         self.likeness: ForwardLikeness | None = None  # similarity of a finished forward pass with recorded kernels
         self.charged_before_ns = 0  # time charged by the replay before the segment began
         self._settled: list[int] = []  # unmatched kernels that were charged before the segment's end
         self._cursors: dict[str, int] = {}
         self._reached_ns = 0  # active host time of the latest matched call in the recorded segment
         self._launches_ns: list[int] | None = None  # launch times of the recorded kernels with ops, computed at first use
-        self.history = step.histories.get(recorded) if recorded else None  # None after the first different call
+        self.history = step.histories.get(recorded) if recorded else None
         self.followed = 0  # number of the history's calls that were repeated so far
         self._call_log: list[RememberedMatch] = []  # calls so far, if there is no history
         self._log_is_whole = True  # whether the log has all calls of this segment
@@ -261,7 +261,6 @@ class SegmentMatcher:
         self.position_ns, self.deferred, self.ops, self.ops_on = other.position_ns, other.deferred, other.ops, other.ops_on
 
     def _forget(self) -> None:
-        """Stop following the history, and mark the kernels that the script has matched so far."""
         recorded, history, self.history = self.recorded, self.history, None
         assert recorded is not None and history is not None
         self.unmatched_ns = recorded.work_ns
@@ -304,7 +303,6 @@ class SegmentMatcher:
         return None
 
     def _near_ns(self, recorded: RecordedSegment) -> float:
-        """The latest start of recorded calls that count as near the script's position."""
         if self._launches_ns is None:
             kernels = self.step.step.kernels
             self._launches_ns = sorted(kernels[k].launch_ns for k in recorded.below_ops)
@@ -367,7 +365,7 @@ class SegmentMatcher:
         below_ops = recorded.below_ops.difference(self._settled)
         least_ns = SAME_SHARE * work_ns(recorded.below_ops)
         calls = len(self._call_log)
-        least_calls = max(calls - max((1 - SAME_SHARE) * calls, 1), 1)  # A single different call is allowed.
+        least_calls = max(calls - max((1 - SAME_SHARE) * calls, 1), 1)
         matched = [call.match[0] for call in self._call_log if call.match is not None]
         if len(matched) < least_calls or work_ns(k for k in below_ops if state[k] != _FREE) < least_ns:
             return ForwardLikeness.OTHER
@@ -388,7 +386,7 @@ class SegmentMatcher:
             elif key in recorded.equivalent:
                 more += 1
             else:
-                renamed += 1  # Another release may use other ops.
+                renamed += 1
         left = {k for key in alike for one in recorded.equivalent.get(key, ()) for k in one.kernels if state[k] == _FREE}
         less = len(left) > renamed and work_ns(left) > DIFFERENT_COUNT_SHARE * work_ns(recorded.below_ops)
         return less or more > max(DIFFERENT_COUNT_SHARE * len(self._call_log), 1)

@@ -46,12 +46,12 @@ class OpBatchSchedule:
     position_ns: list[int]  # per call, active host time that the script has reached before the call
     advance_ns: Column  # per call, host time before the call
     own_ns: Column  # per call, host time within the call
-    host_rows: Column  # timeline rows without thread and start
+    host_rows: Column
     first: Column  # index of each call's first kernel, plus the number of kernels
     call: Column  # per kernel, the index of its call
     after_ns: Column  # per kernel, time from the start of its call to its end on an idle stream
-    gap_ns: Column  # per kernel
-    duration_ns: Column  # per kernel
+    gap_ns: Column
+    duration_ns: Column
     work_rows: Column  # timeline rows without device, stream, start and launch
     charged_ns: dict[Origin, Column]  # per kernel, sum of the durations of earlier kernels
     matched: Column  # 1 for each call with a recorded match, else 0
@@ -199,7 +199,6 @@ class OpBatchSchedule:
     def _put(
         self, begin: int, end: int, starts_ns: Column, row: int, stream: VirtualStream, scheduler: StreamScheduler
     ) -> None:
-        """Put the calls' kernels on the stream. `row` is the first call's timeline row."""
         first, last = int(self.first[begin]), int(self.first[end])
         if first == last:
             return
@@ -223,9 +222,9 @@ class PhaseGrainBatch:
     """
 
     count: int
-    signatures: list[OpSignature]  # all signatures of the batch
+    signatures: list[OpSignature]
     turns: Turns
-    _rows: Column  # timeline rows without thread and start
+    _rows: Column
 
     @classmethod
     def of(cls, signatures: list[OpSignature], turns: Turns, timeline: TimelineWriter) -> PhaseGrainBatch:

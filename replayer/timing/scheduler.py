@@ -252,6 +252,5 @@ class StreamScheduler:
 
 
 def _seen(signature: OpSignature) -> tuple[tuple[tuple[int, ...], ...], str]:
-    """A signature's shapes and dtype in the form of a recording."""
     dtype = next((dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape), "")
     return tuple(shape for shape in signature.shapes if shape), dtype

@@ -207,7 +207,6 @@ class Simulator:
             at += played
 
     def _play_again(self, caller: Caller, signatures: list[OpSignature], called_ns: list[int], at: int) -> int:
-        """Play as many ops from `at` on together as possible, and return their number."""
         tracker = self.tracker
         segment = tracker.segment
         thread, stream = caller.thread, caller.stream
@@ -251,10 +250,6 @@ class Simulator:
         called_ns: list[int],
         at: int,
     ) -> int:
-        """Play ops of a phase-grained segment, up to the first op that begins another segment.
-
-        Returns the number of played ops.
-        """
         tracker = self.tracker
         batch = self._phase_grain_batch(segment, signatures[at:])
         count = batch.count

@@ -82,6 +82,6 @@ class VirtualEvent:
     __slots__ = ("awaited", "device", "time_ns")
 
     def __init__(self) -> None:
-        self.time_ns: int | None = None  # None until the event is recorded
+        self.time_ns: int | None = None
         self.awaited = False  # The script waited for the event before recording it. See Note [Waits on unrecorded events]
         self.device: int | None = None

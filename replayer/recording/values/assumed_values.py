@@ -83,7 +83,6 @@ class AssumedValues:
         self._made_at.clear()
 
     def _step_now(self) -> int:
-        """The number of training steps so far. The counters are reset if this number has changed."""
         step = self._trained()
         if step != self._step:
             self._step, self._asked = step, 0

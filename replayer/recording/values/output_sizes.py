@@ -55,7 +55,7 @@ class RecordedOutputSizes:
         noted: dict[tuple[int, Key], list[int]] = {}
         table = trace.sizes.take(trace.sizes.rank == rank)
         for step, op, shapes, size in zip(table.step, table.op, table.shapes, table.size, strict=True):
-            searched = (*parse_shapes(trace.strings[int(shapes)]), ())[0]  # () for a tensor without dimensions
+            searched = (*parse_shapes(trace.strings[int(shapes)]), ())[0]
             noted.setdefault((int(step), (trace.strings[int(op)], searched)), []).append(int(size))
         return cls(_shown_in_profile(trace, rank), noted)
 
@@ -109,7 +109,6 @@ def _found_by(trace: Trace, row: int, searched: Shape) -> int | None:
 
 
 def _repeated_by(trace: Trace, row: int, repeats: Shape) -> int | None:
-    """The number of indices that `repeat_interleave` created. `row` is the inner call, which creates the indices."""
     host, after = trace.host, _next_op(trace, row)
     parent = int(host.parent[row])
     if after == NONE or parent == NONE or host.name[parent] != host.name[row] or host.parent[after] != parent:

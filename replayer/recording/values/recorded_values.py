@@ -22,7 +22,7 @@ class RecordedValues:
 
     def __init__(self, reads: dict[int, list[list[float]]], steps: int = 0) -> None:
         self._reads = reads
-        self._steps = steps  # number of recorded steps
+        self._steps = steps
         self._step = (NONE, NONE)
         self._position = 0
 

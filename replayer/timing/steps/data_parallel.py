@@ -169,13 +169,11 @@ class DataParallelStages:
         return self._segment.ops_on.get(device, 0) if self._segment is not None else 0
 
     def _fill(self, device: int, since_ns: int, until_ns: int, name: str = "") -> None:
-        """Keep a device busy between two offsets in the phase. The kernel is named after the stage or the phase."""
         if self._segment is not None:
             begun_ns = self._begun_device_ns
             self._scheduler.fill(device, begun_ns + since_ns, begun_ns + until_ns, name or self._segment.name)
 
     def _note_ops(self, *, keep: bool = True) -> None:
-        """Count the ops since a stage last began or ended. `keep` means that these ops are between two stages."""
         segment = self._segment
         if segment is None:
             return

@@ -125,7 +125,6 @@ class PhaseRemainder:
         return len(below_ops) <= KERNELS_PER_TENSOR * sum(max(len(op.shapes), 1) for op, _ in segment.deferred)
 
     def _beyond_ns(self, segment: SegmentMatcher) -> int:
-        """The time charged on one device in this segment, minus the recorded work that the segment's ops have matched."""
         if segment.recorded is None or segment.lanes:
             return 0
         charged_ns = sum(self._scheduler.stats.charged_ns.values()) - segment.charged_before_ns

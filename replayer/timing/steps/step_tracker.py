@@ -73,17 +73,17 @@ class StepTracker:
         self.step = self._matcher(recording.step(0))
         self.segment: SegmentMatcher | None = None
         self.turns = (True, True, True)  # for each class of op, whether such an op would begin another segment
-        self.trained = self._evaluated = 0  # finished training and evaluation steps
+        self.trained = self._evaluated = 0
         self._follows = True  # the script's training and evaluation steps have followed the recorded order so far
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload)
         self._uses_gpu = False  # whether the script has called any ops
         self._owed_ns = 0  # recorded host time before the current step's first phase that is not charged yet
         self._step_start_ns = NONE
-        self._done: list[tuple[str, int, int, int, int, int]] = []  # the step's ended segments
+        self._done: list[tuple[str, int, int, int, int, int]] = []
         self._begun_ns = self._begun_device_ns = 0
         self._by_phases = recording.trace.grain == "phase" and recording.cells is None
         self._left_ns = NONE  # When the host left the current phase or the previous step. See Note [Waits between phases]
-        self._wall_ns = scheduler.clock.now_ns()  # when the step's host work began
+        self._wall_ns = scheduler.clock.now_ns()
         self._loader_ns = 0
         self._stands_in_loader = False  # whether the clock is paused for the current loader call
         self._asked_ns: dict[int, tuple[int, int]] = {}  # when each thread asked for a batch, in the times of LoaderWait
@@ -313,7 +313,6 @@ class StepTracker:
         segment.recorded = cells.prolonged(segment.name, max(before_ns, 0), call)
 
     def _finish(self, thread: HostThread, now_ns: int) -> None:
-        """End the current segment. The rest of the recorded segment is charged on the device and on the host."""
         segment, self.segment = self.segment, None
         if segment is None:
             return
@@ -360,7 +359,6 @@ class StepTracker:
             segment.recorded = None
 
     def _top_up(self, segment: SegmentMatcher, share: float) -> None:
-        """Bring a phase-grained segment's device time up to `share` of the recorded duration."""
         recorded = segment.recorded
         if recorded is None:
             return
@@ -396,7 +394,7 @@ class StepTracker:
     def _charge_unvisited(self, thread: HostThread) -> None:
         """Charge recorded segments that the script did not enter, if the script has entered the same phase before in this step.
 
-        If the recorder itself cut the steps into phases, nothing is charged. A script with one backward pass less is then a
+        Nothing is charged if the script skips a backward pass of a phase-grained recording, because such a script is a
         different program.
         """
         if self._evaluates and self.step.step.kind != StepKind.EVALUATION:

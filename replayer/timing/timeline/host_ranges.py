@@ -35,7 +35,7 @@ class HostRanges:
     """Gathers the marks of module calls in all threads of one process."""
 
     def __init__(self) -> None:
-        self.under_way = 0  # number of open outermost calls
+        self.under_way = 0
         self.begun_ns = 0  # Approximate start of the first call. Ranges before any op get this time.
         self._threads: dict[int, _ThreadMarks] = {}
         self._reordered: list[tuple[int, list[int]]] = []
@@ -68,17 +68,14 @@ class HostRanges:
 
 
 def _in_groups(depth: Column) -> Column:
-    """Return the positions grouped by depth. Within a depth, positions keep their order."""
     return np.argsort(depth.astype(np.int16), kind="stable")  # small integers are sorted in linear time
 
 
 @dataclass(frozen=True, slots=True)
 class _RangeMarks:
-    """The marks of one thread, except ends without a begin. Each column has one entry per mark."""
-
     thread: int
     name: Column  # name of the call, or NONE where a call ends
-    op: Column  # row of the next op
+    op: Column
     depth: Column  # number of open calls after the mark
     top: Column  # number of the begin of the innermost open call (from 0), or NONE if no call is open
 
@@ -119,7 +116,7 @@ class _RangeMarks:
 class TakenRanges:
     """The ranges that belong to some rows of the host table."""
 
-    threads: list[tuple[int, list[int], list[tuple[int, int, int]]]]  # in the form that `_RangeMarks.of` takes
+    threads: list[tuple[int, list[int], list[tuple[int, int, int]]]]
     reordered: list[tuple[int, list[int]]]
     begun_ns: int
 
@@ -148,7 +145,7 @@ class TakenRanges:
         for marks in itertools.starmap(_RangeMarks.of, self.threads):
             ops = np.flatnonzero(thread == marks.thread)
             ops = ops[np.argsort(called[ops], kind="stable")]
-            at = np.searchsorted(marks.op, called[ops], side="right") - 1  # the last mark before each op
+            at = np.searchsorted(marks.op, called[ops], side="right") - 1
             told = np.append(marks.top, NONE)[at]
             parent[ops] = np.where(told == NONE, NONE, told + number)
             begins = marks.begins

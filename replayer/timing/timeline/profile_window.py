@@ -42,8 +42,8 @@ _CALLS = {
 }
 # Kineto uses these names for the replayer's own dispatch, which is not an op of the script.
 OUR_DISPATCH = ("PythonSubclass", "PythonDispatchMode", "prims::")
-_OF_AUTOGRAD = ("Sequence number", "Fwd thread id")  # Calls with gradient have these fields.
-_CALL, _ID, _CALLER = "python_function", "Python id", "Python parent id"  # Kineto's categories of calls
+_OF_AUTOGRAD = ("Sequence number", "Fwd thread id")
+_CALL, _ID, _CALLER = "python_function", "Python id", "Python parent id"
 _NESTED = (_CALL, "user_annotation", "cpu_op", "cuda_runtime")  # outer before inner, if two events have the same times
 _ON_HOST = ("cpu_op", "cuda_runtime", "cpu_instant_event")
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -225,7 +225,7 @@ def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
     As in Kineto's files, a range lasts from the start of its first kernel to the end of its last kernel.
     """
     work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
-    launches: dict[Any, list[tuple[float, Event]]] = defaultdict(list)  # launch times and work, by thread
+    launches: dict[Any, list[tuple[float, Event]]] = defaultdict(list)
     for event in events:
         if event.get("cat") == "cuda_runtime" and (found := work.get(event.get("args", {}).get("correlation"))) is not None:
             launches[event["tid"]].append((event["ts"], found))
@@ -265,7 +265,7 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
     ):
         kernels[launch].append((strings[name], window.devices[row].index, start_ns, took_ns))
     host = window.host
-    ops = np.flatnonzero(host.kind == HostKind.OP).tolist()  # Kineto's file already has the ranges.
+    ops = np.flatnonzero(host.kind == HostKind.OP).tolist()
     allocated = _allocated_bytes(window, next_ops)
     for op in ops:
         name = strings[host.name[op]]
@@ -280,7 +280,7 @@ def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
     """
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
-    own: dict[int, int] = {}  # the op that allocated each address
+    own: dict[int, int] = {}
     memory = window.memory
     for op, device, address, size_bytes in zip(
         next_ops.tolist(), memory.device.tolist(), memory.address.tolist(), memory.bytes.tolist(), strict=True
@@ -298,7 +298,6 @@ def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
 
 
 def _is_of_gpu(event: Event) -> bool:
-    """Whether the event is the GPU's. The extra tracks of the export and the host process's name are not."""
     if event["ph"] == "M":
         return bool(str(event.get("args", {}).get("name", "")).startswith(("GPU", "stream")))
     return event.get("cat") not in ("Trace", "user_annotation")
@@ -309,7 +308,6 @@ def _is_our_dispatch(event: Event) -> bool:
 
 
 def _spans(events: Iterable[Event], *categories: str) -> list[Event]:
-    """The events of these categories that have a duration."""
     return [event for event in events if event.get("ph") == "X" and event.get("cat") in categories]
 
 
@@ -422,14 +420,12 @@ def _waits_paired(events: list[Event], waits: Sequence[LoaderWait], base_ns: int
 
 
 def _operands(event: Event) -> str:
-    """Shapes and dtypes of the tensors, except 0-dim tensors. The text is empty if nothing was recorded."""
     args = event.get("args", {})
     shapes, dtypes = args.get("Input Dims", ()), args.get("Input type", ())
     return repr([pair for pair in zip(shapes, dtypes, strict=False) if pair[0]])
 
 
 def _moved(event: Event, clocks: _Clocks) -> Event:
-    """Return one of Kineto's host events, moved to recorded time."""
     if "ts" in event and event.get("ph") != "M":
         start_ns = round(clocks.recorded(event["ts"]) * 1000)
         if "dur" in event:  # Both ends are moved, so events that touch still touch.

@@ -139,7 +139,6 @@ class BufferedRows:
 
 
 def _time_memory(table: Column, ops: Column, start_ns: Column) -> None:
-    """Set the times in a memory table. Each row gets the start of the next op, whose index in `start_ns` is in `ops`."""
     there = (ops >= 0) & (ops < len(start_ns))
     table[there, _TIME] = start_ns[ops[there]]
 
@@ -164,11 +163,9 @@ class LoaderWait(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class _HandedOver:
-    """The rows handed to the writing thread."""
-
     strings: list[str]
     tables: dict[str, list[Column | DeferredRows]]
-    first: int  # index of the first host row
+    first: int
     ranges: TakenRanges
     nodes: array[int]
     memory_ops: list[PlacedOps]
@@ -229,8 +226,8 @@ class TimelineWriter:
         # Rows refer to devices and to the first thread from the start. `close` writes the rest of the header.
         stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
         self.strings = Strings(list(recorded.strings.texts))
-        self.strings_of = KeptBySignature(self._strings_of)  # name, shapes, dtypes, layout
-        self._host_rows = KeptBySignature(self._host_row_of)  # all columns except thread and time
+        self.strings_of = KeptBySignature(self._strings_of)
+        self._host_rows = KeptBySignature(self._host_row_of)
         self._written_strings = 0
         self._rows = {name: BufferedRows(len(columns)) for name, (_, columns) in _GATHERED.items()}
         # The next two functions are called most often. Each extends a flat array by one row.
@@ -242,8 +239,8 @@ class TimelineWriter:
         self._memory_ops: list[PlacedOps] = []  # the next host row for each row of the memory table
         self._memory_ns: dict[int, int] = {}  # time of the latest written row by device
         self._first_row = 0  # index of the first host row that has not been handed over
-        self._watched: list[_HandedOver] | None = None  # rows kept for `watched`
-        self.loader_waits: list[LoaderWait] = []  # waits since `watch` was called
+        self._watched: list[_HandedOver] | None = None
+        self.loader_waits: list[LoaderWait] = []
         self._due_ns = perf_counter_ns() + _FLUSH_NS
         self.step_rows = 0
         self.phase_rows = 0
