@@ -45,7 +45,6 @@ class _Hook(torch._C._acc.PrivateUse1Hooks):
 
 
 def registered() -> bool:
-    """Whether `register` was called in this process."""
     return "plan_cache" in vars(VirtualTensor)
 
 

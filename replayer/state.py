@@ -73,23 +73,23 @@ def start(make: Callable[[], VirtualGpu], run_folder: Path | None = None) -> Non
 
 
 def started() -> VirtualGpu | None:
-    """The virtual GPU if the script has used it in this process, else None."""
+    """Return the virtual GPU if the script has used it in this process, else None."""
     return STATE.gpu
 
 
 def script_steps() -> ScriptSteps | None:
-    """The object that receives the script's hooks. It is None until the script uses the virtual GPU."""
+    """Return the object that receives the script's hooks. It is None until the script uses the virtual GPU."""
     made = STATE.gpu
     return None if made is None else made.steps
 
 
 def in_bad_fork() -> bool:
-    """Whether this process was forked from a process that had already used the GPU."""
+    """Return whether this process was forked from a process that had already used the GPU."""
     return STATE.forked_in_use
 
 
 def gpu() -> VirtualGpu:
-    """The virtual GPU of this process, created at the first call.
+    """Return the virtual GPU of this process, created at the first call.
 
     Raises RuntimeError with CUDA's message in a forked child of a process that used the GPU. Also raises RuntimeError if
     `start` was not called, which is an internal error.
@@ -111,7 +111,7 @@ def gpu() -> VirtualGpu:
 
 
 def host_memory() -> HostMemory:
-    """The pinned memory of this process. Raises RuntimeError in a forked child of a process that used the GPU."""
+    """Return the pinned memory of this process. Raises RuntimeError in a forked child of a process that used the GPU."""
     if STATE.forked_in_use:
         gpu()
     with STATE.lock:
@@ -124,7 +124,7 @@ def host_memory() -> HostMemory:
 
 
 def is_pinned_address(address: int) -> bool:
-    """Whether this host address is in pinned memory.
+    """Return whether this host address is in pinned memory.
 
     This is called for every copied tensor and never creates the pinned memory.
     """
@@ -136,5 +136,4 @@ def computing() -> bool:
 
 
 def rank() -> Rank:
-    """The rank of this process, as far as the rank is known."""
     return STATE.rank or Rank.of(os.environ)

@@ -36,7 +36,6 @@ class CurrentStreams:
 
     @property
     def threads(self) -> list[Thread]:
-        """The host threads, indexed by timeline row."""
         return self._threads.rows
 
     def thread(self) -> HostThread:
@@ -47,7 +46,7 @@ class CurrentStreams:
         return thread
 
     def known_thread(self) -> HostThread | None:
-        """The calling host thread, or None if this thread has not used the GPU."""
+        """Return the calling host thread, or None if this thread has not used the GPU."""
         thread: HostThread | None = getattr(self.local, "thread", None)
         return thread
 
@@ -72,7 +71,7 @@ class CurrentStreams:
         self.thread().device = index
 
     def caller(self, device: int) -> Caller:
-        """The calling thread on its current stream of `device`.
+        """Return the calling thread on its current stream of `device`.
 
         After the first call, the result is also in `local.callers[device]`.
         """

@@ -20,5 +20,5 @@ class VirtualDevice:
 
     @property
     def memory(self) -> DeviceMemory:
-        """The device's memory after all allocations and frees so far."""
+        """Return the device's memory after all allocations and frees so far."""
         return self.allocator.flush()

@@ -164,14 +164,13 @@ class ScriptLaunches:
         return rest
 
     def work_ns(self) -> int:
-        """The total duration of all device work so far."""
         self.flush()
         return sum(self.simulator.stats.charged_ns.values())
 
     # --- copies
 
     def copying(self) -> AbstractContextManager[None]:
-        """A context around a copy from the host, including the creation of the target.
+        """Return a context around a copy from the host, including the creation of the target.
 
         See Note [The host's time in a cell] in steps.py.
         """
@@ -272,7 +271,7 @@ class ScriptLaunches:
             self.capture.refuse(self.current.thread())
 
     def captured(self, stream: VirtualStream, signature: OpSignature, copy: Copy | None, blocking: bool) -> bool:
-        """Whether this copy is captured in a CUDA graph. Raises CUDA's error for a copy that waits."""
+        """Return whether this copy is captured in a CUDA graph. Raises CUDA's error for a copy that waits."""
         if self.capture is None or (stream not in self.capture and not blocking):
             return False
         if blocking:

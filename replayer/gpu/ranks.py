@@ -32,7 +32,7 @@ class RankOperations:
             settle(wait)
 
     def arrival_ns(self, device: int) -> int:
-        """The earliest start of work on an idle stream that waits for all work on the current stream of `device`."""
+        """Return the earliest start of work on an idle stream that waits for all work on the current stream of `device`."""
         launches = self._launches
         if launches.capture is not None:
             raise NotEmulated("torch.distributed while a CUDA graph captures", "communicate outside of the graph")

@@ -34,7 +34,7 @@ class ScriptProfile:
             self._timeline.watch()
 
     def watched(self) -> tuple[Trace, Column]:
-        """Ops, device work and memory events since `watch` was called.
+        """Return the ops, device work and memory events since `watch` was called.
 
         The column has the next host row for each memory event, or NONE.
         """
@@ -46,5 +46,5 @@ class ScriptProfile:
 
     @property
     def loader_waits(self) -> list[LoaderWait]:
-        """The script's waits for a batch since `watch` was called."""
+        """Return the script's waits for a batch since `watch` was called."""
         return self._timeline.loader_waits

@@ -148,7 +148,7 @@ class ScriptSteps:
         self._tracker.script.module_returned()
 
     def module_marks(self, module: object) -> ModuleMarks | None:
-        """The list of this thread's module-call marks during an outermost call.
+        """Return the list of this thread's module-call marks during an outermost call.
 
         Returns None for a replica, because replicas are new in each step.
         """

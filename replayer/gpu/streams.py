@@ -107,7 +107,6 @@ class Streams:
             self._scheduler.block(thread, max(streams, default=0))
 
     def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
-        """The time between two events in milliseconds of the script's clock."""
         if start.time_ns is None or end.time_ns is None:
             raise ValueError("both events must be recorded before their time is taken")
         return (end.time_ns - start.time_ns) / 1e6 / float(self._clock.speed)
@@ -118,11 +117,11 @@ class Streams:
         return time_ns <= self._clock.now_ns()
 
     def host_now_ns(self) -> int:
-        """The calling thread's virtual time, or the clock's time if the clock is later."""
+        """Return the calling thread's virtual time, or the clock's time if the clock is later."""
         return max(self.present_ns(), self._clock.now_ns())
 
     def present_ns(self) -> int:
-        """The calling thread's virtual time as played so far. The clock is ignored."""
+        """Return the calling thread's virtual time as played so far. The clock is ignored."""
         self._launches.flush()
         return self._launches.current.thread().host_ns
 

@@ -45,7 +45,7 @@ class ReadValues:
             return values
 
     def output_size(self, op: str, shape: Shape) -> int | None:
-        """The recorded output size of the next call of a data-dependent op on a tensor of this shape.
+        """Return the recorded output size of the next call of a data-dependent op on a tensor of this shape.
 
         Returns None if no size was recorded.
         """

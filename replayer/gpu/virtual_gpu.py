@@ -127,7 +127,7 @@ class VirtualGpu:
         return VirtualDevice(index, device.name, known_properties(device), allocator, scheduler.stream(index, 0))
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
-        """The workspaces that the op allocates and frees before it returns.
+        """Return the workspaces that the op allocates and frees before it returns.
 
         They are recorded, or estimated if the script's requests are logged for other GPU models.
         """

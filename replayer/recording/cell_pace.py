@@ -156,7 +156,7 @@ class CellPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Memory limit of the current call in bytes, or None if the call fits on the card.
+        """Return the memory limit of the current call in bytes, or None if the call fits on the card.
 
         `peak_bytes` is the script's peak so far. See Note [Where the card was full].
         """
@@ -168,7 +168,10 @@ class CellPace:
         return peak_bytes - 1 if needed_bytes is None else min(peak_bytes - 1, needed_bytes)
 
     def take_call(self) -> ModelCall | None:
-        """The times that `watch` found for the next call. Returns None if the ops of the call are estimated one by one."""
+        """Return the times that `watch` found for the next call.
+
+        Returns None if the ops of the call are estimated one by one.
+        """
         call, self._call = self._call, None
         return call
 
@@ -178,7 +181,7 @@ class CellPace:
         self._pending.add(call)
 
     def phase(self, name: str) -> tuple[int, Origin] | None:
-        """Device time in ns of a phase that begins now. Returns None if the library has no time for the phase."""
+        """Return the device time in ns of a phase that begins now. Returns None if the library has no time for the phase."""
         pending = self._pending
         if name in ("loss", "zero_grad") and name not in pending.ns:
             return (COUNTED_ELSEWHERE_NS, pending.origin) if self._last is not None else None
@@ -186,7 +189,7 @@ class CellPace:
         return None if duration_ns is None else (max(duration_ns, COUNTED_ELSEWHERE_NS), pending.origin)
 
     def copy_ns(self, size_bytes: int) -> int | None:
-        """Duration of a copy from pageable memory, interpolated by bytes between measured batches.
+        """Return the duration of a copy from pageable memory, interpolated by bytes between measured batches.
 
         Returns None if no copy was measured.
         """
@@ -226,7 +229,7 @@ class CellPace:
         self._copied = False
 
     def notes(self) -> tuple[CellSteps, ...]:
-        """The composition of the steps for the replay's header, in the order of the indices from `step_ended`."""
+        """Return the composition of the steps for the replay's header, in the order of the indices from `step_ended`."""
         return tuple(self._played)
 
     # --- finding the cell

@@ -35,12 +35,12 @@ class Transport(Enum):
 
 
 def nccl_ops(trace: Trace) -> dict[int, str]:
-    """The op of each NCCL kernel of nn.DataParallel. The key is the kernel's name (a string of the trace)."""
+    """Return the op of each NCCL kernel of nn.DataParallel. The key is the kernel's name (a string of the trace)."""
     return {name: f"nccl::{function}" for name, function in data_parallel_kernels(trace).items()}
 
 
 def transport_of(trace: Trace) -> Transport:
-    """The recorded transport.
+    """Return the recorded transport.
 
     Returns COPIES if the recording does not show the transport. See Note [How parameters travelled].
     """
@@ -72,7 +72,7 @@ class RecordedStage(NamedTuple):
 
 
 def recorded_stages(trace: Trace, ordinals: Mapping[int, int]) -> dict[int, list[RecordedStage]]:
-    """The stages of each phase in order of start, by the phase's row. `ordinals` are the ordinals of the device rows."""
+    """Return the stages of each phase in order of start, by the phase's row. `ordinals` are the ordinals of the device rows."""
     parts, phases = trace.parts, trace.phases
     found: dict[int, list[RecordedStage]] = {}
     for row in range(len(parts)):

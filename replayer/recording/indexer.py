@@ -169,7 +169,6 @@ class RecordingIndexer:
         self.blocked = Intervals(start[end > start], end[end > start])  # Overlapping waits of several threads count once.
 
     def active_ns(self, time_ns: Column) -> Column:
-        """Recorded times minus all earlier blocked time."""
         return np.asarray(time_ns - self.blocked.before(time_ns))
 
     def _causes(self) -> None:
@@ -239,7 +238,6 @@ class RecordingIndexer:
             self.launch_queue_depth = max(self.launch_queue_depth, pending)
 
     def lay_out(self) -> list[RecordedStep]:
-        """The recorded steps in order."""
         steps: list[RecordedStep] = []
         host = self.trace.host
         phase_of = (np.searchsorted(self.phase_start, self.launched_ns, side="right") - 1).tolist()
@@ -350,7 +348,7 @@ class RecordingIndexer:
         return last
 
     def _keys_of(self, row: int, work_names: set[int]) -> tuple[MatchKeys, tuple[Shape, ...], str]:
-        """The keys, shapes and dtype of a recorded op. The result is cached, because ops repeat from step to step."""
+        """Return the keys, shapes and dtype of a recorded op. The result is cached, because ops repeat from step to step."""
         host, strings = self.trace.host, self.trace.strings
         name = int(host.name[row])
         direction = ""

@@ -25,7 +25,7 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
-    """Whether workspaces were kept. `sizes_bytes` are the possible workspace sizes of a handle on the recorded device.
+    """Return whether workspaces were kept. `sizes_bytes` are the possible workspace sizes of a handle on the recorded device.
 
     Returns None if the recording does not show the answer. Such a recording has no memory events with totals (PyTorch 1.9), no
     product among the events, or an unknown release.

@@ -35,7 +35,7 @@ class RecordedKeys:
         return self.of_op(signature.op, signature.shapes, dtype, signature.direction, signature.layout)
 
     def of_op(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "", layout: str = "") -> MatchKeys:
-        """The keys of an op with its first dtype.
+        """Return the keys of an op with its first dtype.
 
         Properties that are missing from some recorded calls of the op are left out.
         """
@@ -52,7 +52,7 @@ class RecordedKeys:
 
 
 def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
-    """The canonical ops that have calls without recorded shapes, and the ops that have calls without a dtype.
+    """Return the canonical ops that have calls without recorded shapes, and the ops that have calls without a dtype.
 
     For lists of tensors (`cat`, `_foreach_add_`), profilers record no dtypes. If the list is long, profilers record no shapes
     either. An op without a tensor list and without shapes had only scalars.
@@ -74,7 +74,7 @@ def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
 
 @cache
 def takes_tensor_list(op: str) -> bool:
-    """Whether an argument of any overload of this op is a list of tensors, by the installed PyTorch's schemas."""
+    """Return whether an argument of any overload of this op is a list of tensors, by the installed PyTorch's schemas."""
     schemas = torch._C._jit_get_schemas_for_operator(op) if op.startswith("aten::") else []
     types = [str(argument.type) for schema in schemas for argument in schema.arguments]
     return any(kind.startswith("List[") and "Tensor" in kind for kind in types)

@@ -31,7 +31,7 @@ class Rank:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Rank:
-        """The rank from torchrun's variables. If the variables are missing or invalid, the process is the only rank."""
+        """Return the rank from torchrun's variables. If the variables are missing or invalid, the process is the only rank."""
         values = [environment.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
         if not all(text.isdigit() for text in values[:2]):
             return cls()
@@ -39,12 +39,12 @@ class Rank:
         return cls(number, local, max(int(values[2]) if values[2].isdigit() else 1, local + 1))
 
     def recorded(self, ranks: Sequence[int]) -> int:
-        """The recorded rank that this rank replays."""
+        """Return the recorded rank that this rank replays."""
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """The devices that this process sees. These are the devices of the recorded rank, repeated until each local rank has a
-        device.
+        """Return the devices that this process sees. These are the devices of the recorded rank, repeated until each local rank
+        has a device.
 
         If the number of local ranks is unknown, the result has the devices of all recorded ranks, with each device of a machine
         once.

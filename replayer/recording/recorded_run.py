@@ -114,8 +114,8 @@ class RecordedRun:
         self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
 
     def step(self, number: int) -> RecordedStep:
-        """The recorded step for training step `number` (from 0). The first steps are replayed in order, then the steady steps
-        in rotation.
+        """Return the recorded step for training step `number` (from 0). The first steps are replayed in order, then the steady
+        steps in rotation.
 
         See Note [Training steps of several kinds].
         """
@@ -131,7 +131,7 @@ class RecordedRun:
         return self.steps[alike[(self._turns[place] + periods) % len(alike)]]
 
     def evaluation(self, number: int) -> RecordedStep:
-        """The recorded step for evaluation step `number`.
+        """Return the recorded step for evaluation step `number`.
 
         Recorded evaluation steps are used in rotation, or steady steps if there are none.
         """
@@ -139,14 +139,13 @@ class RecordedRun:
         return self.steps[drivers[number % len(drivers)]]
 
     def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
-        """The recorded training or evaluation step with this number.
+        """Return the recorded training or evaluation step with this number.
 
         After the last recorded step, returns the step that provides the times.
         """
         return self.evaluation(number) if evaluation else self.steps[self._at(self._trained, number)]
 
     def number_of(self, step: RecordedStep) -> int:
-        """The index of a step among the recorded steps."""
         return next((i for i, one in enumerate(self.steps) if one is step or one.row == step.row), NONE)
 
     def _at(self, first: list[int], number: int) -> int:
@@ -196,7 +195,7 @@ class RecordedRun:
 
 
 def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, int]]:
-    """Host time from each op of a segment to the next op, by name.
+    """Return the host time from each op of a segment to the next op, by name.
 
     The time includes the Python code or autograd node around the op. Nested ops share the time of the outer op in proportion to
     their durations.

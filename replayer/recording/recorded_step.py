@@ -84,17 +84,16 @@ class RecordedSegment:
         self.named.setdefault(keys.named, []).append(instance)
 
     def lane(self, ordinal: int) -> RecordedSegment:
-        """The segment of a device. Replicas run the same ops at the same time, and each replica has its own matches."""
+        """Return the segment of a device. Replicas run the same ops at the same time, and each replica has its own matches."""
         return self if ordinal == 0 else self.lanes.setdefault(ordinal, RecordedSegment(self.name))
 
     @property
     def is_host_only(self) -> bool:
-        """Whether the segment has only host time, without ops and device work."""
+        """Return whether the segment has only host time, without ops and device work."""
         return not (self.named or self.kernels or self.lanes or self.device_ns)
 
     @property
     def phase_grained(self) -> bool:
-        """Whether only the phase's device time is known."""
         return self.device_ns > 0
 
 
@@ -136,23 +135,24 @@ class RecordedStep:
 
     @property
     def begins_on_host(self) -> bool:
-        """Whether the step begins with host time outside of phases (`traces.script.phase_rule.from_begin`)."""
+        """Return whether the step begins with host time outside of phases (`traces.script.phase_rule.from_begin`)."""
         first = next(iter(self.segments.values()), None)
         return first is not None and first.name == "other" and first.is_host_only
 
     @property
     def has_kernels(self) -> bool:
-        """Whether the step's kernels are known."""
         return any(segment.kernels for segment in self.segments.values())
 
     @property
     def passes(self) -> tuple[int, int]:
-        """The numbers of backward passes and optimizer steps. The replay's recorder and profiles both have these numbers."""
+        """Return the numbers of backward passes and optimizer steps.
+
+        The replay's recorder and profiles both have these numbers.
+        """
         names = [name for name, _ in self.segments]
         return names.count("backward"), names.count("optimizer")
 
     def work_ns(self, kernels: Iterable[int]) -> int:
-        """The sum of the durations of these kernels."""
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
@@ -176,14 +176,14 @@ class RecordedStep:
 
     @property
     def columns(self) -> KernelColumns:
-        """The kernels as columns, created at first use."""
+        """Return the kernels as columns, created at first use."""
         if self._columns is None:
             self._columns = KernelColumns.of(self.kernels)
         return self._columns
 
     @property
     def one_stream(self) -> bool:
-        """Whether all kernels are on the step's main stream, where each kernel only waits for the previous kernel."""
+        """Return whether all kernels are on the step's main stream, where each kernel only waits for the previous kernel."""
         if self._one_stream is None:
             self._one_stream = bool((self.columns.stream == NONE).all() and (self.columns.edge < 0).all())
         return self._one_stream

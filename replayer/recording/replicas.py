@@ -40,8 +40,8 @@ def add_devices(recording: RecordedRun, gpus: int) -> None:
 
 
 def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
-    """The devices that a script sees: `gpus` recorded devices, padded with copies of the first device. 0 means the recorded
-    number.
+    """Return the devices that a script sees: `gpus` recorded devices, padded with copies of the first device. 0 means the
+    recorded number.
     """
     if not gpus:
         return recorded

@@ -64,7 +64,6 @@ class Workspaces:
         return cls({key: _usual(of_key) for key, of_key in exact.items()}, usual)
 
     def of_op(self, keys: MatchKeys) -> WorkspaceSequence:
-        """The workspaces of an op with these keys. The result is empty if the op has no workspaces or unknown ones."""
         sequence = self._exact.get(keys.exact)
         return self._equivalent.get(keys.equivalent, ()) if sequence is None else sequence
 
@@ -116,7 +115,7 @@ def _sequences_by_call(trace: Trace, rank: int) -> dict[_CallKind, list[Workspac
 
 
 def _innermost(trace: Trace, thread: int, events: MemoryEvents) -> list[int]:
-    """For each event of a thread, the row of the innermost host span around the event, or NONE."""
+    """Return the row of the innermost host span around each event of a thread, or NONE."""
     host = trace.host
     rows = np.flatnonzero(host.thread == thread)
     at = np.searchsorted(host.start_ns[rows], events.time_ns, side="right") - 1
@@ -151,7 +150,6 @@ def _sequence(events: MemoryEvents, indices: Iterable[int]) -> WorkspaceSequence
 
 
 def _usual(sequences: list[WorkspaceSequence]) -> WorkspaceSequence:
-    """The most frequent form of a call, with its smallest sizes. See Note [Block sizes are not requests]."""
     forms = Counter(_form(sequence) for sequence in sequences)
     form = max(forms, key=lambda form: (forms[form], len(str(form))))
     alike = [sequence for sequence in sequences if _form(sequence) == form]

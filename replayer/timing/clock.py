@@ -233,7 +233,7 @@ class ScaledClock(Clock):
 
 
 def machine_unix_ns() -> int:
-    """This machine's own time, even if the script's time is patched."""
+    """Return this machine's own time, even if the script's time is patched."""
     return time_ns()
 
 

@@ -114,7 +114,7 @@ class GraphCapture:
 
     @property
     def is_joined(self) -> bool:
-        """Whether the origin waits, directly or through other streams, for every stream that joined the capture."""
+        """Return whether the origin waits, directly or through other streams, for every stream that joined the capture."""
         return not self._unjoined
 
     def end(self) -> CapturedGraph:
@@ -132,5 +132,5 @@ class GraphCapture:
 
 
 def pool_numbers(pool: int) -> range:
-    """The numbers that streams get during a capture into a private pool."""
+    """Return the numbers that streams get during a capture into a private pool."""
     return range(_POOLS_FROM + pool * _STREAMS_OF_A_POOL, _POOLS_FROM + (pool + 1) * _STREAMS_OF_A_POOL)

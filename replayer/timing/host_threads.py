@@ -80,7 +80,7 @@ class HostThreads:
         return HostThread(row, now_ns)
 
     def row_of(self, name: str) -> int:
-        """The row of a thread that Python did not start. An example is autograd's thread of one device."""
+        """Return the row of a thread that Python did not start. An example is autograd's thread of one device."""
         with self._lock:
             row = self._shared.get(name)
             if row is None:

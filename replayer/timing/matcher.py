@@ -181,17 +181,17 @@ class SegmentMatcher:
 
     @property
     def calls(self) -> int:
-        """Number of ops that the script has called in this segment."""
+        """Return the number of ops that the script has called in this segment."""
         return self.followed + len(self._call_log)
 
     @property
     def mostly_unmatched(self) -> bool:
-        """Whether the script has matched less than half of the predicted work. This does not happen in a replica."""
+        """Return whether the script has matched less than half of the predicted work. This does not happen in a replica."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Whether the calls after the first `calls` could be matched again. Returns None if most of these calls were not
+        """Return whether the calls after the first `calls` could be matched again. Returns None if most of these calls were not
         matched.
 
         The comparison uses the number of calls of each op at any shape, because shapes differ from token to token of a
@@ -208,13 +208,13 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= AGAIN_SHARE * used.total()
 
     def is_same_so_far(self) -> bool:
-        """Whether nearly all calls so far match the recorded calls. This is used before a forward pass has decided."""
+        """Return whether nearly all calls so far match the recorded calls. This is used before a forward pass has decided."""
         made = self._call_log if self.history is None else self.history.calls[: self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
         return alike >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """The matcher of a device. Returns the segment itself if nothing was recorded for this device alone."""
+        """Return the matcher of a device. Returns the segment itself if nothing was recorded for this device alone."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None
@@ -375,7 +375,7 @@ class SegmentMatcher:
         return ForwardLikeness.OTHER_SHAPES if self._has_other_counts(recorded) else ForwardLikeness.SAME
 
     def _has_other_counts(self, recorded: RecordedSegment) -> bool:
-        """Whether an op of both programs is called more or less often than recorded. See Note [Another program]."""
+        """Return whether an op of both programs is called more or less often than recorded. See Note [Another program]."""
         state, work_ns = self.step.state, self.step.step.work_ns
         alike: set[str] = set()
         more = renamed = 0

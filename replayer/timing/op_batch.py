@@ -185,7 +185,7 @@ class OpBatchSchedule:
         return ends_ns
 
     def _room_at_ns(self, begin: int, end: int, stream: VirtualStream) -> Column | None:
-        """When the launch queue has room for each call, or None if the queue always has room.
+        """Return when the launch queue has room for each call, or None if the queue always has room.
 
         The batch is small, so only kernels launched before the batch can fill the queue.
         """
@@ -235,7 +235,7 @@ class PhaseGrainBatch:
         return cls(count, signatures, turns, timeline.host_rows_of(signatures[:count]))
 
     def rows(self, thread: int, starts_ns: Column | int) -> DeferredRows:
-        """The rows of the ops in the timeline's host table. `starts_ns` are the call times, or one time for all ops."""
+        """Return the rows of the ops in the timeline's host table. `starts_ns` are the call times, or one time for all ops."""
         return DeferredRows.of(self._rows, {_HOST["thread"]: thread, _HOST["start_ns"]: starts_ns})
 
 

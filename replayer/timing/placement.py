@@ -36,12 +36,15 @@ def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
 
 
 def call_start(host_ns: int, advance_ns: int, called_ns: int, room_ns: int) -> int:
-    """When the host starts an op. The thread was at `host_ns` after the previous op, and the script called at `called_ns`."""
+    """Return when the host starts an op.
+
+    The thread was at `host_ns` after the previous op, and the script called at `called_ns`.
+    """
     return max(host_ns + advance_ns, called_ns, room_ns)
 
 
 def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, duration_ns: int) -> int:
-    """When a kernel ends. The previous work on its stream ended at `ready_ns`."""
+    """Return when a kernel ends. The previous work on its stream ended at `ready_ns`."""
     return max(launch_ns + latency_ns, ready_ns + gap_ns) + duration_ns
 
 

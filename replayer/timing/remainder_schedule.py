@@ -59,7 +59,7 @@ class RemainderSchedule:
 
 
 def work_rows_of(columns: KernelColumns, at: Column, duration_ns: Column) -> Column:
-    """Rows of the timeline's device table for some kernels. Unknown values are NONE."""
+    """Return rows of the timeline's device table for some kernels. Unknown values are NONE."""
     rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")  # column-major, because whole columns are overwritten
     for name, values in {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}.items():
         rows[:, WORK[name]] = values[at]

@@ -52,21 +52,21 @@ class StreamScheduler:
         self.home = 0  # the script's device that corresponds to the recorded program's first device
 
     def stream(self, device: int, number: int, priority: int = 0) -> VirtualStream:
-        """The stream of this number, created at first use."""
+        """Return the stream of this number, created at first use."""
         stream = self.streams.get((device, number))
         if stream is None:
             stream = self.streams[device, number] = VirtualStream(device, number, priority, self.recording.launch_queue_depth)
         return stream
 
     def script_device(self, ordinal: int) -> int:
-        """The script's device for a recorded device.
+        """Return the script's device for a recorded device.
 
         A rank's first recorded device corresponds to the rank's own GPU, whatever its number.
         """
         return (self.home + ordinal) % max(len(self.recording.devices), 1) if self.home else ordinal
 
     def ordinal(self, device: int) -> int:
-        """The recorded device for one of the script's devices."""
+        """Return the recorded device for one of the script's devices."""
         return (device - self.home) % max(len(self.recording.devices), 1) if self.home else device
 
     def _recorded_stream(self, device: int, number: int) -> VirtualStream:
@@ -195,11 +195,17 @@ class StreamScheduler:
             self.costs.clear()
 
     def may_stand_for(self, signature: OpSignature, instance: Instance) -> bool:
-        """Whether a recorded call may give this op's time. A call without shapes may do so only in the recorded program."""
+        """Return whether a recorded call may give this op's time.
+
+        A call without shapes may do so only in the recorded program.
+        """
         return not self._of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
-        """The usual recorded host time of such an op. If there is no such op, the usual host time of all ops is returned."""
+        """Return the usual recorded host time of such an op.
+
+        If there is no such op, the usual host time of all ops is returned.
+        """
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
@@ -212,14 +218,14 @@ class StreamScheduler:
         return int(estimate.ns), estimate.origin
 
     def _scale(self, signature: OpSignature, shapes: tuple[Shape, ...], dtype: str) -> float:
-        """The work of this op divided by the work of a recorded call with these shapes."""
+        """Return the work of this op divided by the work of a recorded call with these shapes."""
         if not shapes:
             return 1.0  # A call without recorded shapes cannot be scaled.
         recorded, own = (shapes, self.recording.places.of(shapes)), (_seen(signature)[0], signature.outputs)
         return self.recording.costs.ratio(canonical_op(signature.op), dtype, recorded, own)
 
     def mark(self, host_ns: int, device: int = NONE) -> int:
-        """The time of a CUDA event recorded now on a device.
+        """Return the time of a CUDA event recorded now on a device.
 
         The time is when all work so far ends. NONE means the script's first device.
         """

@@ -119,7 +119,7 @@ class Simulator:
         return self.scheduler.put(segment.step, kernels, stream, began_ns, scale, row, origin, start_ns)
 
     def _is_other_size(self, segment: SegmentMatcher, kernels: Iterable[int], copy: Copy) -> bool:
-        """Whether a copy has another size in bytes than the recorded copy. Shapes do not always show the size."""
+        """Return whether a copy has another size in bytes than the recorded copy. Shapes do not always show the size."""
         of_step = segment.step.step.kernels
         sizes = {of_step[k].size_bytes for k in kernels if of_step[k].kind == DeviceKind.MEMCPY}
         return not sizes <= {NONE, copy.size_bytes}
@@ -311,7 +311,7 @@ class Simulator:
     def _is_covered(
         self, segment: SegmentMatcher, stream: VirtualStream, signature: OpSignature, row: int, copy: Copy | None
     ) -> bool:
-        """Whether an op that is not in the recording needs no estimate now.
+        """Return whether an op that is not in the recording needs no estimate now.
 
         In a phase-grained recording, the phase's device time covers all ops. In other recordings, the phase's unmatched
         remainder may cover the op later.

@@ -61,7 +61,7 @@ class VirtualStream:
         self.pending.extend(ends_ns)
 
     def room_at_ns(self) -> int:
-        """The earliest time at which the queue has room for one more launch. Returns 0 if the queue has room now."""
+        """Return the earliest time at which the queue has room for one more launch. Returns 0 if the queue has room now."""
         return self.pending[0] if len(self.pending) == self.depth else 0
 
     def wait(self, time_ns: int) -> None:

@@ -56,11 +56,11 @@ class AssumedValues:
         return HALF_AFTER / (HALF_AFTER + step) * 0.5 ** min(too_many, 60)
 
     def share(self) -> float:
-        """The share of comparisons that are true."""
+        """Return the share of comparisons that are true."""
         return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:
-        """The number of elements counted or selected, which is `share` of all elements, rounded half up.
+        """Return the number of elements counted or selected, which is `share` of all elements, rounded half up.
 
         See Note [Loops end].
         """
@@ -69,7 +69,7 @@ class AssumedValues:
         return min(int(self.share() * elements + 0.5), elements - 1)
 
     def decide(self) -> bool:
-        """The value of a condition that the host reads. See Note [Loops end]."""
+        """Return the value of a condition that the host reads. See Note [Loops end]."""
         self.note_scalar()
         return self.improving and self._asked % PATIENCE == 0
 

@@ -60,7 +60,10 @@ class RecordedOutputSizes:
         return cls(_shown_in_profile(trace, rank), noted)
 
     def next(self, op: str, searched: Shape, step: int, driving: int, valued: int) -> int | None:
-        """The size found by the next recorded search of this shape in this step. Returns None if no size was recorded."""
+        """Return the size found by the next recorded search of this shape in this step.
+
+        Returns None if no size was recorded.
+        """
         if self._step != (step, driving, valued):
             self._step, self._asked = (step, driving, valued), {}
         key = op, searched
@@ -121,7 +124,6 @@ def _repeated_by(trace: Trace, row: int, repeats: Shape) -> int | None:
 
 
 def _next_op(trace: Trace, row: int) -> int:
-    """The first op that the thread called after the op at `row` had ended, or NONE."""
     host, end_ns = trace.host, int(trace.host.end_ns[row])
     for after in range(row + 1, len(host)):
         if host.thread[after] != host.thread[row]:

@@ -44,7 +44,7 @@ class RecordedValues:
         return cls(reads, int((trace.steps.rank == rank).sum()))
 
     def next(self, count: int, step: int, recorded_step: int) -> list[float] | None:
-        """The next read of the script's step `step`, as recorded in `recorded_step`.
+        """Return the next read of the script's step `step`, as recorded in `recorded_step`.
 
         Returns None unless this read has `count` elements.
         """

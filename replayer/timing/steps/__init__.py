@@ -1,2 +1,1 @@
-"""Tracks the script's step, phase and nn.DataParallel stage in the recording. `step_tracker.StepTracker` is the entry point.
-"""
+"""Tracks the script's step, phase and nn.DataParallel stage in the recording. `StepTracker` is the entry point."""

@@ -42,7 +42,7 @@ class CellPhases:
             self._before_backward_ns = 0
 
     def take_call(self) -> ModelCall | None:
-        """The library's times for the model call that begins now.
+        """Return the library's times for the model call that begins now.
 
         Returns None if the ops of the call are estimated one by one.
         """

@@ -67,7 +67,7 @@ class DataParallelStages:
 
     @property
     def recorded(self) -> list[RecordedStage]:
-        """The recorded stages that split the current segment's time. The list is empty if the recording has kernels."""
+        """Return the recorded stages that split the current segment's time. The list is empty if the recording has kernels."""
         recorded = self._segment.recorded if self._segment is not None else None
         return recorded.stages if recorded is not None and recorded.phase_grained else []
 

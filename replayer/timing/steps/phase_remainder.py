@@ -50,7 +50,7 @@ class PhaseRemainder:
 
     @property
     def other(self) -> bool:
-        """Whether the script is known to be a different program. See Note [Another program] in matcher.py."""
+        """Return whether the script is known to be a different program. See Note [Another program] in matcher.py."""
         return self.likeness is ForwardLikeness.OTHER
 
     def forget(self) -> None:

@@ -118,12 +118,11 @@ class StepTracker:
 
     @property
     def number(self) -> int:
-        """Number of finished steps."""
         return self.trained + self._evaluated
 
     @property
     def row_of_values(self) -> int:
-        """The index of the recorded step that provides the host's values.
+        """Return the index of the recorded step that provides the host's values.
 
         This step has the same position in the recording as the current step has in the script.
         """

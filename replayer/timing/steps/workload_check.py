@@ -15,7 +15,7 @@ class WorkloadCheck:
         self._is_same = True
 
     def is_same(self) -> bool:
-        """Whether no difference between the workloads has been found so far."""
+        """Return whether no difference between the workloads has been found so far."""
         if self._script.is_open and self._recorded is not None and (seen := self._script.so_far) is not None:
             likeness = compare_workloads(self._recorded, seen).likeness
             self._is_same = likeness in (Likeness.SAME, Likeness.CANNOT_BE_TOLD)

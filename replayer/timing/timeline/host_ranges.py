@@ -41,7 +41,7 @@ class HostRanges:
         self._reordered: list[tuple[int, list[int]]] = []
 
     def of_thread(self, row: int) -> list[int]:
-        """The list that takes a thread's marks. The list is the same object for the whole process."""
+        """Return the list that takes a thread's marks. The list is the same object for the whole process."""
         return self._threads.setdefault(row, _ThreadMarks()).flat
 
     def place(self, row: int, ops: int) -> None:
@@ -104,7 +104,7 @@ class _RangeMarks:
         return np.flatnonzero(self.name >= 0)
 
     def ends(self) -> Column:
-        """For each begin, the index of its end among the marks. A begin without an end gets the number of marks."""
+        """Return the index of each begin's end among the marks. A begin without an end gets the number of marks."""
         ends = np.full(len(self.name) + 1, len(self.name))
         by_call = _in_groups(self.depth + (self.name < 0))  # At each depth, begins and ends alternate.
         ends[by_call[:-1]] = by_call[1:]
@@ -124,7 +124,6 @@ class TakenRanges:
         return sum(len([mark for mark in flat if mark >= 0]) for _, flat, _ in self.threads)
 
     def rows_of(self, ops: Column) -> Column:
-        """The rows of ops that are numbered in call order."""
         rows = ops.copy()
         for first, order in self.reordered:
             inside = (ops >= first) & (ops < first + len(order))

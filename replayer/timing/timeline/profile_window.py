@@ -257,7 +257,7 @@ class WindowOp(NamedTuple):
 
 
 def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
-    """The virtual GPU's ops in order of start, then one entry for work outside of ops. See `watched` for `next_ops`."""
+    """Return the virtual GPU's ops in order of start, then one entry for work outside of ops. See `watched` for `next_ops`."""
     strings, kernels = window.strings, defaultdict(list)
     device = window.device
     for launch, name, row, start_ns, took_ns in zip(
@@ -274,7 +274,7 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Net bytes of device memory by op, including inner ops. The key NONE is for memory outside of all ops.
+    """Return net bytes of device memory by op, including inner ops. The key NONE is for memory outside of all ops.
 
     A memory event belongs to the op that begins next. A free of memory that another op allocated belongs to no op.
     """
@@ -386,7 +386,7 @@ def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
 
 
 def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterator[tuple[Event, Event]]:
-    """Pairs of matching events of one name.
+    """Return pairs of matching events of one name.
 
     If the numbers of events differ, the k-th events with the same operands match. Of the remaining events, the k-th events that
     reached the virtual GPU match. `virtual` has the ids of events that reached the virtual GPU.
@@ -410,7 +410,7 @@ def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterat
 
 
 def _waits_paired(events: list[Event], waits: Sequence[LoaderWait], base_ns: int) -> Iterator[tuple[Event, LoaderWait]]:
-    """Pairs of torch's range around a wait for a batch and the wait that contains the range's midpoint."""
+    """Return pairs of torch's range around a wait for a batch and the wait that contains the range's midpoint."""
     for event in events:
         if event.get("ph") == "X" and str(event["name"]).startswith(_OF_LOADER):
             middle_ns = base_ns + round((event["ts"] + event["dur"] / 2) * 1000)

@@ -185,7 +185,7 @@ class _HandedOver:
         return tables
 
     def next_ops(self) -> Column:
-        """For each row of the memory table, the index of the next host row."""
+        """Return the index of the next host row for each row of the memory table."""
         return host_rows(self.memory_ops)
 
     def written(self, memory_ns: dict[int, int]) -> dict[str, Table]:
@@ -335,7 +335,7 @@ class TimelineWriter:
 
     @property
     def is_due(self) -> bool:
-        """Whether to hand rows over now. Inside a module's call, this is False until many rows are waiting."""
+        """Return whether to hand rows over now. Inside a module's call, this is False until many rows are waiting."""
         most = max(map(len, self._rows.values()))
         if self.ranges.under_way:
             return most >= _MOST_ROWS
