@@ -32,7 +32,7 @@ _NAME = "CUDA"
 
 
 class _Hook(torch._C._acc.PrivateUse1Hooks):
-    """Accelerator hooks called by C++. The hooks never wait, because no tensor is on PyTorch's private accelerator."""
+    """Answers C++'s accelerator calls. The hooks never wait, because no tensor is on PyTorch's private accelerator."""
 
     def is_available(self) -> bool:
         return True

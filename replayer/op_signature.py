@@ -21,7 +21,7 @@ _MOST_KEPT = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class OpSignature:
-    """The op, shapes and dtypes of a call.
+    """Describes a call by its op, shapes and dtypes.
 
     `op` has its namespace but no overload ("aten::add_"). `shapes` and `dtypes` list all tensor arguments in order, with lists
     flattened. A 0-dim tensor has the shape `()`. `outputs` lists the shapes of new outputs and leaves out aliases of arguments.

@@ -19,7 +19,10 @@ from traces.model.trace import Thread
 
 
 class CurrentStreams:
-    """The state that CUDA keeps per host thread. `devices` is the same list object as the GPU's."""
+    """Stores the current device and the current streams of each host thread, as CUDA does.
+
+    `devices` is the same list object as the GPU's.
+    """
 
     def __init__(
         self, devices: list[VirtualDevice], clock: Clock, scheduler: StreamScheduler, timeline: TimelineWriter

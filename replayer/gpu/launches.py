@@ -75,7 +75,7 @@ class Looking:
 
 
 class ScriptLaunches:
-    """Stores launches and plays them. `devices` is the same list object as the GPU's."""
+    """Stores launches and plays them later. `devices` is the same list object as the GPU's."""
 
     def __init__(
         self, devices: list[VirtualDevice], current: CurrentStreams, simulator: Simulator, transfers: CopyCosts, *, strict: bool

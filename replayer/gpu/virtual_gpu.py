@@ -59,7 +59,7 @@ class GpuOptions:
 
 @dataclass(frozen=True)
 class ScriptLinks:
-    """The objects of the script's process that the virtual GPU uses."""
+    """Holds the objects of the script's process that the virtual GPU uses."""
 
     optimizers: Optimizers = field(default_factory=Optimizers)
     cells: CellPace | None = None  # measured phase times from the library, if they replace a trace
@@ -69,7 +69,7 @@ class ScriptLinks:
 
 
 class VirtualGpu:
-    """All virtual devices of this process."""
+    """Emulates all CUDA devices of this process."""
 
     def __init__(
         self,

@@ -61,7 +61,10 @@ COUNTED_ELSEWHERE_NS = 1  # The ops of a phase take no time if another phase's t
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelCall:
-    """One call of the script's model. The call has the times of its forward pass and, in training, of the later phases."""
+    """Holds the times of one call of the script's model.
+
+    The call has a forward pass and, in training, the later phases of the step.
+    """
 
     of: CellCall  # calls with equal `of` take the same times
     origin: Origin
@@ -84,8 +87,6 @@ def _copies_of(cells: list[Cell]) -> _Copies | None:
 
 @dataclass
 class _Pending:
-    """Times in ns of the phases that follow the calls so far, by phase."""
-
     ns: dict[str, int] = field(default_factory=dict)
     origin: Origin = Origin.PHASE
 
@@ -99,7 +100,7 @@ class _Pending:
 
 
 class CellPace:
-    """Follows the script in one process. The class is not thread-safe."""
+    """Finds the library's times for the model that the script calls. The class is not thread-safe."""
 
     def __init__(self, choice: CellChoice, optimizers: Optimizers) -> None:
         self._choice = choice

@@ -61,8 +61,6 @@ def transport_of(trace: Trace) -> Transport:
 
 
 class RecordedStage(NamedTuple):
-    """One recorded stage with a known device time."""
-
     name: str
     device: int  # ordinal of the device that was timed
     begin_ns: int

@@ -20,7 +20,7 @@ from traces.model.trace import Device, Trace
 
 @dataclass(frozen=True)
 class Rank:
-    """The rank of a process.
+    """Describes the rank of a process.
 
     `local` of `local_count` counts the ranks on this machine (0: unknown). `number` counts over all machines.
     """

@@ -40,7 +40,7 @@ from traces.rates.op_cost import flops, size_bytes
 
 
 class RecordedRun:
-    """A whole recording of one rank, step by step."""
+    """Holds the recording of one rank, step by step."""
 
     def __init__(self, trace: Trace, rank: int) -> None:
         self.trace = trace

@@ -14,10 +14,10 @@ from traces.model.trace import NONE, Column, Origin, StepKind
 
 
 class MatchKeys(NamedTuple):
-    """The three keys of an op in the recording.
+    """Holds the three keys that match an op with recorded calls.
 
-    `exact` is for the same op and shapes, the second key is for an equivalent op with the same shapes, and the third key is for
-    the same op with any shapes.
+    The first key requires the same op and shapes. The second key requires an equivalent op with the same shapes. The third key
+    requires the same op with any shapes.
     """
 
     exact: str
@@ -26,9 +26,9 @@ class MatchKeys(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """One recorded call of an op, with its kernels in launch order.
+    """Describes one recorded call of an op and its kernels in launch order.
 
-    The active host times are measured from the segment's start.
+    Host times are measured from the segment's start.
     """
 
     start_ns: int
@@ -41,7 +41,7 @@ class Instance(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """One recorded kernel, copy or memset."""
+    """Describes one recorded kernel, copy or memset."""
 
     launch_ns: int  # active host time of the launch, from the segment's start
     latency_ns: int
@@ -58,7 +58,7 @@ class Kernel(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RecordedSegment:
-    """One phase segment of one recorded step."""
+    """Describes one phase of one recorded step. A phase that occurs twice in a step has two segments."""
 
     name: str
     host_ns: int = 0
@@ -98,7 +98,7 @@ class RecordedSegment:
 
 
 class KernelColumns(NamedTuple):
-    """The kernels of a step as columns, for playing many kernels at once."""
+    """Stores the kernels of a step as columns, which makes it fast to play many kernels at once."""
 
     launch_ns: Column
     latency_ns: Column
@@ -124,7 +124,10 @@ class KernelColumns(NamedTuple):
 
 @dataclass(slots=True)
 class RecordedStep:
-    """One recorded step. The keys of `segments` are (phase, 0-based index among the step's segments with this name)."""
+    """Describes one recorded step.
+
+    The keys of `segments` are (phase, 0-based index among the step's segments with this name).
+    """
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
     segments: dict[tuple[str, int], RecordedSegment]

@@ -36,7 +36,7 @@ WorkspaceSequence = tuple[tuple[int, ...], ...]
 
 @dataclass
 class Workspaces:
-    """The workspace sequences of one recording, by match key."""
+    """Holds the workspaces of one recording by match key."""
 
     _exact: dict[str, WorkspaceSequence]
     _equivalent: dict[str, WorkspaceSequence]
@@ -69,7 +69,7 @@ class Workspaces:
 
 
 class _CallKind(NamedTuple):
-    """A kind of recorded call, described by strings of the trace.
+    """Identifies a kind of recorded call by strings of the trace.
 
     `outermost` is False inside a call of the same op under another name.
     """

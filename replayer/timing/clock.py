@@ -47,7 +47,7 @@ POLL_NS = 1_000  # On a clock that stands still, a query takes this long. On rea
 
 
 class Clock(Protocol):
-    """Time in integer nanoseconds since the Unix epoch. The time never runs backwards."""
+    """Returns the time in integer nanoseconds since the Unix epoch. The time never runs backwards."""
 
     ahead_ns: int | None = None  # constant offset from `perf_counter_ns` to `now_ns`, or None
     speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
@@ -74,7 +74,7 @@ class Clock(Protocol):
 
 
 class WallClock(Clock):
-    """The machine's monotonic clock, shifted once to show the time since the epoch."""
+    """Follows the machine's monotonic clock, shifted once to show the time since the epoch."""
 
     ahead_ns: int
 
@@ -101,7 +101,7 @@ class WallClock(Clock):
 
 
 class VirtualClock(Clock):
-    """The machine's clock plus all skipped waits. See Note [Virtual time]."""
+    """Shows the machine's time plus all skipped waits. See Note [Virtual time]."""
 
     def __init__(self) -> None:
         self._set(None, time_ns() - perf_counter_ns())
@@ -163,7 +163,7 @@ class VirtualClock(Clock):
 
 
 class RecordedClock(VirtualClock):
-    """A clock that only waits advance.
+    """Advances only by waits.
 
     In a forked child that does not use the GPU, the clock is a virtual clock. See Note [A clock that stands still].
     """
@@ -201,7 +201,7 @@ class RecordedClock(VirtualClock):
 
 
 class ScaledClock(Clock):
-    """Recorded time for a script that runs on `clock`. See Note [Recorded time and the script's time].
+    """Shows recorded time for a script that runs on `clock`. See Note [Recorded time and the script's time].
 
     The class calculates with integers and fractions, so a wait ends exactly at its deadline. `ahead_ns` is None, because the
     clock's seconds differ from the machine's seconds.

@@ -30,7 +30,7 @@ _STREAMS_OF_A_POOL = 64
 
 @dataclass(frozen=True, eq=False)
 class CapturedGraph:
-    """A captured CUDA graph.
+    """Holds the calls of a captured CUDA graph.
 
     Each replay makes `calls` in order, with the replaying stream in place of `origin`. `others` are the streams that joined the
     capture. `computing` are the host's computations at each replay. Without payloads, these calls discard known values instead.

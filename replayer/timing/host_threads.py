@@ -18,7 +18,7 @@ from traces.model.trace import Thread
 
 @dataclass(slots=True, eq=False)
 class HostThread:
-    """One host thread of the script. `host_ns` is the thread's virtual time."""
+    """Represents one host thread of the script. `host_ns` is the thread's virtual time."""
 
     row: int
     host_ns: int
@@ -35,14 +35,17 @@ class HostThread:
 
 @dataclass(slots=True, eq=False)
 class Caller:
-    """The caller of an op: a host thread and a stream. Each thread and stream have a single `Caller` object."""
+    """Represents the caller of an op: a host thread and a stream.
+
+    Each combination of thread and stream has one `Caller` object.
+    """
 
     thread: HostThread
     stream: VirtualStream
 
 
 class _Tenancy:
-    """A thread's use of its timeline row.
+    """Marks a timeline row as used by a thread.
 
     Only the thread refers to this object, so the object is freed when the thread ends.
     """
@@ -57,7 +60,7 @@ class _Tenancy:
 
 
 class HostThreads:
-    """All host threads of this process that used the device. `rows` has their timeline entries."""
+    """Lists all host threads of this process that used the device. `rows` has their timeline entries."""
 
     def __init__(self) -> None:
         self.rows: list[Thread] = []

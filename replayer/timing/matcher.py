@@ -74,7 +74,7 @@ Match = tuple[Origin, Instance]  # origin (EXACT, EQUIVALENT or SCALED) and reco
 
 
 class ForwardLikeness(IntEnum):
-    """The similarity of the script's forward pass to the recorded forward pass. See Note [Another program]."""
+    """Says how similar the script's forward pass is to the recorded forward pass. See Note [Another program]."""
 
     OTHER = 0
     OTHER_SHAPES = 1
@@ -82,7 +82,7 @@ class ForwardLikeness(IntEnum):
 
 
 class RememberedMatch(NamedTuple):
-    """A call's match, and the recorded work in ns that was still unmatched after the match."""
+    """Stores a call's match, and the recorded work in ns that was still unmatched after the match."""
 
     signature: OpSignature
     match: Match | None
@@ -90,7 +90,7 @@ class RememberedMatch(NamedTuple):
 
 
 class MatchHistory(NamedTuple):
-    """The matches of a recorded segment's calls when the segment was last played."""
+    """Stores the matches of a recorded segment's calls from the last time when the segment was played."""
 
     calls: list[RememberedMatch]
     unmatched: list[int]
@@ -101,7 +101,7 @@ Histories = dict[RecordedSegment, MatchHistory]
 
 
 class StepMatcher:
-    """The state of matching one replayed step with the recorded step that provides its times."""
+    """Matches one replayed step with the recorded step that provides its times."""
 
     def __init__(self, step: RecordedStep, keys: Mapping[OpSignature, MatchKeys], histories: Histories) -> None:
         self.step = step

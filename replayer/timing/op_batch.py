@@ -38,7 +38,7 @@ Turns = tuple[bool, bool, bool]  # for each class of op, whether such an op woul
 
 @dataclass(slots=True, eq=False)
 class OpBatchSchedule:
-    """The calls of a segment as columns, with the kernels that they launch."""
+    """Stores the calls of a segment as columns, together with the kernels that the calls launch."""
 
     signatures: list[OpSignature]
     classes: bytes
@@ -216,7 +216,7 @@ class OpBatchSchedule:
 
 @dataclass(slots=True, eq=False)
 class PhaseGrainBatch:
-    """A batch of ops inside a phase-grained segment. The phase's time is charged once, and ops cost nothing.
+    """Plays a batch of ops inside a phase-grained segment. The phase's time is charged once, and ops cost nothing.
 
     The timeline only has the times of the calls. A batch ends before the first op that would begin another segment.
     """

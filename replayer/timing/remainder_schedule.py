@@ -23,7 +23,7 @@ WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}  # index of each column 
 
 @dataclass(slots=True, eq=False)
 class RemainderSchedule:
-    """Unmatched kernels of a segment in launch order. All kernels are on their step's main stream."""
+    """Plays the unmatched kernels of a segment in launch order. All kernels are on their step's main stream."""
 
     alone_ns: Column  # end of each kernel on an idle stream, from the segment's start
     gap_ns: Column

@@ -32,7 +32,7 @@ _FIRST_SIDE_STREAM = 1_000  # recorded side streams get numbers above the number
 
 
 class StreamScheduler:
-    """All streams of this process by device and CUDA's stream number, and the rules for putting work on streams."""
+    """Puts work on the streams of this process. Streams are stored by device and CUDA's stream number."""
 
     def __init__(self, recording: RecordedRun, clock: Clock, timeline: TimelineWriter, stats: ReplayStats) -> None:
         self.recording = recording

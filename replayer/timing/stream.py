@@ -33,7 +33,7 @@ from replayer.timing.placement import kernel_end
 
 
 class VirtualStream:
-    """One stream of one device. `number` counts the device's streams, and stream 0 is the default stream."""
+    """Represents one stream of one device. `number` counts the device's streams, and stream 0 is the default stream."""
 
     __slots__ = ("depth", "device", "number", "pending", "priority", "ready_ns")
 
@@ -74,7 +74,7 @@ class VirtualStream:
 
 
 class VirtualEvent:
-    """A CUDA event. The event has the time at which the earlier work on its stream has ended.
+    """Represents a CUDA event, which stores when the earlier work on its stream has ended.
 
     Recording the event again replaces the time. As in CUDA, a stream that already waits keeps the old time.
     """

@@ -35,9 +35,9 @@ NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"
 
 
 class RecordedOutputSizes:
-    """The recorded output sizes of one rank by recorded step.
+    """Returns the recorded output sizes of one rank, step by step.
 
-    Each size is returned once per replay of its step. NONE is the key for calls outside of all steps.
+    Each size is returned once per replay of its step. The key NONE is for calls outside of all steps.
     """
 
     def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:

@@ -15,9 +15,9 @@ _AFTER = NONE - 1  # key of reads after the last recorded step
 
 
 class RecordedValues:
-    """The recorded reads of one rank by recorded step.
+    """Returns the recorded host reads of one rank, step by step.
 
-    Each read is returned once per replay of its step. NONE is the key for reads outside of all steps.
+    Each read is returned once per replay of its step. The key NONE is for reads outside of all steps.
     """
 
     def __init__(self, reads: dict[int, list[list[float]]], steps: int = 0) -> None:

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 
 class OpenStage(NamedTuple):
-    """A stage that has begun but not ended. `recorded` is the matching recorded stage, if there is one."""
+    """Represents a stage of nn.DataParallel that has begun but not ended.
+
+    `recorded` is the matching recorded stage, if there is one.
+    """
 
     name: str
     device: int
@@ -50,7 +53,7 @@ Row = tuple[int, str, int, int, int, int, int, int, int]
 
 
 class DataParallelStages:
-    """The script's position among the stages of the current phase."""
+    """Tracks which nn.DataParallel stage of the current phase the script is in."""
 
     def __init__(self, scheduler: StreamScheduler) -> None:
         self._scheduler = scheduler

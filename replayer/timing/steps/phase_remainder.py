@@ -41,7 +41,7 @@ from replayer.timing.stream import VirtualStream
 
 
 class PhaseRemainder:
-    """Charges remainders in launch order, on their recorded devices."""
+    """Charges the unmatched recorded kernels of a phase in launch order, on their recorded devices."""
 
     def __init__(self, scheduler: StreamScheduler, *, strict: bool) -> None:
         self._scheduler = scheduler

@@ -53,7 +53,7 @@ from traces.script.step_rule import Optimizers
 
 
 class StepTracker:
-    """The script's position.
+    """Tracks the script's position in the recording.
 
     `step` matches ops with the recorded step, and `segment` matches ops with the step's current phase.
     """

@@ -7,7 +7,9 @@ from traces.script.workload_observer import WorkloadObserver
 
 
 class WorkloadCheck:
-    """Compares the two signatures until the script's signature is complete, then keeps the result."""
+    """Compares the script's workload with the recorded workload until the script's signature is complete, then keeps the
+    result.
+    """
 
     def __init__(self, recorded: WorkloadSignature | None, script: WorkloadObserver) -> None:
         self._recorded = recorded

@@ -32,7 +32,7 @@ class _ThreadMarks:
 
 
 class HostRanges:
-    """Gathers the marks of module calls in all threads of one process."""
+    """Collects the begins and ends of module calls in all threads of one process."""
 
     def __init__(self) -> None:
         self.under_way = 0
@@ -114,7 +114,7 @@ class _RangeMarks:
 
 @dataclass(frozen=True, slots=True)
 class TakenRanges:
-    """The ranges that belong to some rows of the host table."""
+    """Computes the module-call ranges for some rows of the host table."""
 
     threads: list[tuple[int, list[int], list[tuple[int, int, int]]]]
     reordered: list[tuple[int, list[int]]]

@@ -109,7 +109,7 @@ def _tell_apart(trace: Trace) -> Column:
 
 
 class _Clocks:
-    """Pairs of machine time and recorded time (us) at the ends of the profile and at one thread's ops."""
+    """Converts machine time to recorded time. Both times (us) are known at the ends of the profile and at one thread's ops."""
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)
@@ -247,7 +247,7 @@ def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
 
 
 class WindowOp(NamedTuple):
-    """An op of the profile. `name` is "" for work that was launched outside of all ops."""
+    """Describes an op of the profile. `name` is "" for work that was launched outside of all ops."""
 
     thread: int  # row of `window.threads`, or NONE
     name: str

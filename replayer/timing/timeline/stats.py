@@ -13,7 +13,7 @@ from traces.model.trace import Origin
 
 @dataclass(slots=True)
 class ReplayStats:
-    """Nanoseconds and counts since the first step began.
+    """Collects durations in ns and counts since the first step began.
 
     The per-step columns leave out the first step, which creates the plans.
     """

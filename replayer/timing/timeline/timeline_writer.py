@@ -77,7 +77,7 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 
 @dataclass(slots=True, frozen=True)
 class DeferredRows:
-    """Table rows that the writing thread creates later. `count` is known now."""
+    """Describes table rows that the writing thread creates later. `count` is known now."""
 
     count: int
     make: Callable[[], Column]
@@ -101,7 +101,8 @@ def put_together(tables: Sequence[Column | DeferredRows]) -> Column:
 
 
 class BufferedRows:
-    """Rows of one table in the order in which they were added. Whole `tables` come first, then `loose` rows as a flat array.
+    """Collects rows of one table in the order in which they were added. Whole `tables` come first, then `loose` rows as a flat
+    array.
 
     The writing thread joins the tables. Appending them to one long array would copy each row some ten times.
     """
@@ -153,7 +154,10 @@ def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
 
 
 class LoaderWait(NamedTuple):
-    """The script's wait for a batch. Begin and end are given as Unix time of this machine and as recorded time, in ns."""
+    """Describes the script's wait for a batch.
+
+    Begin and end are given as Unix time of this machine and as recorded time, in ns.
+    """
 
     own_start_ns: int
     own_end_ns: int
