@@ -66,7 +66,8 @@ def register(*, compute: bool = False) -> None:
     for handlers in (copies.handlers(), contents.handlers(), by_value.handlers(), rnn.handlers(run), gemm.handlers(plans, run)):
         plans.specials |= handlers
     plans.specials[torch.ops.aten.alias.default] = alias
-    plans.specials[torch.ops.aten._nested_tensor_from_mask_left_aligned.default] = lambda *_: False  # disables nested tensors
+    # This setting disables nested tensors.
+    plans.specials[torch.ops.aten._nested_tensor_from_mask_left_aligned.default] = lambda *_: False
     if compute:
         computing = CpuCompute(plans)
         dispatch, copies = computing.dispatch, computing.copies

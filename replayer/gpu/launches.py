@@ -86,10 +86,9 @@ class ScriptLaunches:
         self.transfers = transfers
         self.lock = threading.RLock()
         self.looking = Looking(self)
-        self.capture: GraphCapture | None = None  # the CUDA graph that is being captured
+        self.capture: GraphCapture | None = None
         self.pending: list[Any] = []  # see Note [Three entries per op]
         self.places = OpPlaces(self.pending)
-        # Stores an op that reaches the device.
         self.launch_by: Callable[[Caller, OpSignature], None] = self._note
         self._devices = devices
         self._timeline = simulator.timeline
@@ -133,7 +132,7 @@ class ScriptLaunches:
             timeline.ranges.place(row, count)
             if pending:
                 while noted := pending[:]:
-                    del pending[: len(noted)]  # Other threads may have added launches meanwhile.
+                    del pending[: len(noted)]
                     if self.capture is not None:
                         noted = self._not_captured(self.capture, noted)
                         self._numbers.clear()

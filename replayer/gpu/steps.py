@@ -63,7 +63,7 @@ class ScriptSteps:
         self._step_ended = step_ended
         self._has_settled_in = self._froze = False
         self._in_cell = False  # The time of the current module call is from the library.
-        self._trained = self._ended = 0  # training steps so far, and all steps so far
+        self._trained = self._ended = 0
         self._module_names: dict[int, int] = {}  # names of living modules by identity, as in `HostRanges`
         self._names = ModuleNames()
         if self._cells is not None:

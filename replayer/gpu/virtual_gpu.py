@@ -46,11 +46,11 @@ from traces.script.step_rule import Optimizers
 
 @dataclass(frozen=True)
 class GpuOptions:
-    strict: bool = False  # raise an error at the first op without an exact recorded match
+    strict: bool = False  # The replay raises an error at the first op without an exact recorded match.
     pad_loader: bool = False  # a wait for data takes at least as long as the recorded wait
     memory_bytes: Sequence[int] = ()  # capacity of all devices, or one capacity per device, instead of the recorded capacities
-    devices: Sequence[Device] = ()  # devices that the script sees, if they differ from the recorded devices
-    gpus: int = 0  # number of devices that the script sees; 0 means the recorded number
+    devices: Sequence[Device] = ()  # The script sees these devices instead of the recorded devices.
+    gpus: int = 0  # The script sees this number of devices, and 0 means the recorded number.
     # bandwidth of copies between devices; 0 means the recorded bandwidth or the default of the device type
     link_gbps: float = 0
     keep_requests: bool = False  # each device's memory logs its requests (memory/device/request_log.py)

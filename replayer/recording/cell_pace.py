@@ -54,7 +54,7 @@ from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import with_modules
 
 _LOSSES = "torch.nn.modules.loss"  # The time "rest" includes the calls of these modules.
-_MOST_FULL_STEPS = 3  # tolerance of the allocator where the card was full
+_MOST_FULL_STEPS = 3  # After this many steps beyond the measured memory limit, the script is stopped.
 
 COUNTED_ELSEWHERE_NS = 1  # The ops of a phase take no time if another phase's time includes the phase.
 
@@ -66,9 +66,9 @@ class ModelCall:
     The call has a forward pass and, in training, the later phases of the step.
     """
 
-    of: CellCall  # calls with equal `of` take the same times
+    of: CellCall
     origin: Origin
-    phases_ns: Mapping[str, int]  # times of a training step, without "rest"
+    phases_ns: Mapping[str, int]
 
 
 _Copies = tuple[Column, Column]
@@ -113,15 +113,15 @@ class CellPace:
         self._call: ModelCall | None = None
         self._calls: list[ModelCall] = []
         self._pending = _Pending()
-        self._rows: dict[tuple[object, ...], int] = {}  # row of `_played` by the step's calls
+        self._rows: dict[tuple[object, ...], int] = {}
         self._played: list[CellSteps] = []
         self._copied = False  # whether a copy of this step was timed by the library
         self._last: Cell | None = self._named
-        self._copies_by_cell: dict[str, _Copies | None] = {}  # copy times by cell; the key "" has the median over all cells
+        self._copies_by_cell: dict[str, _Copies | None] = {}
         self._said: set[str] = set()
         self.tells_call = False  # whether the library has the time of the next call
-        self._full: Cell | None = None  # cell in which the card ran out of memory at the current call's batch
-        self._full_steps = 0  # number of steps that ended on such batches
+        self._full: Cell | None = None
+        self._full_steps = 0
         self.is_known_to_fit = False  # True if the current call's batch fits; Note [A batch that is known to fit]
         bandwidth = card_of(self.gpu.device).memory_gbps * OPTIMIZER_BANDWIDTH_REACHED
         self._ns_per_parameter_byte = MOVES_PER_PARAMETER / bandwidth

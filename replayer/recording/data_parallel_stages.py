@@ -62,7 +62,7 @@ def transport_of(trace: Trace) -> Transport:
 
 class RecordedStage(NamedTuple):
     name: str
-    device: int  # ordinal of the device that was timed
+    device: int
     begin_ns: int
     end_ns: int
     device_begin_ns: int

@@ -165,7 +165,7 @@ class RecordingIndexer:
             starts.append(host.start_ns[calls[full]])
             ends.append(np.minimum(host.end_ns[calls[full]], room_ns[full]))
         start, end = np.concatenate(starts), np.concatenate(ends)
-        self.wait_start, self.wait_end = start, np.maximum(start, end)  # waits are kept even if the device was already done
+        self.wait_start, self.wait_end = start, np.maximum(start, end)
         self.blocked = Intervals(start[end > start], end[end > start])  # Overlapping waits of several threads count once.
 
     def active_ns(self, time_ns: Column) -> Column:
@@ -180,7 +180,7 @@ class RecordingIndexer:
         start, end = device.start_ns[self.work], device.end_ns[self.work]
         n = len(self.work)
         self.stream = device.stream[self.work]
-        previous_end = np.full(n, NONE)  # end of the previous work on the same stream
+        previous_end = np.full(n, NONE)
         ends_by_stream: dict[tuple[int, int], int] = {}
         for i in np.lexsort((start, self.stream, self.ordinals)):
             track = (int(self.ordinals[i]), int(self.stream[i]))

@@ -46,11 +46,11 @@ class RecordedRun:
         self.trace = trace
         self.devices = [device for device in trace.devices if device.rank == rank]
         self.steps: list[RecordedStep] = []
-        self.first: list[int] = []  # steps replayed once, in the recorded order
-        self.cycle: list[int] = []  # steady steps, replayed in rotation as long as the script runs
+        self.first: list[int] = []  # These steps are replayed once, in the recorded order.
+        self.cycle: list[int] = []  # Steady steps are replayed in rotation as long as the script runs.
         self.evaluations: list[int] = []
         self._trained: list[int] = []
-        self._turns: list[int] = []  # for each training step, the number of earlier steps with the same passes
+        self._turns: list[int] = []
         self._period = 0  # Period of the passes in training steps, or 0. See Note [Training steps of several kinds]
         self.latency_ns = TYPICAL_LATENCY_NS
         self.transport = transport_of(trace)
@@ -102,7 +102,7 @@ class RecordedRun:
                     self.steps[i] = self.steps[alike[n % len(alike)]].as_slow_as(self.steps[i])
         else:
             steady = clean or profiled
-        if profiled and steady:  # Later warm-up steps are the profiler's own.
+        if profiled and steady:
             warmup = [i for i in warmup if i < min(clean + profiled)]
         self.first = sorted([*warmup, *steady]) or self._trained
         self.cycle = steady or self.first
@@ -161,14 +161,13 @@ class RecordedRun:
             step = self.steps[index]
             for segment in step.segments.values():
                 for name, pace_ns in _host_paces(segment.named):
-                    # An op on a tensor list takes a time that depends on the list.
                     if not takes_tensor_list(name.partition("|")[0]):
                         host_ns.setdefault(name, []).append(pace_ns)
                 for name, instances in segment.named.items():
                     for one in instances:
                         ns = step.work_ns(one.kernels)
                         self.samples.setdefault(name, []).append((one.shapes, one.dtype, ns))
-                        is_long = ns > SHORT_KERNEL_NS * len(one.kernels)  # Many short kernels show the launch speed.
+                        is_long = ns > SHORT_KERNEL_NS * len(one.kernels)
                         if is_long and not flops(name.partition("|")[0], one.shapes):
                             fit.append((size_bytes(one.shapes, one.dtype), ns))
         self.host_ns = {name: int(median(times_ns)) for name, times_ns in host_ns.items()}
@@ -188,7 +187,7 @@ class RecordedRun:
     def _op_samples(self) -> Iterator[Sample]:
         for name, samples in self.samples.items():
             op, _, told = name.partition("|")
-            if told.partition("|")[2]:  # A name with a direction is a copy from or to the host.
+            if told.partition("|")[2]:
                 continue
             for shapes, dtype, ns in samples:
                 yield op, shapes, self.places.of(shapes) if op == "convolution" else (), dtype, ns
@@ -201,8 +200,8 @@ def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, 
     their durations.
     """
     calls = sorted((one.start_ns, -one.end_ns, name) for name, instances in named.items() for one in instances)
-    within: list[list[int]] = [[]]  # For each op, the rows of its inner ops. Entry 0 has the outermost ops.
-    open_calls: list[tuple[int, int]] = []  # ends and rows of the open calls
+    within: list[list[int]] = [[]]
+    open_calls: list[tuple[int, int]] = []
     for row, (start_ns, end_ns, _) in enumerate(calls, start=1):
         while open_calls and open_calls[-1][0] <= start_ns:
             open_calls.pop()

@@ -98,13 +98,13 @@ def _sequences_by_call(trace: Trace, rank: int) -> dict[_CallKind, list[Workspac
             here = here.take(np.argsort(here.time_ns, kind="stable"))
             sizes, times_ns = here.bytes.tolist(), here.time_ns.tolist()
             inside: dict[int, list[int]] = defaultdict(list)
-            within: set[int] = set()  # rows inside a call of the same op under another name
+            within: set[int] = set()
             for event, row in enumerate(_innermost(trace, int(thread), here)):
                 below: list[int] = []
                 while row >= 0:
                     if is_op[row] and name[row] in canonical:
                         if sizes[event] > 0 or times_ns[event] < ends_ns[row]:
-                            inside[row].append(event)  # a free at the very end belongs to an unused result
+                            inside[row].append(event)
                         within.update(inner for inner in below if canonical[name[inner]] == canonical[name[row]])
                         below.append(row)
                     row = parent[row]
@@ -153,7 +153,7 @@ def _usual(sequences: list[WorkspaceSequence]) -> WorkspaceSequence:
     forms = Counter(_form(sequence) for sequence in sequences)
     form = max(forms, key=lambda form: (forms[form], len(str(form))))
     alike = [sequence for sequence in sequences if _form(sequence) == form]
-    smallest: dict[int, int] = {}  # smallest size by the position of the allocation
+    smallest: dict[int, int] = {}
     for sequence in alike:
         for position, size in enumerate(size for sizes in sequence for size in sizes if size > 0):
             smallest[position] = min(smallest.get(position, size), size)

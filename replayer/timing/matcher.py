@@ -156,7 +156,7 @@ class SegmentMatcher:
     def __init__(self, step: StepMatcher, name: str, count: int, recorded: RecordedSegment | None) -> None:
         self.step = step
         self.name = name
-        self.count = count  # 0-based index among the step's segments with the same name
+        self.count = count
         self.recorded = recorded
         self.position_ns = 0  # active host time that the script has reached in the recorded segment
         self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed

@@ -44,16 +44,16 @@ class OpBatchSchedule:
     classes: bytes
     stops: list[int]  # per call, the next call that must be played separately
     position_ns: list[int]  # per call, active host time that the script has reached before the call
-    advance_ns: Column  # per call, host time before the call
-    own_ns: Column  # per call, host time within the call
+    advance_ns: Column
+    own_ns: Column
     host_rows: Column
-    first: Column  # index of each call's first kernel, plus the number of kernels
-    call: Column  # per kernel, the index of its call
+    first: Column
+    call: Column
     after_ns: Column  # per kernel, time from the start of its call to its end on an idle stream
     gap_ns: Column
     duration_ns: Column
-    work_rows: Column  # timeline rows without device, stream, start and launch
-    charged_ns: dict[Origin, Column]  # per kernel, sum of the durations of earlier kernels
+    work_rows: Column
+    charged_ns: dict[Origin, Column]
     matched: Column  # 1 for each call with a recorded match, else 0
     other: bool = False  # True for a different program, to which the recorded host time between calls does not apply
 
@@ -73,7 +73,7 @@ class OpBatchSchedule:
         chosen: list[int] = []
         scales: list[float] = []
         origins: list[int] = []
-        matched, too_long_ns = list[int](), list[int]()  # host time saved per call, compared with the recorded call
+        matched, too_long_ns = list[int](), list[int]()
         columns, estimated = matcher.step.columns, list[Kernel]()
         for signature, match, _ in calls:
             reached_ns = position_ns[-1]
@@ -113,12 +113,12 @@ class OpBatchSchedule:
             columns = columns.and_(KernelColumns.of(estimated))
         scale, origin_of = np.array(scales), np.array(origins, np.int64)
         duration_ns = columns.duration_ns[at]
-        launch_ns = columns.launch_ns[at] - np.array(begins_ns, np.int64)[call]  # time from the begin of the call to the launch
+        launch_ns = columns.launch_ns[at] - np.array(begins_ns, np.int64)[call]
         if other:
             launch_ns = np.maximum(launch_ns - np.array(too_long_ns, np.int64)[call], 0)
         scaled_ns = np.maximum((duration_ns * scale).astype(np.int64), scheduler.recording.speed.floor_ns)
         duration_ns = np.where(scale == 1.0, duration_ns, scaled_ns)
-        # column-major, because whole columns are overwritten
+        # The array is column-major, because whole columns are overwritten.
         host_rows = scheduler.timeline.host_rows_of(signatures).copy(order="F")
         host_rows[:, _HOST["duration_ns"]] = own_ns
         work_rows = work_rows_of(columns, at, duration_ns)

@@ -18,7 +18,7 @@ from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.timeline_writer import WORK_COLUMNS, DeferredRows
 from traces.model.trace import NONE, Column, Origin
 
-WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}  # index of each column of the timeline's device table
+WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +28,7 @@ class RemainderSchedule:
     alone_ns: Column  # end of each kernel on an idle stream, from the segment's start
     gap_ns: Column
     duration_ns: Column
-    work_rows: Column  # timeline rows without device, stream and start
+    work_rows: Column
     work_ns: int
 
     @classmethod
@@ -60,7 +60,8 @@ class RemainderSchedule:
 
 def work_rows_of(columns: KernelColumns, at: Column, duration_ns: Column) -> Column:
     """Return rows of the timeline's device table for some kernels. Unknown values are NONE."""
-    rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")  # column-major, because whole columns are overwritten
+    # The array is column-major, because whole columns are overwritten.
+    rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")
     for name, values in {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}.items():
         rows[:, WORK[name]] = values[at]
     rows[:, WORK["duration_ns"]] = duration_ns

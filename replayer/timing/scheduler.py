@@ -26,8 +26,8 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE, DeviceKind, Origin
 from traces.names.equivalent_ops import canonical_op
 
-_LEFTOVERS = 256  # maximum size of the cache; a script's steps may differ
-_SCALES = 50_000  # maximum size of the cache; the plan cache drops old signatures
+_LEFTOVERS = 256  # The cache has a maximum size, because a script's steps may all differ.
+_SCALES = 50_000  # The cache has a maximum size, because the plan cache drops old signatures.
 _FIRST_SIDE_STREAM = 1_000  # recorded side streams get numbers above the numbers of the script's streams
 
 
@@ -40,14 +40,13 @@ class StreamScheduler:
         self.timeline = timeline
         self.stats = stats
         self.streams: dict[tuple[int, int], VirtualStream] = {}
-        self._side: dict[tuple[int, int], VirtualStream] = {}  # side streams by device and the recorder's stream number
-        # The key is the step's identity and its kernels.
+        self._side: dict[tuple[int, int], VirtualStream] = {}
         self._leftovers: dict[tuple[int, ...], tuple[RecordedStep, RemainderSchedule | None]] = {}
         # The estimated duration of an op. The nearest recorded shape is scaled if there is one. In a recording without shapes
         # of this program, the op's usual duration is used. In all other cases, a roofline model gives the duration.
         self.costs = KeptBySignature(self._estimated)
         self.scale = lru_cache(_SCALES)(self._scale)
-        self.row_of: Callable[[str], int] = lambda _: 0  # returns the timeline row of a thread of this name
+        self.row_of: Callable[[str], int] = lambda _: 0
         self._of_other_program = False
         self.home = 0  # the script's device that corresponds to the recorded program's first device
 

@@ -66,7 +66,6 @@ class Simulator:
         self.scheduler = StreamScheduler(recording, clock, timeline, self.stats)
         self.tracker = StepTracker(recording, self.scheduler, optimizers, strict=strict, pad_loader=pad_loader)
         self._strict = strict
-        # For each recorded segment, the schedule and the match history from which the schedule was built.
         self._schedules: dict[RecordedSegment, tuple[MatchHistory, OpBatchSchedule]] = {}
         self._batches: dict[RecordedSegment, dict[int, PhaseGrainBatch]] = {}
 

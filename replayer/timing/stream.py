@@ -42,8 +42,8 @@ class VirtualStream:
         self.number = number
         self.priority = priority
         self.depth = depth
-        self.ready_ns = 0  # when all work queued so far ends
-        self.pending: deque[int] = deque(maxlen=depth)  # when the latest launches end, oldest first
+        self.ready_ns = 0
+        self.pending: deque[int] = deque(maxlen=depth)
 
     def push(self, launched_ns: int, latency_ns: int, gap_ns: int, duration_ns: int) -> int:
         """Queue work, and return when the work ends.

@@ -30,7 +30,7 @@ import numpy as np
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, HostKind, Trace, parse_shapes
 
-Key = tuple[str, Shape]  # the op and the shape of the searched tensor
+Key = tuple[str, Shape]
 NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"
 
 

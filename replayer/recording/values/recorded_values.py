@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from traces.model.trace import NONE, Trace
 
-_AFTER = NONE - 1  # key of reads after the last recorded step
+_AFTER = NONE - 1
 
 
 class RecordedValues:

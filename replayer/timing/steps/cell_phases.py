@@ -21,7 +21,7 @@ class CellPhases:
     def __init__(self, cells: CellPace) -> None:
         self._cells = cells
         self._segments: dict[str, RecordedSegment] = {}  # One object per phase, because caches are kept per segment object.
-        self._before_backward_ns = 0  # time of the phases since the forward pass that backward's time includes
+        self._before_backward_ns = 0
 
     def begin(self, name: str) -> RecordedSegment | None:
         """Begin a phase. Returns the segment with its device time, or None if the library has no time for the phase."""

@@ -42,10 +42,10 @@ class OpenStage(NamedTuple):
     device: int
     start_ns: int
     device_start_ns: int
-    ordinal: int  # 0-based index among the segment's stages with the same name and device
-    ops: int  # ops charged on this device before the stage began
+    ordinal: int
+    ops: int
     recorded: RecordedStage | None
-    segment: SegmentMatcher | None  # the segment in which the stage began
+    segment: SegmentMatcher | None
 
 
 # A row of the timeline's table `parts`: the phase's index in its step, then the columns from `name` on.
@@ -59,12 +59,11 @@ class DataParallelStages:
         self._scheduler = scheduler
         self._segment: SegmentMatcher | None = None
         self._begun_ns = self._begun_device_ns = 0
-        self._counts: dict[tuple[str, int], int] = {}  # stages begun in this segment, by name and device
+        self._counts: dict[tuple[str, int], int] = {}
         self._open: list[OpenStage] = []
-        self._began = self._ops = 0  # Stages begun in this segment, and the number of ops when the last stage began or ended.
-        # Ops of the previous step, by phase, phase index and number of stages begun.
+        self._began = self._ops = 0
         self._ops_between: dict[tuple[str, int, int], int] = {}
-        self._ops_in: dict[tuple[str, int, int], int] = {}  # Ops of the previous step, by stage, device and index.
+        self._ops_in: dict[tuple[str, int, int], int] = {}
         self._rows: list[Row] = []
         self._done: list[Row] = []
 

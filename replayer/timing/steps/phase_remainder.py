@@ -46,7 +46,7 @@ class PhaseRemainder:
     def __init__(self, scheduler: StreamScheduler, *, strict: bool) -> None:
         self._scheduler = scheduler
         self._strict = strict
-        self.likeness: ForwardLikeness | None = None  # similarity of the script's last forward pass to the recorded one
+        self.likeness: ForwardLikeness | None = None
 
     @property
     def other(self) -> bool:
@@ -103,7 +103,7 @@ class PhaseRemainder:
             unmatched = lane.unmatched_until(lane.position_ns)
             if unmatched:
                 self._play(lane, thread, unmatched, self._stream(ordinal))
-                lane.deferred = []  # The charged remainder covers the deferred ops.
+                lane.deferred = []
 
     def _estimate_deferred(self, lane: SegmentMatcher, thread: HostThread, stream: VirtualStream) -> None:
         for signature, row in lane.deferred:

@@ -76,7 +76,7 @@ class StepTracker:
         self.trained = self._evaluated = 0
         self._follows = True  # the script's training and evaluation steps have followed the recorded order so far
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload)
-        self._uses_gpu = False  # whether the script has called any ops
+        self._uses_gpu = False
         self._owed_ns = 0  # recorded host time before the current step's first phase that is not charged yet
         self._step_start_ns = NONE
         self._done: list[tuple[str, int, int, int, int, int]] = []
@@ -86,10 +86,9 @@ class StepTracker:
         self._wall_ns = scheduler.clock.now_ns()
         self._loader_ns = 0
         self._stands_in_loader = False  # whether the clock is paused for the current loader call
-        self._asked_ns: dict[int, tuple[int, int]] = {}  # when each thread asked for a batch, in the times of LoaderWait
-        # The segment and its number of called ops at the last call of the model in this step.
+        self._asked_ns: dict[int, tuple[int, int]] = {}
         self._at_call: tuple[SegmentMatcher | None, int] = None, 0
-        self._ops_in: dict[tuple[bool, str, int], int] = {}  # ops per segment in the previous step of the same kind
+        self._ops_in: dict[tuple[bool, str, int], int] = {}
         # See Note [Cells].
         self._cells = None if recording.cells is None else CellPhases(recording.cells)
         self._step_done_ns = 0  # when the device finished the previous step, if times come from the library
@@ -205,7 +204,7 @@ class StepTracker:
         driven_by = self.step.step
         stands_in = is_evaluation and chosen.kind != StepKind.EVALUATION and driven_by.kind != StepKind.WARMUP
         if stands_in or chosen is driven_by:
-            return  # Any training step can provide the times.
+            return
         step = self._matcher(chosen)
         self.segment = step.instead_of(self.step, self.segment)
         self.stages.switch_segment(self.segment)
@@ -284,7 +283,7 @@ class StepTracker:
             self._owed_ns = step.segments["other", 0].host_ns
 
     def _begin(self, thread: HostThread, name: str) -> SegmentMatcher:
-        if name == "loader":  # From here on, the script's own time is real.
+        if name == "loader":
             self._scheduler.wait(thread.host_ns)
         self.step.of_same_program = self.remainder.likeness is ForwardLikeness.SAME
         self.segment = self.step.segment(name, same_workload=self._workload.is_same())
@@ -397,7 +396,7 @@ class StepTracker:
         different program.
         """
         if self._evaluates and self.step.step.kind != StepKind.EVALUATION:
-            return  # The replay uses a training step instead.
+            return
         unvisited = self.step.unvisited()
         goes_back_less = any(recorded.phase_grained and recorded.name == "backward" for recorded, _ in unvisited)
         for recorded, name_visited in unvisited:

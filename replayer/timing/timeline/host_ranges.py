@@ -74,10 +74,10 @@ def _in_groups(depth: Column) -> Column:
 @dataclass(frozen=True, slots=True)
 class _RangeMarks:
     thread: int
-    name: Column  # name of the call, or NONE where a call ends
+    name: Column
     op: Column
-    depth: Column  # number of open calls after the mark
-    top: Column  # number of the begin of the innermost open call (from 0), or NONE if no call is open
+    depth: Column
+    top: Column
 
     @classmethod
     def of(cls, thread: int, marks: list[int], places: list[tuple[int, int, int]]) -> _RangeMarks:

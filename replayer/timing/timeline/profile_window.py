@@ -162,7 +162,7 @@ def merged(
         setattr(table, start, getattr(table, start) + shift_ns)
     base_ns = int(kineto.get("baseTimeNanoseconds", 0))
     ours = RankEvents(with_launches(window), window.ranks[0])
-    later_us = (ours.base_ns - base_ns) / 1000  # offset from the virtual GPU's timestamps to Kineto's
+    later_us = (ours.base_ns - base_ns) / 1000
     rows = [event for event in ours if _is_of_gpu(event)]
     rows_by_name = _by_name(rows)
     virtual, ours_alone = _virtual_and_ours(kineto["traceEvents"], {name for name, _ in rows_by_name})
@@ -249,7 +249,7 @@ def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
 class WindowOp(NamedTuple):
     """Describes an op of the profile. `name` is "" for work that was launched outside of all ops."""
 
-    thread: int  # row of `window.threads`, or NONE
+    thread: int
     name: str
     start_ns: int
     kernels: list[tuple[str, int, int, int]]  # name, device, start and duration (ns)

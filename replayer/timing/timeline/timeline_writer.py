@@ -50,7 +50,7 @@ from traces.model.trace import (
 # wakes the writing thread.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
-_MOST_ROWS = 4 * _FLUSH_ROWS  # the limit inside a module's call, which cuts the call's range
+_MOST_ROWS = 4 * _FLUSH_ROWS
 
 _OP = int(HostKind.OP)
 _RANGE = int(HostKind.ANNOTATION)
@@ -240,15 +240,15 @@ class TimelineWriter:
         self.host_rows = 0
         self.ranges = HostRanges()
         self.nodes = array("q")  # For each op of the backward pass: host row, sequence number, forward thread.
-        self._memory_ops: list[PlacedOps] = []  # the next host row for each row of the memory table
-        self._memory_ns: dict[int, int] = {}  # time of the latest written row by device
-        self._first_row = 0  # index of the first host row that has not been handed over
+        self._memory_ops: list[PlacedOps] = []
+        self._memory_ns: dict[int, int] = {}
+        self._first_row = 0
         self._watched: list[_HandedOver] | None = None
         self.loader_waits: list[LoaderWait] = []
         self._due_ns = perf_counter_ns() + _FLUSH_NS
         self.step_rows = 0
         self.phase_rows = 0
-        self.home = 0  # the device that times the phases
+        self.home = 0
         self._queue: queue.SimpleQueue[_HandedOver | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._writer = threading.Thread(target=self._write, name="trace-timeline", daemon=True)
@@ -370,7 +370,7 @@ class TimelineWriter:
             none = np.empty((0, len(_GATHERED[name][1])), np.int64)
             matrix = np.concatenate([none, *(found[name] for found in matrices if name in found)])
             tables[name] = {column: matrix[:, i].copy() for i, column in enumerate(_GATHERED[name][1])}
-        places, row = np.full(self.host_rows + 1, NONE), 0  # Ops before the profile also get NONE.
+        places, row = np.full(self.host_rows + 1, NONE), 0
         for handed_over, found in zip(watched, matrices, strict=True):
             count = len(found.get("host", ()))
             places[handed_over.first : handed_over.first + count] = np.arange(row, row + count)
