@@ -29,7 +29,7 @@ class ScriptProfile:
         return end
 
     def watch(self) -> None:
-        """Keep the work played after this call for `watched`."""
+        """Keep the work that is played after this call until `watched` returns it."""
         with self._launches.looking:
             self._timeline.watch()
 

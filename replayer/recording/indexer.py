@@ -91,7 +91,10 @@ class RecordingIndexer:
         self._causes()
 
     def _launched_ns(self, rows: Column) -> Column:
-        """Launch time of each kernel. If a launch was not recorded, the kernel is assumed to have started at once."""
+        """Return the launch time of each kernel.
+
+        If a launch was not recorded, the kernel is assumed to have started at once.
+        """
         device = self.trace.device
         launch = device.launch[rows]
         called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # A recording may have kernels but no host rows.

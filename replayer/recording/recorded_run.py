@@ -54,9 +54,9 @@ class RecordedRun:
         self._period = 0  # Period of the passes in training steps, or 0. See Note [Training steps of several kinds]
         self.latency_ns = TYPICAL_LATENCY_NS
         self.transport = transport_of(trace)
-        self.cells: CellPace | None = None  # the library's measured times, if there are no recorded steps
+        self.cells: CellPace | None = None
         self.match_keys = RecordedKeys(trace)
-        self.keys = KeptBySignature(self.match_keys.of_signature)  # match keys of each op of the script
+        self.keys = KeptBySignature(self.match_keys.of_signature)
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self.host_ns: dict[str, int] = {}  # median of `_host_paces` by key of the op's name
         self.usual_host_ns = 0

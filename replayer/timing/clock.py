@@ -49,7 +49,7 @@ POLL_NS = 1_000  # On a clock that stands still, a query takes this long. On rea
 class Clock(Protocol):
     """Returns the time in integer nanoseconds since the Unix epoch. The time never runs backwards."""
 
-    ahead_ns: int | None = None  # constant offset from `perf_counter_ns` to `now_ns`, or None
+    ahead_ns: int | None = None  # The constant offset from `perf_counter_ns` to `now_ns` is None if it can change.
     speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
     flows: bool = True  # False if the machine's time does not advance the clock. See Note [A clock that stands still]
 

@@ -58,12 +58,12 @@ class GraphCapture:
         self.is_broken = False
         self._everywhere, self._refuse = everywhere, refuse
         self._pool = _POOLS_FROM + pool * _STREAMS_OF_A_POOL
-        self._numbers: dict[VirtualStream, int] = {}  # the capturing streams and their previous numbers
+        self._numbers: dict[VirtualStream, int] = {}
         self._unjoined: set[VirtualStream] = set()
         self._events: set[VirtualEvent] = set()
         self._calls: list[Call] = []
         self._computing: list[Callable[[], None]] = []
-        self._as_before: dict[int, Callable[[], None]] = {}  # functions that restore memory, by the memory's key
+        self._as_before: dict[int, Callable[[], None]] = {}
         self._add(stream)
 
     def __contains__(self, stream: VirtualStream) -> bool:

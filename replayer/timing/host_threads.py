@@ -24,7 +24,7 @@ class HostThread:
     host_ns: int
     device: int = 0
     after_wait_ns: int = 0  # recorded host time in the last op after its wait for the device
-    callers: dict[int, Caller] = field(default_factory=dict)  # by device, this thread with its current stream
+    callers: dict[int, Caller] = field(default_factory=dict)
     _known: dict[VirtualStream, Caller] = field(default_factory=dict)
 
     def call_on(self, stream: VirtualStream) -> Caller:

@@ -70,7 +70,7 @@ _FREE, _BORROWED, _MATCHED = 0, 1, 2
 # At most this many calls of a segment are remembered. A script that never ends a step stays in one segment.
 _REMEMBERED = 100_000
 
-Match = tuple[Origin, Instance]  # origin (EXACT, EQUIVALENT or SCALED) and recorded call
+Match = tuple[Origin, Instance]
 
 
 class ForwardLikeness(IntEnum):
@@ -94,7 +94,7 @@ class MatchHistory(NamedTuple):
 
     calls: list[RememberedMatch]
     unmatched: list[int]
-    likeness: ForwardLikeness | None  # similarity of a forward pass with recorded kernels
+    likeness: ForwardLikeness | None
 
 
 Histories = dict[RecordedSegment, MatchHistory]
@@ -108,9 +108,9 @@ class StepMatcher:
         self.keys = keys
         self.histories = histories
         self.state = bytearray(len(step.kernels))
-        self.of_same_program = False  # the verdict of the forward passes so far; see Note [Kernels without an op]
+        self.of_same_program = False  # This is the verdict of the forward passes so far. See Note [Kernels without an op]
         self.ended_ns = [0] * len(step.kernels)  # when each played kernel ends on the virtual timeline
-        self.visited: dict[str, int] = {}  # number of segments entered so far, by phase
+        self.visited: dict[str, int] = {}
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
         """Begin the next segment of this phase. For a different workload, phase times without kernels are not used."""
@@ -158,26 +158,26 @@ class SegmentMatcher:
         self.name = name
         self.count = count
         self.recorded = recorded
-        self.position_ns = 0  # active host time that the script has reached in the recorded segment
-        self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
+        self.position_ns = 0  # The script has reached this active host time in the recorded segment.
+        self.unmatched_ns = recorded.work_ns if recorded else 0  # This recorded work is neither matched nor borrowed.
         # Unmatched ops that the phase's remainder may cover, each with its timeline row.
         self.deferred: list[tuple[OpSignature, int]] = []
         # More calls than this cannot be the phase's own kernels under other names. An example is a loop that never ends a step.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
-        self.ops_on: dict[int, int] = {}  # ops by device, if only the phase's time is known
-        self.lanes: dict[int, SegmentMatcher] = {}  # the matchers of other devices, by ordinal
+        self.ops_on: dict[int, int] = {}
+        self.lanes: dict[int, SegmentMatcher] = {}
         self.thread: HostThread | None = None
-        self.likeness: ForwardLikeness | None = None  # similarity of a finished forward pass with recorded kernels
-        self.charged_before_ns = 0  # time charged by the replay before the segment began
-        self._settled: list[int] = []  # unmatched kernels that were charged before the segment's end
+        self.likeness: ForwardLikeness | None = None
+        self.charged_before_ns = 0
+        self._settled: list[int] = []  # These unmatched kernels were charged before the segment's end.
         self._cursors: dict[str, int] = {}
         self._reached_ns = 0  # active host time of the latest matched call in the recorded segment
-        self._launches_ns: list[int] | None = None  # launch times of the recorded kernels with ops, computed at first use
+        self._launches_ns: list[int] | None = None
         self.history = step.histories.get(recorded) if recorded else None
-        self.followed = 0  # number of the history's calls that were repeated so far
-        self._call_log: list[RememberedMatch] = []  # calls so far, if there is no history
-        self._log_is_whole = True  # whether the log has all calls of this segment
+        self.followed = 0
+        self._call_log: list[RememberedMatch] = []
+        self._log_is_whole = True
 
     @property
     def calls(self) -> int:

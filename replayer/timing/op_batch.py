@@ -33,7 +33,7 @@ LEAST_CALLS = 8  # Smaller batches are faster if each call is played separately.
 
 _HOST = {name: i for i, name in enumerate(HOST_COLUMNS)}
 
-Turns = tuple[bool, bool, bool]  # for each class of op, whether such an op would begin another segment
+Turns = tuple[bool, bool, bool]  # For each class of op, the flag says whether such an op would begin another segment.
 
 
 @dataclass(slots=True, eq=False)
@@ -49,12 +49,12 @@ class OpBatchSchedule:
     host_rows: Column
     first: Column
     call: Column
-    after_ns: Column  # per kernel, time from the start of its call to its end on an idle stream
+    after_ns: Column  # For each kernel, this is the time from the start of its call to its end on an idle stream.
     gap_ns: Column
     duration_ns: Column
     work_rows: Column
     charged_ns: dict[Origin, Column]
-    matched: Column  # 1 for each call with a recorded match, else 0
+    matched: Column
     other: bool = False  # True for a different program, to which the recorded host time between calls does not apply
 
     @classmethod

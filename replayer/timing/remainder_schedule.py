@@ -25,7 +25,7 @@ WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}
 class RemainderSchedule:
     """Plays the unmatched kernels of a segment in launch order. All kernels are on their step's main stream."""
 
-    alone_ns: Column  # end of each kernel on an idle stream, from the segment's start
+    alone_ns: Column
     gap_ns: Column
     duration_ns: Column
     work_rows: Column

@@ -241,7 +241,6 @@ class StreamScheduler:
             self.log(stream, DeviceKind.KERNEL, self.timeline.strings.add(name), end_ns, rest_ns, NONE, NONE, origin)
 
     def wait(self, until_ns: int) -> None:
-        """Wait by the clock."""
         before_ns = self.clock.now_ns()
         if until_ns > before_ns:
             self.clock.wait_until(until_ns)

@@ -72,7 +72,7 @@ class StepTracker:
         self._histories: Histories = {}
         self.step = self._matcher(recording.step(0))
         self.segment: SegmentMatcher | None = None
-        self.turns = (True, True, True)  # for each class of op, whether such an op would begin another segment
+        self.turns = (True, True, True)  # For each class of op, the flag says whether such an op would begin another segment.
         self.trained = self._evaluated = 0
         self._follows = True  # the script's training and evaluation steps have followed the recorded order so far
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload)
