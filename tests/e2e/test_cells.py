@@ -212,7 +212,7 @@ def test_where_the_card_was_full_a_script_may_halve_its_batch_though_no_peak_is_
         (["--gpu", "h100"], "the library has no measurements of h100, only of a100, "),
         (["--trace", "v100/resnet5"], "the library has no v100/resnet5 (did you mean resnet50"),
         (["--gpu", "v100", "--trace", "v100/resnet50"], "--gpu v100 and --trace v100/resnet50 both choose the times"),
-        (["--gpu", "v100", "--strict"], "--strict asks for each op"),
+        (["--gpu", "v100", "--strict"], "--strict needs recorded ops"),
         (["--trace", "p100", "--estimate"], "--estimate needs --gpu"),
     ],
 )

@@ -114,12 +114,12 @@ def test_a_card_on_which_this_network_was_measured_is_answered_from_there(
     assert a100["largest_batch_from"] == "estimated" and a100["measured"] is None
     said = run(tmp_path, "--gpus", "t4,a100-80gb", "train.py", "--batch-size", "101").stdout
     [row] = [line.split() for line in said.splitlines() if line.startswith("Tesla T4")]
-    assert row[-5:] == ["NO", "-", "-", "100", "-"] and "~ before a batch: estimated by the allocator." in said
-    assert "Measured on the card itself: t4/mlp, batch 100 fitted, 101 did not." in said
+    assert row[-5:] == ["NO", "-", "-", "100", "-"] and "~ before a batch: estimated with the simulated allocator." in said
+    assert "Measured on this card: t4/mlp, batch 100 fitted, 101 did not." in said
 
     write_cells(tmp_path / "cells" / "t4.cells", gpu, [replace(cell, peak_bytes=peaks * 2)], {})
     said = run(tmp_path, "--gpus", "t4", "train.py", "--batch-size", "48").stdout
-    assert f" ~{t4['largest_batch_by_allocator']:,} " in said and "here: that limit is not this script's." in said
+    assert f" ~{t4['largest_batch_by_allocator']:,} " in said and "so that limit does not apply to this script." in said
 
     infer = TRAIN.replace("optimizer.zero_grad()", "with torch.no_grad(): model(x.cuda()).cpu(); continue")
     (tmp_path / "train.py").write_text(infer)
@@ -151,7 +151,7 @@ def test_ranks_are_judged_by_the_one_that_needs_most(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert "2 GPUs are used; the figures are for the one that needs most" in ran.stdout
     assert "needs 1.1 GiB at batch 48" in ran.stdout
-    assert "A step holds what operations between ranks add, up to" in ran.stdout
+    assert "Steps include up to" in ran.stdout
     facts = json.loads(run(tmp_path, "--gpus", "t4,a100", "--nproc", "2", "--json", "train.py").stdout)
     t4, a100 = facts["gpus"]
     assert t4["step_estimated"] and t4["step_from"] == "estimated"

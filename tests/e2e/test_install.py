@@ -215,5 +215,5 @@ def test_a_script_sees_its_own_modules_and_no_command_does(trace: Command, tmp_p
         assert replayed.startswith(native) and "Median per step" in replayed
         # WHEN a command runs the script several times, or a replay of its own, THEN it works beside these modules too
         fits = trace("fit", "--gpus", "v100", "--batch-option", "1", "train.py", "4")
-        assert "PyTorch's allocator was given what" in fits
+        assert "Simulated: PyTorch's allocator with the requests of" in fits
         assert "a replay" in trace("doctor")

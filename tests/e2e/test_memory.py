@@ -124,7 +124,7 @@ def test_a_script_can_catch_the_error_and_go_on(trace: Path, tmp_path: Path) -> 
     ("size", "said"),
     [
         ("much", "trace: 'much' is not a memory size; write 7.79GiB, 16GB or 8000MiB"),
-        ("8GiB,8GiB", "trace: --gpu-memory gives 2 sizes for 1 devices; give one size for all"),
+        ("8GiB,8GiB", "trace: --gpu-memory gives 2 sizes for 1 devices; give one size, or one per device"),
     ],
 )
 def test_a_size_that_is_none_is_refused_in_one_line(trace: Path, tmp_path: Path, size: str, said: str) -> None:
