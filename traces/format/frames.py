@@ -22,8 +22,8 @@ FORMAT_VERSION = 1
 HEADER = struct.Struct(">15sH")  # a msgpack array of two: the string "trace-replay" and a uint16
 MAGIC = b"\x92\xactrace-replay\xcd"  # the magic is not text, so encodings and line endings cannot produce it
 
-# The fields of a frame head are the marker 0xC9 (msgpack ext32), the length after `kind`, kind and codec. The length when
-# decompressed, the CRC of the payload and the CRC of the head follow.
+# A frame head contains seven fields in this order: the marker 0xC9 (msgpack ext32), the length after `kind`, kind, codec, the
+# decompressed length, the CRC of the payload and the CRC of the head.
 FRAME = struct.Struct(">BIbBIII")
 FRAME_MARKER = 0xC9
 _COUNTED_FROM = 6  # msgpack counts the length of an ext value from after its type byte
@@ -32,8 +32,9 @@ _HEAD_CRC = FRAME.size - 4
 DATA, END = 1, 2
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 
-# Text that most traces contain: names of operators, kernels, runtime calls and columns (RFC 1950, FDICT). The dictionary makes
-# files of a hundred rows a third smaller. Compressed content can only be read with exactly the same dictionary.
+# The preset dictionary contains text that most traces contain: names of operators, kernels, runtime calls and columns (RFC
+# 1950, FDICT). The dictionary makes files of a hundred rows a third smaller. Compressed content can only be read with exactly
+# the same dictionary.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
 # A frame decompresses to at most this many bytes, which limits a reader's memory.
@@ -77,7 +78,7 @@ def _decompress(codec: int, payload: bytes, content_bytes: int) -> bytes:
 
 @dataclass(frozen=True)
 class Frame:
-    """One complete frame with valid checksums."""
+    """A complete frame. Its checksums have been verified."""
 
     offset_bytes: int
     kind: int
@@ -118,8 +119,8 @@ class FrameWriter:
 
 @dataclass(frozen=True)
 class Scan:
-    """The result of scanning a file: its complete data frames, its end frame if present, and the offset where complete
-    frames end.
+    """The result of scanning a file. It contains the complete data frames, the end frame if present, and the offset where
+    complete frames end.
     """
 
     frames: list[Frame]

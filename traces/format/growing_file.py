@@ -28,7 +28,7 @@ from traces.model.trace import TABLES, Strings, Thread, Trace, TraceFormatError
 
 
 class _Tail:
-    """The frames of a growing file."""
+    """Reads the frames that another process appends to a growing file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

@@ -1,16 +1,22 @@
-"""Stores parents, starts and durations of host spans as depths and gaps, because nesting makes much of them redundant.
+"""Stores parents, starts and durations of host spans as depths and gaps, because nesting makes much of these columns
+redundant.
 
-Host spans are stored in order of their start, with the index of the enclosing span. Read each span as a pair of brackets,
-`(` for the start and `)` for the end. The depth of each row determines the brackets, and the times are the gaps between them:
+Host spans are stored in order of their start, with the index of the enclosing span. Each span is read as a pair of
+brackets,
+`(` for the start and `)` for the end. The depth of each row determines the brackets, and the times between brackets are
+called
+gaps:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
     0    NONE    100    50              0       gaps      0 5 9 6 20 10
     1    0       105    9               1
     2    0       120    20              1
 
-Depths repeat from step to step, so they compress to almost nothing. Gaps are small (an op's time without its children) and
-depend on the brackets before and after. Sorted by these, gaps compress 15 % better than starts and durations for recordings in
-nanoseconds.
+Depths repeat from step to step, so depths compress to almost nothing. Gaps are small (an op's time without its
+children) and
+depend on the brackets before and after. When gaps are sorted by these brackets, they compress 15 % better than starts
+and
+durations, for recordings in nanoseconds.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def assemble(
                 _refuse_pair(source, document)
                 for rank, events in _by_rank(document.events).items():
                     recordings.append(_read_rank(source, replace(document, events=events), rank, found, marks_are_steps))
-                # a parsed file is several times the size of the result, so its memory is freed before the next file
+                # A parsed file is several times the size of the result, so its memory is freed before the next file is read.
                 del document
             recordings[first:] = _of_one_file(recordings[first:])
         except TraceImportError as error:

@@ -81,13 +81,14 @@ DEFAULT_SETTINGS = TorchSettings()
 class Machine:
     """The machine and software of one rank's process."""
 
-    # such as "2.13.0+cu126"; an imported recording has the range that its format implies, "1.13 to 2.3"
+    # Examples are "2.13.0+cu126" and, for imported recordings, the range that the file format implies ("1.13 to 2.3").
     torch: str | None = None
     cuda: str | None = None  # torch.version.cuda, such as "12.6"; an imported recording has the version of the CUDA runtime
     hip: str | None = None
     cudnn: int | None = None  # torch.backends.cudnn.version(), such as 91002
     nccl: str | None = None
-    driver: str | None = None  # such as "570.86.15", or "CUDA 12.8" if only the highest supported CUDA version is known
+    # the driver version, such as "570.86.15"; "CUDA 12.8" if only the supported CUDA version is known
+    driver: str | None = None
     python: str | None = None
     system: str | None = None
     processors: int | None = None

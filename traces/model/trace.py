@@ -37,7 +37,7 @@ from traces.model.run import UNKNOWN_RUN, Run
 from traces.model.workload import WorkloadSignature
 
 Column = npt.NDArray[Any]
-READ_LIMIT = 4096  # a host copy of more elements counts as moving data, not as reading values
+READ_LIMIT = 4096  # Host copies of more elements move data instead of reading values.
 NONE = -1
 
 # The phases of a training step, in the usual order. `other` is time that no rule assigns to a phase.
@@ -101,26 +101,26 @@ class DeviceKind(IntEnum):
 
 
 class Origin(IntEnum):
-    """Where a device span's time comes from. In a replayed trace, this shows which times were recorded and which were
+    """The origin of a device span's time. In a replayed trace, the origin shows which times were recorded and which were
     estimated.
     """
 
     MEASURED = 0  # a profiler or a CUDA event measured the time in this run
-    EXACT = 1  # replayed: the recording contains the same op with the same shapes and dtype
-    EQUIVALENT = 2  # replayed: the recording contains the same op under another name
-    SCALED = 3  # replayed: the time is scaled from the same op and dtype at another shape
-    PHASE = 4  # replayed: the time that remained in the recorded phase when the phase ended
-    ROOFLINE = 5  # replayed: the time is estimated from bytes, FLOPs and the speed of the device
-    PUBLISHED = 6  # taken from a published table
-    CURVE = 7  # estimated from a curve fitted to published measurements of other sizes or GPUs
+    EXACT = 1  # The recording contains the same op with the same shapes and dtype.
+    EQUIVALENT = 2  # The recording contains the same op under another name.
+    SCALED = 3  # The time is scaled from the same op and dtype at another shape.
+    PHASE = 4  # This time remained in the recorded phase when the phase ended.
+    ROOFLINE = 5  # The time is estimated from bytes, FLOPs and the speed of the device.
+    PUBLISHED = 6  # The time is taken from a published table.
+    CURVE = 7  # The time comes from a curve fitted to published measurements of other sizes or GPUs.
 
 
 class StepKind(IntEnum):
-    STEADY = 0  # timed without a profiler; in an imported recording, all steps ran under a profiler
-    WARMUP = 1  # one of the first steps, which include context creation and tuning
-    EVALUATION = 2  # a batch without a backward pass or optimizer, as in validation and inference
-    PROFILED = 3  # ran under the profiler in a recording that also has clean steps; kernels are known, but times are slower
-    INCOMPLETE = 4  # the recording ended before the step did, so the step is excluded from all figures
+    STEADY = 0  # The step ran without a profiler. Imported recordings only have profiled steps, which count as STEADY.
+    WARMUP = 1  # The first steps are slower, because they include context creation and tuning.
+    EVALUATION = 2  # The step evaluated a batch without a backward pass or optimizer.
+    PROFILED = 3  # The profiler ran, in a recording that also has clean steps. Times are slower.
+    INCOMPLETE = 4  # The recording ended before the step did, so the step is excluded from all figures.
 
 
 # Each column type consists of the numpy dtype, the default value, and the meaning of the numbers.
@@ -246,7 +246,7 @@ class Phases(_Spans):
     name: TEXT  # one of PHASES
     start_ns: I8
     duration_ns: I8
-    device: DEVICE_OR_NONE  # row of the device in `devices` that the events are recorded on, or NONE
+    device: DEVICE_OR_NONE  # This row of `devices` recorded the events. NONE if the phase used no device.
     device_start_ns: I8_OR_NONE
     device_end_ns: I8_OR_NONE
     origin: Annotated[Column, "u1", 0, Origin]
@@ -275,7 +275,7 @@ class Parts(_Spans):
 
 @dataclass
 class HostSpans(_Spans):
-    """Ops, runtime calls, annotations and Python frames, ordered by (thread, start, longest first)."""
+    """Each row is an op, runtime call, annotation or Python frame. Rows are ordered by (thread, start, longest first)."""
 
     thread: THREAD
     kind: Annotated[Column, "u1", 0, HostKind]
@@ -283,19 +283,18 @@ class HostSpans(_Spans):
     start_ns: I8
     duration_ns: I8
     parent: HOST_SPAN_OR_NONE
-    shapes: TEXT_OR_NONE  # input shapes in the form of `shapes_text`, or NONE if not recorded
-    dtypes: TEXT_OR_NONE  # torch dtype names of the same arguments ("float32;int64"), or NONE
-    sequence: I8_OR_NONE  # autograd sequence number that links a backward node to its forward op, or NONE
-    forward_thread: I4_OR_NONE  # on backward nodes, the profiler's logical id (> 0) of the forward thread; otherwise NONE
-    stack: TEXT_OR_NONE  # Python frames around the op, innermost first, separated by ';', or NONE if not recorded
-    # Memory layout of the op's image inputs, see layouts.py. The layout is NONE if there are no images or their strides are
-    # unknown.
+    shapes: TEXT_OR_NONE  # Input shapes have the form of `shapes_text`. NONE if not recorded.
+    dtypes: TEXT_OR_NONE  # These are torch dtype names of the same arguments ("float32;int64"), or NONE.
+    sequence: I8_OR_NONE  # The autograd sequence number links a backward node to its forward op.
+    forward_thread: I4_OR_NONE  # Backward nodes have the profiler's logical id (> 0) of the forward thread.
+    stack: TEXT_OR_NONE  # Frames around the op are separated by ';', innermost first. NONE if not recorded.
+    # layouts.py defines the memory layout of an op's image inputs. NONE means no images, or images with unknown strides.
     layout: TEXT_OR_NONE
 
 
 @dataclass
 class DeviceSpans(_Spans):
-    """Kernels, copies, memsets, synchronization and annotation rows, ordered by (device, stream, start)."""
+    """Each row is a kernel, copy, memset, synchronization or annotation. Rows are ordered by (device, stream, start)."""
 
     device: DEVICE
     stream: I8
@@ -303,10 +302,10 @@ class DeviceSpans(_Spans):
     name: TEXT
     start_ns: I8
     duration_ns: I8
-    launch: HOST_SPAN_OR_NONE  # row of the host span that launched the work, or NONE if the launch came before the recording
+    launch: HOST_SPAN_OR_NONE  # This row of `host` launched the work. NONE if the launch is not recorded.
     bytes: I8_OR_NONE  # bytes copied or set, or NONE
     origin: Annotated[Column, "u1", 0, Origin]
-    config: TEXT_OR_NONE  # a kernel's grid, block, registers and so on in the form of launch_configs.py, or NONE
+    config: TEXT_OR_NONE  # The launch configuration has the form of launch_configs.py.
     graph: I8_OR_NONE  # id of the CUDA graph that launched the work, or NONE
     graph_node: I8_OR_NONE  # id of the work's node in the CUDA graph, or NONE
 
@@ -318,7 +317,7 @@ class DeviceSpans(_Spans):
 
 @dataclass
 class MemoryEvents(Table):
-    """Allocations (positive) and frees (negative) of host and device memory, ordered by time."""
+    """Each row changes host or device memory. Allocations are positive, and frees are negative. Rows are ordered by time."""
 
     thread: THREAD_OR_NONE
     device: DEVICE_OR_NONE
@@ -331,7 +330,7 @@ class MemoryEvents(Table):
 
 @dataclass
 class Values(Table):
-    """Values that the host read from a device, in order. Each row is one element, and rows of the same read share `read`."""
+    """Each row is one value that the host read from a device. Values of the same read have the same number in `read`."""
 
     rank: I4
     step: STEP_OR_NONE  # row of `steps`, or NONE outside of all steps
@@ -343,12 +342,12 @@ class Values(Table):
 
 @dataclass
 class Sizes(Table):
-    """Output sizes of ops with data-dependent shapes (nonzero, boolean masks, unique...), one row per call, in order."""
+    """Each row is the output size of one call of an op with data-dependent shapes, such as nonzero, masks and unique."""
 
     rank: I4
     step: STEP_OR_NONE  # row of `steps`, or NONE outside of all steps
     op: TEXT
-    shapes: TEXT  # shape of the tensor that determines the size, in the form of `shapes_text`
+    shapes: TEXT  # This shape determines the size. It has the form of `shapes_text`.
     size: I8_OR_NONE  # number of elements or rows found, or NONE if unknown
 
 
@@ -361,8 +360,7 @@ class BatchKind(IntEnum):
 
 @dataclass
 class Batches(_Spans):
-    """The input pipeline, ordered by (rank, start). Each row is one wait for a batch, or one batch copied into pinned
-    memory.
+    """Each row is one wait for a batch, or one batch copied into pinned memory. Rows are ordered by (rank, start).
 
     `Run.loaders` describes the loaders.
     """
@@ -379,13 +377,13 @@ class Ending(IntEnum):
     """How reliable the duration of a collective is."""
 
     SEEN = 0  # the duration was measured
-    BY = 1  # an upper bound: the operation had ended when its stream reached the wait for it
-    UNSEEN = 2  # the duration is unknown, so the duration of the launching call or 0 is stored
+    BY = 1  # The duration is an upper bound, taken when the stream reached the wait for the operation.
+    UNSEEN = 2  # The duration is unknown. The duration of the launching call or 0 is stored.
 
 
 @dataclass
 class Collectives(_Spans):
-    """Communication between ranks, one row per operation and rank, ordered by (rank, start)."""
+    """Each row is one communication operation of one rank. Rows are ordered by (rank, start)."""
 
     rank: I4
     name: TEXT
@@ -394,19 +392,18 @@ class Collectives(_Spans):
     group_size: I4_OR_NONE  # number of ranks in the group, or NONE
     backend: TEXT_OR_NONE
     bytes: I8_OR_NONE  # size of this rank's input, or NONE
-    start_ns: I8  # start of the operation's kernels, if known; otherwise the start of the host call
-    # duration of the operation's kernels, if known; otherwise the time until the call returned or completion was seen
+    start_ns: I8  # The operation's kernels start here, if known. Otherwise the host call starts here.
+    # The duration covers the operation's kernels, if known. Otherwise it ends when the call returned or completion was seen.
     duration_ns: I8
-    device: DEVICE_OR_NONE  # row of the device in `devices` that measured the duration with CUDA events, or NONE
+    device: DEVICE_OR_NONE  # CUDA events on this row of `devices` measured the duration.
     ending: Annotated[Column, "u1", 0, Ending]
-    called_ns: I8_OR_NONE  # time of the call on the host, if it differs from `start_ns`; otherwise NONE
-    communicator: TEXT_OR_NONE  # the backend's communicator id, which is the same on all ranks of the communicator, or NONE
-    # operation number within the communicator, which is the same on all of the communicator's ranks, or NONE
+    called_ns: I8_OR_NONE  # The host call began at this time. NONE if it equals `start_ns`.
+    communicator: TEXT_OR_NONE  # The backend's communicator id is the same on all ranks of the communicator.
+    # The operation number within the communicator is the same on all of the communicator's ranks.
     sequence: I8_OR_NONE
 
     @property
     def call_ns(self) -> Column:
-        """The time of each call on the host."""
         return np.where(self.called_ns == NONE, self.start_ns, self.called_ns)
 
 
@@ -458,8 +455,8 @@ class Strings:
 class PhaseTiming(StrEnum):
     """How phase boundaries on the host were taken. Asynchronous and synchronized times cannot be compared."""
 
-    ASYNCHRONOUS = "asynchronous"  # a boundary is when the host reached it, and the device may be far behind
-    SYNCHRONIZED = "synchronized"  # the host waited for the device at each boundary, so a phase includes its device work
+    ASYNCHRONOUS = "asynchronous"  # A boundary is the time when the host reached it. The device may be far behind.
+    SYNCHRONIZED = "synchronized"  # The host waited for the device at each boundary, so a phase includes its device work.
 
 
 @dataclass
@@ -482,11 +479,11 @@ class Trace:
     sizes: Sizes = field(default_factory=Sizes.empty)
     machines: dict[int, Machine] = field(default_factory=dict)  # by rank
     runs: dict[int, Run] = field(default_factory=dict)
-    provenance: dict[str, Any] = field(default_factory=dict)  # JSON values for people to read; no code reads these values
+    provenance: dict[str, Any] = field(default_factory=dict)  # These JSON values are for people. No code reads them.
     problems: dict[str, int] = field(default_factory=dict)  # number of problems of each kind; kinds are in kebab-case
     workload: WorkloadSignature | None = None
     phase_timing: PhaseTiming = PhaseTiming.ASYNCHRONOUS
-    # missing data that a reader may expect, such as "shapes" or "memory addresses"
+    # Each text names missing data that a reader may expect, such as "shapes" or "memory addresses".
     lacks: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:

@@ -7,23 +7,28 @@
 
 Note [A name's words]
     A device name is split into words ("NVIDIA A100-SXM4-80GB": a100, sxm, 80gb). A card matches if the device name contains all
-    words of one of the card's names; the match with most words wins. So "NVIDIA L40S" does not match "L4", and extra words
-    ("MI300X VF") are ignored. Words that denote a different product (Ti, SUPER, Laptop, Ada) must also be in the card's name:
-    an unknown variant is an unknown card.
+    words of one of the card's names. If several cards match, the card with the most matching words wins. So "NVIDIA L40S" does
+    not match "L4", and extra words ("MI300X VF") are ignored. Words that denote a different product (Ti, SUPER, Laptop, Ada)
+    must also be in the card's name. Therefore an unknown variant of a card is an unknown card.
 
 Note [A slice of a card]
-    "NVIDIA A100-SXM4-40GB MIG 3g.20gb" has three of the card's seven compute slices (an A30 has four) and 20 GB of its memory,
-    with the same share of its bandwidth and cache (NVIDIA's Multi-Instance GPU user guide). Its figures are scaled accordingly.
+    The name "NVIDIA A100-SXM4-40GB MIG 3g.20gb" denotes a slice of an A100, made by NVIDIA's Multi-Instance GPU (MIG). The
+    slice has three of the card's seven compute slices and 20 GB of the card's memory. An A30 has four compute slices. The
+    slice's share of bandwidth and cache equals its share of memory. The figures of the card are scaled accordingly.
 
 Note [What a context takes]
-    A CUDA context reserves local memory for every thread that the card can run at once: 2 KiB each. That gives 320 MiB for a
+    A CUDA context reserves 2 KiB of local memory for every thread that the card can run at once. This gives 320 MiB for a
     TITAN V (pycuda: 320, github.com/pytorch/pytorch/issues/28394) and 426 MiB for an RTX 6000 Ada (PyTorch 2.10 with CUDA 13.0:
-    426, github.com/unslothai/unsloth-zoo/pull/1053). Kernels need more. Since CUDA 11.7 only used kernels are loaded, tens of
-    MiB that are ignored here. Before, all were loaded at once, and newer cards needed more (benchmarks/library_memory.py has
-    the sizes by compute capability). For AMD cards nothing is known: 0.
+    426, github.com/unslothai/unsloth-zoo/pull/1053). Loaded kernels need more memory. Since CUDA 11.7 only used kernels are
+    loaded, and their tens of MiB are ignored here. Older CUDA releases loaded all kernels at once, and newer cards needed more
+    memory for them (benchmarks/library_memory.py lists sizes by compute capability). The context size of AMD cards is unknown,
+    so the result is 0.
 
-Peak rates are dense. Memory is what CUDA reported for such a card in public logs and in our recordings, or else the size in
-the card's name. A device is one GPU as PyTorch counts them: half a K80 or MI250, a quarter of an A16.
+Peak rates are dense. The memory size is the size that CUDA reported for such a card in public logs and in our
+recordings. If
+there is no report, the memory size is the size in the card's name. A device is one GPU as PyTorch counts GPUs: half a
+K80 or
+MI250, a quarter of an A16.
 """
 
 from __future__ import annotations

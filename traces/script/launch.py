@@ -39,7 +39,7 @@ from typing import Any
 from traces.model.typed_json import to_json
 
 BOOTSTRAP = Path(__file__).resolve().parents[1] / "bootstrap"
-ROOT = BOOTSTRAP.parents[1]  # folder that contains `traces`; unless installed, it contains our other packages too
+ROOT = BOOTSTRAP.parents[1]  # contains `traces`; in a source checkout, it contains our other packages too
 LIBRARIES = ("msgpack", "orjson")  # libraries that the rooms import, in addition to those that torch imports
 
 

@@ -9,7 +9,8 @@
         with scope:     # nothing: only a thread's outermost entry counts
             ...
 
-`traces` does not import torch. Its modules are looked up in the script's process, where torch is already imported.
+`traces` does not import torch. This module looks up torch's modules in the script's process, where torch is already
+imported.
 """
 
 from __future__ import annotations

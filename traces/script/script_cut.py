@@ -50,7 +50,8 @@ class CutStep(NamedTuple):
 
     is_evaluation: bool
     segments: list[Segment]
-    # time when the last phase was left, or None if another event followed or the phase was not entered by name
+    # `left_ns` is the time when the last phase was left. It is None if another event followed or the phase was not entered by
+    # name.
     left_ns: int | None
     end_ns: int
 

@@ -114,7 +114,7 @@ class StepCut:
         self._updates_by_hand = False  # a training step has ended without an optimizer
         self._trains = False  # a backward pass or an optimizer has been seen
         self._infers = False
-        # the first module called for the previous batch, if no step has ended since that call
+        # The first module called for the previous batch, or None if a step has ended since that call.
         self._last_batch_first: int | None = None
         self._batch = False  # a DataLoader returned a batch, and no step has ended since
         self._asked = False

@@ -5,9 +5,9 @@
     rows.column("stream")  # [7]
 
 Note [Take, then drop]
-    A parsed recording is millions of small objects across hundreds of megabytes, and visiting them again takes as long as
-    parsing did. So each parsed piece is processed while it is in the processor's cache: the needed fields and arguments
-    are extracted, and the events are dropped.
+    A parsed recording is millions of small objects across hundreds of megabytes. Visiting these objects again takes as long as
+    parsing did. So each parsed piece is processed while it is in the processor's cache. The needed fields and arguments are
+    extracted, and the events are dropped.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ class Launches:
     """The launching call of each device span."""
 
     launch: Column
-    # a mask of spans with several calls of the same correlation id, see Note [One correlation, several calls]
+    # `ambiguous` is a mask of device spans for which several calls have the same correlation id. See Note [One correlation,
+    # several calls].
     ambiguous: Column
     backlog: Column  # a mask of spans launched before the recording began, see Note [Backlog]
 

@@ -4,10 +4,10 @@
     parent, overlaps = parents(thread[order], start_ns[order], end_ns[order])
 
 Note [Rounded ends]
-    Files in microseconds round each start and duration separately, so a child may end up to a microsecond after its parent.
-    It is still a child. A span that starts inside another and ends later than that really overlaps it (a record_function
-    range begins inside the Python frame of its `__enter__` and outlives it). Its parent is the innermost span that encloses
-    it completely, and the overlap is counted.
+    Files in microseconds round each start and duration separately. A child may therefore end up to a microsecond after its
+    parent, and is still a child. A larger difference is a real overlap: the inner span starts inside the outer span and ends
+    later. For example, a record_function range begins inside the Python frame of its `__enter__` and outlives the frame. The
+    parent of such a span is the innermost span that encloses it completely, and the overlap is counted.
 """
 
 from __future__ import annotations

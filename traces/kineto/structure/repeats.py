@@ -4,18 +4,18 @@
     gpu_step_marks(host, device, strings)       # GpuMarks(numbers=[5, 6], starts_ns=[...]), or None
 
 Note [Repeated ops]
-    The symbols are the main thread's outermost ops and its launches outside of ops. A symbol consists of its name and the names
-    of the work launched in it; a graph is represented by its id. If the whole recording repeats one unit of symbols at least
-    twice, each unit is a step. The remainder at the end is an incomplete step. Layers of a network repeat too, so a unit must
-    also contain kernels and something that a loop does once per iteration: launch a graph, copy between host and device, or
-    run an optimizer's kernels.
+    The recording is read as a sequence of symbols: the main thread's outermost ops, and its launches outside of ops. A symbol
+    consists of the op's name and the names of the work launched in the op. A CUDA graph is represented by its id. If the whole
+    recording repeats one unit of symbols at least twice, each unit is a step. The remainder at the end is an incomplete step.
+    Layers of a network repeat too. So a unit must also contain kernels and something that a loop does once per iteration:
+    launch a graph, copy between host and device, or run an optimizer's kernels.
 
-    If graphs are launched and the rest does not repeat (a loop that warms up and captures before it replays), only the sequence
-    of graph launches is used, from the first one. Anything before it is not a step.
+    A loop may warm up and capture a graph before it replays the graph. In this case only the graph launches repeat. Then only
+    the sequence of graph launches is used, and anything before the first graph launch is not a step.
 
 Note [Step marks on the GPU]
     Profilers project step marks to the GPU's timeline, and some files contain only that projection. Work that runs within such
-    a mark was launched in its step, so the step begins on the host with the first launch of that work.
+    a mark was launched in the mark's step, so the step begins on the host with the first launch of this work.
 """
 
 from __future__ import annotations
