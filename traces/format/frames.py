@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FORMAT_VERSION = 1
-HEADER = struct.Struct(">15sH")  # a msgpack array of two: the string "trace-replay" and a uint16
+HEADER = struct.Struct(">15sH")  # The header is a msgpack array of the string "trace-replay" and a uint16.
 MAGIC = b"\x92\xactrace-replay\xcd"  # the magic is not text, so encodings and line endings cannot produce it
 
 # A frame head contains seven fields in this order: the marker 0xC9 (msgpack ext32), the length after `kind`, kind, codec, the
@@ -126,7 +126,7 @@ class Scan:
     frames: list[Frame]
     end: Frame | None
     whole_bytes: int
-    chain: int  # checksum of the last head, which the next head's checksum continues from
+    chain: int  # The next head's checksum continues from this checksum of the last head.
 
 
 def scan(data: bytes, before: Scan | None = None) -> Scan:

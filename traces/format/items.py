@@ -45,9 +45,9 @@ _MAX_KEYS = 64
 _BYTES_PER_TEXT = 128
 _BYTES_PER_JSON_CHARACTER = 24
 _ROW_BYTES = {name: sum(np.dtype(dtype).itemsize for dtype in kind.DTYPES.values()) for name, kind in TABLES.items()}
-_ROW_BYTES["steps"] = 512  # includes the memory of figures computed for each step
-_BYTES_PER_TRACK = 32 << 10  # memory of a timeline row and its sums, for each thread, device, stream and loader
-_LONGEST_TEXT = 1 << 20  # in characters; C++ template names have thousands
+_ROW_BYTES["steps"] = 512  # This includes the memory of figures computed for each step.
+_BYTES_PER_TRACK = 32 << 10  # Each thread, device, stream and loader needs this memory for a timeline row and its sums.
+_LONGEST_TEXT = 1 << 20  # The unit is characters. C++ template names have thousands of characters.
 
 # Provenance and properties may nest lists and objects to this depth. PyTorch and this package use three levels.
 MAX_DEPTH = 32

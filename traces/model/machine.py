@@ -69,7 +69,7 @@ class TorchSettings:
     tf32_matmul: bool | None = None
     tf32_cudnn: bool | None = None
     cudnn_benchmark: bool | None = None
-    # whether torch.use_deterministic_algorithms or torch.backends.cudnn.deterministic was set
+    # This is true if torch.use_deterministic_algorithms or torch.backends.cudnn.deterministic was set.
     deterministic: bool | None = None
     allocator: str | None = None
 
@@ -83,17 +83,17 @@ class Machine:
 
     # Examples are "2.13.0+cu126" and, for imported recordings, the range that the file format implies ("1.13 to 2.3").
     torch: str | None = None
-    cuda: str | None = None  # torch.version.cuda, such as "12.6"; an imported recording has the version of the CUDA runtime
+    cuda: str | None = None  # This is torch.version.cuda. An imported recording has the version of the CUDA runtime.
     hip: str | None = None
-    cudnn: int | None = None  # torch.backends.cudnn.version(), such as 91002
+    cudnn: int | None = None  # An example of torch.backends.cudnn.version() is 91002.
     nccl: str | None = None
-    # the driver version, such as "570.86.15"; "CUDA 12.8" if only the supported CUDA version is known
+    # An example is "570.86.15". The text is "CUDA 12.8" if only the supported CUDA version is known.
     driver: str | None = None
     python: str | None = None
     system: str | None = None
     processors: int | None = None
-    oom_text: str | None = None  # wording of out-of-memory errors in this PyTorch release
-    cublas_bytes: int | None = None  # memory held by cuBLAS handles on all devices at the end of the script
+    oom_text: str | None = None  # This is how this PyTorch release words out-of-memory errors.
+    cublas_bytes: int | None = None  # The cuBLAS handles of all devices hold this memory at the end of the script.
     settings: TorchSettings = DEFAULT_SETTINGS
 
     @property
@@ -124,7 +124,7 @@ _OF_KINETO = {
     "sharedMemPerMultiprocessor": "shared_memory_per_multiprocessor",
     "maxSharedMemoryPerMultiProcessor": "shared_memory_per_multiprocessor",
 }
-# reversed, so the first spelling of each name wins
+# The order is reversed, so the first spelling of each name wins.
 _TO_KINETO = {ours: theirs for theirs, ours in reversed(_OF_KINETO.items())}
 
 

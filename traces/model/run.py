@@ -18,8 +18,8 @@ from typing import Any
 from traces.model.typed_json import fitting, to_json
 from traces.script.configuration import RecordConfig, ReplayConfig
 
-RECORDER, KINETO, REPLAY = "trace record", "kineto", "replay"  # values of `Run.source`
-STREAMS, QUEUES = "streams", "queues"  # AMD stream numbers are either the program's streams or hardware queues
+RECORDER, KINETO, REPLAY = "trace record", "kineto", "replay"
+STREAMS, QUEUES = "streams", "queues"  # AMD stream numbers count either the program's streams or hardware queues.
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,19 @@ class LoaderSettings:
 class RecorderNotes:
     """The recorder's notes about its run, including the overhead of `trace record`."""
 
-    version: str | None = None  # the trace-replay release that made the recording
+    version: str | None = None
     overhead_ns_per_step: int = 0
     overhead_share: float = 0.0
     config: RecordConfig | None = None
-    virtual_gpu: str = ""  # name of the recording that a virtual GPU replayed, or "" if a real GPU was measured
-    device_lost: str = ""  # why device times are missing after some step, such as a CUDA error or work that did not finish
+    virtual_gpu: str = ""  # A virtual GPU replayed this recording. The text is "" if a real GPU was measured.
+    device_lost: str = ""  # The text gives the reason why device times are missing after some step, such as a CUDA error.
 
 
 @dataclass(frozen=True)
 class ProfilerUse:
-    steps: tuple[int, ...] = ()  # values of `Steps.number` for the profiled steps
+    steps: tuple[int, ...] = ()  # The profiled steps have these values of `Steps.number`.
     failed: str | None = None
-    warnings: tuple[str, ...] = ()  # Kineto's warnings at the start or end of a profile, without timestamp and source location
+    warnings: tuple[str, ...] = ()  # Kineto logged these warnings at the start or end of a profile. Timestamps are removed.
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class CleanSteps:
     steps: int = 0
     step_median_ns: int = 0
     profiled_step_median_ns: int = 0
-    slowdown: float = 1.0  # profiled step time divided by clean step time
+    slowdown: float = 1.0  # This is profiled step time divided by clean step time.
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Distributed:
 class HostFigures:
     """Cost of a replay on the replaying host. All fields are None for a recording."""
 
-    lag_ns_per_step: int | None = None  # median delay of the replay behind the recorded host's pace
+    lag_ns_per_step: int | None = None  # The replay is this much behind the recorded host's pace (median).
     lag_ns_of_worst_step: int | None = None
     us_per_op: float | None = None
     ops_per_step: int | None = None
@@ -130,11 +130,11 @@ class MemoryUse:
     """Memory use of one device during a whole replay."""
 
     capacity_bytes: int = 0
-    outside_bytes: int = 0  # memory used outside of PyTorch's allocator
+    outside_bytes: int = 0  # This memory is used outside of PyTorch's allocator.
     most_allocated_bytes: int = 0
     most_reserved_bytes: int = 0
     ooms: int = 0
-    given: bool = False  # whether --gpu-memory set the capacity
+    given: bool = False  # True if the option --gpu-memory set the capacity.
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class CellCall:
     model.
     """
 
-    cell: str  # such as "v100/resnet50"
+    cell: str  # An example is "v100/resnet50".
     batch: int
     trains: bool
     how: str
@@ -165,24 +165,25 @@ class ReplayNotes:
     recording: str = ""
     config: ReplayConfig = field(default_factory=ReplayConfig)
     host: HostFigures = field(default_factory=HostFigures)
-    uncharged_ns: int = 0  # recorded device time of phases that the script did not enter
-    missing: tuple[MissingOp, ...] = ()  # most frequent first
+    uncharged_ns: int = 0  # This is recorded device time of phases that the script did not enter.
+    missing: tuple[MissingOp, ...] = ()  # The most frequent ops come first.
     missing_not_listed: int = 0
-    cells: tuple[CellSteps, ...] = ()  # only set when library cells were replayed; ordered by `Steps.recorded_step`
-    reads_unrecorded: int | None = None  # None if the replay computed the values
-    sizes_assumed: int | None = None  # data-dependent sizes that the replay had to assume
-    events_never_recorded: int | None = None  # events that were waited for but never recorded
-    memory: tuple[MemoryUse, ...] = ()  # indexed by row of `Trace.devices`
+    # Only a replay of library cells has these steps. They are ordered by `Steps.recorded_step`.
+    cells: tuple[CellSteps, ...] = ()
+    reads_unrecorded: int | None = None  # The number is None if the replay computed the values.
+    sizes_assumed: int | None = None  # The replay had to assume this many data-dependent sizes.
+    events_never_recorded: int | None = None  # The script waited for this many events without recording them.
+    memory: tuple[MemoryUse, ...] = ()  # The index is a row of `Trace.devices`.
 
 
 @dataclass(frozen=True)
 class Run:
     """How the rows of one rank were made. Unknown fields have their defaults."""
 
-    source: str = ""  # RECORDER, KINETO, REPLAY, or the name of a table of published figures
+    source: str = ""  # The source is RECORDER, KINETO, REPLAY, or the name of a table of published figures.
     clock: str = ""
     script: Script | None = None
-    argv: tuple[str, ...] | None = None  # the script's arguments, without paths
+    argv: tuple[str, ...] | None = None  # The script's arguments do not include folders of paths.
     loaders: tuple[LoaderSettings, ...] = ()
     recorder: RecorderNotes | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)
@@ -192,9 +193,9 @@ class Run:
     host_scale: Mapping[str, float] = field(default_factory=dict)
     distributed: Distributed | None = None
     replay: ReplayNotes | None = None
-    # STREAMS or QUEUES for AMD GPUs; QUEUES was used until June 2026 and cannot be compared with STREAMS
+    # AMD recordings have STREAMS or QUEUES. QUEUES was used until June 2026 and cannot be compared with STREAMS.
     stream_numbers: str = ""
-    predicted: bool = False  # whether times come from `trace predict`, or from a replay of its output
+    predicted: bool = False  # True if times come from `trace predict`, or from a replay of its output.
     profiler_cost: ProfilerCost | None = None
 
     @property

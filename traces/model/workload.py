@@ -50,14 +50,16 @@ class WorkloadSignature:
 
     parameters: int | None = None
     parameter_bytes: int | None = None
-    modules: Mapping[str, int] | None = None  # number of modules per class name, containers included
-    inputs: tuple[InputTensor, ...] | None = None  # inputs of the outermost module's first call in a training step
+    modules: Mapping[str, int] | None = None  # The number of modules is stored per class name. Containers are included.
+    # The outermost module gets these inputs in its first call in a training step.
+    inputs: tuple[InputTensor, ...] | None = None
     batch_bytes: int | None = None
     optimizer: str | None = None
-    trainable_parameters: int | None = None  # number of elements that require gradients
-    autocast: str | None = None  # torch.autocast dtype during the first call ("float16"), or "off"
-    module_order: str | None = None  # digest of each module's class and the shapes of the module's own parameters, in order
-    training_modules: int | None = None  # number of modules in training mode during the first call
+    trainable_parameters: int | None = None  # This is the number of elements that require gradients.
+    autocast: str | None = None  # This is the torch.autocast dtype ("float16") during the first call, or "off".
+    # The digest covers each module's class and the shapes of the module's own parameters, in order.
+    module_order: str | None = None
+    training_modules: int | None = None  # This many modules were in training mode during the first call.
 
     def to_json(self) -> dict[str, Any]:
         known: dict[str, Any] = to_json(self)

@@ -59,8 +59,8 @@ class Link(NamedTuple):
     switch or the host are slower.
     """
 
-    pair_gbps: float  # total bandwidth of all links between two neighbours
-    all_gbps: float  # total bandwidth of all links of one GPU
+    pair_gbps: float  # This is the total bandwidth of all links between two neighbours.
+    all_gbps: float  # This is the total bandwidth of all links of one GPU.
     is_pcie: bool = False
 
     @property
@@ -87,14 +87,15 @@ _HOP_NS, _HOP_OVER_PCIE_NS = 600, 1_000
 
 # PCI Express links have 16 lanes (PCI-SIG). There is no bridge between two cards.
 _PCIE_3, _PCIE_4, _PCIE_5 = (Link(gbps, gbps, is_pcie=True) for gbps in (15.75, 31.5, 63.0))
-# Manufacturers state the sum of both directions, so these values are half of it. Behind a switch, all links of a GPU reach
-# every other GPU.
-_NVLINK_P100 = Link(20, 80)  # 4 links of 20 GB/s, one to each neighbour in a DGX-1 (nvidia.com on NVLink; Dell)
-_NVLINK_V100 = Link(50, 150)  # 6 links of 25 GB/s: two per neighbour among four GPUs, otherwise one or two (nvidia.com; Dell)
-_NVLINK_DGXS = Link(25, 100)  # DGX Station: 4 links used, one or two per neighbour
+# Manufacturers state the sum of both directions, so these bandwidths are half of the stated sum. Behind a switch, all links of
+# a GPU reach every other GPU.
+_NVLINK_P100 = Link(20, 80)  # A P100 has 4 links of 20 GB/s, one to each neighbour in a DGX-1 (nvidia.com on NVLink; Dell).
+# A V100 has 6 links of 25 GB/s. Two links lead to each neighbour among four GPUs, and one or two otherwise (nvidia.com; Dell).
+_NVLINK_V100 = Link(50, 150)
+_NVLINK_DGXS = Link(25, 100)  # A DGX Station uses 4 links, one or two per neighbour.
 _NVLINK_A100, _NVLINK_A800, _NVLINK_H100, _NVLINK_B200 = (Link(gbps, gbps) for gbps in (300, 200, 450, 900))
-_NVLINK_NVL = Link(300, 300)  # 600 GB/s over the bridge between two H100 NVL
-_XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 448)  # MI300X: 7 links, one per neighbour
+_NVLINK_NVL = Link(300, 300)  # The bridge between two H100 NVL has 600 GB/s.
+_XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 448)  # An MI300X has 7 links, one per neighbour.
 
 
 class Architecture(NamedTuple):
@@ -129,7 +130,7 @@ _CDNA, _CDNA2, _CDNA3, _CDNA4 = (
 
 @dataclass(frozen=True)
 class Card:
-    names: tuple[str, ...]  # as torch.cuda.get_device_name reports them; the first is displayed
+    names: tuple[str, ...]  # torch.cuda.get_device_name reports these names. The first name is displayed.
     architecture: Architecture
     multi_processors: int
     l2_bytes: int
@@ -140,7 +141,7 @@ class Card:
     tflops: Mapping[str, float] = field(hash=False)
     link: Link
     source: str
-    memory_side_cache_bytes: int = 0  # size of a cache between L2 and memory, such as AMD's Infinity Cache
+    memory_side_cache_bytes: int = 0  # A memory-side cache is between L2 and memory, such as AMD's Infinity Cache.
 
     @property
     def cache_bytes(self) -> int:
@@ -283,12 +284,12 @@ CARDS: tuple[Card, ...] = (
 )
 # fmt: on
 
-# Unknown device names get this card. It is the smallest kind of card that current PyTorch supports, so scripts that check the
-# compute capability do not take a path that the device may not support.
+# Unknown device names get the smallest kind of card that current PyTorch supports. Scripts that check the compute capability
+# then do not take a path that the device may not support.
 UNKNOWN_CARD = Card(("",), _TURING, 40, 4 * _MIB, 16 * _GIB, 600, _rates(0.3, 10), _PCIE_3, "none: assumed")
 
 _IDLE_WORDS = frozenset({"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "radeon", "graphics"})
-# Words that denote a different product. See Note [A name's words].
+# These words denote a different product. See Note [A name's words].
 _VARIANTS = frozenset({"ti", "super", "laptop", "mobile", "max", "ada", "pro", "d"})
 
 

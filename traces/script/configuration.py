@@ -19,27 +19,29 @@ class ReplayConfig:
     # "real" loads data on this machine, and "recorded" pads these waits to the recorded waits. "synthetic" repeats the first
     # batch without waiting.
     loader: str = "real"
-    strict: bool = False  # stop at the first GPU operation without an exact match in the recording
+    strict: bool = False  # A strict replay stops at the first GPU operation without an exact match in the recording.
     # Values that the script reads from the device are "recorded" (plausible where the recording has none), "constant", or
     # computed on the CPU ("compute").
     values: str = "recorded"
     # "wall" really waits, and "virtual" only advances the clock that the script reads. "recorded" is like "virtual", but leaves
     # out the time of the script itself.
     clock: str = "wall"
-    speed: float = 1.0  # how many times faster than recorded
-    gpus: int = 0  # number of visible GPUs, or 0 for the recorded number
-    link_gbps: float = 0.0  # bandwidth between GPUs; 0 uses the recorded bandwidth or, if unknown, the GPU's data sheet
-    gpu_memory_bytes: tuple[int, ...] = ()  # one value for all devices or one per device; if empty, the recorded sizes are used
-    steps: int = 0  # stop after this many training steps and record memory requests; 0 means no limit
+    speed: float = 1.0  # A replay with speed 2 is twice as fast as the recording.
+    gpus: int = 0  # The script sees this many GPUs. 0 means the recorded number.
+    # This is the bandwidth between GPUs. 0 means the recorded bandwidth or, if unknown, the bandwidth in the data sheet.
+    link_gbps: float = 0.0
+    # The tuple has one size for all devices, or one per device. If empty, the recorded sizes are used.
+    gpu_memory_bytes: tuple[int, ...] = ()
+    steps: int = 0  # The replay records memory requests and stops after this many training steps. 0 means no limit.
 
 
 @dataclass(frozen=True)
 class CellChoice:
     """Selects library cells, which are sets of published timings, to replay instead of a recording."""
 
-    files: tuple[Path, ...]  # library cells of one GPU
-    model: str = ""  # name of the network in the first file; if "", the script's workload selects the network
-    estimate: bool = False  # use estimates if no library cell matches
+    files: tuple[Path, ...]  # All library cells are for one GPU.
+    model: str = ""  # The requested network is in the first file. If "", the script's workload selects the network.
+    estimate: bool = False  # True allows estimates if no library cell matches.
 
 
 # A failed script leaves this file in the run's folder for `trace stalls`. The file contains the error in one line and its
@@ -49,13 +51,13 @@ FAILURE = "failure.txt"
 
 @dataclass(frozen=True)
 class ReplaySession:
-    trace: Path  # the recording; if `cells` is set, only its GPU is used
-    out: Path  # folder for the timelines of this run, with one timeline per process that used the GPU
-    launcher: int  # id of the launching process, which is the parent of the script's process
-    live: bool = False  # whether a viewer reads the timelines while they grow
+    trace: Path  # This is the recording. If `cells` is set, only the recording's GPU is used.
+    out: Path  # Each process that uses the GPU writes its timeline to this folder.
+    launcher: int  # The launching process with this id is the parent of the script's process.
+    live: bool = False  # True if a viewer reads the timelines while they grow.
     config: ReplayConfig = field(default_factory=ReplayConfig)
     cells: CellChoice | None = None
-    storage: Path | None = None  # socket of a StorageServer that the script reads data through
+    storage: Path | None = None  # The script reads data through this socket of a StorageServer.
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,10 @@ class RecordConfig:
     warmup: int = 3
     clean: int = 10
     profiled: int = 5
-    stacks: bool = False  # also record Python functions (kernel grain only)
+    stacks: bool = False  # True records Python functions too, which needs the kernel grain.
 
 
 @dataclass(frozen=True)
 class RecordSession:
-    out: Path  # the final recording; files of single processes get similar names
+    out: Path  # The final recording has this path. Files of single processes get similar names.
     config: RecordConfig = field(default_factory=RecordConfig)

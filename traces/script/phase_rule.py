@@ -91,7 +91,7 @@ class PhaseCut:
         self.inside = False
         self.segments: list[Segment] = []
         self._start_ns = 0
-        self._boundary_ns: int | None = None  # end of the last entered segment, where the next segment begins
+        self._boundary_ns: int | None = None  # The last entered segment ends here, and the next segment begins here.
         self._after_backward = False
 
     @property
@@ -133,8 +133,8 @@ class PhaseCut:
             return True
         if kind == LOSS:
             return self.current != "loss"
-        # After an ASIDE op, a plain op begins a forward pass. After a backward pass, a plain op may be gradient clipping
-        # instead.
+        # After an ASIDE op, a plain op begins a forward pass. After a backward pass, a plain op does not, because it may be
+        # gradient clipping.
         return self.current not in _OPEN_ENDED or (self.current == "other" and kind == PLAIN and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:

@@ -70,7 +70,7 @@ class Optimizers:
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._first: weakref.ref[Any] | None = None
-        self.made = 0  # number of all optimizers so far, including deleted ones
+        self.made = 0  # This is the number of all optimizers so far, including deleted optimizers.
 
     def add(self, optimizer: object) -> None:
         self.made += id(optimizer) not in self._alive

@@ -62,7 +62,8 @@ DEVICE_CATEGORIES = {
     "gpu_user_annotation": DeviceKind.ANNOTATION,
 }
 WINDOW_CATEGORY = "Trace"
-COUNTER_CATEGORIES = ("hardware_counters", "mtia_counters", "xpu_scope_profiler")  # categories of counter events ("ph": "C")
+# Counter events ("ph": "C") have these categories.
+COUNTER_CATEGORIES = ("hardware_counters", "mtia_counters", "xpu_scope_profiler")
 # These are all known categories, including those of instants and flows. Events of other categories are counted and kept as
 # HostKind.OTHER.
 _FLOW_CATEGORIES = ("async", "async_gpu", "async_cpu_to_gpu", "ac2g", "fwdbwd", "forward_backward")
@@ -116,11 +117,11 @@ DTYPES |= {dtype: dtype for dtype in DTYPES.values()}  # an export keeps dtype n
 _FIRST_STAMP = re.compile(rb'"ts"\s*:\s*(\d+)(\.\d)?')
 _STAMP = re.compile(rb'("ts"\s*+:\s*+\d++)(?:\.(\d++))?+(?![.eE])')
 _DURATION = re.compile(rb'("dur"\s*:\s*\d+\.)(\d+)')
-_ROUNDED_DECIMALS = {b"0", b"2", b"25", b"5", b"75", b"8"}  # the only decimals that float64 can represent at 1.7e15
+_ROUNDED_DECIMALS = {b"0", b"2", b"25", b"5", b"75", b"8"}  # At 1.7e15, float64 can only represent these decimals.
 _ABSOLUTE_US = 10**15
 _MAX_US = 4 * 10**15  # no time stamp is later than the year 2096
-_UNIX_NS = 12 * 10**17  # the year 2008; later stamps count from 1970
-_EPOCHAL_US = 10**9  # about 17 minutes; a file with later stamps does not count from its own start
+_UNIX_NS = 12 * 10**17  # This is the year 2008. Later stamps count from 1970.
+_EPOCHAL_US = 10**9  # This is about 17 minutes. A file with later stamps does not count from its own start.
 
 
 def exact_digits(data: bytes) -> bytes | None:

@@ -23,7 +23,7 @@ from traces.kineto.reading.eras import TsUnit, microseconds_as_ns
 from traces.kineto.reading.event_rows import FIELDS, MISSING, CategoryEvents, Event
 from traces.model.trace import NONE, Column, Strings
 
-_MAX_DURATION_NS = 30 * 86_400 * 10**9  # one month; longer durations are overflows of an end that was never written
+_MAX_DURATION_NS = 30 * 86_400 * 10**9  # This is one month. Longer durations are overflows of an end that was never written.
 
 _HUGE = 1e300
 _ID_BITS = (1 << 63) - 1

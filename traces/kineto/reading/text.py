@@ -40,7 +40,8 @@ BYTES_PER_CHARACTER = 2  # each character of compressed JSON counts as two bytes
 _CONTENT = re.compile(rb"[^ \t\r\n\0]")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
 _EVENTS_KEY_BYTES = re.compile(rb'"traceEvents"\s*:\s*\[')
-_JOINT = re.compile(rb'\}\s*(?=\{\s*"\w+"\s*:)')  # matches where one object ends and another begins, without a comma
+# The pattern matches where one object ends and another begins, without a comma.
+_JOINT = re.compile(rb'\}\s*(?=\{\s*"\w+"\s*:)')
 _DECODER = json.JSONDecoder()
 _FACT = re.compile(
     r'(?<=[{,\s])"(schemaVersion|deviceProperties|computeProperties|distributedInfo|displayTimeUnit|baseTimeNanoseconds|traceName'

@@ -47,8 +47,8 @@ class HostColumns:
     """Host spans with the ids that link them to each other and to device spans. Each column has one number per span."""
 
     spans: HostSpans
-    op: Column  # id of the span's op, or NONE if the span is not an op
-    named: Column  # External id of a runtime call, which may be the id of the op that made the call; otherwise NONE
+    op: Column  # This is the id of the op, or NONE if the span is not an op.
+    named: Column  # This is the External id of a runtime call. It may be the id of the op that made the call.
     correlation: Column
 
 
@@ -69,7 +69,7 @@ class Launches:
     # `ambiguous` is a mask of device spans for which several calls have the same correlation id. See Note [One correlation,
     # several calls].
     ambiguous: Column
-    backlog: Column  # a mask of spans launched before the recording began, see Note [Backlog]
+    backlog: Column  # The mask marks spans launched before the recording began, see Note [Backlog].
 
     @classmethod
     def of(cls, host: HostColumns, device: DeviceColumns, names_ops: bool) -> Launches:

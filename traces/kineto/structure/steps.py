@@ -82,8 +82,8 @@ _SEED_OPS = re.compile(r"aten::ones_like$")
 _CONVERSIONS = re.compile(r"aten::(?:to|type_as|contiguous|resolve_conj|resolve_neg)$")
 _MODULE = re.compile(r"nn\.Module: ")
 _BEFORE_ALL_NS = -(1 << 62)
-_SLOW_START = 2.0  # ratio of a warm-up step to the median of the later steps
-_FEWEST_STEADY = 2  # training steps that must remain after warm-up steps
+_SLOW_START = 2.0  # A warm-up step takes at least this multiple of the median of the later steps.
+_FEWEST_STEADY = 2  # At least this many training steps must remain after warm-up steps.
 _TRAINING_KERNEL = re.compile(
     r".*(?:backward|_bwd|dgrad|wgrad|multi_tensor_apply|fused_?adam|fused_?sgd|(?:nccl|rccl).*(?:all_?reduce|reduce_?scatter))",
     re.I,
@@ -96,12 +96,12 @@ _PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
 class _StepEvent(NamedTuple):
     start_ns: int
     end_ns: int
-    name: str  # "" if the event is an op
+    name: str  # The name is "" for an op.
     kind: int
-    seeds: bool  # whether the event is an op that makes the first gradient, if a backward pass follows immediately
-    quiet: bool  # whether autograd did not record the op; during the engine's run such an op belongs to the engine
-    leads: bool = False  # whether the event is a step of the first optimizer
-    like: int = NONE  # a number shared by ops with the same name and shapes, ignoring the first dimension of each shape
+    seeds: bool  # The op makes the first gradient if a backward pass follows immediately.
+    quiet: bool  # Autograd did not record this op. During the engine's run, such an op belongs to the engine.
+    leads: bool = False  # True if the event is a step of the first optimizer.
+    like: int = NONE  # Ops with the same name and shapes share this number. The first dimension of each shape is ignored.
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
@@ -311,7 +311,7 @@ def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) ->
     """
     now = begin_ns
     run: list[_StepEvent] = []
-    held: list[_StepEvent] = []  # ops that belong to the engine if the engine's run continues after them
+    held: list[_StepEvent] = []  # These ops belong to the engine if the engine's run continues after them.
 
     def clamped(time_ns: int) -> int:
         nonlocal now
