@@ -16,8 +16,8 @@ import numpy as np
 from traces.model.trace import NONE, TABLES, Column, Trace
 
 _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for column, of in kind.MEANINGS.items()}
-# REFERENCES maps each index column to the table (or `strings`, `threads`, `devices`) that it points into. KINDS maps each
-# column of kinds to its enumeration.
+# REFERENCES maps each index column to the table that it points into, or to `strings`, `threads` or `devices`. KINDS maps each
+# column of kinds to the column's enumeration.
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
 KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
@@ -31,7 +31,7 @@ _AMOUNTS = ("duration_ns", "bytes")
 def fault(trace: Trace) -> str | None:
     """Return a description of the first broken rule, or None.
 
-    The rules: columns have the length of their table, numbers and indices are in range, no text occurs twice in the string
+    The rules: columns have the length of their table, numbers and indices are in range. No text occurs twice in the string
     table, and no host span is its own ancestor.
     """
     for name, kind in TABLES.items():

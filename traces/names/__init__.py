@@ -1,5 +1,5 @@
-"""Meaning of names: GPUs and their data sheets, copies, collectives, equivalent ops, launch configurations.
+"""Interprets names of GPUs, copies, collectives, ops and launch configurations.
 
-These modules are tables and pure functions of names; none of them reads a trace.
-Start with `cards.card_of` for a GPU's data sheet and `equivalent_ops` for the names of an op in other releases.
+All modules here are tables and pure functions of names, and no module reads a trace. `cards.card_of` returns a GPU's
+data sheet. `equivalent_ops` gives the names of an op in other releases.
 """

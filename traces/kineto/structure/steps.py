@@ -98,8 +98,8 @@ class _StepEvent(NamedTuple):
     end_ns: int
     name: str  # The name is "" for an op.
     kind: int
-    seeds: bool  # The op makes the first gradient if a backward pass follows immediately.
-    quiet: bool  # Autograd did not record this op. During the engine's run, such an op belongs to the engine.
+    seeds: bool  # True if the op makes the first gradient, provided that a backward pass follows immediately.
+    quiet: bool  # True if autograd did not record the op. During its run, the autograd engine owns such ops.
     leads: bool = False  # True if the event is a step of the first optimizer.
     like: int = NONE  # Ops with the same name and shapes share this number. The first dimension of each shape is ignored.
 
