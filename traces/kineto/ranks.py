@@ -192,8 +192,8 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
 
     Inference servers write each rank's position in its tensor, data, pipeline and expert parallel groups
     ("run-TP-1-PP-0"). If the first number does not distinguish the files, ranks are counted in the order of these
-    positions. A plain number only counts as the rank if the names are otherwise equal and the numbers are 0 to one less
-    than the number of files.
+    positions. A plain number only counts as the rank if the file names are otherwise equal. The numbers must also be 0
+    to one less than the number of files.
     """
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     said = [_RANK_IN_NAME.search(stem) for stem in stems]

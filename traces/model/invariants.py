@@ -31,8 +31,8 @@ _AMOUNTS = ("duration_ns", "bytes")
 def fault(trace: Trace) -> str | None:
     """Return a description of the first broken rule, or None.
 
-    The rules: columns have the length of their table, numbers and indices are in range. No text occurs twice in the string
-    table, and no host span is its own ancestor.
+    In a valid trace, columns have the length of their table, and numbers and indices are in range. No text occurs twice in
+    the string table, and no host span is its own ancestor.
     """
     for name, kind in TABLES.items():
         table = getattr(trace, name)

@@ -69,7 +69,7 @@ class CleanSteps:
     steps: int = 0
     step_median_ns: int = 0
     profiled_step_median_ns: int = 0
-    slowdown: float = 1.0  # This is profiled step time divided by clean step time.
+    slowdown: float = 1.0  # The slowdown is profiled step time divided by clean step time.
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class MemoryUse:
     """Memory use of one device during a whole replay."""
 
     capacity_bytes: int = 0
-    outside_bytes: int = 0  # This memory is used outside of PyTorch's allocator.
+    outside_bytes: int = 0  # The number counts memory used outside of PyTorch's allocator.
     most_allocated_bytes: int = 0
     most_reserved_bytes: int = 0
     ooms: int = 0
@@ -165,10 +165,10 @@ class ReplayNotes:
     recording: str = ""
     config: ReplayConfig = field(default_factory=ReplayConfig)
     host: HostFigures = field(default_factory=HostFigures)
-    uncharged_ns: int = 0  # This is recorded device time of phases that the script did not enter.
+    uncharged_ns: int = 0  # The script did not enter phases with this much recorded device time.
     missing: tuple[MissingOp, ...] = ()  # The most frequent ops come first.
     missing_not_listed: int = 0
-    # Only a replay of library cells has these steps. They are ordered by `Steps.recorded_step`.
+    # Only a replay of library cells fills this tuple, ordered by `Steps.recorded_step`.
     cells: tuple[CellSteps, ...] = ()
     reads_unrecorded: int | None = None  # The number is None if the replay computed the values.
     sizes_assumed: int | None = None  # The replay had to assume this many data-dependent sizes.

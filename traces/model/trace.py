@@ -109,7 +109,7 @@ class Origin(IntEnum):
     EXACT = 1  # The recording contains the same op with the same shapes and dtype.
     EQUIVALENT = 2  # The recording contains the same op under another name.
     SCALED = 3  # The time is scaled from the same op and dtype at another shape.
-    PHASE = 4  # This time remained in the recorded phase when the phase ended.
+    PHASE = 4  # The time is what remained of the recorded phase when the phase ended.
     ROOFLINE = 5  # The time is estimated from bytes, FLOPs and the speed of the device.
     PUBLISHED = 6  # The time is taken from a published table.
     CURVE = 7  # The time comes from a curve fitted to published measurements of other sizes or GPUs.
@@ -284,7 +284,7 @@ class HostSpans(_Spans):
     duration_ns: I8
     parent: HOST_SPAN_OR_NONE
     shapes: TEXT_OR_NONE  # Input shapes have the form of `shapes_text`. NONE if not recorded.
-    dtypes: TEXT_OR_NONE  # These are torch dtype names of the same arguments ("float32;int64"), or NONE.
+    dtypes: TEXT_OR_NONE  # The column contains torch dtype names of the arguments ("float32;int64"), or NONE.
     sequence: I8_OR_NONE  # The autograd sequence number links a backward node to its forward op.
     forward_thread: I4_OR_NONE  # Backward nodes have the profiler's logical id (> 0) of the forward thread.
     stack: TEXT_OR_NONE  # Frames around the op are separated by ';', innermost first. NONE if not recorded.
@@ -311,7 +311,7 @@ class DeviceSpans(_Spans):
 
     @property
     def is_work(self) -> Column:
-        """A mask of the rows that keep a device busy. These are kernels, copies and memsets."""
+        """A mask of the rows that keep a device busy, which are kernels, copies and memsets."""
         return np.isin(self.kind, (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET))
 
 
@@ -347,7 +347,7 @@ class Sizes(Table):
     rank: I4
     step: STEP_OR_NONE  # row of `steps`, or NONE outside of all steps
     op: TEXT
-    shapes: TEXT  # This shape determines the size. It has the form of `shapes_text`.
+    shapes: TEXT  # The shape that determines the size is stored in the form of `shapes_text`.
     size: I8_OR_NONE  # number of elements or rows found, or NONE if unknown
 
 

@@ -17,7 +17,7 @@ Note [A slice of a card]
     slice's share of bandwidth and cache equals its share of memory. The figures of the card are scaled accordingly.
 
 Note [What a context takes]
-    A CUDA context reserves 2 KiB of local memory for every thread that the card can run at once. This gives 320 MiB for a
+    A CUDA context reserves 2 KiB of local memory for every thread that the card can run at once. The result is 320 MiB for a
     TITAN V (pycuda: 320, github.com/pytorch/pytorch/issues/28394) and 426 MiB for an RTX 6000 Ada (PyTorch 2.10 with CUDA 13.0:
     426, github.com/unslothai/unsloth-zoo/pull/1053). Loaded kernels need more memory. Since CUDA 11.7 only used kernels are
     loaded, and their tens of MiB are ignored here. Older CUDA releases loaded all kernels at once, and newer cards needed more
@@ -332,7 +332,7 @@ def _slice(card: Card, compute: int, memory_gib: int) -> Card:
 def find_card(text: str) -> Card:
     """Return the card for a name typed by a user: "v100", "a100-80gb", "rtx 4090", "h100".
 
-    All words and numbers of `text` must occur in one of the card's names. They may be joined differently, as "rtx6000"
+    All words and numbers of `text` must occur in one of the card's names. Words and numbers may be joined differently, as "rtx6000"
     and "Quadro RTX 6000". A variant (Ti, Ada) must be named. If several cards match, the card with the fewest extra
     words wins, then the first card in the table. Raises TraceError with suggestions.
     """

@@ -28,7 +28,7 @@ class ReplayConfig:
     clock: str = "wall"
     speed: float = 1.0  # A replay with speed 2 is twice as fast as the recording.
     gpus: int = 0  # The script sees this many GPUs. 0 means the recorded number.
-    # This is the bandwidth between GPUs. 0 means the recorded bandwidth or, if unknown, the bandwidth in the data sheet.
+    # GPUs are connected with this bandwidth. 0 means the recorded bandwidth or, if unknown, the bandwidth in the data sheet.
     link_gbps: float = 0.0
     # The tuple has one size for all devices, or one per device. If empty, the recorded sizes are used.
     gpu_memory_bytes: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ FAILURE = "failure.txt"
 
 @dataclass(frozen=True)
 class ReplaySession:
-    trace: Path  # This is the recording. If `cells` is set, only the recording's GPU is used.
+    trace: Path  # The replay uses this recording. If `cells` is set, only the recording's GPU is used.
     out: Path  # Each process that uses the GPU writes its timeline to this folder.
     launcher: int  # The launching process with this id is the parent of the script's process.
     live: bool = False  # True if a viewer reads the timelines while they grow.

@@ -29,7 +29,7 @@ _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signa
 def deferred_signals() -> Iterator[None]:
     """Postpone Python signal handlers until the block ends, then call them in order of arrival.
 
-    This takes about 20 us. It has no effect outside of the main thread, where signal handlers never run.
+    Deferring signals takes about 20 us. The block has no effect outside of the main thread, where signal handlers never run.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

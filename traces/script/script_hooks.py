@@ -9,7 +9,7 @@
 Note [Wrapping an optimizer's step]
     torch wraps the `step` of every optimizer class, including user classes, when the first instance of the class is made
     (`Optimizer.profile_hook_step`). Our wrapper is added there too. torch's global step hooks do not work, because they are not
-    called when a step fails. They also run inside torch's "Optimizer.step" range, where a profiler step cannot end.
+    called when a step fails. Step hooks also run inside torch's "Optimizer.step" range, where a profiler step cannot end.
 
 Note [Outermost calls]
     `Module.__call__` is replaced on the class, so the replacement covers all modules, including scripted and traced modules. (A

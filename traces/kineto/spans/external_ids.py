@@ -36,8 +36,8 @@ class CallOwners:
         """Find the owners. `ids` are the ids of ops, and `named` are the External ids of calls. All other rows have NONE.
 
         External ids are ids of ops if most calls are inside the op with their External id. From torch 1.12 to 2.3,
-        External ids are copies of the correlation id instead, and calls are not inside the op that happens to have this
-        id.
+        External ids are copies of the correlation id instead. Then calls are not inside the op that happens to have
+        this id.
         """
         owner = np.full(len(spans), NONE, "i4")
         calls = np.flatnonzero(named > 0)
