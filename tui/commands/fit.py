@@ -3,9 +3,9 @@
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-The first run, on a virtual GPU with unlimited memory, shows which memory the script requests. A second run at another batch
-size shows how each request grows. The allocator then repeats these requests with the memory of each card
-(memory/rerun_requests.py), so more cards need no more runs. `--verify` runs the script again at each limit found.
+The first run uses a virtual GPU with unlimited memory and shows which memory the script requests. A second run at another batch
+size shows how each request grows. The allocator then repeats these requests with the memory of each GPU
+(memory/rerun_requests.py). More GPUs therefore need no more runs. `--verify` runs the script again at each limit found.
 """
 
 from __future__ import annotations

@@ -1,22 +1,23 @@
 """Finds the step time and the largest measured batch of a workload on each GPU, for `trace fit`.
 
-Step times are from the library if it has them, otherwise estimated and marked.
+Step times come from the library if possible. Otherwise they are estimated and marked as estimates.
 
     known = KnownTimes(need.workload, 32, ran)      # `ran`: the timeline of the run on the first card
     known.step(card)                # StepTime(41_449_905, "v100/resnet18", is_estimate=False), or None
     known.limit(card)               # MeasuredLimit(fitted=176, full=177, ...), of v100/resnet152, or None
 
 Note [A step that nobody measured]
-    The run's timeline has the ops of a step with their shapes. Their times on another card are estimated as in `trace predict`
-    (replayer/prediction/scaling.py): from bytes, FLOPs and the share of the data sheet's speed that such work reaches. The sum
-    is the GPU time; a slow host makes the step longer. If the library has the same workload on other cards, the estimate is
-    multiplied by the median ratio of measured to estimated times there.
+    The run's timeline has the ops of a step with their shapes. The time of each op on another GPU is estimated as in `trace
+    predict` (replayer/prediction/scaling.py). The estimate uses bytes, FLOPs, and the typical share of peak speed that similar
+    ops achieve. The sum over all ops is the GPU time. A slow host makes the step longer. If the library has the same workload
+    on other GPUs, the estimate is multiplied by their median ratio of measured to estimated time.
 
 Note [A rank's step]
-    A rank computes what one GPU does. Its timeline has the collectives with bytes and ranks, and their time over the card's
-    link is estimated (replayer/cost_model/collectives.py). Reductions overlap with the backward pass, one after another, as in
-    DistributedDataParallel (replayer/prediction/parallel.py); only their remainder after it lengthens the step. All other
-    collectives count in full, so those that overlap with the forward pass (FSDP) are overestimated.
+    Each rank computes as much as a single GPU. The rank's timeline has the bytes and ranks of each collective. The time of a
+    collective over the GPU's link is estimated (replayer/cost_model/collectives.py). Reductions overlap with the backward pass,
+    one after another, as in DistributedDataParallel (replayer/prediction/parallel.py). Reductions lengthen the step only by the
+    part after the backward pass. All other collectives count in full, so collectives that overlap with the forward pass (FSDP)
+    are overestimated.
 """
 
 from __future__ import annotations

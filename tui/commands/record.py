@@ -6,8 +6,9 @@
     trace: recording overhead: 0.03 % of step time
     trace: next: trace info train.msgpack, or trace replay train.py --trace train.msgpack
 
-Every process that trains writes `train.msgpack.<pid>.part` and the profiler's recordings next to the output. These are merged
-into one trace with all ranks. A part is readable too: if this process is killed, use `trace info train.msgpack.<pid>.part`.
+Every process that trains writes `train.msgpack.<pid>.part` and the profiler's recordings next to the output. These files are
+merged into one trace with all ranks. If this process is killed, the partial files remain readable: use `trace info
+train.msgpack.<pid>.part`.
 """
 
 from __future__ import annotations

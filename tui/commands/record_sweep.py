@@ -7,7 +7,7 @@
     trace: batch 256: out of memory, which ends the sweep
     trace: wrote train.cells (1.2 KiB): v100-sxm2-16gb/train at 8 batch sizes, out of memory at 256
 
-The batch size of a run is that of the model's inputs. The file is rewritten after each run, so a killed sweep keeps its
+The batch size of a run is read from the model's inputs. The file is rewritten after each run, so a killed sweep keeps its
 results. Only an out-of-memory error, found in the script's stderr, ends a sweep successfully before its last value.
 """
 

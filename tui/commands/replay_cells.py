@@ -5,8 +5,8 @@
     recorded = driven_by(replayed, blank)
 
 Note [A card that the library lacks]
-    For a GPU in traces/names/cards.py without measurements in the library, or without measurements of the script's workload,
-    each op can be estimated. There is no recording to compare such a replay with, so its figures are reported as an estimate.
+    The library may lack measurements of a GPU in traces/names/cards.py, or of the script's workload on that GPU. In this case
+    each op can be estimated. Such a replay cannot be compared with a recording, so the report marks the figures as an estimate.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Runs `trace replay --view`: shows the timeline app during a replay.
 
-The script runs as without the app. Its output is shown in the app (`o`) and printed to the terminal when the app is closed. If
-the script is still running then, it continues in the terminal. The app reads the keyboard, so the script's stdin is empty.
+The app does not change how the script runs. The script's output is shown in the app (key `o`), and printed to the terminal when
+the app is closed. A script that is still running at that time continues in the terminal. The app reads the keyboard, so the
+script's stdin is empty.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""SVG charts for the HTML page: line charts, paired bars, stacked bars.
+"""Makes the SVG charts of the HTML page: line charts, paired bars and stacked bars.
 
-Colours are CSS variables of the page, which follow light and dark mode. Text stays text, and nothing is loaded.
+Colours are CSS variables of the page, which follow light and dark mode. Text in charts is real text, and charts load no other
+files.
 
     line_chart([ChartLine("recorded", xs, ys, "a")], y_unit="ms", x_label="step")
     stacked_bars([("A", {"busy": 98.3, "data": 58.7})], unit="ms")

@@ -3,8 +3,8 @@
     page = report_html([NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)])
     Path("report.html").write_text(page)
 
-The page loads nothing: no scripts, no fonts. Charts are inline SVG, colours follow light and dark mode, and it can be printed.
-Curves have at most some hundred points and tables are cut, so a recording of a million events gives a page of about 100 kB.
+The page has no scripts and loads no other files. Charts are inline SVG, colours follow light and dark mode, and the page can be
+printed. Curves and tables are shortened, so a recording of a million events gives a page of about 100 kB.
 """
 
 from __future__ import annotations

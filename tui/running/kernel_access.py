@@ -1,10 +1,10 @@
-"""Finds out why torch.profiler records no kernels on a machine, and what to do about it.
+"""Finds out why torch.profiler records no kernels on a machine, and suggests a fix.
 
     why_no_kernels(["function ... failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"])
     # Obstacle("the process lacks the privilege to record kernels ...", "run as root ...")
 
-`trace record` reports it at its end, `trace doctor` before a recording. Both look for the CUPTI error in the warnings of
-Kineto, the library behind torch.profiler.
+`trace record` reports the problem at the end of a recording, and `trace doctor` reports it beforehand. Both commands look for a
+CUPTI error in the warnings of Kineto, the library behind torch.profiler.
 """
 
 from __future__ import annotations

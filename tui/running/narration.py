@@ -1,4 +1,4 @@
-"""Prints messages on stderr for commands that run a script: how a run ended, or why it has no result.
+"""Prints messages on stderr for commands that run a script: how a run ended, or why a run has no result.
 
     say("3 processes used the GPU")                                     # trace: 3 processes used the GPU
     hint_misplaced_option(["train.py", "--strict"], refused=True)

@@ -3,7 +3,7 @@
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     print(diff_text(comparison, "v100.msgpack", "replay.msgpack"))
 
-In colour, red means longer and blue shorter. The sign shows the same without colour.
+In colour, red means longer and blue shorter. Without colour, the signs of the figures show the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The timeline app: widgets, loading, and messages. The actions of the keys are in actions/.
+"""Defines the timeline app: widgets, loading and messages. The package `tui.view.actions` implements the actions of the keys.
 
     ViewApp(stages(["v100.msgpack", "replay.msgpack"])).run()
 

@@ -4,9 +4,10 @@
     found[0].what, found[0].total_ns        # "longer", 4_100_000: sum over all steps, in the second trace's time
     found[0].rows                           # rows of the two device tables for the largest occurrence
 
-A difference that occurs in several steps is listed once: kernels with the same name, op and phase that are longer, shorter,
-gone, new or another kernel; longer idle time before a kernel; longer phases on the host. Waits for data, warm-up and incomplete
-steps are left out by default, because they always differ between a recording and its replay.
+A difference that occurs in several steps is listed once. Changed kernels are grouped by name, op and phase. A kernel may be
+longer, shorter, missing, new, or replaced by another kernel. Changes of idle time before a kernel and of host phases are listed
+too. Waits for data, warm-up and incomplete steps are left out by default, because they always differ between a recording and
+its replay.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Follows a running replay. Yields scenes with the recording and the steps replayed so far.
 
     live = Live(("v100", recorded), folder_of_timelines)
-    for stage in live.stages(): ...          # one after each step, or after several where looking takes longer than a step
-    live.finish(0)                           # the script has ended with this exit code: the last stage is whole
+    for stage in live.stages(): ...          # one stage after each step, or after several short steps
+    live.finish(0)                           # the script has ended with exit code 0, so the last stage is complete
 
-The replay writes its timeline step by step into a file (traces/format/growing_file.py). Looking costs this machine time that
-the replay may need, so between two looks at least three times as long is waited as the last one took.
+The replay writes its timeline step by step into a file (traces/format/growing_file.py). Reading the timeline takes CPU time
+that the replay may need. The pause between two reads is therefore at least three times as long as the last read.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
         app.run()                                                   # shows output.tail(20)
         output.release()                                            # prints everything kept, and new output at once
 
-A stream on the terminal is replaced by a pseudo-terminal, so the script prints as usual (colours, progress bars, line by line)
-and the order of stdout and stderr is kept. A redirected stream is left alone.
+A stream on the terminal is replaced by a pseudo-terminal, so the script still prints colours and progress bars. The order of
+stdout and stderr is kept. A redirected stream is not replaced.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Aligns two traces by counterpart, by step or by wall time. Each function returns an axis (see axis.py).
 
-    axis = by_step(recorded, replayed)              # a slot per pair of steps: later steps do not inherit earlier drift
-    axis = by_counterpart(recorded, replayed, found)  # and within a step a late start is one gap
+    axis = by_step(recorded, replayed)              # one slot per pair of steps, so drift does not carry over to later steps
+    axis = by_counterpart(recorded, replayed, found)  # also aligns counterparts within each step
 
-A replayed step lies over the recorded step that drove it, as often as it was replayed; of two recordings the first lies over
-the first. Steps are those of the first rank, and the other ranks lie as they lay beside it.
+Each replayed step is aligned with the recorded step that it repeats. Two recordings are aligned step by step, from the first
+step on. Only the steps of the first rank are aligned. Other ranks keep their time offset to the first rank.
 """
 
 from __future__ import annotations

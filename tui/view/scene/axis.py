@@ -1,9 +1,8 @@
-"""The horizontal axis that aligns two traces, and the time of each trace that a column shows.
+"""Defines the horizontal axis that aligns two traces, and computes which time of each trace a column shows.
 
-An axis is a row of *slots*. A slot begins for both traces at the same place and is as wide as the longer side needs, so
-that what begins together stands together, and the shorter side leaves a gap at the slot's end. One slot for everything
-is alignment by wall time, a slot per step alignment by step, a slot per op alignment by op. Time is never stretched: a
-column is equally many nanoseconds of both traces.
+An axis is a sequence of *slots*. Both traces begin at the start of a slot. The slot is as wide as the longer trace needs, and
+the shorter trace has a gap at the end of the slot. Alignment by wall time uses one slot for everything, and alignment by step
+uses one slot per step. Time is never stretched: a column covers the same number of nanoseconds in both traces.
 
     axis = Axis.of([SlotTimes([0, 100], [100, 220]), SlotTimes([500, 590], [590, 720])])  # two slots: (starts, ends) of each
     axis.length_ns                     # 230: the slots are 100 and 130 wide

@@ -1,4 +1,4 @@
-"""The category of a span, which gives its colour on the timeline.
+"""Determines the category of a span, which gives the span's colour on the timeline.
 
     of_kernel("volta_sgemm_128x64_nn")  # Category.MATRIX
 

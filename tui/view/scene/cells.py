@@ -1,15 +1,15 @@
-"""Rows of the timeline as characters: columns of busy shares become glyphs and paint numbers, still without a terminal.
+"""Draws rows of the timeline as glyphs and paint numbers, independently of a terminal.
 
     (cells,) = lane_cells(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-The height of a column is its busy share, in eighths of a line; a lane may be several lines high. The kinds of work in a column
-are stacked, each as high as its share. A cell has two colours: where it holds more kinds, the two largest are drawn, and a cell
-that is not full is painted as the largest. A span that is wide enough carries its name. What has no length but is there is a
-thin line.
+The height of a column shows its busy share, in eighths of a line. A lane may be several lines high. The kinds of work in a
+column are stacked, and the height of each kind shows its share. A full cell shows at most two kinds, the largest ones. A cell
+that is not full has the colour of the largest kind. Wide spans show their name. Spans without length are thin lines.
 
-The row of differences says in signs what its colours say: + the replay is longer or has what the recording has not, - shorter
-or gone, = the same, ~ the same call with other work, > the replay waits longer here, < less long.
+The row of differences shows signs in addition to colours. The sign + means that the replay takes longer or has additional work,
+and - means shorter or missing work. The sign = means no difference, and ~ means the same call with other work. The sign > means
+that the replay waits longer, and < means that the replay waits less.
 """
 
 from __future__ import annotations

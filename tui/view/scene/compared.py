@@ -2,7 +2,7 @@
 
     sides = compared(recorded, replayed, found)              # by row of the two device tables
     lane_sums = Sums(lane, sides[1])
-    changed_ns, other_ns = lane_sums.columns(side, edges_ns) # by how much longer; how long with another kernel
+    changed_ns, other_ns = lane_sums.columns(side, edges_ns) # the extra duration, and the time with another kernel
 
 The difference between a kernel and its counterpart is spread over the kernel's duration. Changes are shown on kernels of the
 second trace. Missing kernels are shown on the first trace.

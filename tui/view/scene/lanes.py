@@ -1,11 +1,11 @@
-"""Computes the exact busy time of a timeline row per column, as fast for a million spans as for a hundred.
+"""Computes the exact busy time of a timeline row in each column. The cost does not depend on the number of spans in a column.
 
     lane = Lane(start_ns=[0, 20], duration_ns=[10, 20], category=[3, 1])
     lane.covered([0, 25], [25, 50])  # {1: array([5, 15]), 3: array([10, 0])}: nanoseconds per category and window
 
-Spans of one category are kept as sorted starts and prefix sums of durations, so that the time covered before any moment is
-one lookup, and what a window holds is the difference of two: two `searchsorted` calls per category, whatever the zoom. So
-there are no levels of detail, and windows that partition a longer one add up to it to the nanosecond.
+Spans of one category are stored as sorted starts and prefix sums of durations. The busy time of a window is the difference of
+two lookups, which take two `searchsorted` calls per category at any zoom. No levels of detail are needed. Adjacent windows add
+up exactly to the window that contains them.
 """
 
 from __future__ import annotations

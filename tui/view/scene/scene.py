@@ -4,7 +4,7 @@
     scene.rows[1].label                      # "cuda:0 stream 7/0"
     scene.axis(Alignment.STEP).length_ns
 
-Loading threads create scenes and post them to the app, each with more data than the one before.
+Loading threads create scenes and post them to the app. Each scene has more data than the previous scene.
 """
 
 from __future__ import annotations

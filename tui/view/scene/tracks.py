@@ -3,9 +3,9 @@ depth.
 
     tracks = gpu_tracks(trace)
     tracks[TrackKey(TrackKind.GPU, 0, 0, 7)].label   # "cuda:0 stream 7"
-    {**tracks, **host_tracks(trace)}            # host spans are most of a trace, so they come when all else is shown
+    {**tracks, **host_tracks(trace)}            # most spans of a trace are host spans, so they are loaded last
 
-A key says what a row is in terms that two traces share, so that rows with the same key can be laid over each other.
+A `TrackKey` identifies a row in both traces, and rows with the same key are aligned.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The tables beside the lanes: `parts.py` defines a table, `rows.py` makes the rows, and `panel.py` is the widget."""
+"""Makes the tables beside the lanes: `parts.py` defines a table, `rows.py` makes the rows, and `panel.py` is the widget."""

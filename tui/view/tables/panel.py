@@ -1,5 +1,6 @@
-"""The tables beside the lanes: sorted, filtered, copied, saved; choosing a row jumps to its place. tables/rows.py makes the
-rows."""
+"""Defines the panel of tables beside the lanes. Rows can be sorted, filtered, copied and saved, and choosing a row jumps to its
+event.
+"""
 
 from __future__ import annotations
 

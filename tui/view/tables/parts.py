@@ -1,4 +1,4 @@
-"""Defines a table: columns of values with units, and rows that lead to a place; as text for the screen and as CSV.
+"""Defines a table: columns of values with units, and rows that link to events. Tables can be shown as text or saved as CSV.
 
 Unit.TIME.text(1_200_000)                  # "1.2 ms" csv_text(table)                            # values in the units given in
 the headings, and full names

@@ -1,4 +1,4 @@
-"""The rows of the tables: differences, kernels, ops, phases, steps, collectives, and the sums over a selected stretch.
+"""Makes the rows of the tables: differences, kernels, ops, phases, steps, collectives, and sums over a selected range.
 
     table = table_of(scene, "kernels")
     table.columns[1], table.rows[0].values     # Head("change", Unit.CHANGE), ("volta_sgemm_nn", 1200, ...): values, not texts

@@ -1,4 +1,4 @@
-"""The colours of the timeline: a rich style for each paint of a cell (cells.py), on a dark or a light background.
+"""Defines the colours of the timeline: a rich style for each paint of a cell (cells.py), on a dark or a light background.
 
     styles = Palette(dark=True).styles
     styles[Category.MATRIX]           # a part of a column

@@ -1,4 +1,4 @@
-"""The two lines above the lanes: the starts of steps, and the time within a step.
+"""Draws the two lines above the lanes: the starts of steps, and the time within a step.
 
     steps_line(window, marks)   # "│step 5              │step 6        "
     times_line(window, marks)   # "╷0 ms     ╷50 ms     ╷0 ms     ╷50 ms"

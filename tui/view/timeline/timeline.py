@@ -1,4 +1,4 @@
-"""The widget that shows a window of a scene: two lines of ruler, then the lanes, drawn line by line (textual's Line API).
+"""Defines the widget that shows a window of a scene: a ruler of two lines and then the lanes (textual's Line API).
 
 The mouse changes the window: a click selects, the wheel zooms, and dragging pans. Dragging with Shift selects a range. The
 widget posts a message to the app after each change.

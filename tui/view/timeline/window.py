@@ -1,12 +1,12 @@
-"""Holds the visible time range and the position of the cursor, independently of the terminal. Keys and mouse change them.
+"""Holds the visible time range and the position of the cursor, independently of the terminal. Keys and the mouse change both.
 
     window = Window(scene, columns=110, height=30)
     window.zoom(0.5)                      # half as much time, around the cursor
     window.rows.lines[window.line].part   # what the cursor's line shows: LinePart.SECOND
 
-Which rows there are is in shown_rows.py.
+The module shown_rows.py decides which rows are shown.
 
-Places are nanoseconds on the axis of the scene (axis.py).
+Positions are nanoseconds on the axis of the scene (axis.py).
 """
 
 from __future__ import annotations
