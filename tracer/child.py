@@ -1,7 +1,7 @@
 """Starts the recorder in the script's process.
 
-The bootstrap calls `start(session)` after the import of torch, in the script's process and in all its descendants. `session` is
-the JSON of a `RecordSession` (traces/script/configuration.py). Processes that train nothing leave no file.
+The bootstrap calls `start(session)` after the import of torch, in the script's process and in all descendants. The argument
+`session` is the JSON of a `RecordSession` (traces/script/configuration.py). Processes that do not train leave no file.
 """
 
 from __future__ import annotations

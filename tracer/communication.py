@@ -1,4 +1,4 @@
-"""Records collectives: those that the script calls from Python, and those that PyTorch starts in C++.
+"""Records collectives that the script calls from Python, and collectives that PyTorch starts in C++.
 
 begin = communication.begin_call(stream)
 ...                                             # the script's call

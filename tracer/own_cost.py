@@ -1,7 +1,7 @@
 """Measures the recorder's overhead, and holds the lock that its methods share.
 
     @costed
-    def read(self, ...): ...    # method of a class with `cost: OwnCost`; holds the lock and counts its time
+    def read(self, ...): ...    # a method of a class with `cost: OwnCost`, which holds the lock and counts the method's time
 
     cost.spent_ns               # total so far
     cost.steps_ended(16)        # assigns the time since the last call to 16 steps
@@ -12,8 +12,9 @@ Note [What a step costs]
     the recorder's set-up. Steps are written in groups, so the median is over groups. Appending to the file, twice a second, is
     timed separately and spread over all steps.
 
-    A method cannot time its own call or the wrappers around it. Their cost is measured once on an empty function and added
-    for each call. It is also added for calls of nested modules, which pass a wrapper but are not reported.
+    A costed method cannot measure the cost of its own call and of its wrappers. This cost is measured once on an empty function
+    and added for each call. The cost is also added for calls of nested modules, which pass through a wrapper but are not
+    recorded.
 """
 
 from __future__ import annotations

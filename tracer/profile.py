@@ -6,31 +6,32 @@
     profiler.end_step(14); profiler.begin_step(15, "")      # ends the window and writes the file
     profiler.begin_step(40, "prepare")                      # next file: train.msgpack.4711.profile.2.json
 
-Only one profiler can run at a time. If the script uses its own, the recorder's does not start, or ends its window early.
+Only one profiler can run at a time. If the script uses a profiler, the recorder's profiler does not start, or ends its window
+early.
 
 Note [When a window begins and ends]
-    When a window ends, torch.profiler waits for the device without a time limit. So the recorder first waits itself, with a
-    limit. If the device does not finish in time, the window stays open and is discarded at the end of the script. The recorder
-    also waits before a window begins, to keep out work of earlier steps. That wait follows the step in which the profiler
-    attached, which is not compared with anything. Windows neither begin nor end during a CUDA graph capture
+    When a window ends, torch.profiler waits for the device without a time limit. So the recorder first waits for the device
+    with a time limit. If the device does not finish in time, the window stays open and is discarded at the end of the script.
+    The recorder also waits before a window begins, to exclude GPU work of earlier steps. This wait follows the step in which
+    the profiler attached. That step is not used in comparisons. Windows neither begin nor end during a CUDA graph capture
     (device_access.py).
 
 Note [No context of the recorder's]
-    A profile with device activities initializes CUDA, and then forked children cannot use CUDA. A profile without them is
-    harmful too: since PyTorch 2.14, Kineto then runs without CUPTI until the process ends, and the script's own later profile
-    would show no kernels (pytorch/pytorch#186036). So on a machine with a GPU, a window waits until the script has initialized
-    CUDA.
+    A profile with device activities initializes CUDA, and then forked children cannot use CUDA. A profile without device
+    activities is harmful too: since PyTorch 2.14, Kineto then runs without CUPTI until the process ends, and a later profile by
+    the script would show no kernels (pytorch/pytorch#186036). So on a machine with a GPU, a window waits until the script has
+    initialized CUDA.
 
 Note [Memory or threads]
     The profiler records the thread that started it and autograd's threads. nn.DataParallel runs its replicas in Python threads,
-    which are recorded only with `profile_all_threads`. In PyTorch 2.13 that option turns memory events off, so it is set only
-    after replicas have been seen.
+    which are recorded only with `profile_all_threads`. In PyTorch 2.13 the option `profile_all_threads` turns memory events
+    off. So the option is set only after replicas have been seen.
 
 Note [What Kineto says]
     Kineto writes to stderr when it starts and stops: "USDT:" lines at any log level, and warnings, such as missing permission
-    for CUPTI. stderr belongs to the script, so it is buffered meanwhile and passed on without Kineto's lines. Kineto's warnings
-    are kept because they explain missing kernels. PyTorch also warns when the first block allocated before the profile is freed
-    during it. So the recorder frees such a block while stderr is buffered.
+    for CUPTI. stderr belongs to the script. So stderr is buffered meanwhile, and passed on without Kineto's lines. Kineto's
+    warnings are kept because they explain missing kernels. PyTorch also warns when the first block allocated before the profile
+    is freed during it. So the recorder frees such a block while stderr is buffered.
 """
 
 from __future__ import annotations

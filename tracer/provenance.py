@@ -6,7 +6,8 @@
     facts.run(...)          # Run(source="trace record", clock="unix", script=Script("train.py"), ...), for replays
     facts.provenance()      # {"date": "2026-11-23", "environment": {...}}, for people
 
-Paths in arguments and settings are stored relative to the script's folder. Of paths elsewhere only the last part is stored.
+Paths in arguments and settings are stored relative to the script's folder. For paths outside this folder, only the last part is
+stored.
 """
 
 from __future__ import annotations

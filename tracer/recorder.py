@@ -1,4 +1,4 @@
-"""The recorder: what the surfaces of torch report to.
+"""Defines the recorder. The wrappers around torch functions (tracer/surfaces) report calls to the recorder.
 
 The recorder passes steps and phases to `step_recorder.py`, collectives to `communication.py`, and rows to
 `recording_writer.py`. Each phase boundary costs a few microseconds, which count as recording overhead.
@@ -7,10 +7,10 @@ The recorder passes steps and phases to `step_recorder.py`, collectives to `comm
     recorder.optimizer_stepped(is_first=True)      # a step has ended
 
 Note [Replays of a CUDA graph]
-    Captured work runs on the device only when the graph is replayed. Calls reported during a capture are therefore noted and
-    repeated at each replay, as on the virtual GPU. For example, a graph of a whole training step ends one step per replay.
-    A launch cannot be split, so the first call is made before it and the others after it. All of the graph's device time
-    belongs to the phase that the first call begins.
+    Captured work runs on the device only when the graph is replayed. Calls reported during a capture are therefore kept and
+    repeated at each replay, as on the virtual GPU. For example, each replay of a graph with a whole training step ends one
+    step. The launch of a graph cannot be split. So the first call is repeated before the launch, and the other calls after the
+    launch. All device time of the graph belongs to the phase that the first call begins.
 """
 
 from __future__ import annotations

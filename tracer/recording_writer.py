@@ -1,4 +1,4 @@
-"""Writes steps and collectives once the GPU has passed their events, and the file's header.
+"""Writes steps and collectives after the GPU has passed their events. Also writes the header of the file.
 
     writer.add(step)            # the step has ended on the host
     writer.write_done()         # write the steps that the GPU has finished, in order

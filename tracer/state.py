@@ -1,4 +1,4 @@
-"""The recorder of this process. It is global because torch's patched functions are.
+"""Holds the recorder of this process. The recorder is global because torch's patched functions are global.
 
 start(lambda: Recorder(...))    # once per process, when torch is imported
 recorder()                      # the recorder, created on the first call

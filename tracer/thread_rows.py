@@ -1,4 +1,4 @@
-"""Rows of the thread table: the script's thread first, then the threads that ran DataParallel stages.
+"""Assigns rows of the thread table. The script's thread comes first, then the threads that ran DataParallel stages.
 
 threads = ThreadRows(rank=0)
 threads.row()               # 0: the calling thread is the script's

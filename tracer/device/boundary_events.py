@@ -1,16 +1,16 @@
-"""CUDA events at phase boundaries, recorded and read without waiting.
+"""Records CUDA events at phase boundaries and reads the events without waiting.
 
     events = BoundaryEvents(torch.cuda, clock, access)
     boundary = events.take()     # an event on the current stream, or None if CUDA must not be called now
-    events.settle([boundary])    # True if it is done; then boundary.time_ns is when the GPU passed it
+    events.settle([boundary])    # True if the event is done, then boundary.time_ns is when the GPU passed the event
 
 Note [One clock out of many events]
-    CUDA gives only differences between events, as floats in milliseconds. Each event is measured against the previous one on
-    its device, so differences stay short and exact. Their sum since the device's first event is kept in whole nanoseconds.
-    Each event read narrows the host time of that first event: an event is not done before the host records it or last found it
-    not done, and it is done when the host finds it done. The clock uses the earliest time that satisfies all of these bounds.
-    It is exact to some microseconds after the first boundary at which the GPU was idle. All times of a step use the same
-    offset, so differences within a step are those of the events.
+    CUDA only gives the time between two events, as floats in milliseconds. Each event is measured against the previous event on
+    the same device, so differences stay short and exact. The sum of the differences since the device's first event is kept in
+    whole nanoseconds. Each event also gives bounds for the host time of the first event. An event is not done before the host
+    records it, nor when the host finds it unfinished. An event is done when the host finds it done. The clock uses the earliest
+    host time that satisfies all bounds. After the first boundary with an idle GPU, this time is exact to some microseconds. All
+    times of a step use the same offset, so the offset does not change durations within a step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The recorder's clock: nanoseconds since the Unix epoch that never run backwards.
+"""Defines the recorder's clock: nanoseconds since the Unix epoch that never run backwards.
 
 The epoch is read once, and the monotonic clock counts from there. torch.profiler does the same, so both recordings share one
 time axis.

@@ -2,7 +2,7 @@
 
     access = DeviceAccess(torch.cuda, state.captures(), state.profiles())
     if access.closed is None: event.record()    # otherwise `closed` is the reason
-    access.attempt(torch.cuda.mem_get_info, 0)  # None if it failed; then the device counts as lost
+    access.attempt(torch.cuda.mem_get_info, 0)  # None if the call failed, then the device counts as lost
     access.is_idle_within(1_000_000_000, [0])   # waits at most 1 s for cuda:0
 
 The script must behave as it would without the recorder, so all CUDA calls of the recorder go through this module.

@@ -1,4 +1,4 @@
-"""The boundary events of the current step, in order, and the reason if some could not be taken.
+"""Holds the boundary events of the current step in order, and the reason if some events could not be taken.
 
 begin = taken.take()            # on the current stream
 events, untimed = taken.handed_out()        # the step has ended

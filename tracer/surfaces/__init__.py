@@ -1,4 +1,4 @@
-"""Wrappers around torch functions that report to the recorder, one file per part of torch.
+"""Wraps torch functions so that calls are reported to the recorder. Each file wraps one part of torch.
 
 Each wrapper reports to the recorder and then calls the original function of torch or of the replayer. Wrappers do not change
 what torch does.

@@ -1,4 +1,4 @@
-"""Reports a call to the recorder before making it.
+"""Wraps functions so that each call is reported to the recorder before the call is made.
 
 patch(F, mse_loss=before(F.mse_loss, "loss_called"))
 """

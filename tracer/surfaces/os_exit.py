@@ -1,4 +1,4 @@
-"""os._exit: write the recording before the process ends.
+"""Wraps os._exit, to write the recording before the process ends.
 
 os._exit(0)
 """

@@ -1,4 +1,4 @@
-"""torch.amp.GradScaler: unscaling gradients and updating the scale are neither backward nor optimizer.
+"""Wraps torch.amp.GradScaler. Unscaling gradients and updating the scale count neither as backward nor as optimizer phase.
 
 scaler.scale(loss).backward()
 scaler.step(optimizer)      # unscales first

@@ -1,4 +1,4 @@
-"""torch.autograd: the "backward" phase lasts from making the first gradient to the end of the engine's run.
+"""Wraps torch.autograd. The "backward" phase lasts from the creation of the first gradient to the end of the engine's run.
 
 loss.backward()     # reaches torch.autograd.backward
 """

@@ -1,17 +1,19 @@
-"""torch.distributed: records each collective that the script calls, and the rank of this process.
+"""Wraps torch.distributed. Records each collective that the script calls, and the rank of this process.
 
     dist.all_reduce(gradient)           # operation, bytes of this rank's input, dtype, group, backend, duration
     dist.all_gather_object(facts, x)    # consists of several collectives: one row with their total bytes
 
 Note [When a collective has ended]
-    A blocking call ends when it returns. With NCCL the stream waits instead of the host, so events around the call measure it.
-    An asynchronous gloo collective ends when its future calls back, in gloo's own thread. NCCL would run the callback on its
-    own stream and hold the result's memory for it. So events around the script's wait measure NCCL collectives
-    (torch_distributed_work.py). If the wait is not visible, the duration is that of the call, marked `Ending.UNSEEN`. This also
-    applies to calls that a coalescing manager collects, and to host collectives without a future.
+    A blocking collective ends when the call returns. With NCCL the stream waits instead of the host, so events around the call
+    measure the collective. An asynchronous gloo collective ends when its future calls back in gloo's thread. NCCL would run
+    such a callback on a separate stream and keep the result's memory until then. So asynchronous NCCL collectives are measured
+    by events around the script's wait (torch_distributed_work.py). If the wait is not visible, the duration of the call is
+    recorded and marked `Ending.UNSEEN`. The mark is also used for calls that a coalescing manager collects, and for host
+    collectives without a future.
 
-Collectives that PyTorch starts in C++ (DistributedDataParallel's buckets, functional collectives) pass here only if the process
-group is written in Python. Otherwise they are in the profile or the flight recorder (tracer/writing/flight_recorder.py).
+PyTorch starts some collectives in C++, such as DistributedDataParallel's buckets and functional collectives. They pass through
+these wrappers only if the process group is written in Python. Otherwise the profile or the flight recorder has these
+collectives (tracer/writing/flight_recorder.py).
 """
 
 from __future__ import annotations

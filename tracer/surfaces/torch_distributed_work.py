@@ -1,15 +1,15 @@
-"""torch.distributed.Work and torch.futures.Future: records when a script waits for an asynchronous collective.
+"""Wraps torch.distributed.Work and torch.futures.Future. Records when a script waits for an asynchronous collective.
 
     works.watch([dist.all_reduce(gradient, async_op=True)], pending)
     work.wait()         # events on the waiting stream, before and after
 
-The first wait counts, in any thread and on any stream: `wait`, `synchronize` or `block_current_stream` of the work, or `wait`
-of its future. Waits in C++ are not seen. A work holds its tensors, so this module keeps only weak references. A work that is
-deleted without a wait is given up.
+The first wait in any thread and on any stream counts. A wait is a call of `wait`, `synchronize` or `block_current_stream` of
+the work, or of `wait` of the work's future. Waits in C++ are not recorded. A work holds its tensors, so this module keeps only
+weak references to works. A work that is deleted without a wait is given up.
 
 Note [Names of code]
-    For a Python subclass of Work, pybind11 checks whether it overrides a method. It treats a call from inside that override as
-    a call to the base class. It recognizes the override by the name of the running code, so the wrapper gets that name.
+    pybind11 checks whether a Python subclass of Work overrides a method. A call from inside the override is treated as a call
+    to the base class. pybind11 recognizes the override by the name of the running code, so the wrapper gets the same name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""torch.nn.functional: calling a loss function begins the loss phase.
+"""Wraps torch.nn.functional. A call of a loss function begins the loss phase.
 
     loss = F.cross_entropy(output, target)      # also inside nn.CrossEntropyLoss or a model
 

@@ -1,4 +1,4 @@
-"""torch.nn.Module: calling an outermost module begins a forward pass; moving a module is set-up.
+"""Wraps torch.nn.Module. A call of an outermost module begins a forward pass, and moving a module counts as set-up.
 
 output = model(batch)       # reported once, not for each layer
 model.cuda()                # set-up: its copies are not input batches

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""torch.nn.parallel: records DataParallel stages, each timed on the host and on its own device.
+"""Wraps torch.nn.parallel. Records DataParallel stages, each timed on the host and on the stage's own device.
 
     model = nn.DataParallel(net)                # or data_parallel(net, batch), or the four primitives directly
     loss = criterion(model(batch), target)      # scatter, replicate, parallel_apply per replica, gather
@@ -9,8 +9,8 @@ In profiled steps, each stage is also a range in the profile ("DataParallel.gath
 replica on cuda:1). The importer turns these ranges back into stages.
 
 Note [One part, one device]
-    A stage is timed on one device: a replica on its own device, scatter and replicate on their first target, gather on its
-    target, and a backward stage on the device of its gradients.
+    Each stage is timed on one device. A replica is timed on the replica's device. Scatter and replicate are timed on their
+    first target device, and gather on its target device. Backward stages are timed on the device of the gradients.
 """
 
 from __future__ import annotations

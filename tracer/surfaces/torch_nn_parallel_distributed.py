@@ -1,9 +1,9 @@
-"""torch.nn.parallel.DistributedDataParallel: records the log of its gradient buckets.
+"""Wraps torch.nn.parallel.DistributedDataParallel. Records the log of its gradient buckets.
 
     model = DistributedDataParallel(net)    # provenance["ddp"]: bytes of each bucket, times of the reductions
 
 C++ reduces the buckets without calling Python, unless the process group is written in Python. A communication hook would change
-the reduction, so none is used. The operations are in PyTorch's flight recorder (tracer/writing/flight_recorder.py). The
+the reduction, so no hook is used. The reductions appear in PyTorch's flight recorder (tracer/writing/flight_recorder.py). The
 reducer's log is read when the recording is written and before the process group is destroyed.
 """
 

@@ -1,4 +1,4 @@
-"""torch.nn.utils: clipping gradients is part of neither the backward nor the optimizer phase.
+"""Wraps torch.nn.utils. Clipping gradients is part of neither the backward nor the optimizer phase.
 
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 """

@@ -1,4 +1,4 @@
-"""torch.optim: `step` and `zero_grad` are phases, and the first optimizer's `step` ends a training step.
+"""Wraps torch.optim. `step` and `zero_grad` are phases, and the first optimizer's `step` ends a training step.
 
 optimizer.zero_grad()       # phase "zero_grad"
 loss.backward()

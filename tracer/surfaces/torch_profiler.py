@@ -1,4 +1,4 @@
-"""torch.autograd.profiler: stops the recorder's profiler and its CUDA calls while the script profiles itself.
+"""Wraps torch.autograd.profiler. The recorder stops its profiler and its CUDA calls while the script profiles itself.
 
 with torch.profiler.profile() as prof:      # ends the recorder's window if one is open
     ...                                     # no events are taken here

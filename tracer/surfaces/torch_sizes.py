@@ -1,11 +1,11 @@
 # mypy: allow-untyped-calls
-"""Functions with data-dependent result sizes: records the sizes in order.
+"""Wraps functions with data-dependent result sizes, and records the sizes in order.
 
-    kept = boxes[scores > 0.5]          # a replay has no scores; it returns the recorded number of rows
+    kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()
 
-The size is read from the result, without extra computation or waiting. If one of these functions calls another, it is recorded
-once.
+The size is read from the result, without extra computation or waiting. If one wrapped function calls another, only the outer
+call is recorded.
 """
 
 from __future__ import annotations

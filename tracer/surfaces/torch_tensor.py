@@ -1,6 +1,6 @@
-"""torch.Tensor: records values that the host reads, and copies of batches to the device.
+"""Wraps torch.Tensor. Records values that the host reads, and copies of batches to the device.
 
-    loss.item()                     # recorded: a replay returns the same number
+    loss.item()                     # recorded, so a replay returns the same number
     batch = batch.cuda()            # phase "h2d"
 
 On a machine without a GPU, reads of CPU tensors are recorded instead. Reads that torch makes inside another read or inside a

@@ -1,10 +1,10 @@
-"""torch.utils.data: waiting for a batch is the "loader" phase. Records batches, their bytes and their pinning.
+"""Wraps torch.utils.data. Waiting for a batch is the "loader" phase. Records batches with their bytes and their pinning.
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
 
-Both iterators (with and without workers) inherit `__next__`, so one wrapper covers them. A loader's own reads of seeds and
-samples are not recorded.
+Both iterators (with and without workers) inherit `__next__`, so one wrapper covers them. When a loader reads seeds and samples,
+these reads are not recorded.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
-"""Writes collectives that the script called, at once or after the GPU has passed their events.
+"""Writes collectives that the script called, either at once or after the GPU has passed their events.
 
     calls.add(CollectiveCall("all_reduce", "float32", "0", 2, "nccl", 400, start_ns, end_ns), rank, begin, end)
     pending = calls.open(call, rank, begin, works=1)      # asynchronous
     calls.waited(pending, before, after)                  # a stream waits for it
     calls.write_done()      # those whose events have been read
 
-Without events, the duration is that of the call. With events, it is the time between them on the stream that waited for the
-collective: from when this rank's input was ready until the result was ready.
+Without events, the duration of the call is written. With events, the duration is the time between the events on the stream that
+waited for the collective. This time lasts from when this rank's input was ready until the result was ready.
 
 Note [Whether a stream stalled]
-    The event after a wait is an upper bound for the end of the collective. It is exact only if the stream stalled for it. A
-    stream that does not stall passes both events at once if it is behind the host, otherwise when the host has recorded the
-    second. So the stream stalled if the GPU took longer between the events than the host did (each on its own clock).
-    Otherwise the collective ended at that time or earlier: `Ending.BY`.
+    The event after a wait is an upper bound for the end of the collective. The bound is exact only if the stream stalled for
+    the collective. A stream that is behind the host and does not stall passes both events at once. Any other stream that does
+    not stall passes the second event when the host has recorded it. So the stream stalled if the GPU took longer between the
+    events than the host did, each on its own clock. Otherwise the collective ended at the second event or earlier, which is
+    marked `Ending.BY`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Reads PyTorch's flight recorder to find collectives that are started in C++, without a call from Python.
+"""Reads PyTorch's flight recorder to find collectives that C++ starts without a call from Python.
 
     flight = FlightRecorder(torch, clock)
     flight.called(begin_ns)             # this thread's collectives since then are already recorded
-    for record in flight.read(): ...    # the others since the last read, such as DDP's buckets
+    for record in flight.read(): ...    # other collectives since the last read, such as DDP's buckets
 
-The flight recorder is a ring buffer of each backend's last collectives. PyTorch keeps it to debug hangs. It is on by default
-(TORCH_FR_BUFFER_SIZE entries, default 2000, 0 turns it off; torch/csrc/distributed/c10d/FlightRecorder.hpp). An entry has the
-time of the call and the sizes. With NCCL and TORCH_NCCL_ENABLE_TIMING it also has the duration of the kernels. This module
-changes no setting.
+The flight recorder is a ring buffer of each backend's last collectives. PyTorch uses the flight recorder to debug hangs
+(torch/csrc/distributed/c10d/FlightRecorder.hpp). The setting TORCH_FR_BUFFER_SIZE is the number of entries. The default is
+2000, and 0 turns the flight recorder off. An entry has the time of the call and the sizes. With NCCL and
+TORCH_NCCL_ENABLE_TIMING, an entry also has the duration of the kernels. This module changes no setting.
 
 Note [How often to read]
     A read dumps the whole ring, at about 10 us per entry. So we read when about half of the ring is new, estimated from the
@@ -15,15 +15,15 @@ Note [How often to read]
     thousandth of the run time. Entries that were overwritten are counted by the gaps in their numbers.
 
 Note [Events of NCCL]
-    A dump queries the events of NCCL's unfinished entries without a lock. They stay valid as long as their group exists and
-    torch keeps events for reuse, which it does unless TORCH_NCCL_CUDA_EVENT_CACHE is off. So NCCL's ring is not read if that
-    is off, or after its group was destroyed.
+    A dump queries the events of NCCL's unfinished entries without a lock. The events stay valid while their process group
+    exists and torch keeps events for reuse. torch keeps events unless TORCH_NCCL_CUDA_EVENT_CACHE is off. So NCCL's ring is not
+    read if this setting is off, or after the group was destroyed.
 
 Note [Retired entries]
-    The watchdog thread sets durations. Ten times a second it checks unfinished collectives and retires those that are done. An
-    entry that is not retired is left to later reads, with those after it, for up to a second (an entry of a captured graph is
-    never retired). Durations need TORCH_NCCL_ENABLE_TIMING; if it is set, the last read waits up to half a second for the
-    watchdog.
+    NCCL's watchdog thread sets the durations of entries. Ten times a second, the watchdog checks unfinished collectives and
+    retires finished ones. If an entry is not retired, this entry and all later ones are left to later reads for up to a second.
+    Entries of captured graphs are never retired. Durations need TORCH_NCCL_ENABLE_TIMING. If it is set, the last read waits up
+    to half a second for the watchdog.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The recorder's file. Rows are appended twice a second, so a killed run loses at most half a second.
+"""Writes the recorder's file. Rows are appended twice a second, so a killed run loses at most half a second.
 
     output = RecordingFile(path, clock)
     row = output.add("steps", rank=0, number=0, start_ns=100, duration_ns=50, kind=0)

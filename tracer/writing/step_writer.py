@@ -1,4 +1,4 @@
-"""Writes the rows of a step once the GPU has passed its events.
+"""Writes the rows of a step after the GPU has passed the step's events.
 
 writer = StepWriter(output, facts)
 writer.write(step, rank=0)      # rows of steps, phases, stages, values and sizes
