@@ -95,7 +95,6 @@ class OwnCost:
         (self.spent_ns, self.calls), ModuleCalls.within[0] = counted, modules
 
     def _fastest_ns(self, call: Callable[..., None], own: bool = False) -> float:
-        """Returns the time per call in the fastest round. With `own`, the time that costed methods count is subtracted."""
         times = []
         for _ in range(_REPEATS):
             began_ns, spent_ns = self.clock.perf_ns(), self.spent_ns

@@ -161,7 +161,6 @@ class Profiler:
         return max(PATIENCE_NS, 2 * self._longest_ns)
 
     def _is_idle(self, limit_ns: int) -> bool:
-        """Returns whether the profiled devices finish all their work within the time limit."""
         return not self._has_device or self._access.is_idle_within(limit_ns, self._devices())
 
     def _prepare(self) -> None:

@@ -242,7 +242,6 @@ def _driver_version(torch: ModuleType) -> str | None:
 
 
 def _reducer(log: dict[str, Any]) -> dict[str, Any]:
-    """Returns bucket sizes and average times from DistributedDataParallel's log (c10::DDPLoggingData)."""
     sizes = log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or ""
     facts = {
         "bucket_bytes": [int(size) for size in sizes.split(",") if size.strip().isdigit()],

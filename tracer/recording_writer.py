@@ -129,7 +129,6 @@ class RecordingWriter:
         self._step_writer.write(step, self.rank)
 
     def _changed_header(self) -> Trace | None:
-        """Returns the header if it has changed or its figures are outdated, otherwise None."""
         of = self._from
         extent = len(of.threads.threads), self._facts.extent, of.profiler.use(), of.workload(), self._access.lost
         now_ns = of.cost.clock.perf_ns()

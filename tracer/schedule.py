@@ -42,7 +42,6 @@ class Schedule:
 
     @property
     def _is_first_training(self) -> bool:
-        """Returns whether a training step would be the first one after evaluation steps."""
         return not self._has_trained and self._count > 0
 
     def postpone(self) -> None:

@@ -180,7 +180,6 @@ class _CollectiveWrappers:
         return find
 
     def _stream(self, device: Any) -> Any:
-        """Returns the stream that will wait for an operation on this device, or None for the host."""
         return self._cuda.current_stream(device) if device is not None and device.type == "cuda" else None
 
     def _note(self, to: Recorder, operation: _RunningCollective, result: Any) -> None:

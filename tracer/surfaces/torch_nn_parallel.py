@@ -45,7 +45,6 @@ def _part_on(name: str, device: int | None, thread: str, label: str = "") -> Ite
 
 
 def _stream(device: int | None) -> Any:
-    """Returns this thread's current stream on the device. Returns None for the current device."""
     return torch.cuda.current_stream(device) if device is not None and torch.cuda.is_initialized() else None
 
 
@@ -57,7 +56,6 @@ def _part(name: str, device: int | None) -> AbstractContextManager[None]:
 
 
 def _forward(here: OutermostCalls, call: Callable[..., Any], module: str) -> Callable[..., Any]:
-    """Wraps `call` on a module. The call begins a forward pass, unless it is inside another forward pass."""
     module_of = argument(call, module)
 
     @wraps(call)

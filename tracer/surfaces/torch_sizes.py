@@ -110,7 +110,6 @@ def _noting(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) 
 
 
 def _noting_index(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) -> Callable[..., Any]:
-    """Wraps `x[index]`. Indices without masks, the common case, are passed on at once."""
     noting = _noting(call, see, counts)
 
     @wraps(call)
@@ -123,7 +122,6 @@ def _noting_index(call: Callable[..., Any], see: Seen, counts: Callable[[Any], b
 
 
 def _masks(index: Any) -> list[Any]:
-    """Returns the boolean and uint8 tensors among the parts of an index."""
     if isinstance(index, tuple):
         return [mask for part in index for mask in _masks(part)]
     return [index] if _is_mask(index) else []
@@ -178,7 +176,6 @@ def _between(parts: Any, chosen: list[int]) -> list[Any]:
 
 
 def _dimensions(part: Any) -> int:
-    """Returns the number of source dimensions that one part of an index consumes."""
     if _is_mask(part):
         return int(part.dim())
     return 0 if part is None or part is Ellipsis else 1

@@ -89,11 +89,9 @@ def _describe(loader: Any) -> LoaderSettings:
 
 
 def _whole(count: Any) -> int | None:
-    """Returns an int, also from numpy integers. Returns None for other objects."""
     return operator.index(count) if hasattr(count, "__index__") else None
 
 
 def _size_of(batch: object) -> int:
-    """Returns the total bytes of the tensors in a batch, or NONE if the batch has no tensors."""
     sizes = [int(tensor.nbytes) for tensor in tensors_in(torch, batch)]
     return sum(sizes) if sizes else NONE

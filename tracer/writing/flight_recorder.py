@@ -95,7 +95,6 @@ class _Ring:
         return any(entry["record_id"] >= self._next and not entry.get("retired") for entry in entries)
 
     def _is_young(self, number: int, now_ns: int) -> bool:
-        """Returns whether an entry may still be retired soon."""
         if self._waits_for != number:
             self._waits_for, self._since_ns = number, now_ns
         return now_ns - self._since_ns < _RETIRES_WITHIN_NS
@@ -252,7 +251,6 @@ def _keeps_events() -> bool:
 
 
 def _is_timed() -> bool:
-    """Returns whether the entries get durations."""
     return _is_set("TORCH_NCCL_ENABLE_TIMING", "0")
 
 

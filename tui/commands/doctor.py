@@ -88,7 +88,6 @@ class Diagnosis:
 
 
 def _judged(check: str, is_well: bool, told: str, advice: str, otherwise: str = "") -> Diagnosis:
-    """Returns the result of a check. If a fix is needed, the text is `otherwise` instead of `told`."""
     return Diagnosis(check, Health.ok, told) if is_well else Diagnosis(check, Health.warn, otherwise or told, advice)
 
 
@@ -141,7 +140,6 @@ def _torch() -> Iterator[Diagnosis]:
 
 
 def _kernels(told: dict[str, Any], stderr: str) -> Diagnosis:
-    """Checks whether the profiler has recorded a launched kernel. `stderr` has Kineto's warnings."""
     if "gpu_error" in told:
         return Diagnosis("kernels", Health.warn, f"the GPU did not run one: {told['gpu_error']}", "check it with nvidia-smi")
     if told["kernels"]:

@@ -161,7 +161,6 @@ def _need(fit: FitOptions, first: _FitRun, option: str) -> Need:
 
 
 def _changes(log: RequestLog) -> bool:
-    """Returns whether the last two steps requested different sizes."""
     steps = log.sizes_by_step()
     return len(steps) > 2 and steps[-1] != steps[-2]
 
@@ -276,7 +275,6 @@ def _usual_option(words: Sequence[str]) -> str:
 
 
 def _given(words: Sequence[str], option: str) -> str | None:
-    """Returns the value of an option in the script's arguments, or None if the option is absent."""
     place = _place(words, option)
     return None if place is None else words[place[0]].removeprefix(place[1])
 

@@ -90,7 +90,6 @@ class KnownTimes:
 
     @cached_property
     def _cells(self) -> list[tuple[Card, Cell]]:
-        """Returns the library entries of the same workload, with their GPUs."""
         found = []
         for gpu in catalogue.gpus():
             try:

@@ -60,7 +60,6 @@ class Filters:
 
 
 def _passes(text: str, word: str) -> bool:
-    """Returns whether a text passes a filter. A pattern must match the whole text or one of its words."""
     if any(sign in word for sign in "*?["):
         return any(fnmatchcase(of, word) for of in (text, *text.split()))
     return word in text
@@ -89,7 +88,6 @@ def list_(filters: Filters, json: bool) -> int:
 
 
 def _meant(filters: Filters) -> str:
-    """Returns the closest existing name for the first filter without any match."""
     everything = all_entries()
     for name, word in vars(filters).items():
         if word and not any(Filters(**{name: word}).take(entry) for entry in everything):
@@ -268,7 +266,6 @@ def _facts(cell: Cell) -> dict[str, Any]:
 
 
 def _spread_text(cell: Cell) -> str:
-    """Describes the spread of entries recorded step by step: standard deviations as shares of each phase's median."""
     shares = {
         phase: spread[times > 0] / times[times > 0] for phase, times in cell.phases_ns.items()
         if (spread := cell.spread_ns.get(phase)) is not None and (times > 0).any()
@@ -307,7 +304,6 @@ def _figures(cell: Cell) -> list[list[str]]:
 
 
 def _lines(facts: Mapping[str, Any], next_step: str) -> str:
-    """Returns one line for each fact, with aligned keys."""
     wide = max(map(len, facts))
     told = [f"{key.replace('_', ' '):{wide}}  {_text(value)}" for key, value in facts.items() if value not in (None, {}, [])]
     return "\n".join([*told, "", f"next: {next_step}"])
@@ -322,5 +318,4 @@ def _text(value: Any) -> str:
 
 
 def _width() -> int:
-    """Returns the width of the output. Piped text is wide enough for all columns."""
     return look(sys.stdout)["width"] if sys.stdout.isatty() else 160

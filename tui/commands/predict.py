@@ -48,7 +48,6 @@ def run(asked: PredictOptions) -> int:
 
 
 def _cost(prediction: Prediction, asked: PredictOptions) -> float | None:
-    """Returns the cost per sample in the currency of the price, or None if unknown."""
     if not asked.price or not prediction.samples_per_s:
         return None
     gpus = max(prediction.conditions.gpus, prediction.conditions.nproc, 1)

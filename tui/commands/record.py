@@ -145,7 +145,6 @@ def _on_virtual_gpu(run: Run, recording: str) -> Run:
 
 
 def _whole(part: _ProcessFiles) -> Trace:
-    """Returns the recording of one process, merged with the profiles of its profiled steps."""
     # Rows from before the script joined its process group belong to the same rank.
     recording = merge_ranks([in_order(load(part.path, is_ours=True))])
     profiles = list[Trace]()

@@ -120,7 +120,6 @@ def _write(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int
 
 
 def _cells(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int | None) -> tuple[str, int]:
-    """Writes the library entry. Returns the entry's name and its number of batch sizes."""
     gpu = gpu_of(measured[0], gpus())
     cell = cell_of(measured, gpu, output.name.removesuffix(SUFFIX), None, {"sweep": sweep.text})
     if out_of_memory is not None and out_of_memory > cell.last_batch:

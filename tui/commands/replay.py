@@ -204,13 +204,11 @@ def _tell(replay: ReplayOptions, result: ChildResult, replayed: Trace, compariso
 
 
 def _script_name(replay: ReplayOptions) -> str:
-    """Returns the script's file name, or "-m MODULE"."""
     first = replay.script[0]
     return f"this replay of {shlex.join(replay.script[:2]) if first == '-m' else Path(first).name}"
 
 
 def _next_step(replay: ReplayOptions) -> str:
-    """Returns the command that shows more about this replay."""
     if replay.output is None:
         return "trace replay --details shows more; -o REPLAY.msgpack saves the timeline for trace diff, view and report"
     names = shlex.join([replay.trace, str(replay.output)])

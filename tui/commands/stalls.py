@@ -108,7 +108,6 @@ def run(asked: StallsOptions) -> int:
 
 
 def _why(folder: Path, returncode: int) -> str:
-    """Describes how the script failed, with the script's error. The traceback is printed with --verbose."""
     path = folder / "out" / FAILURE
     if not path.exists():
         return ending_text(returncode)
@@ -119,7 +118,6 @@ def _why(folder: Path, returncode: int) -> str:
 
 
 def _cores() -> int:
-    """Returns the number of CPU cores available to this process and its children."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

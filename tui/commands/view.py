@@ -51,7 +51,6 @@ def size_of(text: str) -> tuple[int, int]:
 
 
 def _summary(names: list[str]) -> int:
-    """Prints the text of `trace info` or `trace diff`."""
     first = load(names[0])
     if len(names) == 2:
         print(diff_text(compare(first, load(names[1])), *names, details=False, **look(sys.stdout)))

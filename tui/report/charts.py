@@ -165,7 +165,6 @@ def _path(points: Sequence[tuple[float, float]], is_stepped: bool) -> str:
 
 
 def _ticks(high: float, least: float = 0.0) -> list[float]:
-    """Returns about three to six round values from 0 to `high`. Neighbouring values are at least `least` apart."""
     if high <= 0:
         return [0.0]
     step = 10 ** floor(log10(high))

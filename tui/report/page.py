@@ -126,7 +126,6 @@ def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
 
 
 def _busy(summary: Summary) -> float | None:
-    """Returns the mean busy share of all devices."""
     shares = summary.busy_shares.values()
     return sum(shares) / len(shares) if shares else None
 
@@ -252,7 +251,6 @@ def _coverage(comparison: Comparison | None) -> Iterable[str]:
 
 
 def _of_each(sides: Sequence[NamedTrace], labels: Sequence[str]) -> Iterable[str]:
-    """Yields the tables of `trace info`. Each table appears for one trace and then for the other."""
     for tables in (_kernels, _collectives, _analyses, _provenance):
         for label, side in zip(labels, sides, strict=True):
             for title, body in tables(side.summary):
@@ -288,7 +286,6 @@ def _section(title: str, body: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Returns an HTML table. The first `left` columns are left-aligned text, and the others are right-aligned figures."""
     if not rows:
         return ""
     cells = ["".join(f"<th{_side(at, left)}>{_text(cell)}</th>" for at, cell in enumerate(head))]

@@ -89,7 +89,6 @@ def _phases(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
 
 
 def _bars(axes: Axes, sides: Sequence[NamedTrace], times_ms: Sequence[Sequence[float]]) -> list[BarContainer]:
-    """Draws a group of bars for each row, with one bar per trace. The ticks are in the middle of each group."""
     height, rows = 0.8 / len(sides), np.arange(len(times_ms[0]))
     bars = [
         axes.barh(rows + place * height, of, height, color=colour, label=side.name)

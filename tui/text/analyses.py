@@ -124,7 +124,6 @@ def both_sections(sides: Both[Analyses]) -> Iterator[tuple[str, list[list[str]]]
 
 
 def _shared(first: Mapping[Key, Row], second: Mapping[Key, Row]) -> list[tuple[Key, tuple[Row, Row]]]:
-    """Returns the entries that both traces have, in the order of the first trace."""
     return [(key, (row, second[key])) for key, row in first.items() if key in second]
 
 
@@ -145,7 +144,6 @@ def paired_launches(sides: Both[Analyses]) -> dict[str, tuple[StreamLaunches | N
 
 
 def _compared_rates(label: str, both: tuple[OpRates, OpRates]) -> list[list[str]]:
-    """Returns rows with the achieved rates of each kind of op."""
     rates = (
         [f"{label}, TFLOP/s", *(ABSENT if row.tflops is None else f"{row.tflops:.2f}" for row in both)],
         [f"{label}, GB/s", *(_gbps(row.gbps) for row in both)],
@@ -167,7 +165,6 @@ def _host_ns(of: ModuleTime) -> int:
 
 
 def _indented(path: str) -> str:
-    """Returns the module's own name, indented by the module's depth."""
     return "  " * path.count("/") + path.rpartition("/")[2]
 
 

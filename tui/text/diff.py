@@ -131,7 +131,6 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _differences(comparison: Comparison) -> str:
-    """Returns the figures that decide the verdict, such as "GPU time differs by +900.0 %, step time by 0.0 %"."""
     parts: list[str] = []
     for name in sorted(comparison.judged_figures, key=lambda name: name != comparison.judged):
         of = comparison.figures[name]
@@ -196,7 +195,6 @@ def estimate_sentences(coverage: dict[str, float] | None) -> list[str]:
 
 
 def _has_only_phases(comparison: Comparison) -> bool:
-    """Returns whether the replayed recording had no kernels, and all work took the recorded time of its phase."""
     coverage = comparison.coverage
     return (
         coverage is not None

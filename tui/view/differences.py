@@ -195,5 +195,4 @@ def _names(trace: Trace) -> Column:
 
 
 def _groups(*keys: Column) -> list[Column]:
-    """Groups row positions by equal combinations of keys."""
     return [places for _, places in groups(np.arange(len(keys[0])), *reversed(keys))]

@@ -79,7 +79,6 @@ _DEEPEST = 64  # maximum stack depth: deeper calls are shown in the last row
 
 
 def _track(label: str, trace: Trace, table: str, rows: Column, kinds: Column | Category) -> Track:
-    """Creates a track from these table rows. Their category is given by row, or is the same for all rows."""
     spans = getattr(trace, table)
     return Track(label, table, Lane(spans.start_ns[rows], spans.duration_ns[rows], np.broadcast_to(kinds, len(rows)), rows))
 

@@ -70,7 +70,6 @@ def _communication(scene: Scene) -> list[Communication | None]:
 
 
 def _overlap(of: Communication | None) -> dict[str, tuple[Value, ...]]:
-    """Returns communication times for each step and rank."""
     whole_ns = 0 if of is None else of.exposed_ns + of.hidden_ns
     if of is None or not whole_ns:
         return {}
@@ -91,7 +90,6 @@ def _number(value: Value) -> float:
 
 
 def _idle(of: Analyses) -> dict[str, tuple[Value, ...]]:
-    """Returns the mean idle time of all devices, per step."""
     window_ns = sum(idle.window_ns / max(idle.steps, 1) for idle in of.idle.values()) / max(len(of.idle), 1)
     return {
         words: (time_ns, time_ns / window_ns if window_ns else None)

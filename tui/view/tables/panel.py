@@ -171,7 +171,6 @@ class TablePanel(Widget):
         self._say(0 if self._shown else None, table)
 
     def _say(self, at: int | None, table: TabTable | None = None) -> None:
-        """Shows the full name of the row at the cursor, or why the table is empty."""
         text = ""
         if at is not None and at < len(self._shown):
             text = self._shown[at].full_name
@@ -223,7 +222,6 @@ class TablePanel(Widget):
             self.post_message(self.Saving(self.tab, csv_text(self.table())))
 
     def _sort(self, column: int) -> None:
-        """Sorts by a column, largest first. Sorting again reverses the order. Text columns start in ascending order."""
         columns = self._of[self.tab].columns if self.tab in self._of else ()
         if column < len(columns):
             before = self._sorted.get(self.tab)

@@ -145,7 +145,6 @@ def _rate(scene: Scene, side: int, op: int) -> list[str]:
 
 
 def _place(trace: Trace, number: int) -> list[str]:
-    """Returns the modules and the Python frames around a host span."""
     modules, stack = modules_and_stack(trace, number)
     lines = [_fact("module", plain(" > ".join(modules)))] if modules else []
     return lines + [_fact("called from" if not n else "", plain(frame)) for n, frame in enumerate(stack[:_FRAMES])]

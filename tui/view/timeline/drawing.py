@@ -48,7 +48,6 @@ class Drawing:
         return [(window.rows.lines[n], self.line(window, window.rows.lines[n])) for n in window.visible]
 
     def _look_again(self, window: Window) -> None:
-        """Clears cached results for another time range or scene."""
         of = (window.scene, window.alignment, window.start_ns, window.ns_per_column, window.columns)
         if self._of is None or of[0] is not self._of[0] or of[1:] != self._of[1:]:
             self._of, self._parts = of, {}
@@ -81,7 +80,6 @@ class Drawing:
         )[line.level]
 
     def _phase_kinds(self, window: Window, row: SceneRow, side: int) -> Column | None:
-        """Returns the longest phase in each column for the rank of the row. Returns None if the trace has no phases."""
         wanted = TrackKey(TrackKind.PHASES, row.key.rank)
         number = next((n for n, other in enumerate(window.scene.rows) if other.key == wanted), None)
         found = None if number is None else self.busy(window, number, side)
@@ -147,7 +145,6 @@ def _folded_mark(window: Window, row: SceneRow) -> str:
 
 
 def _scale(scene: Scene, line: WindowLine, width: int) -> str:
-    """Returns the value at the top of a curve, which is shown beside the curve's second line."""
     if line.level > 1:
         return ""
     top = size_text(scene.top_bytes(line.row))

@@ -54,7 +54,6 @@ def headline(scene: Scene, width: int) -> list[Said]:
 
 
 def _verdict(of: Comparison) -> Said:
-    """Returns the verdict of `trace diff` and the reason for the verdict."""
     (said, style), *_ = verdict_sentences(of)
     said = said.rstrip(".")
     if of.verdict.same is None:
@@ -121,7 +120,6 @@ def _of_devices(words: str, values: Mapping[str, T], text: Callable[[T], str]) -
 
 
 def _packed(figures: list[str], width: int) -> list[Said]:
-    """Packs as many figures into each line as fit."""
     lines: list[str] = []
     for figure in figures:
         if lines and len(lines[-1]) + 3 + len(figure) <= width:

@@ -94,7 +94,6 @@ def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
 
 
 def _outward(host: HostSpans, row: int) -> Iterator[int]:
-    """Yields a host span and then its enclosing spans, innermost first."""
     for _ in range(_DEEPEST):
         if row == NONE:
             return

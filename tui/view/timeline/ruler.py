@@ -126,13 +126,11 @@ def times_line(window: Window, marks: Marks) -> str:
 
 
 def _side(window: Window, marks: Marks) -> int:
-    """Returns the trace whose times the ruler shows: the first trace, unless it has no steps in view."""
     pairs = window.scene.step_pairs
     return 0 if not marks or pairs[marks[0][2]][0] != NONE else 1
 
 
 def _wide(window: Window, marks: Marks) -> bool:
-    """Returns whether the steps in view are wide enough for ticks inside them."""
     seen = [place for place, _, _ in marks if window.start_ns <= place < window.end_ns]
     return len(seen) * _TICK_COLUMNS <= window.columns
 

@@ -36,7 +36,6 @@ class Span:
 
 
 def _cursor(window: Window) -> tuple[int, int, Lane] | None:
-    """Returns the side, row and lane at the cursor. Returns None if the cursor's line has no spans."""
     line, side = window.cursor_line, window.cursor_side
     lane = window.scene.rows[line.row].lane(side) if line is not None else None
     return (side, line.row, lane) if line is not None and lane is not None and len(lane) else None
@@ -178,7 +177,6 @@ def _alike(trace: Trace, table: str, step: int, text: str) -> Column:
 
 
 def _outermost(trace: Trace, rows: Column) -> Column:
-    """Returns the host rows that are not inside another of these rows. The input is sorted by thread and start."""
     thread, end_ns = trace.host.thread, trace.host.end_ns
     kept: list[int] = []
     for row in rows.tolist():

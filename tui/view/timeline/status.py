@@ -45,13 +45,11 @@ def status(window: Window, drawing: Drawing, marks: Marks, span: Span | None, pa
 
 
 def _span_text(scene: Scene, span: Span) -> str:
-    """Returns the duration of a span and its start within its step."""
     at = when(scene, span.side, start_of(scene, span), step_of(scene, span))
     return f"{time_text(duration_of(scene, span))} {scene.words[span.side]} at {at}".replace("  ", " ")
 
 
 def _times(window: Window, marks: Marks) -> list[str]:
-    """Returns the time at the cursor for each trace that has data there."""
     scene, found = window.scene, []
     pair = pair_at(marks, window.cursor_ns)
     for side, word in enumerate(scene.words):

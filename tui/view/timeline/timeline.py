@@ -133,7 +133,6 @@ class TimelineView(Widget, can_focus=True):
         return event.x - self.label_width - 1
 
     def _place(self, event: events.MouseEvent) -> int:
-        """Returns the axis position at the mouse pointer."""
         assert self.window is not None
         column = min(max(self._column(event), 0), self.window.columns)
         return min(max(int(self.window.start_ns + column * self.window.ns_per_column), 0), self.window.axis.length_ns)
@@ -190,7 +189,6 @@ def range_columns(window: Window) -> range:
 
 
 def _columns(window: Window, begin_ns: int, end_ns: int) -> range:
-    """Returns the visible columns that overlap a range of the axis."""
     first = int((begin_ns - window.start_ns) / window.ns_per_column)
     behind = math.ceil((end_ns - window.start_ns) / window.ns_per_column)
     return range(min(max(first, 0), window.columns), min(max(behind, 0), window.columns))

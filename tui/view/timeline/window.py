@@ -241,7 +241,6 @@ class Window:
             self._set(self.cursor_ns - span + self.ns_per_column, span)
 
     def _keep_line_in_sight(self) -> None:
-        """Scrolls until the cursor's whole row is visible, if the row fits."""
         if not self.rows.lines:
             self.top = 0
             return
@@ -257,7 +256,6 @@ class Window:
 
 
 def _steps_begin_ns(scene: Scene, axis: Axis) -> int:
-    """Returns the start of the first step on the axis, after the script's set-up. Returns 0 without steps."""
     slots, trace = axis.slots_ns, scene.traces[0]
     if len(scene.traces) == 1 and len(trace.steps):
         return axis.sides[0].place(int(trace.steps.start_ns.min())) or 0
@@ -265,7 +263,6 @@ def _steps_begin_ns(scene: Scene, axis: Axis) -> int:
 
 
 def _bounded(span_ns: float, columns: int, axis: Axis) -> float:
-    """Limits a time range to at least LEAST_NS and at most the length of the axis."""
     return min(max(span_ns, LEAST_NS, columns), max(axis.length_ns, columns, LEAST_NS) * (1 + 2 * MARGIN))
 
 
