@@ -21,7 +21,7 @@ from traces.model.trace import NONE, Ending
 
 
 class CommunicationRecorder:
-    """Every public method may be called from any thread."""
+    """Records collectives of this process. Any thread may call the public methods."""
 
     def __init__(
         self,

@@ -106,7 +106,7 @@ class OwnCost:
 
 
 def _nothing(_: object) -> None:
-    """Does nothing; wrapped to measure the wrapper."""
+    """Does nothing. The wrappers around this function are measured."""
 
 
 class _Costed(Protocol):

@@ -44,7 +44,7 @@ from traces.script.phase_rule import ASIDE, LOSS
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
-# How long the end of the script waits for a thread that holds the recorder's lock.
+# At the end of the script, the recorder waits this long for a thread that holds the recorder's lock.
 _LOCK_S = 0.5
 
 
@@ -64,7 +64,7 @@ class CapturedCalls:
 
 
 class Recorder:
-    """Records one process. Every public method may be called from any thread."""
+    """Records one process. Any thread may call the public methods."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Recorder:
         self._script.loader_exhausted(threading.get_ident())
 
     def module_marks(self, module: object) -> None:
-        """Returns None: module calls are recorded as profiler ranges (surfaces/torch_nn_module.py)."""
+        """Returns None, because module calls are recorded as profiler ranges (surfaces/torch_nn_module.py)."""
 
     def modules_left(self) -> None:
         """Does nothing."""

@@ -29,11 +29,11 @@ from traces.model.trace import NONE, Trace, Untimed
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
-# Maximum number of steps waiting for the GPU. A host never runs this far ahead of its GPU.
+# At most this many steps wait for the GPU. A host never runs this far ahead of its GPU.
 _PENDING_STEPS = 1024
-# Steps written together. Writing them one by one is slower, because the CPU caches are cold each time.
+# This many steps are written together. Writing single steps is slower, because the CPU caches are cold each time.
 _TOGETHER = 16
-# How often the header is rewritten when only its figures have changed, such as the recording overhead.
+# The header is rewritten at this interval if only figures have changed, such as the recording overhead.
 FIGURES_NS = 10_000_000_000
 
 

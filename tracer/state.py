@@ -45,7 +45,7 @@ def started() -> Recorder | None:
 
 
 def recorder() -> Recorder | None:
-    """This process's recorder; None if the process is not recorded (DataLoader workers).
+    """Returns the recorder of this process. Processes that are not recorded, such as DataLoader workers, have None.
 
     Raises RuntimeError if `start` was not called, which is a bug of this tool.
     """

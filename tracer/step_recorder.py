@@ -98,10 +98,10 @@ class StepRecorder:
         self._at.clear()
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Nothing to do before the step ends."""
+        """Does nothing, because evaluation steps are recorded when they end."""
 
     def more_recorded(self) -> None:
-        """Returns None: the recorder follows no recording."""
+        """Returns None, because the recorder does not follow a recording."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         """Keeps the step until the GPU has passed the step's events. Writes earlier steps that are done."""

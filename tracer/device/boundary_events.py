@@ -23,7 +23,7 @@ from tracer.device.clock import EpochClock
 from tracer.device.device_access import DeviceAccess
 from traces.model.trace import NONE
 
-# How long to sleep between two queries of an event: short compared with the end of a process.
+# The recorder sleeps for this time between two queries of an event. The time is short compared with the end of a process.
 _LOOK_AGAIN_NS = 500_000
 
 
@@ -58,7 +58,7 @@ class BoundaryEvent:
 
 
 class CurrentStream:
-    """A callable that returns the calling thread's current stream on its current device.
+    """Returns the calling thread's current stream on the thread's current device.
 
     `torch.cuda.current_stream()` takes 3 to 9 us, mostly to find the device and to create the object. This class queries the
     stream's id, which takes 0.2 us, and caches one object per id.
@@ -78,7 +78,7 @@ class CurrentStream:
 
 
 class BoundaryEvents:
-    """Takes events at boundaries and reads them in order. CUDA events are reused."""
+    """Takes events at boundaries and reads the events in order. CUDA events are reused."""
 
     def __init__(
         self, cuda: Any, clock: EpochClock, access: DeviceAccess, current_stream: Callable[[], Any] | None = None

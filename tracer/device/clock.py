@@ -13,7 +13,7 @@ import time
 
 
 class EpochClock:
-    """Wall time in whole nanoseconds. `perf_ns` is the raw counter, for measuring overhead."""
+    """Returns wall time in whole nanoseconds. `perf_ns` is the raw counter, for measuring overhead."""
 
     perf_ns = staticmethod(time.perf_counter_ns)
 

@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 from traces.model.trace import Untimed
 
-# How long the recorder waits at the end of the script for a device that makes no progress.
+# At the end of the script, the recorder waits this long for a device that makes no progress.
 PATIENCE_NS = 1_000_000_000
 
 T = TypeVar("T")
@@ -110,6 +110,6 @@ class DeviceAccess:
                 self.lose(error)
             done.set()
 
-        # CUDA has no wait with a time limit. If this thread waits forever, it ends with the process.
+        # CUDA has no wait with a time limit, so a daemon thread waits. If the thread never returns, it ends with the process.
         threading.Thread(target=wait, name="trace-wait", daemon=True).start()
         return done.wait(limit_ns / 1e9) and not self.lost

@@ -111,7 +111,7 @@ class FlightRecorder:
         self._rings: dict[str, _Ring] = {}
         self._without: set[str] = set()  # backends that have no ring
         self._sizes: dict[str, int] = {}  # number of ranks by group
-        self._windows: dict[int, deque[tuple[int, int]]] = {}  # begin and end of recorded calls (Unix time), by thread
+        self._windows: dict[int, deque[tuple[int, int]]] = {}  # begin and end of recorded calls by thread, in Unix time
         self._rows = self._untimed = 0
         self._steps = 0  # number of steps since the last read
         self._rate = 0  # entries per step

@@ -30,7 +30,7 @@ _FLUSH_NS = 500_000_000
 
 
 class RecordingFile:
-    """Collects rows and writes them to the file. The recorder's lock guards it.
+    """Collects rows and writes them to the file. The recorder's lock guards this class.
 
     A row is one tuple: the column names, then the values. Python's garbage collector does not track tuples of numbers, so the
     recorder does not trigger extra collections in the script. An interrupting signal cannot leave half a row.
@@ -70,9 +70,9 @@ class RecordingFile:
         return self._clock.perf_ns() >= self._due_ns
 
     def flush(self, header: Trace | None) -> None:
-        """Write `header`, then the collected rows, which may refer to new devices and threads in it.
+        """Writes `header` and then the collected rows. Rows may refer to new devices and threads in the header.
 
-        None means that the header has not changed. The first call needs a header.
+        If `header` is None, the header has not changed. The first call needs a header.
         """
         self._due_ns = self._clock.perf_ns() + _FLUSH_NS
         with deferred_signals():

@@ -153,7 +153,6 @@ def _run(
 
 
 def text(found: Stalls, asked: StallsOptions, cached: float) -> list[str]:
-    """Returns the lines of the report."""
     estimated = found.estimated_share > _NOTICEABLE_ESTIMATE
     own_pace = f"data ready in memory (GPU speed{', estimated' if estimated else ''})"
     rows = [[own_pace, *_pace(found.gpu)], ["data cached", *_pace(found.prepared)]]

@@ -168,7 +168,6 @@ def step_axis(sides: Sequence[NamedTrace]) -> tuple[list[Steps], list[Column], s
 
 
 def step_times_ms(side: NamedTrace) -> Column:
-    """Returns the time of each step of the first rank, in milliseconds."""
     rank = min((step.rank for step in side.summary.steps), default=0)
     return np.array([step.interval_ns / 1e6 for step in side.summary.steps if step.rank == rank])
 

@@ -234,7 +234,6 @@ class _DiffPage:
         return _wrapped(f"Bottleneck: {listed}.", self.width) if told else []
 
     def figures(self) -> list[str]:
-        """Returns the table of the main figures."""
         steps = self.of.steps
         rows = [row for of, row in self.medians() if of.recorded_median_ns is not None]
         title = "Median per step" if steps.recorded_median_ns is not None else _WHOLE

@@ -29,7 +29,6 @@ _UNTIMED = (
 
 
 def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
-    """Returns the lines without the "trace: " prefix."""
     name = shlex.quote(str(output))
     what = Path(script[0]).name if not script[0].startswith("-m") else shlex.join(script[:2])
     ranks = f", {len(trace.ranks)} ranks" if len(trace.ranks) > 1 else ""

@@ -321,7 +321,7 @@ class ViewApp(App[int]):
                 widget.update(Text.from_ansi("\n".join(self._output.tail(_OUTPUT_LINES))))
 
     def tell(self, note: str = "") -> None:
-        """Updates the status line and the picture. `note` is a message that is shown once."""
+        """Updates the status line and the picture. `note` is a message that is shown once in the status line."""
         window = self.window
         text = note or self._note
         if window is not None:

@@ -47,7 +47,7 @@ BEHIND = 8
 
 
 class Sign(IntEnum):
-    """Paints that are not categories."""
+    """Paints that are not categories, such as signs of differences."""
 
     BLANK = 24
     MORE = 25  # the replay is busier

@@ -42,7 +42,6 @@ class Said(NamedTuple):
 
 
 def headline(scene: Scene, width: int) -> list[Said]:
-    """Returns up to LINES lines of at most `width` characters."""
     if scene.comparison is not None:
         lines = [_verdict(scene.comparison), *_packed(_pair_figures(scene.comparison), width)]
     elif scene.summary is not None:

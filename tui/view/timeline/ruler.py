@@ -113,7 +113,6 @@ def time_words(window: Window, marks: Marks, width: int) -> str:
 
 
 def times_line(window: Window, marks: Marks) -> str:
-    """Returns a line with ticks at round times."""
     text = [" "] * window.columns
     every_ns = round_ns(window.ns_per_column * _TICK_COLUMNS)
     free = 0

@@ -17,7 +17,7 @@ from tui.view.scene.tracks import Fold, TrackKey, TrackKind
 
 _LEAST_LINES = {TrackKind.MEMORY: 2}  # minimum lines per row and trace, other kinds of rows have 1
 _MOST_LINES = dict.fromkeys(TrackKind, 2) | {TrackKind.GPU: 12, TrackKind.MEMORY: 8, TrackKind.PHASES: 4}
-# The order in which kinds of rows get the remaining lines.
+# Kinds of rows get the remaining lines of the window in this order.
 _ORDER = """
 GPU MEMORY GPU PHASES GPU MEMORY HOST GPU LOADER COLLECTIVES PARTS
 GPU PHASES GPU MEMORY GPU GPU MEMORY GPU PHASES GPU MEMORY GPU MEMORY
