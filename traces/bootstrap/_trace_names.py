@@ -56,7 +56,7 @@ class OurNames:
         for name in _modules_of(self.homes):
             if name.partition(".")[0] in self.packages:
                 _make_private(name, self.prefix)
-            else:  # our packages already hold a reference to the library
+            else:
                 del sys.modules[name]
         sys.modules.update(self.theirs)
 

@@ -28,7 +28,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 _POLL_S = 0.02
-_KILL_AFTER_S = 30.0  # torchrun also waits this long between SIGTERM and SIGKILL
+_KILL_AFTER_S = 30.0
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -67,7 +67,7 @@ def fork_ranks(count: int) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
-    running: dict[int, int] = {}  # process ids by rank
+    running: dict[int, int] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         for rank in range(count):
@@ -93,11 +93,10 @@ def mark_rank(rank: int) -> None:
 
 
 def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
-    """Wait for the ranks' processes and exit with their result."""
     count = len(running)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        if number != signal.SIGINT or not _in_foreground_of_a_terminal():  # a terminal sends Ctrl-C to the ranks too
+        if number != signal.SIGINT or not _in_foreground_of_a_terminal():
             _tell(running, number)
 
     for number in _PASSED_ON:
@@ -126,7 +125,6 @@ def _next_end(running: dict[int, int], until: float | None = None) -> tuple[int,
 
 
 def _end(running: dict[int, int]) -> None:
-    """Terminate the ranks, and kill those that do not exit."""
     _tell(running, signal.SIGTERM)
     deadline = monotonic() + _KILL_AFTER_S
     while running and monotonic() < deadline:
@@ -143,6 +141,6 @@ def _tell(running: dict[int, int], number: int) -> None:
 
 
 def _in_foreground_of_a_terminal() -> bool:
-    with suppress(OSError), open("/dev/tty", "rb") as terminal:  # no terminal: the open fails
+    with suppress(OSError), open("/dev/tty", "rb") as terminal:
         return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     return False

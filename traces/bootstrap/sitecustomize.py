@@ -67,7 +67,7 @@ class Session:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._names: Any = importlib.import_module("_trace_names")
-        self.shared: list[Callable[[], None]] = []  # start function of each room, prepared by `share`
+        self.shared: list[Callable[[], None]] = []
         with open(os.path.join(folder, "trigger"), encoding="utf-8") as file:
             self.trigger = file.read()
 
@@ -120,7 +120,7 @@ def join_session(folder: str) -> Session | None:
 
 
 def await_trigger(session: Session) -> None:
-    if session.trigger in sys.modules:  # a .pth file has already imported it
+    if session.trigger in sys.modules:
         session.start()
     else:
         sys.meta_path.insert(0, AfterImport(session.trigger, session.start))

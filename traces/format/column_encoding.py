@@ -136,9 +136,6 @@ def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
 
 
 def _common_divisor(values: npt.NDArray[Any]) -> int:
-    """Return the greatest common divisor, at least 1. A few values are tried first, since most columns have no common
-    divisor.
-    """
     divisor = int(np.gcd.reduce(values[:64]))
     if divisor == 1:
         return 1

@@ -28,8 +28,6 @@ from traces.model.trace import TABLES, Strings, Thread, Trace, TraceFormatError
 
 
 class _Tail:
-    """Reads the frames that another process appends to a growing file."""
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._found: Scan | None = None

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from traces.format.frames import Damaged
 from traces.model.trace import NONE, Column, HostSpans
 
-COLUMNS = ("parent", "start_ns", "duration_ns")  # columns of HostSpans that a Nest replaces
+COLUMNS = ("parent", "start_ns", "duration_ns")
 
 Ints = npt.NDArray[np.int64]
 
@@ -40,7 +40,7 @@ class Nest:
     not ended.
     """
 
-    depth: Ints  # the number of spans that enclose each row
+    depth: Ints
     first_ns: int
     gaps_ns: Ints  # two gaps per row, in `_context_order`; a gap is negative where spans overlap or a new thread begins
 

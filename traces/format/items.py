@@ -284,9 +284,6 @@ def _parse_header(text: Any) -> dict[str, Any]:
 
 
 def _device_values(device: Device) -> dict[str, Any]:
-    """Return a device's fields. Unknown values are omitted. Properties have Kineto's names, because older files use these
-    names.
-    """
     values = {name: getattr(device, name) for name in ("rank", "index", "name", "total_memory_bytes")}
     outside = {"outside_bytes": device.outside_bytes} if device.outside_bytes else {}
     return {**values, "properties": to_kineto(device.properties), **outside}
@@ -311,7 +308,6 @@ def _run_values(runs: dict[int, Run]) -> list[dict[str, Any]]:
 
 
 def _make_by_rank(kind: type[T], values: Any) -> dict[int, T]:
-    """Build the objects of each rank from the output of `_machine_values` or `_run_values`."""
     what = kind.__name__.lower()
     if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
         raise Damaged(f"header with invalid {what}s")
@@ -332,9 +328,6 @@ def _made(kind: type[T], values: Any) -> T:
 
 
 def _json_value(value: Any, depth: int = 0) -> Any:
-    """Convert `value` to JSON types. Numpy numbers become Python numbers, NaN and infinities become None. Raises
-    ValueError.
-    """
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, dict | list | tuple):

@@ -51,7 +51,7 @@ from traces.model.trace import TABLES, Table, Trace, TraceFormatError, TraceWrit
 
 # Items with a smaller total size share a frame, because each frame costs 19 bytes and restarts the compressor.
 _SHARED_BYTES = 32 << 10
-_WORKERS = 4  # threads suffice, because lzma and zlib release the GIL
+_WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
@@ -153,7 +153,6 @@ class TraceStream:
 
 
 def _shared(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield frame contents. Small neighbouring items are joined into one frame."""
     content = b""
     for item in parts:
         if content and len(content) + len(item) > _SHARED_BYTES:
@@ -165,9 +164,6 @@ def _shared(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _smallest(task: tuple[int, bytes]) -> tuple[int, bytes]:
-    """Return the codec and the compressed content. For small contents, all codecs are tried and the smallest result is
-    kept.
-    """
     usual, content = task
     codecs = (usual,) if len(content) > _SHARED_BYTES else (DEFLATED, LZMA_TEXT, LZMA_PLANES)
     return min(((codec, compress(codec, content)) for codec in codecs), key=lambda tried: len(tried[1]))
@@ -224,7 +220,6 @@ def _replace(target: Path, data: bytes) -> None:
 
 
 def _new_part(target: Path) -> tuple[Path, int]:
-    """Create and open a new file next to `target`. Other processes may do the same at the same time."""
     number = 1
     while True:
         part = target.with_name(f"{target.name}.part" if number == 1 else f"{target.name}.{number}.part")

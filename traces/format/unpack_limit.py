@@ -47,7 +47,7 @@ class UnpackLimit:
         """Raise TooLarge if `unpacked_bytes` exceed the limit. `what` describes the data and its size in the message."""
         if self.limit_bytes is None or unpacked_bytes <= self.limit_bytes:
             return
-        enough_mb = math.ceil(4 * unpacked_bytes / 10**6)  # four times the size, because more data may follow
+        enough_mb = math.ceil(4 * unpacked_bytes / 10**6)
         raise TooLarge(
             f"{what}, from a file of {size_text(self.file_bytes)}; the limit is {size_text(self.limit_bytes)}."
             f" If you trust the file, set {VARIABLE}={enough_mb}"

@@ -48,8 +48,8 @@ _HEADER_FACTS = (
 class _Recording:
     trace: Trace
     file: str
-    rank: int | None  # the rank in the events or the header
-    exported: ExportNotes | None  # only set if `trace export` wrote the file
+    rank: int | None
+    exported: ExportNotes | None
 
     @property
     def world_size(self) -> int | None:
@@ -114,7 +114,6 @@ def _of_one_file(recordings: list[_Recording]) -> list[_Recording]:
 
 
 def _of_each_process(recordings: list[_Recording]) -> list[_Recording]:
-    """Join recordings that are profiler cycles of one process. The joined recording takes the place of the first cycle."""
     found = []
     for places in cycles_of([part.trace for part in recordings], [(part.file, part.rank) for part in recordings]):
         parts = [recordings[place] for place in places]
@@ -143,7 +142,6 @@ def _joined(recordings: list[_Recording], skipped: dict[str, str], problems: Cou
 
 
 def _as_exported(trace: Trace, whole: ExportNotes, problems: Counter[str]) -> Trace:
-    """Return the trace that the files were exported from, without the ranks of missing files."""
     trace.grain, trace.provenance, trace.lacks = whole.grain, dict(whole.provenance), list(whole.lacks)
     ranks = trace.provenance.get("ranks")
     if isinstance(ranks, dict) and trace.ranks != whole.ranks:
@@ -305,7 +303,6 @@ def _stream_numbers(groups: Groups) -> str:
 
 
 def _machine(header: dict[str, Any], torch: str, distributed: dict[str, Any]) -> Machine:
-    """Return the software versions in a file. The driver number is the CUDA version that the driver supports."""
     supported = runtime_version(header.get("cuda_driver_version"))
     nccl = distributed.get("nccl_version")
     return Machine(
@@ -328,10 +325,9 @@ def _notes_of(header: dict[str, Any], strings: Strings, problems: Counter[str]) 
 
 
 def _from_export(tables: RankTables, strings: Strings, notes: ExportNotes) -> Trace:
-    """Return the exported trace of this rank, with the provenance and `lacks` of the whole trace."""
     row_of_device = {device.index: row for row, device in enumerate(notes.devices)}
     for index in np.unique(np.concatenate([tables.device.device, tables.memory.device])).tolist():
-        if index not in row_of_device and index != NONE:  # an event may have been added after the export
+        if index not in row_of_device and index != NONE:
             row_of_device[index] = len(notes.devices)
             notes.devices.append(Device(0, index, ""))
     for table in (tables.device, tables.memory):
@@ -354,7 +350,6 @@ def _from_export(tables: RankTables, strings: Strings, notes: ExportNotes) -> Tr
 
 
 def _lacks(tables: RankTables, steps_from: str, devices: list[Device]) -> set[str]:
-    """Return the kinds of data that are missing in a rank's recording."""
     host, memory = tables.host, tables.memory
     on_device = memory.device != NONE
     missing = {

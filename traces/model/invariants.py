@@ -130,7 +130,7 @@ def _has_cycle(parent: Column) -> bool:
 
     The stride doubles each round, so only cycles are left after log2(rows) rounds.
     """
-    if (parent < np.arange(len(parent))).all():  # a parent usually comes before its children
+    if (parent < np.arange(len(parent))).all():
         return False
     above = np.append(parent, NONE)
     for _ in range(len(parent).bit_length()):

@@ -85,14 +85,14 @@ class Machine:
     torch: str | None = None
     cuda: str | None = None  # This is torch.version.cuda. An imported recording has the version of the CUDA runtime.
     hip: str | None = None
-    cudnn: int | None = None  # An example of torch.backends.cudnn.version() is 91002.
+    cudnn: int | None = None
     nccl: str | None = None
     # An example is "570.86.15". The text is "CUDA 12.8" if only the supported CUDA version is known.
     driver: str | None = None
     python: str | None = None
     system: str | None = None
     processors: int | None = None
-    oom_text: str | None = None  # This is how this PyTorch release words out-of-memory errors.
+    oom_text: str | None = None
     cublas_bytes: int | None = None  # The cuBLAS handles of all devices hold this memory at the end of the script.
     settings: TorchSettings = DEFAULT_SETTINGS
 

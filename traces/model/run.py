@@ -57,7 +57,7 @@ class RecorderNotes:
 
 @dataclass(frozen=True)
 class ProfilerUse:
-    steps: tuple[int, ...] = ()  # The profiled steps have these values of `Steps.number`.
+    steps: tuple[int, ...] = ()
     failed: str | None = None
     warnings: tuple[str, ...] = ()  # Kineto logged these warnings at the start or end of a profile. Timestamps are removed.
 
@@ -76,11 +76,11 @@ class CleanSteps:
 class ProfilerCost:
     """Host time that torch.profiler takes per recorded event. See traces/combining/profiler_cost.py."""
 
-    op_ns: int = 0  # cost of an op with input shapes
-    plain_op_ns: int = 0  # cost of an op without input shapes
+    op_ns: int = 0
+    plain_op_ns: int = 0
     range_ns: int = 0
-    module_ns: int = 0  # cost of the range around a module call
-    runtime_ns: int = 0  # cost of a GPU runtime call that launches nothing
+    module_ns: int = 0
+    runtime_ns: int = 0
     launch_ns: int = 0
     memory_ns: int = 0
 
@@ -130,11 +130,11 @@ class MemoryUse:
     """Memory use of one device during a whole replay."""
 
     capacity_bytes: int = 0
-    outside_bytes: int = 0  # The number counts memory used outside of PyTorch's allocator.
+    outside_bytes: int = 0
     most_allocated_bytes: int = 0
     most_reserved_bytes: int = 0
     ooms: int = 0
-    given: bool = False  # True if the option --gpu-memory set the capacity.
+    given: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class CellCall:
     model.
     """
 
-    cell: str  # An example is "v100/resnet50".
+    cell: str
     batch: int
     trains: bool
     how: str
@@ -166,14 +166,14 @@ class ReplayNotes:
     config: ReplayConfig = field(default_factory=ReplayConfig)
     host: HostFigures = field(default_factory=HostFigures)
     uncharged_ns: int = 0  # The script did not enter phases with this much recorded device time.
-    missing: tuple[MissingOp, ...] = ()  # The most frequent ops come first.
+    missing: tuple[MissingOp, ...] = ()
     missing_not_listed: int = 0
     # Only a replay of library cells fills this tuple, ordered by `Steps.recorded_step`.
     cells: tuple[CellSteps, ...] = ()
     reads_unrecorded: int | None = None  # The number is None if the replay computed the values.
-    sizes_assumed: int | None = None  # The replay had to assume this many data-dependent sizes.
+    sizes_assumed: int | None = None
     events_never_recorded: int | None = None  # The script waited for this many events without recording them.
-    memory: tuple[MemoryUse, ...] = ()  # The index is a row of `Trace.devices`.
+    memory: tuple[MemoryUse, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Run:
     source: str = ""  # The source is RECORDER, KINETO, REPLAY, or the name of a table of published figures.
     clock: str = ""
     script: Script | None = None
-    argv: tuple[str, ...] | None = None  # The script's arguments do not include folders of paths.
+    argv: tuple[str, ...] | None = None
     loaders: tuple[LoaderSettings, ...] = ()
     recorder: RecorderNotes | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)

@@ -86,7 +86,7 @@ class HostKind(IntEnum):
     OP = 0  # a PyTorch operator, an autograd node, or anything else that the profiler calls an op
     RUNTIME = 1  # a call into the GPU runtime or driver (cudaLaunchKernel, cudaStreamSynchronize, hipMemcpy...)
     ANNOTATION = 2  # a record_function range: ProfilerStep, DataLoader, Optimizer.step, or a range in user code
-    PYTHON = 3  # a Python function call, if stacks were recorded
+    PYTHON = 3
     OTHER = 4  # profiler overhead and all other host events with a duration
 
 
@@ -111,7 +111,7 @@ class Origin(IntEnum):
     SCALED = 3  # The time is scaled from the same op and dtype at another shape.
     PHASE = 4  # The time is what remained of the recorded phase when the phase ended.
     ROOFLINE = 5  # The time is estimated from bytes, FLOPs and the speed of the device.
-    PUBLISHED = 6  # The time is taken from a published table.
+    PUBLISHED = 6
     CURVE = 7  # The time comes from a curve fitted to published measurements of other sizes or GPUs.
 
 
@@ -217,7 +217,7 @@ class Untimed(IntEnum):
     NO = 0
     CAPTURE = 1  # a CUDA graph was being captured at a phase boundary
     LOST = 2  # the device failed, or had not finished the step when the script ended
-    PROFILE = 3  # the script ran its own profiler
+    PROFILE = 3
 
 
 @dataclass
@@ -243,7 +243,7 @@ class Phases(_Spans):
     """
 
     step: STEP
-    name: TEXT  # one of PHASES
+    name: TEXT
     start_ns: I8
     duration_ns: I8
     device: DEVICE_OR_NONE  # This row of `devices` recorded the events. NONE if the phase used no device.
@@ -262,7 +262,7 @@ class Parts(_Spans):
     `Phases`.
     """
 
-    phase: PHASE_OR_NONE  # row of `phases`, or NONE outside of all steps
+    phase: PHASE_OR_NONE
     name: TEXT
     thread: THREAD_OR_NONE
     start_ns: I8
@@ -303,9 +303,9 @@ class DeviceSpans(_Spans):
     start_ns: I8
     duration_ns: I8
     launch: HOST_SPAN_OR_NONE  # This row of `host` launched the work. NONE if the launch is not recorded.
-    bytes: I8_OR_NONE  # bytes copied or set, or NONE
+    bytes: I8_OR_NONE
     origin: Annotated[Column, "u1", 0, Origin]
-    config: TEXT_OR_NONE  # The launch configuration has the form of launch_configs.py.
+    config: TEXT_OR_NONE
     graph: I8_OR_NONE  # id of the CUDA graph that launched the work, or NONE
     graph_node: I8_OR_NONE  # id of the work's node in the CUDA graph, or NONE
 
@@ -323,7 +323,7 @@ class MemoryEvents(Table):
     device: DEVICE_OR_NONE
     time_ns: I8
     bytes: I8
-    address: U8  # 0 if not recorded
+    address: U8
     allocated_bytes: I8_OR_NONE
     reserved_bytes: I8_OR_NONE
 
@@ -333,7 +333,7 @@ class Values(Table):
     """Each row is one value that the host read from a device. Values of the same read have the same number in `read`."""
 
     rank: I4
-    step: STEP_OR_NONE  # row of `steps`, or NONE outside of all steps
+    step: STEP_OR_NONE
     read: I8
     op: TEXT
     dtype: TEXT
@@ -345,7 +345,7 @@ class Sizes(Table):
     """Each row is the output size of one call of an op with data-dependent shapes, such as nonzero, masks and unique."""
 
     rank: I4
-    step: STEP_OR_NONE  # row of `steps`, or NONE outside of all steps
+    step: STEP_OR_NONE
     op: TEXT
     shapes: TEXT  # The shape that determines the size is stored in the form of `shapes_text`.
     size: I8_OR_NONE  # number of elements or rows found, or NONE if unknown
@@ -376,7 +376,7 @@ class Batches(_Spans):
 class Ending(IntEnum):
     """How reliable the duration of a collective is."""
 
-    SEEN = 0  # the duration was measured
+    SEEN = 0
     BY = 1  # The duration is an upper bound, taken when the stream reached the wait for the operation.
     UNSEEN = 2  # The duration is unknown. The duration of the launching call or 0 is stored.
 
@@ -389,9 +389,9 @@ class Collectives(_Spans):
     name: TEXT
     dtype: TEXT_OR_NONE
     group: TEXT_OR_NONE
-    group_size: I4_OR_NONE  # number of ranks in the group, or NONE
+    group_size: I4_OR_NONE
     backend: TEXT_OR_NONE
-    bytes: I8_OR_NONE  # size of this rank's input, or NONE
+    bytes: I8_OR_NONE
     start_ns: I8  # The operation's kernels start here, if known. Otherwise the host call starts here.
     # The duration covers the operation's kernels, if known. Otherwise it ends when the call returned or completion was seen.
     duration_ns: I8
@@ -477,7 +477,7 @@ class Trace:
     batches: Batches = field(default_factory=Batches.empty)
     collectives: Collectives = field(default_factory=Collectives.empty)
     sizes: Sizes = field(default_factory=Sizes.empty)
-    machines: dict[int, Machine] = field(default_factory=dict)  # by rank
+    machines: dict[int, Machine] = field(default_factory=dict)
     runs: dict[int, Run] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)  # These JSON values are for people. No code reads them.
     problems: dict[str, int] = field(default_factory=dict)  # number of problems of each kind; kinds are in kebab-case

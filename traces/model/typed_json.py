@@ -86,7 +86,7 @@ def _value(hint: Any, value: Any) -> Any:
         if not isinstance(value, Mapping) or not all(type(key) is str for key in value):
             raise ValueError(f"{value!r} is not an object")
         return {key: _value(get_args(hint)[1], of) for key, of in value.items()}
-    if is_dataclass(hint) and isinstance(hint, type):  # a list of field values is accepted too
+    if is_dataclass(hint) and isinstance(hint, type):
         return from_json(hint, dict(zip(_hints(hint), value, strict=False)) if isinstance(value, list) else value)
     if hint is Path and isinstance(value, str):
         return Path(value)

@@ -55,7 +55,7 @@ class WorkloadSignature:
     inputs: tuple[InputTensor, ...] | None = None
     batch_bytes: int | None = None
     optimizer: str | None = None
-    trainable_parameters: int | None = None  # The number counts elements that require gradients.
+    trainable_parameters: int | None = None
     autocast: str | None = None  # This is the torch.autocast dtype ("float16") during the first call, or "off".
     # The digest covers each module's class and the shapes of the module's own parameters, in order.
     module_order: str | None = None

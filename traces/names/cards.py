@@ -94,8 +94,8 @@ _NVLINK_P100 = Link(20, 80)  # A P100 has 4 links of 20 GB/s, one to each neighb
 _NVLINK_V100 = Link(50, 150)
 _NVLINK_DGXS = Link(25, 100)  # A DGX Station uses 4 links, one or two per neighbour.
 _NVLINK_A100, _NVLINK_A800, _NVLINK_H100, _NVLINK_B200 = (Link(gbps, gbps) for gbps in (300, 200, 450, 900))
-_NVLINK_NVL = Link(300, 300)  # The bridge between two H100 NVL has 600 GB/s.
-_XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 448)  # An MI300X has 7 links, one per neighbour.
+_NVLINK_NVL = Link(300, 300)
+_XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 448)
 
 
 class Architecture(NamedTuple):
@@ -105,8 +105,8 @@ class Architecture(NamedTuple):
     minor: int
     max_threads: int
     shared_kib: int
-    shared_optin_kib: int  # maximum for one block
-    registers: int = 65_536  # per multiprocessor
+    shared_optin_kib: int
+    registers: int = 65_536
     shared_per_block_kib: int = 48
     warp_size: int = 32
     name: str = ""
@@ -180,7 +180,6 @@ class Card:
 
 
 def _like(card: Card, *names: str, **changed: Any) -> Card:
-    """Return a variant of the same GPU, with other memory or in another form factor."""
     return replace(card, names=names, **changed)
 
 
@@ -204,7 +203,7 @@ _H100_RATES = _rates(67, 67, 989.4, 1979, tf32=494.7, bf16=989.4, fp8=1979)
 _H100_SXM = Card(("NVIDIA H100 80GB HBM3", "NVIDIA H100-SXM5-80GB", "NVIDIA H100"), _HOPPER, 132, 50 * _MIB, 85_045_477_376, 3350, _H100_RATES, _NVLINK_H100, "NVIDIA H100 data sheet")
 _H100_NVL = _like(_H100_SXM, "NVIDIA H100 NVL", memory_bytes=99_857_989_632, memory_gbps=3938, tflops=_rates(60, 60, 835.5, 1670.5, tf32=417.5, bf16=835.5, fp8=1670.5), link=_NVLINK_NVL, source="NVIDIA H100 NVL data sheet")
 _B200 = Card(("NVIDIA B200",), _BLACKWELL, 148, 126 * _MIB, 191_503_138_816, 8000, _rates(37, 75, 2250, 4500, tf32=1125, bf16=2250, fp8=4500), _NVLINK_B200, "NVIDIA DGX B200 data sheet, an eighth")
-_INFINITY_CACHE = 256 * _MIB  # AMD CDNA 3 and CDNA 4 white papers
+_INFINITY_CACHE = 256 * _MIB
 _MI250_RATES = _rates(45.3, 45.3, 181, 181, bf16=181)
 _MI300X_RATES = _rates(163.4, 163.4, 1307.4, 2614.9, tf32=653.7, bf16=1307.4, fp8=2614.9)
 _MI300X = Card(("AMD Instinct MI300X",), _CDNA3, 304, 4 * _MIB, 206_141_652_992, 5300, _MI300X_RATES, _XGMI_MI300, "AMD Instinct MI300X data sheet", _INFINITY_CACHE)

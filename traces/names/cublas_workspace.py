@@ -16,7 +16,7 @@ import re
 _KEPT_SINCE, _KEPT_SINCE_WITH_HIP, _KEPT_BEFORE = (2, 0), (2, 6), (2, 14)
 _DEFAULT_BYTES = (2 * 4096 + 8 * 16) << 10
 _LARGE_BYTES = 32 << 20  # used on Hopper, and on Blackwell since PyTorch 2.12
-_ROCM_BYTES, _ROCM_LARGE_BYTES = 32 << 20, 128 << 20  # the second size is for gfx94x and gfx95x
+_ROCM_BYTES, _ROCM_LARGE_BYTES = 32 << 20, 128 << 20
 
 Release = tuple[int, int]
 

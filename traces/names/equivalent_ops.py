@@ -58,7 +58,7 @@ _GROUPS: dict[str, str] = {
     "item": "_local_scalar_dense",
 }
 _CANONICAL = {name: group for group, names in _GROUPS.items() for name in names.split()}
-CANONICAL_OPS = frozenset(_GROUPS)  # ops that have several names
+CANONICAL_OPS = frozenset(_GROUPS)
 
 
 def canonical_op(op: str) -> str:

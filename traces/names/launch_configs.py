@@ -19,7 +19,7 @@ from math import prod
 from typing import Any
 
 CONFIG_ARGS = ("grid", "block", "registers per thread", "shared memory", "est. achieved occupancy %", "theoretical occupancy %")
-_DIMS = 2  # the first two values are lists of three numbers
+_DIMS = 2
 _MOST = 1 << 31
 
 

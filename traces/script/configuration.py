@@ -39,9 +39,9 @@ class ReplayConfig:
 class CellChoice:
     """Selects library cells, which are sets of published timings, to replay instead of a recording."""
 
-    files: tuple[Path, ...]  # All library cells are for one GPU.
+    files: tuple[Path, ...]
     model: str = ""  # The requested network is in the first file. If "", the script's workload selects the network.
-    estimate: bool = False  # True allows estimates if no library cell matches.
+    estimate: bool = False
 
 
 # A failed script leaves this file in the run's folder for `trace stalls`. The file contains the error in one line and its

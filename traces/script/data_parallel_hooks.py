@@ -25,7 +25,7 @@ class DataParallelHooks:
 
     def __init__(self, torch: Any, part: Part) -> None:
         self._torch, self._part = torch, part
-        self.here = OutermostCalls()  # scatter_kwargs calls scatter, which must not count twice
+        self.here = OutermostCalls()
 
     def install(self) -> None:
         """Wrap the functions in every torch module, and the backward passes of their two autograd functions."""
@@ -49,11 +49,6 @@ class DataParallelHooks:
         return self.here.around(name, call, lambda args, kwargs: self._part(name, self.index(devices_of(args, kwargs))))
 
     def _backward(self, name: str) -> Callable[..., Any]:
-        """Wrap the backward pass of an autograd function as a part on the device of the first gradient.
-
-        autograd runs this backward pass in that device's thread.
-        """
-
         def as_part(call: Callable[..., Any], context: Any, *gradients: Any) -> Any:
             device = next((self.index(gradient.device) for gradient in gradients if gradient is not None), None)
             with self._part(name, device) or nullcontext():

@@ -47,7 +47,7 @@ def deferred_signals() -> Iterator[None]:
 
 def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: ExitStack) -> None:
     handler = signal.getsignal(number)
-    if not callable(handler):  # SIG_DFL and SIG_IGN run no Python code
+    if not callable(handler):
         return
 
     def postpone(number: int, frame: FrameType | None) -> None:

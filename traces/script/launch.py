@@ -128,7 +128,6 @@ def _environment(env: Mapping[str, str], session: Path, ranks: int) -> dict[str,
 
 
 def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
-    """Return the environment that torchrun gives every rank. The result also has the rank count for our bootstrap."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

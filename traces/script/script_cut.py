@@ -231,7 +231,7 @@ class ScriptCut(Generic[ThreadT]):
         if not ends:
             return
         phases = self._phases
-        if phases.current == "backward" and not phases.inside:  # the script has then updated its weights by hand
+        if phases.current == "backward" and not phases.inside:
             self._op(thread, PLAIN, now_ns)
         self._has_steps = True
         left_ns = phases.boundary_ns

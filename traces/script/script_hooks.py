@@ -59,8 +59,6 @@ class CallListener(PhaseListener, Protocol):
 
 
 class _Backward(PhaseScope):
-    """The phase of the script's backward passes. The workload observer is informed when a backward pass completes."""
-
     def __init__(self, listener: Callable[[], CallListener | None]) -> None:
         super().__init__("backward", listener)
         self._hearing = listener
@@ -75,7 +73,7 @@ class ModuleCalls(threading.local):
     """Whether this thread is inside a module call. If nested calls are recorded, also the place that they are recorded in."""
 
     inside: ModuleMarks | Literal[True] | None = None
-    within: ClassVar[list[int]] = [0]  # number of unrecorded nested module calls in all threads
+    within: ClassVar[list[int]] = [0]
 
 
 class ScriptHooks:
@@ -210,13 +208,9 @@ class ScriptHooks:
         return called
 
     def _autocast(self) -> str:
-        """Return the torch.autocast dtype for CUDA, such as "float16", or "off"."""
         return str(self._torch.get_autocast_dtype("cuda"))[len("torch.") :] if self._torch.is_autocast_enabled() else "off"
 
     def _described(self, arguments: object) -> Iterator[tuple[Shape, str]]:
-        """Yield the shape and dtype of each tensor argument. Symbolic sizes, used while torch traces or exports, are
-        skipped.
-        """
         for tensor in tensors_in(self._torch, arguments):
             shape = tuple(tensor.shape)
             if all(type(size) is int for size in shape):

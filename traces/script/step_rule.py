@@ -110,9 +110,9 @@ class StepCut:
 
     def __init__(self, optimizers: Optimizers) -> None:
         self._optimizers = optimizers
-        self._of_plain_tensors = True  # no module and no DataLoader has been seen
-        self._updates_by_hand = False  # a training step has ended without an optimizer
-        self._trains = False  # a backward pass or an optimizer has been seen
+        self._of_plain_tensors = True
+        self._updates_by_hand = False
+        self._trains = False
         self._infers = False
         # The first module called for the previous batch, or None if a step has ended since that call.
         self._last_batch_first: int | None = None
@@ -147,7 +147,6 @@ class StepCut:
 
     @property
     def _updated_by_hand(self) -> bool:
-        """Return whether a backward pass has begun that no optimizer will follow."""
         return self._backward and not self._optimizers
 
     def optimizer_stepped(self, is_first: bool) -> StepEnd:

@@ -58,7 +58,7 @@ DEVICE_CATEGORIES = {
     "cuda_sync": DeviceKind.SYNC,
     "cuda_event": DeviceKind.SYNC,
     "xpu_sync": DeviceKind.SYNC,
-    "collective_comm": DeviceKind.ANNOTATION,  # such events cover kernels that have their own rows
+    "collective_comm": DeviceKind.ANNOTATION,
     "gpu_user_annotation": DeviceKind.ANNOTATION,
 }
 WINDOW_CATEGORY = "Trace"
@@ -119,7 +119,7 @@ _STAMP = re.compile(rb'("ts"\s*+:\s*+\d++)(?:\.(\d++))?+(?![.eE])')
 _DURATION = re.compile(rb'("dur"\s*:\s*\d+\.)(\d+)')
 _ROUNDED_DECIMALS = {b"0", b"2", b"25", b"5", b"75", b"8"}  # At 1.7e15, float64 can only represent these decimals.
 _ABSOLUTE_US = 10**15
-_MAX_US = 4 * 10**15  # no time stamp is later than the year 2096
+_MAX_US = 4 * 10**15
 _UNIX_NS = 12 * 10**17  # This is the year 2008. Later stamps count from 1970.
 _EPOCHAL_US = 10**9  # This is about 17 minutes. A file with later stamps does not count from its own start.
 
@@ -151,7 +151,7 @@ def exact_digits(data: bytes) -> bytes | None:
 class TsUnit:
     """Converts the field `ts` of events to nanoseconds."""
 
-    exact_ns: bool  # whether `ts` is already in integer nanoseconds
+    exact_ns: bool
     base_ns: int
     epochal: bool
 

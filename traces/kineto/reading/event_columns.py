@@ -27,7 +27,7 @@ _MAX_DURATION_NS = 30 * 86_400 * 10**9  # This is one month. Longer durations ar
 
 _HUGE = 1e300
 _ID_BITS = (1 << 63) - 1
-_MOST_OF_TID = 1 << 62  # the same limit as in invariants.py
+_MOST_OF_TID = 1 << 62
 
 
 class _Odd(Exception):
@@ -59,7 +59,7 @@ class Threads:
     def __init__(self) -> None:
         self.keys: list[tuple[int, int]] = []
         self.texts: list[str] = []  # names that the file gives to threads without a number
-        self._rows: dict[tuple[Any, Any], int] = {}  # rows by pid and tid, as events contain them
+        self._rows: dict[tuple[Any, Any], int] = {}
         self._row_of_key: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
@@ -241,7 +241,6 @@ def _mended(event: dict[str, Any], clock: TsUnit, problems: Counter[str]) -> dic
 
 
 def _finite(value: Any) -> int | float | None:
-    """Return the number that `value` is or spells out, or None for any other value."""
     if isinstance(value, str):
         try:
             value = int(value) if value.strip().lstrip("-").isdecimal() else float(value)

@@ -26,10 +26,10 @@ Event = dict[str, Any]
 Taken = list[tuple[Any, ...]]
 
 FIELDS = ("name", "pid", "tid", "ts", "dur")
-ABSENT = -(1 << 40)  # no device or stream has this number
+ABSENT = -(1 << 40)
 SHAPES = "shapes"  # dims and types of an op's inputs, as keys of Shapes
 LAYOUT = "layout"  # the memory layout of an op's image inputs, see layouts.py
-COMMS = "comms"  # arguments of an event about a collective, otherwise None
+COMMS = "comms"
 CONFIG = "config"
 QUEUE = "hsa queue"  # queue of device work on AMD, where streams have separate numbers
 MISSING = object()
@@ -123,7 +123,6 @@ def _configs(args: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def _of_comms(names: Sequence[str], args: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None, ...]:
-    """Return the arguments of events about collectives, and None for other events. Each distinct name is checked once."""
     wanted = {name for name in set(names) if isinstance(name, str) and name.startswith(_COMMS)}
     if not wanted:
         return (None,) * len(names)
@@ -131,6 +130,5 @@ def _of_comms(names: Sequence[str], args: Sequence[dict[str, Any]]) -> tuple[dic
 
 
 def _shared(texts: Sequence[Any]) -> tuple[Any, ...]:
-    """Return equal texts as one object, to save memory."""
     seen: dict[Any, Any] = {}
     return tuple(map(seen.setdefault, texts, texts))

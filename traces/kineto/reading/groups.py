@@ -25,7 +25,7 @@ _PLAIN_NAME = re.compile(r"[\w.:/ -]{1,60}")
 _THREAD_NAME = re.compile(r"thread \S+ \((.*)\)\s*$")
 _SAMPLED = 32  # This many events at the start and end of a piece are checked for ranks.
 _PIDS_PER_RANK = 100_000_000
-_CLOCK_EVENTS = 64  # This many first events determine the kind of clock.
+_CLOCK_EVENTS = 64
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Piece:
     others: dict[Any, list[Event]]
     stamps: list[Any]
     unreadable: int
-    rank: int | None = None  # see Note [Merged ranks]
+    rank: int | None = None
 
     @classmethod
     def of(cls, events: list[Any]) -> list[Self]:
@@ -57,7 +57,7 @@ class Piece:
         try:
             for event in events:
                 by_kind[event["ph"], event.get("cat")].append(event)
-        except (AttributeError, KeyError, TypeError):  # the list contains something that is not an event
+        except (AttributeError, KeyError, TypeError):
             by_kind.clear()
             for event in events:
                 if isinstance(event, dict) and isinstance(event.get("ph"), str):
@@ -126,7 +126,7 @@ class Groups:
     metadata: list[Event]
     categories: set[str]
     stamps: list[Any]
-    counters: list[Event]  # samples of hardware counters
+    counters: list[Event]
 
     @classmethod
     def of(cls, pieces: list[Piece], problems: Counter[str], stamps_per_us: int = 1) -> Groups:

@@ -76,9 +76,6 @@ def _is_zip(path: Path) -> bool:
 
 
 def _is_tar(path: Path) -> bool:
-    """Return whether the file is a tar archive, compressed or not. The first block of a tar archive contains a magic
-    number.
-    """
     head = _head(path)
     if head.startswith(b"\x1f\x8b"):
         try:
@@ -102,7 +99,7 @@ def _tar_members(path: Path) -> Iterator[tuple[str, bytes]]:
     limit, size_bytes = UnpackLimit.of(path.stat().st_size), 0
     with tarfile.open(path) as archive:
         for member in archive:
-            size_bytes += member.size  # tarfile also unpacks members that are skipped
+            size_bytes += member.size
             limit.check(BYTES_PER_CHARACTER * size_bytes, f"files of {size_text(size_bytes)}")
             if member.isfile() and member.name.endswith(_SUFFIXES) and not _is_hidden(member.name):
                 file = archive.extractfile(member)

@@ -82,7 +82,7 @@ class Document:
     events: list[Any]
     header: dict[str, Any] = field(default_factory=dict)
     exact_ns: bool = False
-    bare: bool = False  # whether the file is only the array of events
+    bare: bool = False
 
 
 def read_bytes(path: Path, problems: Counter[str]) -> bytes:
@@ -109,7 +109,7 @@ def decompressed(data: bytes, problems: Counter[str]) -> bytes:
     limit = UnpackLimit.of(len(data))
     pieces: list[bytes] = []
     size_bytes = 0
-    while data.startswith(_GZIP_MAGIC):  # a gzip file may have several members
+    while data.startswith(_GZIP_MAGIC):
         member = zlib.decompressobj(wbits=31)
         for begin in range(0, len(data), _CHUNK_BYTES):
             chunk = data[begin : begin + _CHUNK_BYTES]
@@ -163,7 +163,7 @@ def _concatenated(data: bytes) -> list[bytes]:
     whole: list[bytes] = []
     for text in texts:
         if whole and (not _EVENTS_KEY_BYTES.search(text) or not _EVENTS_KEY_BYTES.search(whole[-1])):
-            whole[-1] += text  # the braces at this split were inside a string
+            whole[-1] += text
         else:
             whole.append(text)
     return whole
@@ -211,7 +211,6 @@ def _decoded(data: bytes, problems: Counter[str]) -> str:
 
 
 def _scan(text: str, exact_ns: bool, problems: Counter[str], name: str) -> Document:
-    """Parse events one at a time. See the module docstring."""
     found = _EVENTS_KEY.search(text)
     bare = found is None and text.lstrip().startswith("[")
     if found is None and not bare:
@@ -334,8 +333,6 @@ def _scan_damaged(text: str, position: int, problems: Counter[str]) -> tuple[Eve
 
 
 def _repaired(text: str, problems: Counter[str]) -> str:
-    """Return text with invalid JSON repaired: wrong escapes, raw control characters, NaN and infinities, trailing commas."""
-
     def mend(match: re.Match[str]) -> str:
         if match.lastgroup == "number":
             problems["non-finite-number"] += 1

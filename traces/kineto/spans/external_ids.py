@@ -91,7 +91,7 @@ def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Colum
     of_rows = ids[rows]
     first, end = np.searchsorted(of_rows, wanted), np.searchsorted(of_rows, wanted, side="right")
     found = np.where(first < end, rows[np.minimum(first, len(rows) - 1)], NONE)
-    for place in np.flatnonzero(end - first > 1).tolist():  # an id occurs twice only in joined files
+    for place in np.flatnonzero(end - first > 1).tolist():
         several = rows[first[place] : end[place]]
         at = int(np.searchsorted(start_ns[several], before_ns[place], side="right"))
         found[place] = several[max(at - 1, 0)]

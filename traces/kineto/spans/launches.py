@@ -132,7 +132,6 @@ def _calls(host: HostColumns) -> Column:
 
 
 def _decide(launch: Column, host: HostColumns, device: DeviceColumns, calls: Column, rows: Column) -> None:
-    """Use External ids to decide which of several calls launched the device spans `rows`."""
     named: dict[tuple[int, int], list[int]] = {}
     for call in np.flatnonzero((calls > 0) & np.isin(calls, device.correlation[rows])).tolist():
         named.setdefault((int(calls[call]), int(host.named[call])), []).append(call)

@@ -45,7 +45,7 @@ def parents(thread: Column, start_ns: Column, end_ns: Column) -> tuple[Column, i
     A span encloses another span that starts and ends within it. The end may be later by as much as Note [Rounded ends]
     allows.
     """
-    parent: list[int] = []  # parents of the spans so far
+    parent: list[int] = []
     overlaps = 0
     bounds = [*np.flatnonzero(np.diff(thread, prepend=NONE - 1)).tolist(), len(thread)]
     starts, ends = start_ns.tolist(), [*end_ns.tolist(), 1 << 63]

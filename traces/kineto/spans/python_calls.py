@@ -45,7 +45,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 _ROOMS = ("traces", "tracer", "replayer")
 _CALL = re.compile(r"(?P<file>[^<>]+\.py)\((?P<line>\d+)\): (?P<name>.+)")
 _MODULE = "nn.Module: "
-_LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}  # our functions also call these libraries
+_LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}
 
 _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 
@@ -115,7 +115,6 @@ def holding(parent: Column, rows: Column) -> Column:
 
 
 def _without(trace: Trace, goes: Column) -> Trace:
-    """Return the trace without the host rows `goes`. Children of these rows move to the enclosing row."""
     above, gone = trace.host.parent.tolist(), [*goes.tolist(), False]
     for row, outer in enumerate(above):
         if gone[outer]:

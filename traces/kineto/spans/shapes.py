@@ -68,7 +68,6 @@ class Shapes:
         return row
 
     def _leave_out_results(self, names: Column, keys: list[bytes], rows: Column) -> None:
-        """Omit results of ops that may have any. Each distinct call is checked once."""
         asked = [index for index in np.unique(names).tolist() if may_write_into_arguments(self._strings[index])]
         at = np.flatnonzero(np.isin(names, asked))
         calls, first, which = np.unique(names[at] * np.int64(1 << 32) + rows[at], return_index=True, return_inverse=True)
@@ -88,7 +87,7 @@ def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
     """
     dims = list(map(dict.get, args, repeat("Input Dims")))
     if dims.count(None) == len(dims):
-        dims = list(map(dict.get, args, repeat("Input dims")))  # torch wrote this spelling in 2020
+        dims = list(map(dict.get, args, repeat("Input dims")))
         if dims.count(None) == len(dims):
             return [NO_SHAPES] * len(dims)
     types = list(map(dict.get, args, repeat("Input type")))

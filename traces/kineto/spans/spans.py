@@ -62,7 +62,7 @@ class RankTables:
     host: HostSpans
     device: DeviceSpans
     memory: MemoryEvents
-    comms: dict[int, Event]  # arguments of host spans about collectives, by row
+    comms: dict[int, Event]
 
 
 def read_tables(
@@ -102,7 +102,6 @@ def read_tables(
 def _exclude_impossible(
     groups: Groups, host: HostSpans, device: DeviceColumns, dependent_launch: bool, problems: Counter[str]
 ) -> None:
-    """Set impossible durations to 0 and count them. See impossible.py."""
     window_ns = _window_ns(groups)
     for spans in (host, device.spans):
         too_long = longer_than(spans, window_ns)
@@ -123,7 +122,6 @@ def _window_ns(groups: Groups) -> int:
 
 
 def _told_by_kernels(host: HostColumns, device: DeviceColumns) -> Column:
-    """Return the External ids of calls. A call without an External id gets the id of the device span that it launched."""
     lacking = np.flatnonzero((host.named <= 0) & (host.correlation > 0))
     telling = (device.named > 0) & (device.correlation > 0)
     if not len(lacking) or not telling.any():
@@ -137,7 +135,6 @@ def _told_by_kernels(host: HostColumns, device: DeviceColumns) -> Column:
 
 
 def _as_noted(threads: cols.Threads, spans: HostSpans, notes: ExportNotes) -> Column:
-    """Return the row in `notes` for each of `threads`. Threads that have host spans but are not in `notes` are added."""
     row_of = {track: row for row, track in enumerate(notes.tracks)}
     used = np.bincount(spans.thread, minlength=len(threads))
     for row, (_, tid) in enumerate(threads.keys):
@@ -155,7 +152,6 @@ def _read_host(
     problems: Counter[str],
     notes: ExportNotes | None,
 ) -> tuple[HostColumns, dict[int, Event]]:
-    """Return the host spans. Also returns the arguments of host spans about collectives, by row."""
     shapes = Shapes(names.strings, only_inputs=notes is not None)
     parts: list[HostColumns] = []
     comms: dict[int, Event] = {}
@@ -207,7 +203,6 @@ def _read_host(
 def _nested(
     host: HostColumns, owners: CallOwners, comms: dict[int, Event], problems: Counter[str]
 ) -> tuple[HostColumns, dict[int, Event]]:
-    """Return the host spans in nesting order with their parents, and `comms` with the new row numbers."""
     spans = host.spans
     outer = np.array([_OUTER[kind] for kind in HostKind])[spans.kind]
     order = nesting_order(spans.thread, spans.start_ns, spans.duration_ns, outer, host.op)
@@ -327,7 +322,6 @@ def _id(numbers: Column) -> Column:
 
 
 def _told(told: Column, fallback: list[Any]) -> Column:
-    """Return the numbers in the events' arguments. A missing number is read from the pid or tid (5, "5" or "stream 5")."""
     for row in np.flatnonzero(told == ABSENT).tolist():
         digits = _DIGITS.search(str(fallback[row]))
         told[row] = int(digits[0]) if digits and len(digits[0]) < 10 else 0

@@ -30,7 +30,7 @@ from traces.model.trace import NONE, Collectives, Column, DeviceKind, Ending, St
 from traces.names.collectives import SCALAR_TYPES, function_of
 from traces.rates.op_cost import itemsize, size_bytes
 
-_ON_DEVICE = ("nccl", "xccl")  # these backends enqueue work on the GPU
+_ON_DEVICE = ("nccl", "xccl")
 _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
 
 
@@ -73,7 +73,6 @@ def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
 
 
 def _kernel_times(tables: RankTables, strings: Strings, ranges: dict[int, Any]) -> dict[int, tuple[int, int]]:
-    """Return the start of the first and the end of the last kernel of each range."""
     device, parent = tables.device, tables.host.parent
     launched = (device.kind == DeviceKind.KERNEL) & (device.launch != NONE) & matching(device.name, _KERNEL, strings)
     kernels: dict[int, list[int]] = {}
@@ -88,7 +87,6 @@ def _kernel_times(tables: RankTables, strings: Strings, ranges: dict[int, Any]) 
 
 
 def _size(told: Event, of_range: Event) -> tuple[str, int]:
-    """Return the dtype ("" if unknown) and the size in bytes (NONE if unknown) of the rank's input."""
     elements, scalar = _count(told.get("In msg nelems"), 1 << 48), told.get("dtype")
     if elements != NONE and isinstance(scalar, str) and scalar in SCALAR_TYPES:
         return SCALAR_TYPES[scalar], elements * itemsize(SCALAR_TYPES[scalar])

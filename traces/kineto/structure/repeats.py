@@ -89,8 +89,6 @@ def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Re
 
 
 class _Call(NamedTuple):
-    """An outermost op of the main thread, or a launch outside of ops."""
-
     start_ns: int
     symbol: tuple[int, ...]
     is_graph: bool
@@ -149,7 +147,6 @@ def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
 
 
 def _outermost(host: HostSpans) -> Column:
-    """Return the outermost op around each span, which may be the span itself. If there is no op, returns the span."""
     top, above = np.arange(len(host)), host.parent.copy()
     while (above != NONE).any():
         top = np.where((above != NONE) & (host.kind[above] == HostKind.OP), above, top)

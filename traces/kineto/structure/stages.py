@@ -55,7 +55,6 @@ def read_parts(tables: RankTables, phases: Phases, strings: Strings, row_of_devi
 
 
 def _device_of_launches(tables: RankTables, thread: int, begin_ns: int, end_ns: int) -> int:
-    """Return the row of the device with the longest total work launched by the thread in this period, or NONE."""
     host, device = tables.host, tables.device
     launched = np.flatnonzero(device.launch != NONE)
     launch = device.launch[launched]

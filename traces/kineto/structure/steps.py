@@ -96,7 +96,7 @@ _PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
 class _StepEvent(NamedTuple):
     start_ns: int
     end_ns: int
-    name: str  # The name is "" for an op.
+    name: str
     kind: int
     seeds: bool  # True if the op makes the first gradient, provided that a backward pass follows immediately.
     quiet: bool  # True if autograd did not record the op. During its run, the autograd engine owns such ops.
@@ -149,8 +149,6 @@ def _steps(numbers: list[int], starts: list[int], ends: list[int]) -> Steps:
 
 
 class _BatchEnds:
-    """Finds the ends of batches in a recording with the rule of `traces.script.step_rule`."""
-
     def __init__(self, host: HostSpans, events: list[_StepEvent], strings: Strings) -> None:
         self._events = events
         self._trains = any(event.name in ("engine", "optimizer") for event in events)
@@ -196,7 +194,7 @@ class _BatchEnds:
         told.sort(key=lambda one: one[0])
         guesses = not self._modules
         optimizers = Optimizers()
-        optimizers.add(self)  # training without an optimizer is left to `_forward_after_backward`
+        optimizers.add(self)
         cut = StepCut(optimizers)
         ends: list[int] = []
         batch_ns = NONE  # start of a new batch that no op has used yet
@@ -235,7 +233,6 @@ class _BatchEnds:
 
 
 def _kinds(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: Strings) -> Column:
-    """Return the kind of each step; see Note [Kinds of imported steps]."""
     starts = [event.start_ns for event in events]
     bounds = np.searchsorted(starts, [steps.start_ns, steps.end_ns]).T.tolist()
     inside = [events[first:last] for first, last in bounds]
@@ -261,7 +258,6 @@ def _kinds(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: 
 
 
 def _launches_training(steps: Steps, tables: RankTables, strings: Strings) -> Column:
-    """Return whether each step launched work that only training does, by name. See Note [Kinds of imported steps]."""
     host, device = tables.host, tables.device
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     work = work[matching(device.name[work], _TRAINING_KERNEL, strings)]
@@ -338,7 +334,7 @@ def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) ->
     for event in events:
         if event.name == "engine":
             if not run:
-                flush()  # earlier ops belong to the script
+                flush()
             run += [*held, event]
             held.clear()
         elif run and event.quiet and not event.seeds and run[-1].name:
@@ -351,7 +347,6 @@ def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) ->
 
 
 def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
-    """Return the main thread's outermost ops and known ranges, and the engine's spans, ordered by time."""
     host = tables.host
     engine_threads = [row for row, thread in enumerate(tables.threads) if thread.role == "backward"]
     is_range = host.kind == HostKind.ANNOTATION
@@ -440,7 +435,6 @@ def _outermost(rows: Column, parent: Column, see_through: Column) -> Column:
 
 
 def _above(rows: Column, host: HostSpans) -> Column:
-    """Return whether each host span is one of `rows` or encloses one of `rows`."""
     found = np.zeros(len(host), bool)
     rows = rows[rows != NONE]
     while len(rows):
@@ -472,7 +466,6 @@ def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: C
 
 
 def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int]:
-    """Return the copy ops of `tops` that launched a copy from host to device."""
     device = tables.device
     is_copy = (device.kind == DeviceKind.MEMCPY) & (device.launch != NONE)
     to_device = [name for name in np.unique(device.name[is_copy]).tolist() if copy_direction(strings[name]) == "h2d"]
