@@ -1,4 +1,4 @@
-"""Measures the recorder's overhead, and holds the lock that its methods share.
+"""Measures the recorder's overhead, and holds the lock that the recorder's methods share.
 
     @costed
     def read(self, ...): ...    # a method of a class with `cost: OwnCost`, which holds the lock and counts the method's time

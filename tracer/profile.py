@@ -1,4 +1,4 @@
-"""Runs torch.profiler over windows of steps and exports each window to a file. `trace record` merges them at the end.
+"""Runs torch.profiler over windows of steps and exports each window to a file. `trace record` merges the files at the end.
 
     profiler = Profiler(torch, Path("train.msgpack.4711.profile.json"), access, clock, lambda: [0])
     profiler.begin_step(13, "prepare")      # attaches; the first step under the profiler is slow

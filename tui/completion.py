@@ -1,4 +1,4 @@
-"""Shell completion for the name of a trace: entries of the library, trace files and folders.
+"""Completes the name of a trace in the shell: entries of the library, trace files and folders.
 
 trace_names("p1")    # ["p100-no-cudnn"]
 """

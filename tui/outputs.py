@@ -1,4 +1,4 @@
-"""Writes results: JSON on stdout, or files that get their final name only when complete.
+"""Writes results as JSON on stdout or into files. A file gets its final name only when complete.
 
 require_place_for(Path("out/report.json"))  # before the long work; raises OSError
 write_json(Path("out/report.json"), facts)

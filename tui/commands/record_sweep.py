@@ -1,4 +1,4 @@
-"""Runs `trace record --sweep`: runs a script once per batch size and writes the results as one cell of the library.
+"""Runs `trace record --sweep`: runs a script once per batch size and writes the results as one library entry.
 
     $ trace record --sweep "--batch-size=1..256" train.py
     trace: batch 1: 9 steps of 12.3 ms, forward 4.1 ms

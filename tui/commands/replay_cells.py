@@ -68,7 +68,7 @@ def lacks(gpu: str) -> bool:
 
 
 def card_alone(gpu: str) -> Trace:
-    """Returns an empty trace for that GPU. See Note [A card that the library lacks]."""
+    """Returns an empty trace for a GPU that the library lacks. See Note [A card that the library lacks]."""
     card = find_card(gpu)
     alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))
     alone.grain = "kernel"
@@ -89,7 +89,7 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
 
 
 def card_of(choice: CellChoice) -> tuple[Gpu, Trace]:
-    """Returns the GPU of these cells, and a trace of that GPU without steps."""
+    """Returns the GPU of the chosen library entry, and a trace of that GPU without steps."""
     file = read_cells(choice.files[0])
     return file.gpu, blank_trace(file.gpu, file.source, file.provenance)
 

@@ -414,7 +414,7 @@ class _DiffPage:
         return "the recording" if self.of.replay else "A"
 
     def pair(self, recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
-        """Returns four cells: the two times, their difference and the relative error."""
+        """Returns four table cells: the recorded time, the other time, their difference and the relative error."""
         if recorded_ns is None or replayed_ns is None:
             return [time_text(recorded_ns), time_text(replayed_ns), ABSENT, ABSENT]
         error = replayed_ns / recorded_ns - 1 if recorded_ns else None
@@ -422,7 +422,7 @@ class _DiffPage:
         return [time_text(recorded_ns), time_text(replayed_ns), change, error_text(error)]
 
     def times(self, title: str, rows: list[list[str]]) -> list[str]:
-        """Returns a table of `pair` rows. Rows that exceed the tolerance are coloured."""
+        """Returns a table of rows made by `pair`. Rows that exceed the tolerance are coloured."""
         lines = self.table([title, self.first, self.second, "change", "error"], rows)
         for number, row in enumerate(rows, start=1):
             error = row[-1]

@@ -45,8 +45,8 @@ class SlotTimes:
         self._columns: ScreenColumns | None = None  # cache for the last edges, because all rows of a frame use the same edges
 
     def times(self, at_ns: Any) -> Column:
-        """Returns the trace time at each axis position. Positions in a gap return the end time of the trace's data in that
-        slot.
+        """Returns the trace time at each axis position. In the gap at the end of a slot, returns the end of the trace's data in
+        the slot.
         """
         return self._times(np.asarray(at_ns, dtype=np.int64))[0]
 

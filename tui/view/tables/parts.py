@@ -1,7 +1,7 @@
 """Defines a table: columns of values with units, and rows that link to events. Tables can be shown as text or saved as CSV.
 
-Unit.TIME.text(1_200_000)                  # "1.2 ms" csv_text(table)                            # values in the units given in
-the headings, and full names
+Unit.TIME.text(1_200_000)                  # "1.2 ms"
+csv_text(table)                            # values in the units given in the headings, and full names
 """
 
 from __future__ import annotations

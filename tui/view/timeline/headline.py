@@ -2,7 +2,7 @@
 
     headline(scene, width=80)   # [Said("Same program, PASS: ...", "good"), ...]
 
-The figures are those of `trace diff`, or of `trace info` for one trace.
+`trace diff` prints the same figures, or `trace info` for one trace.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds single spans of a scene: under the cursor, its neighbours, its counterpart in the other trace.
+"""Finds single spans of a scene: the span under the cursor, its neighbours, and its counterpart in the other trace.
 
     span = under(window)                      # Span(side=0, row=1, place=812, table="device", number=812)
     counterpart(scene, span, by, at_ns)       # the same call in the other trace, or None
