@@ -52,8 +52,7 @@ class CommunicationRecorder:
 
     @costed
     def leaving(self, is_all: bool) -> None:
-        """Reads the logs of the group's models before the script destroys the process group. The group None means all groups.
-        """
+        """Reads the logs of the group's models before the script destroys the process group. None means all groups."""
         self._facts.read_reducers()
         if is_all:
             self.look(last=True)

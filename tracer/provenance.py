@@ -224,8 +224,7 @@ def _allows_tf32(backend: Any) -> bool:
 
 
 def _nccl_version(torch: ModuleType) -> str | None:
-    """Returns NCCL's version. Returns None for a build without NCCL, and for a virtual GPU if the recording lacks the version.
-    """
+    """Returns NCCL's version. Returns None for builds without NCCL, and for virtual GPUs if the recording lacks it."""
     try:
         return ".".join(map(str, torch.cuda.nccl.version()[:3]))
     except (AttributeError, NotImplementedError, RuntimeError):

@@ -212,8 +212,7 @@ class Recorder:
 
     @costed
     def batch(self, kind: BatchKind, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
-        """Records a batch. The script has waited for the batch, or a loader's pinning thread has copied it into pinned memory.
-        """
+        """Records a batch. The script has waited for the batch, or a loader's thread has copied it into pinned memory."""
         self._output.add(
             "batches",
             rank=self._writer.rank,

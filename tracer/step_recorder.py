@@ -61,8 +61,7 @@ class StepRecorder:
 
     @costed
     def begin_part(self, stream: Any = None) -> tuple[int, BoundaryEvent | None]:
-        """Records the begin of a DataParallel stage, which may also begin a forward pass. Returns the argument of `end_part`.
-        """
+        """Begins a DataParallel stage, which may also begin a forward pass. Returns an argument for `end_part`."""
         now_ns = self._clock.now_ns()
         self.script.op(threading.get_ident(), PLAIN, now_ns)
         return now_ns, self._taken.take(stream)

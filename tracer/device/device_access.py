@@ -39,8 +39,7 @@ T = TypeVar("T")
 
 class DeviceAccess:
     def __init__(self, cuda: Any, captures: Sized, profiles: Sized) -> None:
-        """Creates the guard. `captures` are the graphs being captured, and `profiles` are the running profiles of the script.
-        """
+        """Creates the guard. `captures` are the graphs being captured, `profiles` are running profiles of the script."""
         self.lost = ""  # the reason why the device counts as lost, or ""
         self.is_calling = False  # True during a CUDA call, which may hang
         self._cuda, self._captures, self._profiles = cuda, captures, profiles

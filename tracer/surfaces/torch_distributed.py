@@ -210,8 +210,7 @@ class _CollectiveWrappers:
         return group in self._dist.distributed_c10d._world.pg_coalesce_state
 
     def _works_of(self, result: Any) -> list[Any]:
-        """Returns the works in the result of a call, which may be one work or a list. Returns an empty list for other results.
-        """
+        """Returns the works in the result of a call, which may be one work or a list. Other results return an empty list."""
         works = result if isinstance(result, list) else [result]
         return works if all(isinstance(work, self._dist.Work) for work in works) else []
 

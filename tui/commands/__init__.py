@@ -1,2 +1,1 @@
-"""Implements the commands, with one file for each command. Commands are imported only when they run, because they need numpy.
-"""
+"""Implements the commands, with one file for each command. A command is imported only when it runs, because of numpy."""

@@ -114,8 +114,7 @@ class KnownTimes:
 
     @cached_property
     def _off(self) -> list[tuple[str, float]]:
-        """Returns the ratio of measured to estimated step time for each GPU in the library, with the name of the library entry.
-        """
+        """Returns the ratio of measured to estimated step time for each GPU in the library, and the name of the entry."""
         estimates = [(measured, self._estimated_ns(card)) for card, measured in self._measured]
         return [(measured.source, measured.step_ns / ns) for measured, ns in estimates if ns]
 

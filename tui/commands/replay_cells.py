@@ -54,8 +54,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> CellChoice | None:
 
 
 def lacks(gpu: str) -> bool:
-    """Returns whether a GPU is in the table of GPUs but not in the library. Raises TraceLibraryError if the GPU is in neither.
-    """
+    """Returns whether a GPU is in the table of GPUs but not in the library. Raises TraceLibraryError if it is in neither."""
     try:
         gpu_of(gpu)
     except TraceLibraryError:

@@ -59,8 +59,7 @@ def run_with_view(
 
 
 def _tell_when_done(pid: int, live: Live, app: ViewApp) -> None:
-    """Waits for the script without reaping the process, because the launcher does that. SIGTERM and SIGHUP also close the app.
-    """
+    """Waits for the script without reaping it, because the launcher does that. SIGTERM and SIGHUP also close the app."""
     done = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     if done is None:
         return

@@ -36,8 +36,7 @@ def escape(text: str) -> str:
 
 @dataclass(frozen=True)
 class ChartLine:
-    """A line of a chart. `side` is "a" or "b" and gives the colour. `faded` has the x values of dimmed points (warm-up steps).
-    """
+    """A line of a chart. `side` is "a" or "b" and gives the colour. `faded` has the x values of dimmed points."""
 
     name: str
     x: Column

@@ -48,8 +48,7 @@ def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
 
 
 def fit_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
-    """Describes whether the memory was sufficient. Covers devices with a given memory size and devices that ran out of memory.
-    """
+    """Describes whether the memory was sufficient. Covers devices with a given size and devices that ran out of memory."""
     told = {device: of for device, of in memory.items() if of.capacity_bytes is not None}
     return [_fit(device, of) for device, of in told.items() if of.fits is False or of.capacity_given]
 

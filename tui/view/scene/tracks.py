@@ -157,8 +157,7 @@ def _phases_on_devices(trace: Trace) -> Tracks:
 
 
 def collective_tracks(trace: Trace) -> Tracks:
-    """Returns the tracks of communication between ranks. They show the table of collectives, or else the communication kernels.
-    """
+    """Returns tracks of communication between ranks. They show the table of collectives, or else communication kernels."""
     found, table = Tracks(), "collectives"
     if len(trace.collectives):
         rows, ranks = np.arange(len(trace.collectives)), trace.collectives.rank

@@ -88,8 +88,7 @@ class Drawing:
         return np.where(found.total_ns > 0, dominant(found), np.uint16(Category.MEMORY))
 
     def busy(self, window: Window, row: int, side: int) -> Busy | None:
-        """Returns the contents of each column of a row for one trace. Returns None for a curve, and if the trace lacks the row.
-        """
+        """Returns the contents of each column of a row for one trace. Returns None for a curve or a missing row."""
         if (lane := window.scene.rows[row].lane(side)) is None:
             return None
         self._look_again(window)
