@@ -5,17 +5,18 @@
     path.segments[0]                # PathSegment(start_ns, end_ns, kind="data", name="loader")
 
 Note [Where a path begins and ends]
-    A step ends when its host span and the work launched in it have both ended: at the later of its host end and its completion
-    on the slowest device (`traces.figures.pace`). Its path begins where the previous step ended; without a predecessor, where
-    the step begins on the host. So the paths of consecutive steps join without gaps, and their length is the pace. If the host
-    runs ahead of the GPU, a path runs along the device from completion to completion.
+    A step ends when its host span and the work launched in it have both ended. That is the later of its host end and its
+    completion on the slowest device (`traces.figures.pace`). The step's path begins where the previous step ended. Without a
+    predecessor, the path begins where the step begins on the host. The paths of consecutive steps therefore join without gaps,
+    and their length is the pace. If the host runs ahead of the GPU, a path runs along the device from completion to completion.
 
 Note [The walk]
-    The walk starts at the end of the step and goes backwards. If the step ended with a completion, it starts with that work,
-    else on the host. Where the host waited for the device (`traces.analyses.waits`), it continues with the work that the host
-    waited for. On the device, it continues with what ended last before the work began: earlier work on its stream, work on
-    another stream of its rank, or the launch (`traces.analyses.launches.launched_ns`). From a launch it continues on the host,
-    back to the last wait for the device. Every nanosecond belongs to exactly one segment of one of these kinds:
+    The walk starts at the end of the step and goes backwards. If the step ended with a completion, the walk starts with the
+    completing work, else on the host. Where the host waited for the device (`traces.analyses.waits`), the walk continues with
+    the work that the host waited for. On the device, the walk continues with the event that ended last before the work began.
+    This event is earlier work on the stream, work on another stream of the rank, or the launch
+    (`traces.analyses.launches.launched_ns`). From a launch, the walk continues on the host, back to the last wait for the
+    device. Every nanosecond belongs to exactly one segment of one of these kinds:
 
     kernel, copy, communication     the device worked
     launch                          between a launch and the work's start, with no earlier work on the device to wait for

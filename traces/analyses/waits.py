@@ -5,17 +5,16 @@
     waits.work                                  # the row of `trace.device` that it waited for
 
 Note [A wait is what happened]
-    A GPU runtime call was a wait if work was running or queued when it began and it returned when that work had ended. "When"
-    means at most RETURN_NS after the last earlier work of its stream (or device), or after the copy that the call made. The
-    call's name and the GPU's vendor do not matter: `cudaMemcpyAsync` from pageable memory, `hipMemcpyWithStream`, an allocation
-    that synchronizes and unknown calls are judged alike.
+    A GPU runtime call was a wait if work was running or queued when the call began, and the call returned when that work had
+    ended. The call must return at most RETURN_NS after the last earlier work of its stream (or device), or after the copy that
+    the call made. The call's name and the GPU's vendor do not matter. `cudaMemcpyAsync` from pageable memory,
+    `hipMemcpyWithStream`, an allocation that synchronizes and unknown calls are all judged alike.
 
     CLOCK_NS: GPU and host clocks differ by microseconds, so work may seem to end after the call.
 
-    Times cannot decide for short calls: while kernels of 5 us end one after another, any call of 5 us returns just after one of
-    them. So unless a call is documented to wait, its wait must last at least LEAST_NS, and the work must have ended in the last
-    tenth of the call. The calls of `_SYNCHRONOUS` are documented to wait; they waited for the last work that ended before they
-    returned.
+    Times cannot decide for short calls. While kernels of 5 us end one after another, any call of 5 us returns just after some
+    kernel. So a call must wait for at least LEAST_NS, and the work must have ended in the last tenth of the call. Calls that
+    are documented to wait (`_SYNCHRONOUS`) are exempt. Such a call waited for the last work that ended before it returned.
 
         call                                        documented                                          source
         *Synchronize, urQueueFinish, urEventWait    waits                                               [1] [3]
@@ -31,8 +30,8 @@ Note [A wait is what happened]
     [3] oneAPI Unified Runtime specification  [4] CUDA C++ Programming Guide, "Stream Ordered Memory Allocator"
 
 Note [A loop of queries]
-    Queries of an event or a stream that follow each other on a thread, without an op or launch in between, are one wait if the
-    second-to-last query began while the work ran and the last one returned after the work ended.
+    Queries of an event or a stream on one thread form a loop if no op or launch lies between them. A loop is one wait if the
+    second-to-last query began while the work ran and the last query returned after the work ended.
 """
 
 from __future__ import annotations

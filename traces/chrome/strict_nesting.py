@@ -3,10 +3,11 @@
     nested_ends((track,), start_ns, end_ns)   # 0..10 and 5..30 overlap and become 0..5 and 5..30
 
 Note [Strict nesting]
-Perfetto drops a slice that partially overlaps another on its track, so such spans are clipped. On a host thread, the span that
-loses less time is clipped. On a stream it is always the earlier one, which keeps the stream's busy time unchanged. A profiler
-may project a range onto a stream and let it begin inside the previous kernel; such a range is moved to begin after that kernel.
-Some profilers put synchronizations among a stream's kernels; they get a track next to the stream's.
+Perfetto drops a slice that partially overlaps another slice on its track, so such spans are clipped. On a host thread, the span
+that loses less time is clipped. On a stream, the earlier span is always clipped, which keeps the stream's busy time unchanged.
+A profiler may project a range onto a stream and let the range begin inside the previous kernel. Such a range is moved to begin
+after that kernel. Some profilers put synchronizations among a stream's kernels. Synchronizations get a track next to the
+stream's track.
 """
 
 from __future__ import annotations

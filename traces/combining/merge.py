@@ -1,4 +1,4 @@
-"""Merge recordings: those of the ranks of one run, or a run timed by CUDA events with the profile of some of its steps.
+"""Merge recordings: the ranks of one run, or a run timed by CUDA events and the profile of some of its steps.
 
 trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
 trace.run_of(1).loaders             # each rank's own

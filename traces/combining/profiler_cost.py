@@ -7,31 +7,31 @@
 
 Note [The profiler's cost per event]
     The profiler takes host time for each event that it records: an op (more with shapes), a range, a module's range, a GPU
-    runtime call (more for a launch), an allocation. It takes this time just before it reads the event's start time. So the gap
-    between two neighboring events is reduced by the cost of the later one, but never below `_LEAST_GAP_NS`. The remainder is
-    taken off the following gaps of the same phase.
+    runtime call (more for a launch), or an allocation. The profiler takes this time just before it reads the event's start
+    time. The gap between two neighboring events is therefore reduced by the cost of the later event, but never below
+    `_LEAST_GAP_NS`. The remainder is subtracted from the following gaps of the same phase.
 
     The costs are fitted to the recording. For each phase, host time in profiled steps minus host time in clean steps is the sum
-    of the costs of its events. There are fewer phases than unknowns, so one common unit is fitted first: an op with shapes
-    costs 1 unit, other kinds as in `_PRIOR`. Then each kind may deviate from its prior as far as the phases require, weighted
-    by the noise of the steps and `_PRIOR_SPREAD`. No cost is negative.
+    of the costs of its events. There are fewer phases than unknowns, so one common unit is fitted first. In this unit, an op
+    with shapes costs 1, and other kinds cost the values in `_PRIOR`. Then each kind may deviate from its prior as far as the
+    phases require, weighted by the noise of the steps and `_PRIOR_SPREAD`. No cost is negative.
 
 Note [The clean steps decide]
-    The remaining difference is distributed proportionally, in both directions: a phase's time in the profiled steps is
-    multiplied by `host_scale`, which makes its median equal to that of the clean steps. Profiled steps with the same events
-    do the same work, so differences between them are noise: each gets the median. A step with other events keeps its share.
+    The remaining difference is distributed proportionally, in both directions. The factor `host_scale` of a phase makes the
+    median of its profiled steps equal to the median of its clean steps. Profiled steps with the same events do the same work.
+    Differences between such steps are noise, so each gets the median. A step with other events keeps its share.
 
-    Only the host's own time is compared. In a clean step, a phase that waits for the GPU has its own time and the wait in one
-    figure. That wait is at least as long as in the profiled steps, where the GPU has less to catch up with. It is at most the
-    GPU's lag at the start of the phase plus the work launched in it. Within these limits, the phase gets the common factor
-    of the phases that do not wait.
+    Only the host's own time is compared. If a phase waits for the GPU in a clean step, its own time and the wait are one
+    figure. That wait is at least as long as in the profiled steps, because the GPU has more to catch up with. The wait is at
+    most the GPU's lag at the start of the phase plus the work launched in the phase. Within these limits, the phase gets the
+    common factor of the phases that do not wait.
 
     If recorder and profile name different phases, their boundaries differ, so only whole steps are compared.
 
 Note [The wait for a batch]
     The profiler slows a step, so the loader has more time to prepare a batch and profiled steps wait less. Each profiled step
-    gets a wait from the clean steps, by rank: the longest wait replaces the longest, and so on. Medians of parts do not add up
-    to the median of the whole, so all waits are shifted until the median step equals that of the clean steps.
+    gets a wait from the clean steps by rank. The longest wait replaces the longest, and so on. The medians of a step's parts do
+    not add up to the median of the step. All waits are therefore shifted until the median step equals the median clean step.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
     found = counterparts(recorded, replayed, pairs)
     found.first[7], found.second[7]                   # rows of the two device tables; NONE if one trace has no counterpart
 
-Within a pair of steps, work is compared in launch order. The k-th call of an op with the same shapes and phase that runs a
-kernel of the same name is paired with the k-th such call in the other trace. The remaining work is paired by weaker keys:
-without shapes, then without phase, then without op. The last key ignores the kernel's name and pairs the same call with a
-different kernel. Work without a counterpart is gone or new.
+Within a pair of steps, work is compared in launch order. The first key for pairing is the op with its shapes, its phase and the
+kernel's name. The k-th work with a key in one trace is paired with the k-th work with that key in the other trace. The
+remaining work is paired by weaker keys: without shapes, then without phase, then without op. The last key ignores the kernel's
+name and pairs the same call with a different kernel. Work without a counterpart is gone or new.
 
 Kernel names are compared by `traces.comparison.changed_ops.kernel_key`, which ignores parameters and Inductor's numbers.
 """

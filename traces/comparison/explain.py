@@ -8,7 +8,8 @@ within an op, or communication that does not overlap with compute. A difference'
 again. `phase` names the phase or op that a reason is part of.
 
 Phases are compared on the host, where they add up to the step. If the host runs ahead of the device in either trace
-(`traces.figures.pace`), host phases do not determine the step time, so the GPU time launched by each phase is compared instead.
+(`traces.figures.pace`), host phases do not determine the step time. In that case, the GPU time launched by each phase is
+compared instead.
 """
 
 from __future__ import annotations

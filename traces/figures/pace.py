@@ -6,19 +6,21 @@
     of.gpu_time_ns                  # 20_000_000: the GPU is busy for all of it
 
 Note [A step's time]
-    A step has a *host span* [start, end). On each device it owns the work *launched* in that span: kernels, copies and memsets
-    whose launching call began there. For kernels of a CUDA graph, that is the call that launched the graph. Work is never cut
-    at the end of a step, and work that ends after the last step still belongs to its step. Work without a recorded launch
-    belongs to the step in which it starts. The exception is the backlog: work without a known launch that precedes all work
-    with a known launch on its stream. It was launched before the recording began and belongs to no step.
+    A step has a *host span* [start, end). On each device, the step owns the kernels, copies and memsets *launched* in that
+    span. Work is launched in the span if its launching call began there. For kernels of a CUDA graph, that is the call that
+    launched the graph. Work is never cut at the end of a step, and work that ends after the last step still belongs to its
+    step. Work without a recorded launch belongs to the step in which the work starts. The exception is the backlog. The backlog
+    is work without a known launch that precedes all work with a known launch on its stream. The backlog was launched before the
+    recording began and belongs to no step.
 
     completion of step s on device d    the latest end of all work on d that was launched in steps up to s
     device interval of s on d           completion(s) - completion(s - 1)
     host interval of s                  host end(s) - host end(s - 1)
 
-    A step without a predecessor is measured alone: its duration on the host; on the device, the time to its completion from its
-    host start, or from the end of earlier work if that is later. A step has no predecessor if it is the first of its rank, if
-    its number is neither the previous step's nor one higher, or if the profiler was started or stopped between the two.
+    A step without a predecessor is measured alone. Its host time is its duration on the host. Its device time runs from its
+    host start, or from the end of earlier work if that is later, to its completion. A step has no predecessor if it is the
+    first of its rank. A step also has no predecessor if the profiler was started or stopped before it, or if its number is
+    neither the same as the previous step's number nor one higher.
 
     host pace       the median host interval of the steady steps, on the slowest rank
     device pace     the median device interval of the steady steps, on the slowest device that gets work in each of them
@@ -27,23 +29,24 @@ Note [A step's time]
     lag             completion(s) - host end(s), on the slowest device; if it grows, the device falls further behind
 
     Steps timed only by CUDA events have no kernels (`trace record`: clean steps, and all steps at phase grain). Their
-    completion is the latest device end of their phases, and their GPU time is unknown. The same holds for steps that take
-    no time on the host (a replay estimate without host time), because no launch can begin in them.
+    completion is the latest device end of their phases, and their GPU time is unknown. Steps that take no time on the host are
+    treated in the same way, because no launch can begin in them. A replay estimate without host time has such steps.
 
 Note [Steps of several kinds]
-    A script with several trainers (a GAN; one update after several batches) alternates long and short steps. Host work after
-    a long step's last kernel counts in the next step's device interval. The two medians then mix different steps, and the
-    larger one means nothing. For such scripts the device's intervals count if the device is still working when the host ends a
-    step (median lag above 0), and the host's otherwise.
+    A script with several trainers (a GAN; one update after several batches) alternates long and short steps. Host work after a
+    long step's last kernel counts in the next step's device interval. The two medians then mix different steps, and the larger
+    median means nothing. For such scripts, the device's intervals count if the device is still working when the host ends a
+    step (median lag above 0). Otherwise the host's intervals count.
 
 Note [What limits the pace]
-    A host that waits for the device in each step has the same interval as the device, whichever of the two is slow. So the
-    limit is not simply the larger interval. It is "device" if the device's pace exceeds the host's by more than 2 %, or if GPU
-    time fills at least 90 % of the pace; otherwise "host". `traces.analyses.idle` shows what the device waits for.
+    If a host waits for the device in each step, host and device have the same interval, whichever of the two is slow. The limit
+    is therefore not simply the larger interval. The limit is "device" if the device's pace exceeds the host's pace by more than
+    2 %, or if GPU time fills at least 90 % of the pace. Otherwise the limit is "host". `traces.analyses.idle` shows the reasons
+    why a device waits.
 
 Note [Waits for data]
-    "Without data loading" subtracts only the time in `loader` phases during which no device had queued work (launched and not
-    yet finished). A wait is free while the device still has queued work.
+    "Without data loading" subtracts only the time in `loader` phases during which no device had queued work. Queued work was
+    launched and has not finished. A wait is free while the device still has queued work.
 """
 
 from __future__ import annotations

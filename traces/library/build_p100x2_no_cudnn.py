@@ -6,15 +6,15 @@ The figures are from the same table as in build_p100_no_cudnn.py, but from the c
 study also published times of the regions of nn.DataParallel, which are the rows of the trace's `parts`.
 
 Note [Medians that do not add up]
-    The published median of a step's compute side is 775.7 ms, but the medians of its phases add up to 779.8 ms. So they cannot
-    all be phases of one step. Here every phase is shortened by the same 0.5 % (in whole tenths of a millisecond), and the step
-    is the published one, because the study is about its difference from one GPU.
+    The published median of a step's compute side is 775.7 ms. The medians of its phases add up to 779.8 ms, so they cannot all
+    be phases of one step. The trace shortens every phase by the same 0.5 % (in whole tenths of a millisecond). The step time is
+    the published one, because the study is about its difference from one GPU.
 
 Note [What gather waits for]
     The published parts of forward add up to 8.5 ms more than forward, which is exactly gather's time. Collecting 512 kB takes
-    about 0.05 ms over PCIe, so most of gather must be waiting for replicas that still compute. The trace therefore has the
-    host in gather for the published 8.5 ms at the end of forward, and the replicas computing for the published 255.5 ms on
-    their devices. The rest of the host's time goes to parallel_apply, and the rest of the device's time to gather.
+    about 0.05 ms over PCIe, so most of gather must be waiting for replicas that still compute. In the trace, the host is in
+    gather for the published 8.5 ms at the end of forward. The replicas compute for the published 255.5 ms on their devices. The
+    rest of the host's time goes to parallel_apply, and the rest of the device's time goes to gather.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds entries of the library: the bundled cells, the user's own, and those of further folders.
+"""Finds entries of the library in the bundled cells, the user's folder and further folders.
 
     gpus()                                  # [Gpu("a100", "NVIDIA A100-SXM4-40GB", ...), ...]
     models("v100")                          # ["alexnet", "densenet121", ...]
@@ -9,8 +9,8 @@ A folder of the library contains files of cells (`*.cells`) and recordings (`*.m
 data folder. TRACE_LIBRARY names further folders, separated as in PATH. Files can be copied into these folders by hand.
 
 Note [One name, one entry]
-    No folder takes precedence. If two files have the same entry, using it raises an error with both file names, because times
-    from the wrong file would not be noticed. Unreadable files are left out of lists and reported by `faults`.
+    No folder takes precedence. If two files have the same entry, using the entry raises an error with both file names.
+    Otherwise, times from the wrong file would not be noticed. Unreadable files are left out of lists and reported by `faults`.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ A file contains the cells of one GPU; the layout is below. `catalogue.py` finds 
     cell.at(100)                # CellTimes(phases_ns={"forward": 93_700_000, ...}, is_scaled=False, ...)
 
 Note [Measured batches only]
-    A cell contains only measured rows. Between two of them, `at` interpolates linearly and sets `is_scaled`: GPU libraries
-    change algorithms with the batch size, and rows differ from the line between their neighbors by 0.6 to 2.1 % in the median.
-    Outside the measured range it raises NotMeasured.
+    A cell contains only measured batch sizes. Between two measured batch sizes, `at` interpolates linearly and sets
+    `is_scaled`. GPU libraries change algorithms with the batch size, so measured times differ from the line between their
+    neighbors by 0.6 to 2.1 % in the median. Outside the measured range, `at` raises NotMeasured.
 
 File layout: MAGIC, then msgpack of [version, CRC-32 of the body, body]. The body is msgpack of a map: "gpu" (name, device,
 memory_bytes), "provenance" (of all cells) and "cells". Each cell is a map of "model", "workload" (WorkloadSignature.to_json, at

@@ -1,14 +1,14 @@
-"""Find the cell for what a script trains, by its workload signature, regardless of the batch size.
+"""Find the cell for the network that a script trains, by its workload signature, regardless of the batch size.
 
     found = nearest(files, signature)
     found.cell.name, found.differences      # "v100/resnet50", ()
     compared(cell, signature).differences   # ("optimizer SGD there, AdamW here",)
 
 Note [The same network]
-    Two signatures have the same network if they have equally many parameters and parameter bytes, and equally many modules of
-    each torch.nn class with parameters. Names of containers, activations and wrappers differ between releases and say little
-    about the time. A signature lacks strides and resolutions inside the network, channels_last, TF32 and cudnn.benchmark. The
-    cell's provenance has the settings of the measurement.
+    Two signatures have the same network if their parameters, parameter bytes and module counts are equal. Modules are counted
+    by torch.nn class, and only if they have parameters. Names of containers, activations and wrappers differ between releases
+    and say little about the time. A signature lacks strides and resolutions inside the network, channels_last, TF32 and
+    cudnn.benchmark. The cell's provenance has the settings of the measurement.
 """
 
 from __future__ import annotations

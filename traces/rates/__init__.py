@@ -1,5 +1,5 @@
 """FLOPs and bytes of ops, and the rates that they achieve compared with the GPU's data sheet.
 
-`op_cost.py` and `op_traffic.py` compute FLOPs and bytes from shapes and element types.
-`achieved_rates.py` divides them by recorded times.
+`op_cost.py` and `op_traffic.py` compute FLOPs and bytes from shapes and element types. `achieved_rates.py` divides FLOPs and
+bytes by recorded times.
 """

@@ -7,13 +7,13 @@
     caches.holds("n01440764_10026.JPEG")                    # whether this file stays in the cache
 
 Note [What a cache of a share serves]
-    Training reads every file once per epoch, in a new random order each time. A cache that never evicts (MinIO in "Analyzing
-    and Mitigating Data Stalls in DNN Training", VLDB 2021) and holds the share K of the bytes serves the share K of the reads.
-    A cache that evicts the least recently read file serves less. A file read at place p of one epoch and place q of the next
-    (both uniform in 0..1) is still cached if fewer than K of all files were read in between. These are a = 1 - p of one epoch
-    and b = q of the next, of which a b are the same files. The condition a + b - a b < K means (1 - a)(1 - b) > 1 - K, and for
-    two uniform numbers its probability is 1 - (1 - K)(1 - ln(1 - K)).
-    tests/traces/stalls/test_storage_model.py simulates both policies and compares.
+    Training reads every file once per epoch, in a new random order each time. A cache that never evicts and holds the share K
+    of the bytes serves the share K of the reads. MinIO in "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021) is
+    such a cache. A cache that evicts the least recently read file serves less. Consider a file read at place p of one epoch and
+    place q of the next, both uniform in 0..1. The file is still cached if fewer than K of all files were read in between. These
+    files are a = 1 - p of one epoch and b = q of the next, and a b of them are the same. The condition a + b - a b < K means
+    (1 - a)(1 - b) > 1 - K. For two uniform numbers, the probability of this condition is 1 - (1 - K)(1 - ln(1 - K)).
+    tests/traces/stalls/test_storage_model.py simulates both policies and compares the results.
 """
 
 from __future__ import annotations
