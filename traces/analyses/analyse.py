@@ -28,12 +28,12 @@ MOST_ROWS = 500  # rows per table; enough to find the counterparts of all rows t
 class Analyses:
     """The results of all analyses. A result is empty or None if the trace lacks the data for it."""
 
-    idle: dict[str, IdleTime]  # by device label
+    idle: dict[str, IdleTime]
     launches: list[StreamLaunches]
     long_launches: list[LongLaunches]
     transfers: list[TransferSum]
-    achieved: list[OpRates]  # by kind of op
-    op_shapes: list[OpRates]  # by kind of op, shapes and dtype
+    achieved: list[OpRates]
+    op_shapes: list[OpRates]
     modules: list[ModuleTime]
     stragglers: list[RankLateness]
     critical_path: PathSums | None

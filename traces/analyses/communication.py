@@ -58,7 +58,7 @@ class Operation:
     """
 
     name: str
-    phase: str  # "" outside of steps
+    phase: str
     count: int
     bytes: int | None
     duration_ns: int

@@ -51,7 +51,7 @@ class PathSegment:
     end_ns: int
     kind: str
     name: str  # name of the kernel or phase; "" for a launch
-    row: int  # row of `trace.device`; NONE on the host
+    row: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class _Walk:
     def __init__(self, trace: Trace, step: int, bounds: PathBounds) -> None:
         self.trace = trace
         self.segments: list[PathSegment] = []
-        self.visited: set[int] = set()  # rows of work; stamps in whole µs can give work that ends where it starts
+        self.visited: set[int] = set()  # visited rows; work with equal rounded begin and end would be visited twice
         rank = int(trace.steps.rank[step])
         self.begin_ns, self.at_ns = int(bounds.start_ns[step]), int(bounds.end_ns[step])
         devices = [row for row, device in enumerate(trace.devices) if device.rank == rank]

@@ -60,11 +60,11 @@ class IdleReason(IntEnum):
 
 @dataclass
 class IdleSpans(Table):
-    device: I4  # row of `trace.devices`
+    device: I4
     stream: I8_OR_NONE  # stream number; NONE for a whole device
     start_ns: I8
     end_ns: I8
-    reason: U1  # IdleReason
+    reason: U1
     ended_by: I8  # row of `trace.device` with the work that ends the gap; NONE after the last work
 
 
@@ -117,7 +117,7 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
     streams = spans.stream if by_stream else np.full(len(rows), NONE)
     for own in grouped(spans.device, streams):
         busy = Intervals(spans.start_ns[own], spans.end_ns[own])
-        first = own[np.searchsorted(spans.start_ns[own], busy.start_ns)]  # first row in each stretch of work
+        first = own[np.searchsorted(spans.start_ns[own], busy.start_ns)]
         yield Gaps(
             int(spans.device[own[0]]),
             int(streams[own[0]]),

@@ -185,7 +185,7 @@ def _pending(trace: Trace, rows: Column) -> Column:
         of = launched[on]
         mine = (spans.device[rows] == spans.device[of[0]]) & (spans.stream[rows] == spans.stream[of[0]])
         of = of[np.lexsort((spans.end_ns[of], spans.launch[of]))]
-        of = of[np.append(spans.launch[of][1:] != spans.launch[of][:-1], True)]  # of a graph, only the kernel that ends last
+        of = of[np.append(spans.launch[of][1:] != spans.launch[of][:-1], True)]  # a graph counts with the kernel that ends last
         called_ns = host.start_ns[spans.launch[rows[mine]]]
         ended = np.searchsorted(np.sort(spans.end_ns[of]), called_ns, side="right")
         found[mine] = np.searchsorted(np.sort(host.start_ns[spans.launch[of]]), called_ns, side="left") - ended

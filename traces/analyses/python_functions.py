@@ -27,7 +27,7 @@ from traces.model.trace import NONE, Column, HostKind, Strings, Trace
 
 _FUNCTION = re.compile(r"(?P<file>[^<>]+\.pyx?)\((?P<line>\d+)\): (?P<name>.+)$")
 _LINE = re.compile(r"\((?P<line>\d+)\): ")
-_PARTS = 2  # number of parts of a path that are kept
+_PARTS = 2
 # A frame in a file outside Python's import paths. The profiler writes an absolute path for such a file.
 _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=\(\d+\): )")
 

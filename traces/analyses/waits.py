@@ -66,7 +66,7 @@ class HostWaits(Table):
     returned_ns: I8
     call: HOST_SPAN_OR_NONE  # the call, or the last query in a loop of queries
     thread: I4
-    work: I8  # row of `trace.device`
+    work: I8
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,11 +60,11 @@ _PRIOR = np.array([1.0, 0.8, 0.65, 1.7, 1.0, 1.7, 0.14])
 _PRIOR_SPREAD = 0.5
 # The least time between two events without a profiler. It is about half the time to dispatch a view.
 _LEAST_GAP_NS = 100
-# The relative precision of step times is at best this.
+# Step times are never known more precisely than this share.
 _LEAST_NOISE = 0.01
-_MOST_ROUNDS = 1000  # the fit usually needs some tens of rounds
-_FAR_NS = 1 << 52  # beyond any time in a recording
-# Loader time can be host work or waiting; see Note [The wait for a batch].
+_MOST_ROUNDS = 1000
+_FAR_NS = 1 << 52
+# Loader time can be host work or waiting. Note [The wait for a batch] describes how it is handled.
 _LOADER = "loader"
 
 
@@ -137,7 +137,7 @@ class _WithoutCost:
 
     @classmethod
     def of(cls, trace: Trace, events: HostEvents, cost: ProfilerCost, steps: ProfiledSteps, waits: Intervals) -> Self:
-        per_kind = np.append(_costs(cost), 0.0)  # the last one is for NONE
+        per_kind = np.append(_costs(cost), 0.0)
         phases = trace.phases.take(steps.rows)
         windows = _active_ns(phases.start_ns, waits), _active_ns(phases.end_ns, waits)
         return cls(_active_ns(events.time_ns, waits), per_kind[events.kind], *windows)
@@ -179,11 +179,11 @@ class _Phase:
     clean_ns: float  # host time including waits for the GPU
     noise_ns: float  # possible error of the profiled-minus-clean difference
     profiled_ns: float  # host time without waits for the GPU
-    waits: bool  # whether the phase waits for the GPU
-    wait_ns: float  # the wait in profiled steps
+    waits: bool
+    wait_ns: float
     longest_wait_ns: float  # the longest possible wait in clean steps
-    counts: Column  # number of events by kind
-    own_ns: float = 0.0  # `profiled_ns` without the profiler's cost
+    counts: Column
+    own_ns: float = 0.0
 
 
 class CleanPace:

@@ -39,7 +39,7 @@ from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import CANONICAL_OPS, canonical_op, kernel_text
 from traces.rates.op_cost import MATMULS
 
-TOP = 10  # number of rows in each list
+TOP = 10
 _NEGLIGIBLE_NS = 1000  # smaller differences per step are not listed
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
@@ -118,7 +118,7 @@ class _NameTotal:
     count: float = 0.0
     time_ns: float = 0.0
     names: dict[str, float] = field(default_factory=dict)
-    ops: dict[str, float] = field(default_factory=dict)  # a kernel's time by launching op
+    ops: dict[str, float] = field(default_factory=dict)
 
     def add(self, names: dict[str, float], count: float, time_ns: float) -> None:
         self.count += count
@@ -136,7 +136,7 @@ def _add(into: dict[str, float], times: dict[str, float]) -> None:
 
 
 _OpKey = tuple[str, str]  # phase and op: the op is a canonical name, or a fused kernel's name without its number, or ""
-_LaunchKey = tuple[str, str, str]  # phase, op, kernel
+_LaunchKey = tuple[str, str, str]
 _OpTotals = dict[_OpKey, _NameTotal]
 _NOTHING = _NameTotal()
 

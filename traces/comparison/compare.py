@@ -145,7 +145,7 @@ class MemoryComparison:
     replayed_step_rise_bytes: int | None
     capacity_bytes: int | None = None
     capacity_given: bool | None = None  # whether --gpu-memory set the capacity
-    outside_bytes: int | None = None  # the part of the capacity that is not used by PyTorch's allocator
+    outside_bytes: int | None = None  # capacity taken by anything other than PyTorch's allocator
     reserved_peak_bytes: int | None = None
     ooms: int | None = None
     fits: bool | None = None
@@ -165,13 +165,13 @@ class Comparison:
     verdict: Verdict
     replay: bool  # whether the second trace is a replay instead of a recording
     steps_compared: Both[int]
-    paces: Both[StepPace | None]  # None if a trace has no steps
+    paces: Both[StepPace | None]
     bottlenecks: Both[PaceLimit | None]
-    steps: Spread  # the pace
+    steps: Spread
     host_pace: Spread
     device_pace: Spread
     compute_side: Spread  # the pace without waits for data
-    gpu_busy: Spread  # GPU time
+    gpu_busy: Spread
     phases: dict[str, PhaseError]
     host_phases_comparable: bool  # False if only one trace's phases are synchronized with the device (PhaseTiming)
     streams: list[StreamShare]
@@ -190,9 +190,9 @@ class Comparison:
     judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it
     within_tolerance: bool | None
     analyses: Both[Analyses]
-    evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # if either trace has evaluation steps
-    parts: dict[str, PartError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of nn.DataParallel
-    communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # between ranks
+    evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)
+    parts: dict[str, PartError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
+    communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
     version: int = VERSION
 

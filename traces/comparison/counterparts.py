@@ -41,8 +41,8 @@ class KernelChange(IntEnum):
     LONGER = 1
     SHORTER = 2
     OTHER_KERNEL = 3  # the same call of the same op ran a kernel with another name
-    GONE = 4  # only the first trace has the kernel
-    NEW = 5  # only the second trace has the kernel
+    GONE = 4
+    NEW = 5
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Counterparts:
     step: Column
     first: Column
     second: Column
-    change: Column  # KernelChange
-    change_ns: Column  # the second trace's time minus the first's
+    change: Column
+    change_ns: Column  # the time in the second trace minus the time in the first
     certain: Column
 
     def __len__(self) -> int:

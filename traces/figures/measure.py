@@ -307,7 +307,7 @@ class MemoryCurve:
 
     time_ns: Column
     allocated_bytes: Column
-    before_bytes: int  # a lower bound of the memory held before the first event
+    before_bytes: int
     source: str
 
 
@@ -318,7 +318,7 @@ def memory_curve(trace: Trace, device: int) -> MemoryCurve:
     known = here.allocated_bytes != NONE
     if known.any():
         return MemoryCurve(here.time_ns[known], here.allocated_bytes[known], 0, "recorded")
-    # Frees of older memory make the sum negative. The largest negative sum was at least held when the recording began.
+    # Frees of older memory make the sum negative. The lowest sum shows how much memory was held when the recording began.
     total = np.cumsum(here.bytes)
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(here.time_ns, total + before_bytes, before_bytes, "summed")

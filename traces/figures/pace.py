@@ -91,13 +91,13 @@ class StepTimes:
     host_interval_ns: Column
     completion_ns: dict[int, Column]
     device_interval_ns: dict[int, Column]
-    window_start_ns: dict[int, Column]  # when the step's device interval begins
-    gpu_ns: dict[int, Column]  # how long the device was busy with the work launched in the step
+    window_start_ns: dict[int, Column]
+    gpu_ns: dict[int, Column]
     launches: dict[int, Column]  # whether the step launched work on the device or has CUDA events there
     data_wait_ns: Column  # see Note [Waits for data]
     loader_ns: Column  # the time of all the step's loader phases
     passes: Column  # equal for steps of the same kind (`passes_of_steps`)
-    follows: Column  # whether the step has a predecessor
+    follows: Column
     host_end_ns: Column
     rank: Column
     device_ranks: dict[int, int] = field(default_factory=dict)
@@ -112,12 +112,12 @@ class StepPace:
     """The pace of a set of steps, as medians in nanoseconds. See Note [A step's time]."""
 
     pace_ns: int
-    limit: str  # "host" or "device", see Note [What limits the pace]
-    host_runs_ahead: bool  # the device's pace exceeds the host's pace
+    limit: str  # see Note [What limits the pace]
+    host_runs_ahead: bool
     host_ns: int
     device_ns: int | None  # None without device work and CUDA events
-    device: int  # row of the slowest device, or NONE
-    gpu_time_ns: int | None  # None: unknown
+    device: int
+    gpu_time_ns: int | None
     busy_share: float | None  # GPU time of the busiest device, divided by the pace
     without_data_ns: int
     noise: float | None  # half the interquartile range divided by the median; None below four steps
@@ -131,7 +131,7 @@ class PaceSeries:
     rows: Column
     interval_ns: Column
     without_data_ns: Column
-    device: int  # the row of the device with these intervals; NONE for host intervals
+    device: int  # row of the device with these intervals; NONE for host intervals
 
 
 def step_times(trace: Trace) -> StepTimes:

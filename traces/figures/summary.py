@@ -63,7 +63,7 @@ class DeviceSummary:
 @dataclass(frozen=True, slots=True)
 class Counts:
     kernels: int
-    copies: int  # memcpys and memsets
+    copies: int
     host_ops: int
     memory_events: int
     steps: int
@@ -79,7 +79,7 @@ class GpuUse:
     name: str
     busy_ns: int
     idle_share: float | None
-    streams: dict[int, int]  # busy nanoseconds by stream number
+    streams: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class StepSummary:
     duration_ns: int
     number: int
     rank: int
-    kind: str  # name of its StepKind, in lower case
+    kind: str
     interval_ns: int  # the host or device interval, whichever determines the pace
     compute_side_ns: int  # `interval_ns` without the wait for data
     host_interval_ns: int
@@ -116,12 +116,12 @@ class Summary:
     window_ns: int
     gpu_busy_ns: int
     without_op_ns: int  # device time that no recorded op launched
-    work_ns: int  # device time of all kernels, copies and memsets
-    gpus: dict[str, GpuUse]  # only devices with work
+    work_ns: int
+    gpus: dict[str, GpuUse]
     steps: list[StepSummary]
     step_median_ns: int | None
     compute_side_median_ns: int | None
-    pace: StepPace | None  # None without steps
+    pace: StepPace | None
     bottleneck: PaceLimit | None
     step_kinds: dict[str, StepsOfKind]
     clean: CleanSteps | None

@@ -30,10 +30,10 @@ FORMER_NAMES = {"p100": "p100-no-cudnn", "p100x2": "p100x2-no-cudnn"}
 
 @dataclass(frozen=True)
 class BundledRecording:
-    name: str  # the value for `--trace`
-    grain: str  # as in Trace
+    name: str
+    grain: str
     device: str
-    what: str  # the workload
+    what: str
     source: str
 
     @property

@@ -54,7 +54,7 @@ _MOST_VALUE = 1 << 56
 
 @dataclass(frozen=True)
 class Gpu:
-    name: str  # the value for --gpu: "v100"
+    name: str
     device: str  # the text that torch.cuda.get_device_name returns: "Tesla V100-PCIE-32GB"
     memory_bytes: int
 
@@ -63,14 +63,14 @@ class Gpu:
 class CellSource:
     """The source of figures. A cell file stores these fields as part of the provenance."""
 
-    kind: str = ""  # "published", "recorded"
+    kind: str = ""
     study: str = ""
     repository: str = ""
     commit: str = ""
     source: str = ""  # the program that made the recording; see `Run.source`
-    grain: str = ""  # grain of the recording; "": unknown
-    torch: str | None = None  # version of PyTorch
-    spread: str = ""  # how much the times vary, as text
+    grain: str = ""
+    torch: str | None = None
+    spread: str = ""
     virtual_gpu: str = ""  # the GPU whose times were replayed, if the recording is not from a real GPU
 
     @property
@@ -117,7 +117,7 @@ class Cell:
     model: str
     workload: WorkloadSignature  # at batch 1; the first dimension of each input is the batch
     batches: Column
-    phases_ns: Mapping[str, Column]  # by names of PHASES
+    phases_ns: Mapping[str, Column]
     spread_ns: Mapping[str, Column] = field(default_factory=dict)  # standard deviations, if known
     # Memory figures at the batch sizes `memory_batches`: the peak that PyTorch allocated in a step, and the memory held between
     # steps.
@@ -220,7 +220,7 @@ class CellFile:
     def __init__(self, path: Path, gpu: Gpu, shared: dict[str, Any], stored: dict[str, dict[str, Any]]) -> None:
         self.path = path
         self.gpu = gpu
-        self.shared = shared  # provenance that all cells share
+        self.shared = shared
         self.source, self.provenance = parted(shared)
         self._stored = stored
         self._cells: dict[str, Cell] = {}

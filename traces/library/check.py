@@ -93,7 +93,7 @@ def _of_cell(cell: Cell, path: Path) -> Iterator[Fault]:
             continue
         for model in file.models:
             if model == cell.model and file.gpu.name == cell.gpu.name:
-                if file.path.parent != BUNDLED and file.cell(model).is_equal_to(cell):  # maybe added by the sender
+                if file.path.parent != BUNDLED and file.cell(model).is_equal_to(cell):
                     yield Fault(WARNING, name, f"your own library already has this entry: {file.path}", True)
                 else:
                     yield Fault(ERROR, name, f"the library already has an entry with this name: {file.path}", True)

@@ -25,7 +25,7 @@ class LibraryEntry:
     gpu: str
     device: str
     model: str
-    grain: str  # "kernel" or "phase"
+    grain: str
     source: str
     source_text: str
     path: Path
@@ -52,7 +52,7 @@ def all_entries() -> list[LibraryEntry]:
             try:
                 cell = file.cell(model)
             except TraceError:
-                continue  # reported by catalogue.faults or on request
+                continue
             told = cell.source
             source = " ".join(filter(None, (told.study, told.repository, told.commit, told.source)))
             short = f"{(told.repository or told.source).rpartition('/')[2]} {told.commit[:10]}"

@@ -38,7 +38,7 @@ class RunOfCell:
     phases_ns: Mapping[str, int]
     spread_ns: Mapping[str, int]
     peak_bytes: int | None
-    steps: int  # number of clean steady steps
+    steps: int
 
 
 def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:

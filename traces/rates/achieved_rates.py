@@ -64,7 +64,7 @@ from traces.rates.op_traffic import Operand, Traffic, is_inductor_kernel, once, 
 _COMMUNICATION = ("record_param_comms",)
 _HALVES = ("convolution_backward_input", "convolution_backward_weight")
 _EXPANDS = ("MeanBackward",)  # nodes of autograd in which the input of `div` is expanded
-_USUAL = (1, 2, 3, 4, 8)  # usual strides and dilations of convolutions
+_USUAL = (1, 2, 3, 4, 8)
 _LOOK_AHEAD = 12  # number of ops after a convolution in which to look for its consumer
 IN_CACHE, PARTLY_IN_CACHE = "in L2", "partly in L2"
 # Kernels that use tensor cores on float32 inputs, by the names of cuBLAS and CUTLASS for the instruction and element type.

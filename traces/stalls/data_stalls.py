@@ -27,7 +27,7 @@ _NOTICEABLE = 0.02  # smaller differences, as a share of a step, are noise
 MOST_WORKERS = 128
 _ESTIMATED = (Origin.SCALED, Origin.ROOFLINE, Origin.CURVE)
 _BUSY = 0.1  # a loader cannot save more than this share of a step, so another program was running
-_MOST_OTHERS = 1000.0  # number of other programs
+_MOST_OTHERS = 1000.0
 
 
 class Bottleneck(StrEnum):
@@ -68,11 +68,11 @@ class Stalls:
     prepared: Pace
     fetched: Pace | None  # None if no storage was modeled, or if no file was read from the modeled storage
     batch_samples: float
-    step_batches: int  # batches per step of the script
+    step_batches: int
     workers: int  # number of workers of all loaders that provide batches for a step
-    batch_cpu_ns: int  # CPU time of one worker for one batch
+    batch_cpu_ns: int
     batch_wall_ns: int  # wall time to fetch one batch
-    batch_bytes: int  # bytes read for one batch
+    batch_bytes: int
     batch_missed_bytes: int | None  # bytes of one batch that were not in the cache
     batch_pin_ns: int | None
     batch_pin_cpu_ns: int | None  # CPU time in `batch_pin_ns`; less than `batch_pin_ns` if the machine was busy
@@ -143,7 +143,7 @@ def stalls_of(
     cached, cold = Loading.sum(told), None if told_cold is None else Loading.sum(_of_training(told_cold))
     workers, prefetch = _workers(told) or cached.workers, cached.prefetch or 2
     if cold is not None and not cold.read_bytes:
-        fetched = cold = None  # nothing was read through the modeled storage
+        fetched = cold = None
     batches, samples = cached.batches, cached.samples / max(cached.batches, 1)
     step_batches = _step_batches(cached, prepared)
     paces = [pace(trace, samples * step_batches, workers, prefetch) for trace in (gpu, prepared)]
@@ -157,11 +157,11 @@ def stalls_of(
     fetches = _in_rounds([one for one in told if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)
     cost = BatchCost(at_pace.cpu_ns // at_pace.batches)
-    step_ns = paces[0].step_ns // step_batches  # per batch
+    step_ns = paces[0].step_ns // step_batches
     computing = [BatchCost(one.cpu_ns // one.batches) for one in fetches]
     scripted = [one for one in told if one.script_batches]
     hosts_ns = [one.script_cpu_ns // one.script_batches for one in scripted] or [0]
-    hosts_ns += hosts_ns[-1:] * (last - len(hosts_ns))  # no batch followed the last step
+    hosts_ns += hosts_ns[-1:] * (last - len(hosts_ns))
     taken = _taken(Loading.sum(scripted[first:last]), cost.cpu_ns)
 
     def modelled(run: LoaderRun, workers: int, cores: int) -> Modelled:

@@ -37,9 +37,9 @@ class BatchCost:
 class LoaderRun:
     """The predicted run with the given workers and cores. Times are in nanoseconds."""
 
-    step_ns: int  # mean time from one batch to the next
-    wait_ns: int  # time in which the script waits for its batch
-    others_cores: float = 0  # mean number of cores used by other programs
+    step_ns: int
+    wait_ns: int
+    others_cores: float = 0
 
 
 def loaded(
@@ -100,7 +100,7 @@ class _Simulation:
         self._computing: list[tuple[float, int]] = []  # (work clock at the end of the part, worker)
         self._timed: list[tuple[float, int]] = []  # (time, worker) for the end of a read or of the GPU's part of a step
         self._parts_left = [0] * workers
-        self._at = list(range(workers))  # the next batch of each worker
+        self._at = list(range(workers))
         self._busy = [False] * workers
         self._ready: set[int] = set()
         self._open_ends = 0  # unfinished parts of the script's step: host work, GPU work

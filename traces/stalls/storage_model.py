@@ -28,7 +28,7 @@ class CachePolicy(StrEnum):
     """Which files a full cache evicts."""
 
     LRU = "lru"  # evicts the least recently read file, like a page cache
-    MINIO = "minio"  # never evicts
+    MINIO = "minio"
 
 
 @dataclass

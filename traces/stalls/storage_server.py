@@ -43,19 +43,19 @@ class Loading:
     dropped: int = 0  # number of files, or places in files, that this machine was asked to drop from its cache
     kept: int = 0  # number of dropped files or places that stayed in memory
     untold: int = 0  # number of dropped files or places whose state is unknown (a file system in memory)
-    data_set_samples: int = 0  # length of the data set, if it has one
+    data_set_samples: int = 0
     loader: int = 0  # number of the batch's loader in the script's process
-    workers: int = 0  # number of workers of the loader
+    workers: int = 0
     prefetch: int = 0  # batches per worker that the loader requests ahead
-    process: int = 0  # id of the worker that fetched the batch
+    process: int = 0
     evaluation: int = 0  # 1 if a process of a script that computes no gradient fetched the batch
     evaluates: int = 0  # id of a worker process that loads batches for evaluation
-    pinned: int = 0  # number of pinned batches
+    pinned: int = 0
     pin_ns: int = 0
-    pin_cpu_ns: int = 0  # CPU time of the pinning thread in `pin_ns`
-    script_batches: int = 0  # batches that the script got from a loader with workers
-    script_cpu_ns: int = 0  # CPU time of the script's process between these batches
-    script_wall_ns: int = 0  # time between these batches
+    pin_cpu_ns: int = 0
+    script_batches: int = 0
+    script_cpu_ns: int = 0  # CPU time of the script's process between two of its batches
+    script_wall_ns: int = 0  # wall time between batches that the script gets from a loader with workers
     machine_cpu_ns: int = 0  # CPU time of all programs in `script_wall_ns`, on the script's cores (Linux; 0 elsewhere)
 
     def add(self, told: Loading) -> None:
