@@ -1,4 +1,4 @@
-"""All analyses of a trace in one value: what `trace info --details` prints.
+"""Run all analyses of a trace, and return the results that `trace info --details` prints.
 
     of = analyse(load("v100.msgpack"))
     of.idle["cuda:0"].by_reason         # {"data": 352_470_000, "host": 77_120_000, ...}

@@ -1,4 +1,4 @@
-"""Communication between ranks: bytes by operation, and how much of its time overlaps with other GPU work.
+"""Measure communication between ranks: bytes by operation, and the share of its time that overlaps with other GPU work.
 
     of = communication(trace)
     of.operations[0]    # Operation("all_reduce", phase="backward", count=40, bytes=187032, duration_ns=...)

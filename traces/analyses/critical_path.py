@@ -1,4 +1,5 @@
-"""The critical path of a step: the chain of waits and work from the step's begin to its end, found by walking backwards.
+"""Find the critical path of a step by walking backwards. The path is the chain of waits and work from the step's begin to its
+end.
 
     path = critical_path(trace, step=3)
     path.sums.by_kind               # {"kernel": 81_000_000, "host": 12_000_000, "data": 9_000_000, ...}

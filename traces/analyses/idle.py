@@ -1,4 +1,4 @@
-"""Why a GPU was idle: its idle time by reason, for whole devices and for single streams.
+"""Find the reasons why a GPU was idle, for whole devices and for single streams.
 
     spans = idle_spans(trace)               # one row per stretch of idle time with one reason
     idle_times(trace)["cuda:0"]             # IdleTime(window_ns=..., busy_ns=..., by_reason={"data": 68_000_000, ...})

@@ -1,12 +1,12 @@
-"""How far the host runs ahead of the GPU: the delay of launches, and the length of each stream's launch queue.
+"""Measure how far the host runs ahead of the GPU: the delay of launches, and the length of each stream's launch queue.
 
     launch_figures(trace)[0]        # StreamLaunches(device="cuda:0", stream=7, count=8772, delay_median_ns=..., ...)
     queue_length(trace, 0, 7)       # QueueLength(time_ns=array([...]), length=array([...])): a step function
     long_launches(trace)[0]         # LongLaunches(call="cudaLaunchKernel", reason="kernels loaded at first use", ...)
 
-The definitions are those of Holistic Trace Analysis. A launch's delay is the time from the end of the call on the host until
-the work begins. A queue holds work that was launched and has not begun. Both ignore work without a recorded launch. A long
-queue with delays of milliseconds means that the program is GPU-bound. A queue near zero means that the program is host-bound.
+The definitions follow Holistic Trace Analysis. A launch's delay is the time from the end of the call on the host until the work
+begins. A queue holds work that was launched and has not begun. Both figures ignore work without a recorded launch. A long queue
+with delays of milliseconds means that the program is GPU-bound. A queue near zero means that the program is host-bound.
 
 Note [Long launch calls]
     A launch takes the host some microseconds. A call of LONG_NS or more is host time with one of these reasons:

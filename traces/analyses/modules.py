@@ -1,4 +1,4 @@
-"""Time by nn.Module: host and GPU time of each module, including the modules inside it, forward and backward.
+"""Measure the host and GPU time of each nn.Module, forward and backward. A module's time includes the modules inside it.
 
     for module in module_times(trace): print(module.path, module.forward_ns, module.backward_ns)
     # "Qwen2Model_0/Qwen2DecoderLayer_3/Qwen2Attention_3", ...

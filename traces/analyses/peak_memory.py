@@ -1,4 +1,4 @@
-"""What is in a device's memory at its peak, by the op and the phase that allocated it.
+"""List the memory that a device holds at its peak, by the op and the phase that allocated it.
 
     peak = held_at_peak(trace, device=0)
     peak.held[0]          # Held("convolution", "forward", count=53, bytes=1_207_959_552): most bytes first

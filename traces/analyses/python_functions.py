@@ -1,4 +1,4 @@
-"""Time by Python function: the GPU work that calls of each function launched, forward and backward, and their host time.
+"""Measure the host time of each Python function, and the GPU work that its calls launched, forward and backward.
 
     for function in function_times(trace): print(function.name, function.gpu_ns, function.own_gpu_ns)
     # "train.py(41): step", "resnet.py(98): forward", ...

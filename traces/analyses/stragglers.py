@@ -1,4 +1,4 @@
-"""Which ranks delay the others: how long each rank waited in collectives that another rank entered late.
+"""Find the ranks that delay other ranks. A rank waits in a collective if another rank enters the collective late.
 
     for rank in stragglers(trace): print(rank)
     # RankLateness(rank=3, last=71, collectives=84, waited_ns=1_200_000, caused_ns=310_000_000)

@@ -1,4 +1,4 @@
-"""Copies by kind: bytes, time and rates, in total and over time.
+"""Sum up copies by kind: bytes, time and rates, in total and over time.
 
     transfers(trace)[0]             # TransferSum("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
     transfers(trace)[0].over_time   # (0.0, 1.7, ...): GB/s in equal parts of the trace's time

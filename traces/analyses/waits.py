@@ -1,4 +1,5 @@
-"""When the host waited for a GPU, and for which work. Waits are found by times, or by the call's name if times cannot decide.
+"""Find when the host waited for a GPU, and for which work. Waits are found by times, or by the call's name if times cannot
+decide.
 
     waits = host_waits(trace, rank=0)           # one row per wait, in order of their ends
     waits.start_ns, waits.end_ns                # when the host was blocked

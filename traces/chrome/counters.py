@@ -1,4 +1,4 @@
-"""Counter events of a Chrome trace: memory held by a device, and launches waiting in a stream's queue.
+"""Make counter events of a Chrome trace: memory held by a device, and launches waiting in a stream's queue.
 
     for counter in counters(trace): print(counter.name, counter.device, counter.time_ns, counter.value)
 

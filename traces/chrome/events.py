@@ -1,4 +1,4 @@
-"""The events of one rank in Chrome's trace format, as torch.profiler 2.4 and newer writes it.
+"""Make the events of one rank in Chrome's trace format, as torch.profiler 2.4 and newer writes it.
 
     for event in RankEvents(trace, rank=0): ...
     # {"ph": "X", "cat": "kernel", "name": "volta_sgemm_128x64_nn", "pid": 0, "tid": 7, "ts": 5123.25, "dur": 81,
@@ -66,8 +66,8 @@ class RankEvents:
         tables = (trace.host, trace.device, trace.steps, trace.phases, trace.parts, trace.batches, trace.collectives)
         times_ns = [*(table.start_ns for table in tables), trace.memory.time_ns]
         first_ns = min((int(of.min()) for of in times_ns if len(of)), default=0)
-        # The base is a whole second. Whole-microsecond stamps stay whole, and all stamps are exact as floats. Readers treat a
-        # stamp below 1 us as an error, so no stamp is.
+        # The base is a whole second. Whole-microsecond stamps stay whole, and all stamps are exact as floats. Every stamp is at
+        # least 1 us, because readers treat smaller stamps as errors.
         self.base_ns = max((first_ns - 1000) // 10**9 * 10**9, 0)
         self._tids = _unique_tids(trace)
         self._correlate()

@@ -1,4 +1,4 @@
-"""Notes in the header of an exported Chrome trace that let an import restore the same trace.
+"""Store notes in the header of an exported Chrome trace. With the notes, an import restores the same trace.
 
 Chrome events cannot express a step's kind, a phase, or a value that the host read. Some events have changed times, because
 viewers need spans to nest. The notes store these facts as one text in the file's header, which viewers ignore:

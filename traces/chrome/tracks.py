@@ -1,4 +1,5 @@
-"""Extra tracks for spans without a thread or stream: phases, nn.DataParallel regions, waits for batches, pinning, collectives.
+"""Make extra tracks for spans without a thread or stream: phases, nn.DataParallel regions, waits for batches, pinning,
+collectives.
 
     for track in side_tracks(trace):
         track.name, [span.name for span in track.spans()]   # ("phases", ["loader", "h2d", "forward", ...])

@@ -1,4 +1,4 @@
-"""Differences in GPU work between two traces, per step: ops, and the kernels that each op launched.
+"""Find differences in GPU work between two traces, per step, for ops and for the kernels that each op launched.
 
     found = changes(recorded, other, [0, 1, 2], [0, 1])
     found.kernels.longer[0]

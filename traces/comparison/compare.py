@@ -1,4 +1,4 @@
-"""How far apart two traces are: a recording and its replay, or two recordings. `trace diff` and replays print the result.
+"""Measure how far apart two traces are. `trace diff` and replays print the result.
 
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     comparison.verdict.sameness, comparison.verdict.evidence, comparison.verdict.reason

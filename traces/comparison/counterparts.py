@@ -1,4 +1,4 @@
-"""Pair the kernels of two traces: the same call of the same op in corresponding steps.
+"""Pair the kernels of two traces. Paired kernels come from the same call of the same op in corresponding steps.
 
     pairs = paired_steps(recorded, replayed)          # [(0, 0), (1, 1), ...] rows of both traces' steps
     found = counterparts(recorded, replayed, pairs)

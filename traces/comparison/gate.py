@@ -1,4 +1,4 @@
-"""Budgets for continuous integration: limits for a step, read from a TOML file and checked against a comparison.
+"""Check a comparison against budgets in continuous integration. Budgets are limits for a step, read from a TOML file.
 
     budgets = read_budgets(Path("budgets.toml"))
     result = check(budgets, comparison)

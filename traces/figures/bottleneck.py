@@ -1,4 +1,4 @@
-"""What limits a recording's pace, and how much shorter a step could be without that limit.
+"""Find the limit of a recording's pace, and how much shorter a step could be without that limit.
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 

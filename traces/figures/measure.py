@@ -1,4 +1,4 @@
-"""Figures computed from a trace: busy time, steps, phases, the ops behind the kernels, memory.
+"""Compute figures from a trace: busy time, steps, phases, the ops that launched kernels, and memory.
 
 `trace info`, `trace diff` and replay share these functions.
 

@@ -1,4 +1,4 @@
-"""How long a training step takes, on the host and on the devices. Every step time that the product reports comes from here.
+"""Compute how long a training step takes on the host and on the devices. All reported step times come from this module.
 
     of = pace(load("async.msgpack"))
     of.pace_ns, of.limit            # 20_000_000, "device": the host needs 2 ms per step, the GPU 20 ms

@@ -1,4 +1,4 @@
-"""Phase times, measured three ways: on the host, between CUDA events, and as GPU busy time.
+"""Measure phase times in three ways: on the host, between CUDA events, and as GPU busy time.
 
 phase_medians(trace, steady_steps(trace), profiled_steps(trace))["forward"]
 # PhaseMedians(median_ns=31_200_000, device_median_ns=48_100_000, busy_median_ns=45_900_000)

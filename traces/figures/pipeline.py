@@ -1,4 +1,4 @@
-"""Figures beside the GPU's work: kinds of steps, the input pipeline, collectives, the regions of nn.DataParallel.
+"""Compute figures outside the GPU's work: kinds of steps, the input pipeline, collectives, and the regions of nn.DataParallel.
 
     input_pipeline(trace).wait_per_step_ns      # 2100000: median wait for batches per step
     collectives(trace)[0]                       # CollectiveTotals("all_reduce", "nccl", count=40, ...)

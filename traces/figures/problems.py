@@ -1,4 +1,4 @@
-"""The problems of a recording as sentences, with their severity and their effect on the figures.
+"""Describe the problems of a recording in sentences, with their severity and their effect on the figures.
 
     problems = problems_of({"lost-kernel": 4}, kernels=2)
     problems[0].text        # "4 of 6 kernels are missing: idle time is not reliable."

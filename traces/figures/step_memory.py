@@ -1,7 +1,7 @@
-"""How far allocated memory rises during a step.
+"""Measure how far allocated memory rises during a step.
 
-The rise is computed from allocations and frees only. It can be compared even if a recording began in the middle of a program
-and therefore has no memory totals.
+The rise is computed from allocations and frees only. Recordings without memory totals can therefore be compared too. A
+recording has no totals if it began in the middle of a program.
 
     step_rises(trace)   # {0: 2_791_636_480}: by row of `trace.devices`, the median over steady steps
 """

@@ -1,4 +1,4 @@
-"""A summary of a trace: the figures that `trace info` prints.
+"""Summarize a trace as the figures that `trace info` prints.
 
 summarize(load("v100.msgpack")).counts
 # Counts(kernels=8772, copies=324, host_ops=32124, memory_events=12838, steps=6)

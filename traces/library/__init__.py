@@ -1,4 +1,5 @@
-"""The library: recordings and cells by name, both bundled with the tool and added by the user.
+"""Find recordings and cells by name, both bundled with the tool and added by the user. A cell has times of one network on one
+GPU.
 
     load("p100-no-cudnn")
     find("p100-no-cudnn")   # .../traces/library/p100-no-cudnn.msgpack

@@ -1,6 +1,6 @@
-"""Cells of the library and their file format. A cell has the times of one network on one GPU at each measured batch size.
+"""Read and write cells of the library. A cell has the times of one network on one GPU at each measured batch size.
 
-A file contains the cells of one GPU; the layout is below. `catalogue.py` finds cells.
+A file contains the cells of one GPU, in the layout described below. `catalogue.py` finds cells.
 
     file = read_cells(Path("v100.cells"))
     cell = file.cell("resnet50")
@@ -14,10 +14,11 @@ Note [Measured batches only]
     `is_scaled`. GPU libraries change algorithms with the batch size, so measured times differ from the line between their
     neighbors by 0.6 to 2.1 % in the median. Outside the measured range, `at` raises NotMeasured.
 
-File layout: MAGIC, then msgpack of [version, CRC-32 of the body, body]. The body is msgpack of a map: "gpu" (name, device,
-memory_bytes), "provenance" (of all cells) and "cells". Each cell is a map of "model", "workload" (WorkloadSignature.to_json, at
-batch 1), "provenance", "out_of_memory_batch" and "columns": by name, the number of values and the values as packed by
-`columns.pack_column` for increasing values, with byte planes in zlib. A cell is unpacked only when it is requested.
+A file starts with MAGIC, followed by msgpack of [version, CRC-32 of the body, body]. The body is msgpack of a map with the keys
+"gpu" (name, device, memory_bytes), "provenance" (of all cells) and "cells". Each cell is a map with the keys "model",
+"workload" (WorkloadSignature.to_json, at batch 1), "provenance", "out_of_memory_batch" and "columns". A column has a name, the
+number of values, and the values as packed by `columns.pack_column` for increasing values, with byte planes in zlib. A cell is
+unpacked only when it is requested.
 """
 
 from __future__ import annotations

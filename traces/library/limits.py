@@ -1,4 +1,4 @@
-"""The measured memory limit of a card. `trace fit` reports this limit if the card and network were measured.
+"""Compute the measured memory limit of a card. `trace fit` reports this limit if the card and network were measured.
 
     limit = MeasuredLimit.of(cell)      # fitted=226, full=227, of p100/vgg11
     limit.largest(estimated=265)        # 226; an estimate counts only where nothing was measured, as between 64 and 128

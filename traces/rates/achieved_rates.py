@@ -1,4 +1,4 @@
-"""The rates that ops achieve compared with the GPU's data sheet: FLOP/s and bytes per second, by kind of op.
+"""Compare the rates that ops achieve with the GPU's data sheet. Rates are FLOP/s and bytes per second, by kind of op.
 
     for row in achieved(trace): print(row.op, row.tflops, row.flops_share, row.gbps, row.bytes_share)
     achieved(trace, by_shape=True)      # a row for each op at each shape: a per-shape table

@@ -1,10 +1,11 @@
-"""The work of an op, computed from its input shapes: bytes, floating-point operations, and the GPU units that execute them.
+"""Compute the work of an op from its input shapes: bytes, floating-point operations, and the GPU units that execute the op.
 
     flops("mm", ((1024, 512), (512, 256)))                  # 268435456
     size_bytes(((1024, 512), (512, 256)), "float32")        # 2621440
     compute_unit("convolution", "float32", TorchSettings())      # "tf32"
 
-Op names are canonical (`traces.names.equivalent_ops`). Recordings have no outputs, so everything follows from the inputs.
+Op names are canonical (`traces.names.equivalent_ops`). Recordings contain no output shapes, so all figures are computed from
+the inputs.
 """
 
 from __future__ import annotations

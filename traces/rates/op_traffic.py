@@ -1,4 +1,4 @@
-"""The bytes that an op reads and writes, computed from the shapes and element types of its inputs.
+"""Compute the bytes that an op reads and writes from the shapes and element types of its inputs.
 
     weight, tokens = Operand((50257, 768), 4), Operand((8, 128), 8)
     traffic("embedding", "aten::embedding", (weight, tokens))       # Traffic(moved_bytes=6_299_648, footprint_bytes=6_299_648)

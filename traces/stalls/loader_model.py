@@ -1,4 +1,4 @@
-"""A model of a DataLoader on another machine: W workers on C cores feed a GPU; the input is the cost of loading a batch.
+"""Model a DataLoader on another machine, with W workers on C cores that feed a GPU. The input is the cost of loading a batch.
 
     cost = BatchCost(cpu_ns=900_000_000, read_bytes=14_000_000, seeks=128)
     run = loaded(cost, workers=24, cores=24, step_ns=80_000_000)

@@ -1,4 +1,4 @@
-"""A model of a disk and a cache, which predicts the time to read a data set.
+"""Model a disk and a cache to predict the time to read a data set.
 
     disk = Disk(bytes_per_s=530_000_000, latency_ns=60_000)
     disk.read(now_ns=0, size_bytes=110_000)                 # 267_547: when the bytes have arrived
