@@ -26,7 +26,7 @@ MOST_ROWS = 500  # rows per table; enough to find the counterparts of all rows t
 
 @dataclass(frozen=True, slots=True)
 class Analyses:
-    """The results of all analyses. A result is empty or None if the trace lacks the data for it."""
+    """Holds the results of all analyses. A result is empty or None if the trace lacks the data for it."""
 
     idle: dict[str, IdleTime]
     launches: list[StreamLaunches]

@@ -51,7 +51,7 @@ def data_parallel_kernels(trace: Trace) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """All calls of one operation in one phase, summed over ranks.
+    """Describes all calls of one operation in one phase, summed over ranks.
 
     `bytes` counts each rank's input, and is None if sizes were not recorded. `duration_ns` excludes calls whose end was not
     recorded. If a call had already ended when its state was checked, the longest possible duration is used.
@@ -66,7 +66,9 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Communication of all ranks. Times are summed over ranks and devices, and `steps` is the sum of the ranks' steps."""
+    """Describes communication of all ranks. Times are summed over ranks and devices, and `steps` is the sum of the ranks'
+    steps.
+    """
 
     operations: tuple[Operation, ...]  # most bytes first
     exposed_ns: int

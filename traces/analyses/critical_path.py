@@ -46,7 +46,7 @@ from traces.model.trace import NONE, Column, DeviceKind, Trace
 
 @dataclass(frozen=True, slots=True)
 class PathSegment:
-    """A part of the path on the host or on a GPU."""
+    """Describes a part of the path on the host or on a GPU."""
 
     start_ns: int
     end_ns: int
@@ -57,7 +57,7 @@ class PathSegment:
 
 @dataclass(frozen=True, slots=True)
 class PathSums:
-    """The path's time in one step, by kind and for up to ten kernels or copies by name, in decreasing order.
+    """Holds the path's time in one step, by kind and for up to ten kernels or copies by name, in decreasing order.
 
     `step` is the number of the step, and `duration_ns` is the length of the path. See Note [Where a path begins and ends].
     """
@@ -76,7 +76,7 @@ class CriticalPath:
 
 @dataclass(frozen=True, slots=True)
 class PathBounds:
-    """The begin and end of each step's path, by row of `trace.steps`. See Note [Where a path begins and ends]."""
+    """Holds the begin and end of each step's path, by row of `trace.steps`. See Note [Where a path begins and ends]."""
 
     start_ns: Column
     end_ns: Column
@@ -134,7 +134,7 @@ def _most_first(sums: dict[str, int]) -> dict[str, int]:
 
 
 class _Walk:
-    """One walk from a step's end back to its begin. See Note [The walk]."""
+    """Describes one walk from a step's end back to its begin. See Note [The walk]."""
 
     def __init__(self, trace: Trace, step: int, bounds: PathBounds) -> None:
         self.trace = trace

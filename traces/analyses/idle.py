@@ -70,7 +70,7 @@ class IdleSpans(Table):
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The gaps of one device or stream in time order, and its first and last work.
+    """Holds the gaps of one device or stream in time order, and its first and last work.
 
     Both times below refer to the work that ends a gap. `called_ns` is when its launching call began, and `launch_ns` is when
     the work was launched. An unknown time is NONE.
@@ -91,8 +91,8 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """The idle time of one device within the windows of the counted steps. Without steps, the window runs from first to last
-    work.
+    """Holds the idle time of one device within the windows of the counted steps. Without steps, the window runs from first to
+    last work.
 
     `by_reason` contains all reasons. `steps` is the number of steps.
     """

@@ -41,7 +41,8 @@ WAITED, FULL, LOADED, NOT_VISIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class StreamLaunches:
-    """The launches of one stream. The mean queue length is an average over time, from the first launch to the last start."""
+    """Holds the launches of one stream. The mean queue length is an average over time, from the first launch to the last start.
+    """
 
     device: str
     stream: int
@@ -54,7 +55,7 @@ class StreamLaunches:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """The length of a queue over time. `length[k]` holds from `time_ns[k]` until the next time."""
+    """Holds the length of a queue over time. `length[k]` holds from `time_ns[k]` until the next time."""
 
     time_ns: Column
     length: Column
@@ -134,7 +135,7 @@ def launch_figures(trace: Trace) -> list[StreamLaunches]:
 
 @dataclass(frozen=True, slots=True)
 class LongLaunches:
-    """Launch calls with one name that took LONG_NS or more for one reason. See Note [Long launch calls]."""
+    """Describes launch calls with one name that took LONG_NS or more for one reason. See Note [Long launch calls]."""
 
     call: str
     reason: str

@@ -22,7 +22,9 @@ _REQUESTS = ("empty", "resize")  # name prefixes of ops that only allocate memor
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Memory allocated by one op in one phase. `op` is a canonical name or "" outside ops, and `phase` is "" outside steps."""
+    """Describes memory allocated by one op in one phase. `op` is a canonical name or "" outside ops, and `phase` is "" outside
+    steps.
+    """
 
     op: str
     phase: str
@@ -32,7 +34,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldAtPeak:
-    """The memory held at the peak. `by_size` means that frees were matched by size because addresses were not recorded."""
+    """Lists the memory held at the peak. `by_size` means that frees were matched by size because addresses were not recorded.
+    """
 
     time_ns: int
     held: list[Held]

@@ -34,7 +34,7 @@ _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=
 
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
-    """Times of one function per counted step, or totals without steps. `calls` is 0 if only ops have stacks.
+    """Holds times of one function per counted step, or totals without steps. `calls` is 0 if only ops have stacks.
 
     `gpu_ns` is the GPU time of everything that the function's calls launched, including nested calls and the backward pass.
     `own_gpu_ns` excludes nested functions. `backward_ns` is the backward part of `gpu_ns`. `host_ns` is the time in the
@@ -54,7 +54,7 @@ _NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, ho
 
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
-    """A function in two traces. A value is None if that trace lacks the function."""
+    """Describes a function in two traces. A value is None if that trace lacks the function."""
 
     name: str
     recorded: FunctionTime | None

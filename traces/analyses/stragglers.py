@@ -27,7 +27,8 @@ from traces.model.trace import NONE, Collectives, Column, Ending, Trace
 
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """One rank over all matched collectives: how often it was last, how long it waited, and how long other ranks waited for it.
+    """Describes one rank over all matched collectives: how often it was last, how long it waited, and how long other ranks
+    waited for it.
     """
 
     rank: int

@@ -22,7 +22,9 @@ PARTS = 16
 
 @dataclass(frozen=True, slots=True)
 class TransferSum:
-    """Copies or memsets of one kind, summed over devices. Transfers of unknown size only add to `count` and `duration_ns`."""
+    """Describes copies or memsets of one kind, summed over devices. Transfers of unknown size only add to `count` and
+    `duration_ns`.
+    """
 
     kind: str
     count: int

@@ -56,7 +56,7 @@ _QUERIES = ("EventQuery", "StreamQuery")
 
 @dataclass
 class HostWaits(Table):
-    """The waits of one rank's host, ordered by `end_ns`.
+    """Holds the waits of one rank's host, ordered by `end_ns`.
 
     A wait begins with the call, or with the call's own copy if nothing was queued before the copy. The wait ends when the work
     ended, or when the call returned if that was earlier. `returned_ns` is when the call returned.
@@ -72,7 +72,7 @@ class HostWaits(Table):
 
 @dataclass(frozen=True, slots=True)
 class _PossibleWaits:
-    """Runtime calls that may have waited. A loop of queries counts as one call."""
+    """Describes runtime calls that may have waited. A loop of queries counts as one call."""
 
     row: Column
     start_ns: Column

@@ -34,7 +34,7 @@ IN_EVENTS = ("host", "device", "memory")  # tables that the events contain
 
 @dataclass
 class EventNotes:
-    """Notes on the complete events ("ph": "X") of one category, in file order."""
+    """Describes notes on the complete events ("ph": "X") of one category, in file order."""
 
     added: int = 0  # number of events at the start that are only for viewers
     times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of events drawn with changed times
@@ -43,8 +43,8 @@ class EventNotes:
 
 @dataclass
 class ExportNotes:
-    """The notes of one rank's file. `threads`, `devices`, `tables` and `events` describe the rank, and the others the whole
-    trace.
+    """Holds the notes of one rank's file. `threads`, `devices`, `tables` and `events` describe the rank, and the others the
+    whole trace.
     """
 
     grain: str

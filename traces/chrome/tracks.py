@@ -27,7 +27,7 @@ RANGE_OF_PARTS = "DataParallel."  # prefix of the ranges that our recorder adds 
 
 
 class SideSpan(NamedTuple):
-    """A span of a side track; `args` are shown by viewers."""
+    """Describes a span of a side track. Viewers show its `args`."""
 
     name: str
     start_ns: int
@@ -37,7 +37,7 @@ class SideSpan(NamedTuple):
 
 @dataclass
 class SideTrack:
-    """A track with its spans. `device` is a row of the trace's devices, or NONE for a host track."""
+    """Describes a track with its spans. `device` is a row of the trace's devices, or NONE for a host track."""
 
     name: str
     device: int

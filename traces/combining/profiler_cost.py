@@ -69,7 +69,7 @@ _LOADER = "loader"
 
 
 class HostEvents(NamedTuple):
-    """The events on one rank's host and their kinds, in time order.
+    """Holds the events on one rank's host and their kinds, in time order.
 
     Only the main thread and threads that launch GPU work are included.
     """
@@ -148,7 +148,9 @@ class _WithoutCost:
 
 
 class ProfiledSteps:
-    """The phases of a rank's profiled steps. `rows` are rows of `trace.phases`, and `counts` are the events in each phase."""
+    """Holds the phases of a rank's profiled steps. `rows` are rows of `trace.phases`, and `counts` are the events in each
+    phase.
+    """
 
     def __init__(self, trace: Trace, rank: int, events: HostEvents) -> None:
         phases = trace.phases
@@ -173,7 +175,9 @@ class ProfiledSteps:
 
 @dataclass
 class _Phase:
-    """Medians of one phase in clean and profiled steps. All phases count as one if recorder and profile use different names."""
+    """Holds medians of one phase in clean and profiled steps. All phases count as one if recorder and profile use different
+    names.
+    """
 
     names: tuple[str, ...]
     clean_ns: float  # host time including waits for the GPU

@@ -64,7 +64,8 @@ _LONGEST_OP = 8  # longest op name, in words between underscores
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """One name in both traces, with counts and times per step. An op's count is the number of its calls with device work.
+    """Describes one name in both traces, with counts and times per step. An op's count is the number of its calls with device
+    work.
 
     `op` is the canonical name of the op that launched most of a kernel's time. It is "" for an op, or if the op is unknown.
     """
@@ -79,7 +80,7 @@ class NameChange:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Names in the first trace and the different names of the same work in the second, with counts and times per step.
+    """Holds names in the first trace and the different names of the same work in the second, with counts and times per step.
 
     Counts and times are sums over the names, which are sorted by time. `op` is defined as in `NameChange`. See Note [Replaced,
     not gone].
@@ -96,7 +97,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class ChangeLists:
-    """Lists of up to `top` rows each, sorted by decreasing time difference."""
+    """Holds lists of up to `top` rows each, sorted by decreasing time difference."""
 
     added: list[NameChange] = field(default_factory=list)
     gone: list[NameChange] = field(default_factory=list)
@@ -113,7 +114,7 @@ class Changes:
 
 @dataclass
 class _NameTotal:
-    """GPU time of one key in one trace, per step. `names` has the time of each recorded name with this key."""
+    """Describes GPU time of one key in one trace, per step. `names` has the time of each recorded name with this key."""
 
     count: float = 0.0
     time_ns: float = 0.0
@@ -158,7 +159,8 @@ class _Launched:
 
 
 class _Side:
-    """Sums of one trace by (phase, op) and by kernel. `around` has the names of the ops that enclose each op, innermost first.
+    """Holds sums of one trace by (phase, op) and by kernel. `around` has the names of the ops that enclose each op, innermost
+    first.
     """
 
     def __init__(self, launched: dict[_LaunchKey, _Launched], around: dict[_OpKey, list[str]]) -> None:

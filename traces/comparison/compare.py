@@ -73,7 +73,7 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True, slots=True)
 class Both(Generic[Figure]):
-    """One figure of each trace. In a comparison of two recordings, `replayed` belongs to the second recording."""
+    """Describes one figure of each trace. In a comparison of two recordings, `replayed` belongs to the second recording."""
 
     recorded: Figure
     replayed: Figure
@@ -84,7 +84,7 @@ class Both(Generic[Figure]):
 
 @dataclass(frozen=True, slots=True)
 class PhaseError(PartError):
-    """A phase's medians per step: on the host, between two CUDA events (including waits), and GPU busy time.
+    """Reports a phase's medians per step: on the host, between two CUDA events (including waits), and GPU busy time.
 
     The host times of all phases add up to the step. Busy time covers the work launched in the phase. `error` is None if host
     times of the two traces cannot be compared (see `Comparison.host_phases_comparable`).
@@ -99,7 +99,7 @@ class PhaseError(PartError):
 
 @dataclass(frozen=True, slots=True)
 class StreamShare:
-    """The share of the steps' time in which a stream is busy. A share is None if the trace has no such stream."""
+    """Holds the share of the steps' time in which a stream is busy. A share is None if the trace has no such stream."""
 
     device: str
     recorded_stream: int | None
@@ -110,7 +110,7 @@ class StreamShare:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The evaluation steps of both traces, or only those of the replay if the recording has none."""
+    """Holds the evaluation steps of both traces, or only those of the replay if the recording has none."""
 
     steps_compared: Both[int]
     steps: Spread
@@ -119,7 +119,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Counts of how a replay handled values that were not recorded.
+    """Holds counts of how a replay handled values that were not recorded.
 
     It has the reads of missing values, whether values were computed, and the results with unknown data-dependent sizes.
     """
@@ -131,7 +131,7 @@ class ValueReads:
 
 @dataclass(frozen=True, slots=True)
 class MemoryComparison:
-    """Memory peaks of one device in both traces. If a replay used the device, the memory capacity is included.
+    """Compares the memory peaks of one device in both traces. If a replay used the device, the memory capacity is included.
 
     Sources are defined in `measure.MemoryPeak`. A step's rise is measured from the memory held at its start. `fits` is False if
     the replay ran out of memory, and None if the result is unknown (see `without_an_end`).
@@ -153,7 +153,7 @@ class MemoryComparison:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of a comparison. `judged` names the deciding figure: "steps", "compute_side" or "gpu_busy".
+    """Holds the result of a comparison. `judged` names the deciding figure: "steps", "compute_side" or "gpu_busy".
 
     If step time and GPU time are both known, both must be within tolerance. `judged` is then the step time, unless only the GPU
     time is beyond tolerance.
@@ -321,7 +321,7 @@ def compare(
 
 @dataclass(frozen=True, slots=True)
 class _Judgement:
-    """The deciding figure, and whether all known figures are within tolerance (None if no figure is known)."""
+    """Holds the deciding figure, and whether all known figures are within tolerance (None if no figure is known)."""
 
     figure: str
     required: tuple[str, ...]

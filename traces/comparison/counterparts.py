@@ -35,7 +35,7 @@ StepPairs = list[tuple[int, int]]  # rows of both traces' steps; NONE if a trace
 
 
 class KernelChange(IntEnum):
-    """How a kernel in the second trace differs from its counterpart in the first trace."""
+    """Says how a kernel in the second trace differs from its counterpart in the first trace."""
 
     SAME = 0
     LONGER = 1
@@ -47,7 +47,7 @@ class KernelChange(IntEnum):
 
 @dataclass(frozen=True)
 class Counterparts:
-    """Columns with one row per pair, in the order of steps. Within a step, complete pairs come first.
+    """Holds columns with one row per pair, in the order of steps. Within a step, complete pairs come first.
 
     `step` is the index in the list of paired steps. `first` and `second` are rows of the two device tables. Pairs marked
     `certain` have the same phase and op, so their starts can be used to align the two traces.
@@ -198,7 +198,7 @@ _LEVELS = (
 
 @dataclass(frozen=True)
 class _LaunchedWork:
-    """The device work of one trace, by pair of steps and in launch order. Both traces share the numbers of names."""
+    """Holds the device work of one trace, by pair of steps and in launch order. Both traces share the numbers of names."""
 
     row: Column
     step: Column

@@ -48,7 +48,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason for a difference. `delta_ns` is per step, and is positive if the second trace takes longer.
+    """Describes one reason for a difference. `delta_ns` is per step, and is positive if the second trace takes longer.
 
     `phase` is the phase, or the `what` of the op, that the reason is part of. It is "" for other reasons. `names` has the names
     of kernels and ops in the text, which may be long.
@@ -65,7 +65,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Sentences about why two traces differ. `delta_ns` is the second trace's step time minus the first trace's."""
+    """Holds sentences about why two traces differ. `delta_ns` is the second trace's step time minus the first trace's."""
 
     headline: str
     delta_ns: int | None

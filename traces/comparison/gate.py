@@ -44,13 +44,13 @@ KEYS = (*_UNITS, *_CHANGES, "missing_ops", "same_program")
 
 
 class GateError(TraceError):
-    """A budget file that cannot be used. The message names the file and the key, and says what to write instead."""
+    """Reports a budget file that cannot be used. The message names the file and the key, and says what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The check of one budget. Times are in ns, sizes in bytes, and shares are fractions. `value` is None if the figure is
-    missing.
+    """Holds the check of one budget. Times are in ns, sizes in bytes, and shares are fractions. `value` is None if the figure
+    is missing.
     """
 
     name: str

@@ -86,7 +86,7 @@ class Sameness(Enum):
 
 
 class Evidence(Enum):
-    """The evidence for a verdict."""
+    """Names the evidence for a verdict."""
 
     IDENTICAL = "identical traces"
     OPS_AND_SHAPES = "ops and shapes"
@@ -98,7 +98,8 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on two traces. `reason` is a sentence without a full stop and mentions the facts that could not be compared.
+    """Holds the verdict on two traces. `reason` is a sentence without a full stop and mentions the facts that could not be
+    compared.
 
     `not_compared` lists these facts, such as "shapes", "dtypes" or "memory layouts".
     """
@@ -118,7 +119,7 @@ _Counted = TypeVar("_Counted", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class _DeviceOp:
-    """One op with device work. `shape` is the shape of its largest input.
+    """Describes one op with device work. `shape` is the shape of its largest input.
 
     `dtype` is the dtype of the first floating-point input, or else of the first input. Both are None if they were not recorded.
     """

@@ -23,7 +23,7 @@ _MUCH_DATA = 0.1  # if a trace has no kernels, data is the limit when waiting ta
 
 @dataclass(frozen=True, slots=True)
 class PaceLimit:
-    """What limits a recording's pace: "device", "host", "data", "other ranks" or "unknown".
+    """Says what limits a recording's pace: "device", "host", "data", "other ranks" or "unknown".
 
     Without that limit, a step would be at most `gain_ns` shorter. `share` is the gain divided by the pace. If the device is the
     limit, the gain is the time in which the device is idle or only communicates. A gain of None is unknown.

@@ -111,7 +111,7 @@ def _first_of(trace: Trace, *kinds: StepKind) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """The times of one phase in each step. Steps without the phase have the time 0, and repeated phases are summed.
+    """Holds the times of one phase in each step. Steps without the phase have the time 0, and repeated phases are summed.
 
     `host_ns` is the time from the phase's begin to its end on the host. The host times of all phases add up to the step.
     `device_ns` is the time between two CUDA events at the same two points, including waits. It is None if no step has events.
@@ -264,7 +264,8 @@ def _last_of_chain(following: Column) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class WorkSum:
-    """One row of a table of kernels or ops. `count` is the number of kernels, or the number of ops that launched device work.
+    """Describes one row of a table of kernels or ops. `count` is the number of kernels, or the number of ops that launched
+    device work.
     """
 
     name: str
@@ -290,7 +291,7 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """The peak memory of a device. `source` says how the peak was found.
+    """Holds the peak memory of a device. `source` says how the peak was found.
 
         "recorded"  each memory event has the device's total after it
     "summed"    allocations minus frees since the recording began; memory held before and never freed is excluded
@@ -303,7 +304,7 @@ class MemoryPeak:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCurve:
-    """The memory of a device after each of its memory events, in time order. `source` is defined in `MemoryPeak`."""
+    """Holds the memory of a device after each of its memory events, in time order. `source` is defined in `MemoryPeak`."""
 
     time_ns: Column
     allocated_bytes: Column

@@ -82,7 +82,7 @@ _LONG_AGO = -(2**62)
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The times of each step, in nanoseconds; see Note [A step's time]. Columns have one value per row of `trace.steps`.
+    """Holds the times of each step, in nanoseconds; see Note [A step's time]. Columns have one value per row of `trace.steps`.
 
     The dictionaries' keys are rows of `trace.devices`. Steps of other ranks, and steps before a device's first work, have the
     value NONE (in `gpu_ns`, the value 0).
@@ -109,7 +109,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepPace:
-    """The pace of a set of steps, as medians in nanoseconds. See Note [A step's time]."""
+    """Holds the pace of a set of steps, as medians in nanoseconds. See Note [A step's time]."""
 
     pace_ns: int
     limit: str  # see Note [What limits the pace]
@@ -126,7 +126,7 @@ class StepPace:
 
 @dataclass(frozen=True, slots=True)
 class PaceSeries:
-    """The steps (`rows`) that determine the pace, and the interval of every step in nanoseconds."""
+    """Holds the steps (`rows`) that determine the pace, and the interval of every step in nanoseconds."""
 
     rows: Column
     interval_ns: Column

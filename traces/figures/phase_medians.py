@@ -15,7 +15,8 @@ from traces.model.trace import Column, Trace
 
 @dataclass(frozen=True, slots=True)
 class PhaseMedians:
-    """A phase's median times per step: on the host, between two CUDA events, and GPU busy time of the work launched in it.
+    """Describes a phase's median times per step: on the host, between two CUDA events, and GPU busy time of the work launched
+    in it.
 
     A figure is None if the trace lacks the events or the device work for it. Steps with missing events are left out.
     """

@@ -27,7 +27,7 @@ class StepsOfKind:
 
 @dataclass(frozen=True, slots=True)
 class InputPipeline:
-    """The time spent waiting for batches and pinning them. A figure is None if it was not recorded."""
+    """Holds the time spent waiting for batches and pinning them. A figure is None if it was not recorded."""
 
     loaders: list[LoaderSettings]
     waits: int
@@ -42,7 +42,7 @@ class InputPipeline:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTotals:
-    """All calls of one collective on one backend, summed over ranks. `bytes` is None if no size is known.
+    """Describes all calls of one collective on one backend, summed over ranks. `bytes` is None if no size is known.
 
     The end of `timed` calls was recorded. For `bounded` calls, only an upper bound of the duration is known (see `Ending.BY`).
     `duration_ns` is the sum over both. `median_ns` is the median of the timed calls, or of the bounds if no call was timed.
@@ -60,7 +60,7 @@ class CollectiveTotals:
 
 @dataclass(frozen=True, slots=True)
 class PartMedians:
-    """The median times of one region of nn.DataParallel on one device, on the host and between two CUDA events."""
+    """Holds the median times of one region of nn.DataParallel on one device, on the host and between two CUDA events."""
 
     name: str
     device: str | None

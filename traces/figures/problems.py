@@ -28,7 +28,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """All problems of one kind. `text` describes the problem and its effect on the figures."""
+    """Describes all problems of one kind. `text` describes the problem and its effect on the figures."""
 
     kind: str
     count: int
@@ -38,7 +38,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One kind of problem. `text` contains "[singular|plural]" where the words depend on the count.
+    """Describes one kind of problem. `text` contains "[singular|plural]" where the words depend on the count.
 
     "{n}" is the count, and "{of}" is the number of kernels in a complete recording. "{what}" is the text after the kind's name.
     """

@@ -16,7 +16,7 @@ _MIN_STEPS_FOR_NOISE = 4
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Percentiles of a per-step value in two traces, and the relative error of the medians.
+    """Holds percentiles of a per-step value in two traces, and the relative error of the medians.
 
     `noise_floor` is half the interquartile range of the recording divided by its median. It is None below four steps. An error
     below the noise floor is not significant.

@@ -21,7 +21,7 @@ Key = tuple[str, str]  # the region's name, then its device label or ""
 
 @dataclass(frozen=True, slots=True)
 class PartError:
-    """The median time of one region of nn.DataParallel in two traces. A time is None if the trace lacks the region."""
+    """Reports the median time of one region of nn.DataParallel in two traces. A time is None if the trace lacks the region."""
 
     recorded_median_ns: int | None
     replayed_median_ns: int | None

@@ -71,7 +71,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """How busy one GPU is. `busy_ns` covers the whole trace.
+    """Says how busy one GPU is. `busy_ns` covers the whole trace.
 
     `idle_share` covers only the steps, like `Analyses.idle`. It is None for a GPU without work.
     """
@@ -84,7 +84,8 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """One step. `start_ns` and `duration_ns` describe its host span. `traces.figures.pace` defines the other times."""
+    """Describes one step. `start_ns` and `duration_ns` describe its host span. `traces.figures.pace` defines the other times.
+    """
 
     start_ns: int
     duration_ns: int
@@ -100,7 +101,7 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of a trace. Medians are taken over `steady_steps`, and times are in nanoseconds.
+    """Holds the figures of a trace. Medians are taken over `steady_steps`, and times are in nanoseconds.
 
     `step_median_ns` is the pace, and `compute_side_median_ns` is the pace without waits for data.
 

@@ -62,7 +62,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class CellSource:
-    """The source of figures. A cell file stores these fields as part of the provenance."""
+    """Holds the source of figures. A cell file stores these fields as part of the provenance."""
 
     kind: str = ""
     study: str = ""
@@ -87,7 +87,7 @@ def parted(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class CellTimes:
-    """The times at one batch size. `is_scaled` means that they were interpolated between two measured batch sizes."""
+    """Holds the times at one batch size. `is_scaled` means that they were interpolated between two measured batch sizes."""
 
     batch: int
     phases_ns: Mapping[str, int]
@@ -95,8 +95,8 @@ class CellTimes:
 
 
 class NotMeasured(TraceLibraryError):
-    """A batch size outside a cell's measurements. `out_of_memory` means that the card ran out of memory at this batch or
-    before.
+    """Reports a batch size outside a cell's measurements. `out_of_memory` means that the card ran out of memory at this batch
+    or before.
     """
 
     def __init__(self, cell: Cell, batch: int) -> None:
@@ -112,7 +112,8 @@ class NotMeasured(TraceLibraryError):
 
 @dataclass(frozen=True)
 class Cell:
-    """One network on one GPU. All columns are int64 and have one value per batch size in `batches`, which increases."""
+    """Describes one network on one GPU. All columns are int64 and have one value per batch size in `batches`, which increases.
+    """
 
     gpu: Gpu
     model: str
@@ -216,7 +217,7 @@ class Cell:
 
 
 class CellFile:
-    """The contents of a cell file. Columns are unpacked when a cell is requested."""
+    """Holds the contents of a cell file. Columns are unpacked when a cell is requested."""
 
     def __init__(self, path: Path, gpu: Gpu, shared: dict[str, Any], stored: dict[str, dict[str, Any]]) -> None:
         self.path = path

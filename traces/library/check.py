@@ -46,7 +46,8 @@ _LINE_ROWS = 5
 
 @dataclass(frozen=True)
 class Fault:
-    """A finding of the check. `entry` names the cell or recording. `is_duplicate` means that the library already has the entry.
+    """Describes a finding of the check. `entry` names the cell or recording. `is_duplicate` means that the library already has
+    the entry.
 
     `text` describes the problem, without a full stop.
     """

@@ -23,7 +23,7 @@ _NEAR = 0.05  # allowed difference as a share of the peak; see Note [The same me
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """The memory limit. `fitted` is the largest measured batch. `full` is the first batch that did not fit, or None."""
+    """Holds the memory limit. `fitted` is the largest measured batch. `full` is the first batch that did not fit, or None."""
 
     cell: Cell
     fitted: int

@@ -19,7 +19,7 @@ from traces.model.trace import TraceError
 
 @dataclass(frozen=True)
 class LibraryEntry:
-    """One entry of the library. `batches` has the first and the last measured batch of a cell."""
+    """Describes one entry of the library. `batches` has the first and the last measured batch of a cell."""
 
     name: str
     gpu: str

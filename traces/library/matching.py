@@ -30,7 +30,7 @@ _PARAMETRIC = frozenset(
 
 @dataclass(frozen=True)
 class Match:
-    """The nearest cell for the network that a script trains. `differences` has one sentence per difference.
+    """Holds the nearest cell for the network that a script trains. `differences` has one sentence per difference.
 
     `scalable` means that only the optimizer's class or the input sizes differ, so the cell's times are still useful.
     `input_ratio` is the script's input size divided by the cell's.

@@ -32,7 +32,7 @@ _KEPT_OF_RUN = ("script", "argv", "recorder")
 
 @dataclass(frozen=True)
 class RunOfCell:
-    """One run at one batch size, stored as a row of a cell."""
+    """Describes one run at one batch size, stored as a row of a cell."""
 
     batch: int
     phases_ns: Mapping[str, int]

@@ -75,7 +75,7 @@ _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4
 
 @dataclass(frozen=True, slots=True)
 class OpRates:
-    """Ops of one kind, or at one shape. `calls` counts calls with device work. Unknown figures are None.
+    """Describes ops of one kind, or at one shape. `calls` counts calls with device work. Unknown figures are None.
 
     `flops` and `bytes` cover only the calls for which they are known. `flops_ns` and `bytes_ns` are the device time of these
     calls. Shares are relative to the card's peak for the units that run the op's dtype. See Note [Above the data sheet].
@@ -180,7 +180,9 @@ def _row(key: tuple[str, str, str], of: _Sum, card: Card) -> OpRates:
 
 @dataclass(frozen=True, slots=True)
 class _LikeCalls:
-    """All calls of one op at one shape that were recorded alike. `compared_shapes` does not depend on the way of recording."""
+    """Describes all calls of one op at one shape that were recorded alike. `compared_shapes` does not depend on the way of
+    recording.
+    """
 
     op: str
     name: str  # the recorded name, without namespace, of the op with the shapes

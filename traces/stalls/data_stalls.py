@@ -31,7 +31,7 @@ _MOST_OTHERS = 1000.0
 
 
 class Bottleneck(StrEnum):
-    """What the steps of a run wait for."""
+    """Says what the steps of a run wait for."""
 
     GPU = "gpu"
     STORAGE = "storage"
@@ -41,7 +41,7 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Pace:
-    """The speed of a run in its steady state. Values are means per step."""
+    """Holds the speed of a run in its steady state. Values are means per step."""
 
     steps: int
     step_ns: int
@@ -51,7 +51,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Modelled:
-    """The loader model's prediction for another machine."""
+    """Holds the loader model's prediction for another machine."""
 
     workers: int
     cores: int
@@ -61,7 +61,7 @@ class Modelled:
 
 @dataclass(frozen=True)
 class Stalls:
-    """The data stalls of one script. Shares are of a step's time."""
+    """Holds the data stalls of one script. Shares are of a step's time."""
 
     gpu: Pace
     estimated_share: float  # share of GPU time that was estimated (scaled, or from curves and data sheets) instead of recorded

@@ -26,7 +26,7 @@ _SCRIPT = -1  # stands for the script's process in place of a worker's number
 
 @dataclass(frozen=True)
 class BatchCost:
-    """The cost of making one batch in a worker."""
+    """Holds the cost of making one batch in a worker."""
 
     cpu_ns: int  # CPU time to decode, transform, collate and hand over the batch
     read_bytes: int = 0  # bytes read from the disk because no cache has them
@@ -35,7 +35,7 @@ class BatchCost:
 
 @dataclass(frozen=True)
 class LoaderRun:
-    """The predicted run with the given workers and cores. Times are in nanoseconds."""
+    """Holds the predicted run with the given workers and cores. Times are in nanoseconds."""
 
     step_ns: int
     wait_ns: int

@@ -25,7 +25,7 @@ from enum import StrEnum
 
 
 class CachePolicy(StrEnum):
-    """Which files a full cache evicts."""
+    """Says which files a full cache evicts."""
 
     LRU = "lru"  # evicts the least recently read file, like a page cache
     MINIO = "minio"
@@ -33,7 +33,8 @@ class CachePolicy(StrEnum):
 
 @dataclass
 class Disk:
-    """One device for all processes. It serves one read at a time, and each read takes `latency_ns` plus the transfer."""
+    """Describes one device for all processes. It serves one read at a time, and each read takes `latency_ns` plus the transfer.
+    """
 
     bytes_per_s: float
     latency_ns: int = 0
@@ -60,7 +61,7 @@ def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
 
 
 class CacheShare:
-    """A warm cache of files. Within a run, each file is always served from the cache or never."""
+    """Describes a warm cache of files. Within a run, each file is always served from the cache or never."""
 
     def __init__(self, cached_share: float, policy: CachePolicy) -> None:
         self.cached_share, self.policy = cached_share, policy

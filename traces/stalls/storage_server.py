@@ -28,7 +28,9 @@ from traces.stalls.storage_model import CachePolicy, CacheShare, Disk
 
 @dataclass
 class Loading:
-    """The cost of loading one batch, or a sum of such costs. Times are those of the process or thread that loaded the batch."""
+    """Holds the cost of loading one batch, or a sum of such costs. Times are those of the process or thread that loaded the
+    batch.
+    """
 
     batches: int = 0
     samples: int = 0
@@ -127,7 +129,8 @@ class StorageServer:
 
 
 class StorageClient:
-    """A process's connection, opened at the first use. A forked process opens its own connection."""
+    """Connects a process to the server. The connection is opened at the first use. A forked process opens its own connection.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
