@@ -13,7 +13,7 @@ Note [Long launch calls]
 
     the host waited for the GPU    see `traces.analyses.waits`
     the launch queue was full      when the call began, its stream had FULL_QUEUE launches that had not ended. NVIDIA's driver
-                                   then blocks until one ends. CUDA documents neither the rule nor the depth; a Tesla V100
+                                   then blocks until one ends. CUDA documents neither the rule nor the depth. A Tesla V100
                                    never had more than 1022 pending (recording `v100_absolute_ns`).
     kernels loaded at first use    the call launches the first kernel of its name in the recording, or contains a call that
                                    loads a module. CUDA has loaded kernels lazily since 11.7 (CUDA C++ Programming Guide, "Lazy

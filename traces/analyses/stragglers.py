@@ -39,8 +39,8 @@ class RankLateness:
 
 
 def stragglers(trace: Trace) -> list[RankLateness]:
-    """Return the lateness of each rank. The rank that others waited for longest comes first. Fewer than two ranks give an empty
-    list.
+    """Return the lateness of each rank. The rank that caused the longest waits comes first. Fewer than two ranks give an
+    empty list.
     """
     table = trace.collectives.take(trace.collectives.ending == Ending.SEEN)
     count, last, waited_ns, caused_ns = (dict.fromkeys(table.rank.tolist(), 0) for _ in range(4))

@@ -6,10 +6,10 @@ decide.
     waits.work                                  # the row of `trace.device` that it waited for
 
 Note [A wait is what happened]
-    A GPU runtime call was a wait if work was running or queued when the call began, and the call returned when that work had
-    ended. The call must return at most RETURN_NS after the last earlier work of its stream (or device), or after the copy that
-    the call made. The call's name and the GPU's vendor do not matter. `cudaMemcpyAsync` from pageable memory,
-    `hipMemcpyWithStream`, an allocation that synchronizes and unknown calls are all judged alike.
+    A GPU runtime call was a wait under two conditions. Work was running or queued when the call began, and the call returned
+    when that work had ended. The call must return at most RETURN_NS after the last earlier work of its stream (or device), or
+    after the copy that the call made. The call's name and the GPU's vendor do not matter. `cudaMemcpyAsync` from pageable
+    memory, `hipMemcpyWithStream`, an allocation that synchronizes and unknown calls are all judged alike.
 
     CLOCK_NS: GPU and host clocks differ by microseconds, so work may seem to end after the call.
 

@@ -5,8 +5,9 @@
 These tools need one file per rank. A trace of several ranks becomes NAME_rank0.json.gz, NAME_rank1.json.gz and so on. In a
 folder, the names are rank0.json.gz and so on.
 
-The format is that of torch.profiler since 2.4. Stamps are microseconds since `baseTimeNanoseconds` with up to three decimals,
-which is exact. events.py describes the events. export_notes.py describes the notes that let an import restore the same trace.
+torch.profiler has written the same format since 2.4. Stamps are microseconds since `baseTimeNanoseconds` with up to three
+decimals, which is exact. events.py describes the events. export_notes.py describes the notes that let an import restore the
+same trace.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ class EventNotes:
 
 @dataclass
 class ExportNotes:
-    """Holds the notes of one rank's file. `threads`, `devices`, `tables` and `events` describe the rank, and the others the
-    whole trace.
+    """Holds the notes of one rank's file. `threads`, `devices`, `tables` and `events` describe the rank. All other fields
+    describe the whole trace.
     """
 
     grain: str

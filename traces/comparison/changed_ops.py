@@ -197,7 +197,7 @@ def changes(
 
 
 def called_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Return a replay's missing ops without those that were called only outside these steps.
+    """Return a replay's missing ops. Ops that were called only outside these steps are left out.
 
     For example, the first step creates the optimizer's state with ops that later steps do not call. A recording of later steps
     cannot have these ops.

@@ -10,8 +10,8 @@ time per step. `gpu_busy` is the GPU time of a step, which is the time of the wo
 both to be within tolerance.
 
 Compared steps: each replayed step names the recorded step it was based on. A replay is compared with exactly those recorded
-steps, each as often as it was replayed. Two recordings are compared over all their steps. Warm-up steps are left out unless
-there are no others, and evaluation steps are compared separately.
+steps, each as often as it was replayed. Two recordings are compared over all their steps. Warm-up steps are left out unless all
+steps are warm-up steps, and evaluation steps are compared separately.
 
 A profiler slows steps down. A recording with both clean and profiled steps therefore contributes times of clean steps and
 kernels of profiled steps. `error` is replayed / recorded - 1, or null if the recorded figure is 0.
@@ -110,7 +110,7 @@ class StreamShare:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Holds the evaluation steps of both traces, or only those of the replay if the recording has none."""
+    """Holds the evaluation steps of both traces, or only of the replay if the recording has no evaluation steps."""
 
     steps_compared: Both[int]
     steps: Spread

@@ -28,7 +28,7 @@ def work_rows(trace: Trace) -> Column:
 
 
 def grouped(*columns: Column) -> list[Column]:
-    """Group the rows that have the same values in all these columns; groups are ordered by their values."""
+    """Group the rows that have the same values in all these columns. Groups are ordered by their values."""
     order = np.lexsort(columns[::-1])
     keys = np.stack([column[order] for column in columns])
     bounds = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
@@ -54,7 +54,7 @@ def busy_ns(trace: Trace) -> int:
 
 
 def window_ns(trace: Trace) -> tuple[int, int]:
-    """Return the first start and the last end in the trace; (0, 0) if the trace is empty."""
+    """Return the first start and the last end in the trace. An empty trace gives (0, 0)."""
     tables = [table for table in (trace.steps, trace.host, trace.device, trace.phases) if len(table)]
     if not tables:
         return 0, 0

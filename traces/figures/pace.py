@@ -19,8 +19,8 @@ Note [A step's time]
 
     A step without a predecessor is measured alone. Its host time is its duration on the host. Its device time runs from its
     host start, or from the end of earlier work if that is later, to its completion. A step has no predecessor if it is the
-    first of its rank. A step also has no predecessor if the profiler was started or stopped before it, or if its number is
-    neither the same as the previous step's number nor one higher.
+    first of its rank. A step also has no predecessor if the profiler was started or stopped before it. A third reason is a
+    number that is neither the previous step's number nor one higher.
 
     host pace       the median host interval of the steady steps, on the slowest rank
     device pace     the median device interval of the steady steps, on the slowest device that gets work in each of them

@@ -47,7 +47,7 @@ def median(values: Column) -> int | None:
 
 
 def relative_error(recorded: float | None, replayed: float | None) -> float | None:
-    """Return replayed / recorded - 1; None if either is missing or the recorded value is 0."""
+    """Return replayed / recorded - 1. If a value is missing or the recorded value is 0, return None."""
     return replayed / recorded - 1 if recorded and replayed is not None else None
 
 

@@ -8,8 +8,8 @@ each choice that was necessary.
 
 Note [What the study trained]
     The study names the network and the batch size. The rest of `workload` follows from its figures. Copying 128 images takes
-    6.35 ms at 12.1 GB/s, and 256 of them are 154 MB to scatter, so an image is 3x224x224 in float32. Gather collects 256 x 1000
-    values, so there are 1000 classes. ResNet-18 with 1000 classes has 11 689 512 parameters (He et al. 2015, as in
+    6.35 ms at 12.1 GB/s, and 256 images are 154 MB to scatter. An image is therefore 3x224x224 in float32. Gather collects 256
+    x 1000 values, so there are 1000 classes. ResNet-18 with 1000 classes has 11 689 512 parameters (He et al. 2015, as in
     torchvision). The optimizer is unknown, and module class names depend on the implementation. Both are left out and not
     compared.
 """

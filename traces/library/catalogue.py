@@ -31,7 +31,7 @@ VARIABLE = "TRACE_LIBRARY"
 
 
 def user_folder() -> Path:
-    """Return the folder of the user's own entries; it may not exist."""
+    """Return the folder of the user's own entries. The folder may not exist."""
     from platformdirs import user_data_path
 
     return user_data_path("trace-replay") / "library"

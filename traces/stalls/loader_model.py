@@ -4,8 +4,8 @@
     run = loaded(cost, workers=24, cores=24, step_ns=80_000_000)
     run.step_ns, run.wait_ns       # 80_000_000, 0: means over the batches after the first ones
 
-The rules are those of torch.utils.data. Worker b mod W makes batch b and has at most `prefetch` batches in progress or waiting.
-The script gets the batches in order.
+The model follows the rules of torch.utils.data. Worker b mod W makes batch b and has at most `prefetch` batches in progress or
+waiting. The script gets the batches in order.
 
 Cores are shared evenly by all computing processes, including the script's own host work and other programs. The disk serves one
 read at a time (`storage_model.Disk`). Each batch is made in `_PARTS` turns of reading and computing, so workers compete for the

@@ -28,7 +28,7 @@ from traces.stalls.storage_model import CachePolicy, CacheShare, Disk
 
 @dataclass
 class Loading:
-    """Holds the cost of loading one batch, or a sum of such costs. Times are those of the process or thread that loaded the
+    """Holds the cost of loading one batch, or a sum of such costs. Times were measured in the process or thread that loaded the
     batch.
     """
 
