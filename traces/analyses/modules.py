@@ -54,7 +54,7 @@ _FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\(
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
-    """Holds times of one module, as means per counted step. Only steps with a distinguishable backward pass count; without such
+    """Holds times of one module, as means per counted step. Only steps with a distinguishable backward pass count. Without such
     steps, times are totals.
 
     GPU times are sums of kernels. `own_ns` is the part of forward and backward that no inner module launched. `host_ns` is the

@@ -83,7 +83,9 @@ class _PossibleWaits:
 
     @property
     def tolerance_ns(self) -> Column:
-        """How long before the call's return the work may have ended, unless the call is documented to wait."""
+        """Return how long before the call's return the work may have ended. The tolerance applies unless the call is documented
+        to wait.
+        """
         return np.asarray(np.minimum((self.end_ns - self.start_ns) // ONE_IN, RETURN_NS))
 
 

@@ -82,8 +82,8 @@ class NameChange:
 class Replacement:
     """Holds names in the first trace and the different names of the same work in the second, with counts and times per step.
 
-    Counts and times are sums over the names, which are sorted by time. `op` is defined as in `NameChange`. See Note [Replaced,
-    not gone].
+    Counts and times are sums over the names, which are sorted by time. `op` is defined as in `NameChange`.
+    See Note [Replaced, not gone].
     """
 
     recorded_names: tuple[str, ...]
@@ -421,7 +421,10 @@ def _enclosers(keys: Iterable[_OpKey], side: _Side) -> Iterator[_OpKey]:
 
 
 def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> list[_OpKey]:
-    """Return the candidates that a fused op, foreach op or kind of kernel names. Its own phase is searched first."""
+    """Return the candidates that a fused op, foreach op or kind of kernel names.
+
+    Candidates in other phases are returned only if there is none in the same phase.
+    """
     foreach, fused = _FOREACH.match(op), fused_ops(op)
     names: Iterable[str] = _KINDS[op][1] if op in _KINDS else _named_ops(fused, known)
     names = {canonical_op(foreach["op"])} if foreach else set(names)

@@ -119,9 +119,10 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Holds counts of how a replay handled values that were not recorded.
+    """Counts how a replay handled values that were not recorded.
 
-    It has the reads of missing values, whether values were computed, and the results with unknown data-dependent sizes.
+    The counts are reads of missing values, and results with unknown data-dependent sizes. The class also says whether values
+    were computed.
     """
 
     unrecorded_reads: int | None

@@ -168,7 +168,7 @@ class Cell:
     def estimated_at(self, batch: int) -> CellTimes:
         """Return the times of a batch, also outside the measured range.
 
-        Times outside the range are extrapolated along the line between the ends of a half, or in proportion.
+        Outside the range, the times are extrapolated along the line between the ends of a half of the range, or in proportion.
         """
         return self._times(batch, within=False)
 

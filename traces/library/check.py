@@ -59,7 +59,7 @@ class Fault:
 
 
 def check(path: Path) -> list[Fault]:
-    """Return the findings for a file. Raises TraceError and OSError if it cannot be read."""
+    """Return the findings for a file. Raises TraceError and OSError if the file cannot be read."""
     if path.suffix == SUFFIX:
         file = read_cells(path)
         return [finding for cell in file.cells() for finding in _of_cell(cell, path)]

@@ -84,8 +84,8 @@ def once(moved_bytes: int) -> Traffic:
 def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | None = None) -> Traffic | None:
     """Return the traffic of one call of a canonical op, or None if its operands are insufficient.
 
-    `name` is the recorded name of the op. `output` is a convolution's output shape, if known. See Note [Bytes that an op
-    touches].
+    `name` is the recorded name of the op. `output` is a convolution's output shape, if known.
+    See Note [Bytes that an op touches].
     """
     rule = _RULES.get(op)
     if op == "item":

@@ -31,7 +31,7 @@ _MOST_OTHERS = 1000.0
 
 
 class Bottleneck(StrEnum):
-    """Says what the steps of a run wait for."""
+    """Names the stage that the steps of a run wait for."""
 
     GPU = "gpu"
     STORAGE = "storage"

@@ -33,7 +33,8 @@ class CachePolicy(StrEnum):
 
 @dataclass
 class Disk:
-    """Describes one device for all processes. It serves one read at a time, and each read takes `latency_ns` plus the transfer.
+    """Describes one device for all processes. The device serves one read at a time. Each read takes `latency_ns` plus the
+    transfer.
     """
 
     bytes_per_s: float
