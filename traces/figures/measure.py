@@ -293,7 +293,7 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
 class MemoryPeak:
     """Holds the peak memory of a device. `source` says how the peak was found.
 
-        "recorded"  each memory event has the device's total after it
+    "recorded"  each memory event has the device's total after it
     "summed"    allocations minus frees since the recording began; memory held before and never freed is excluded
     """
 

@@ -22,8 +22,7 @@ def to_pandas(trace: Trace, table: str) -> pandas.DataFrame:
 
     The frame has the table's columns and row order. If a column refers to another table (`device.launch` refers to `host`), its
     values are index values of that table's frame. Text, kinds and origins (in lower case) become categories. The column
-    `end_ns`
-    is added after `duration_ns`. Missing values (NONE in the table) become <NA>.
+    `end_ns` is added after `duration_ns`. Missing values (NONE in the table) become <NA>.
 
     Raises TraceError if the table does not exist or pandas is not installed.
     """

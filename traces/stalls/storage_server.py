@@ -206,8 +206,8 @@ class StorageClient:
 def dropped_from_cache(descriptor: int) -> bool | None:
     """Ask the kernel to drop a file's pages, and check whether the first page is still in memory.
 
-    Return False if the page is still there, as on a file system in memory. Return None if the system
-    has no preadv2 with RWF_NOWAIT, because then nothing can check the page.
+    Return False if the page is still there, as on a file system in memory. Return None if the system has no preadv2 with
+    RWF_NOWAIT, because then nothing can check the page.
     """
     if not hasattr(os, "posix_fadvise"):
         return None
