@@ -97,9 +97,7 @@ def path_bounds(trace: Trace) -> PathBounds:
 
 
 def median_step(trace: Trace, bounds: PathBounds) -> int:
-    """Return the row of the step with the median path length, or NONE without steps. Only steps with reliable kernels are
-    considered.
-    """
+    """Return the row of the `profiled_steps` with the median path length, or NONE without steps."""
     rows = profiled_steps(trace)
     lasted_ns = bounds.end_ns - bounds.start_ns
     return int(rows[np.argsort(lasted_ns[rows], kind="stable")[len(rows) // 2]]) if len(rows) else NONE
