@@ -230,7 +230,7 @@ def gpu_rows(args: argparse.Namespace) -> list[Row]:
     trio = [case for case in cases if "T4" not in case.name and "P4" not in case.name]
     return [
         Row("another GPU, all directed pairs", "8 % (NeuSight 10.1 %, Habitat 10.8 %)", cases),
-        Row("of these among P100, V100, A100-40GB", "3 %", trio),
+        Row("another GPU, only pairs among P100, V100, A100-40GB", "3 %", trio),
     ]
 
 
@@ -242,7 +242,7 @@ def unseen_rows(args: argparse.Namespace) -> list[Row]:
         return path
 
     cases = other_gpus(args.published, hidden)
-    return [Row("leave one GPU out: its tables hidden", "12 % (NeuSight 8.4 % on GPUs it never saw)", cases)]
+    return [Row("another GPU, with the tables of the target GPU hidden", "12 % (NeuSight 8.4 % on GPUs it never saw)", cases)]
 
 
 # --- links
@@ -290,9 +290,9 @@ def link_rows(args: argparse.Namespace) -> list[Row]:
             ranks += link_cases(args, lambda _, ranks, hidden=hidden: ranks == hidden)  # type: ignore[misc]
     return [
         Row("all-reduce, 1 MiB to 1 GiB, 2 to 8 ranks, V100 and A100", "5 %, none over 15 %", cases),
-        Row("of these buckets of 1 to 25 MiB", "5 %, none over 15 %", buckets),
-        Row("blind: every second size hidden", "5 %, none over 15 %", sizes),
-        Row("blind: a number of ranks hidden, 3 to 8", "-", ranks),
+        Row("all-reduce, only buckets of 1 to 25 MiB", "5 %, none over 15 %", buckets),
+        Row("blind: all-reduce with every second size hidden", "5 %, none over 15 %", sizes),
+        Row("blind: all-reduce with one number of ranks hidden, 3 to 8", "-", ranks),
     ]
 
 
@@ -359,7 +359,7 @@ def batch_rows(args: argparse.Namespace) -> list[Row]:
     anchor = next(case for case in cases if case.name.endswith("batch 32"))
     base, truth = anchor.predicted, anchor.measured
     relative = [Case(case.name, case.predicted / base, case.measured / truth) for case in cases if case is not anchor]
-    return [Row("V100 ResNet-50, batch 8 to 128 over batch 32", "3 %", relative)]
+    return [Row("V100 ResNet-50, batch 8 to 128 from batch 32", "3 %", relative)]
 
 
 def _in_ns(seconds: tuple[float, float]) -> tuple[float, float]:
@@ -389,14 +389,23 @@ _BATCHES = (8, 16, 64, 96, 128)
 
 def networks_batch_rows(args: argparse.Namespace) -> list[Row]:
     cases = own_batch_cases(args, BOARD, _BATCHES)
-    return [Row("networks on the V100, batch 8 to 128 over their own batch 32", "5 %", cases)]
+    return [Row("networks on the V100, batch 8 to 128 from their own batch 32", "5 %", cases)]
 
 
 def other_boards_rows(args: argparse.Namespace) -> list[Row]:
     boards = "NVIDIA A100-SXM4-40GB", "Quadro RTX 6000", "Tesla P100-PCIE-16GB", "Tesla M40", "Tesla K80"
-    rows = [Row(f"once blind: the same on the {board}", "5 %", own_batch_cases(args, board, _BATCHES)) for board in boards]
-    between = Row("blind: batch 12, 24, 48, 80 and 112 on the V100", "5 %", own_batch_cases(args, BOARD, (12, 24, 48, 80, 112)))
-    five = Row("once blind: the same on five other boards", "5 %", [case for row in rows for case in row.cases])
+    rows = [
+        Row(f"once blind: networks at other batches on the {board}", "5 %", own_batch_cases(args, board, _BATCHES))
+        for board in boards
+    ]
+    between = Row(
+        "blind: networks at batch 12, 24, 48, 80 and 112 on the V100",
+        "5 %",
+        own_batch_cases(args, BOARD, (12, 24, 48, 80, 112)),
+    )
+    five = Row(
+        "once blind: networks at other batches on five other boards", "5 %", [case for row in rows for case in row.cases]
+    )
     return [between, five, *rows]
 
 
@@ -428,7 +437,9 @@ def folds_rows(args: argparse.Namespace) -> list[Row]:
     constants.CURVE_COUNTS, constants.GROWTH = installed
 
     judged, chosen = folded(cases, mean)
-    return [Row(f"the same in {_FOLDS} folds, the law of growth ({chosen}) chosen by the other networks", "5 %", judged)]
+    return [
+        Row(f"networks on the V100 in {_FOLDS} folds, the law of growth ({chosen}) chosen by the other networks", "5 %", judged)
+    ]
 
 
 # The model cuts its sequences to the longest of the batch, which no recording of another batch can tell: so it is given.
@@ -453,7 +464,7 @@ def forward_rows(args: argparse.Namespace) -> list[Row]:
     return [
         Row("forward pass of a particle transformer from batch 32, sequence length given", "5 %",
             forward_cases(args, [(32, 2), (32, 512)])),
-        Row("once blind: from batch 2 and 512", "5 %", forward_cases(args, others)),
+        Row("once blind: forward pass of a particle transformer from batch 2 and 512", "5 %", forward_cases(args, others)),
     ]  # fmt: skip
 
 
@@ -523,16 +534,16 @@ def dataparallel_rows(args: argparse.Namespace) -> list[Row]:
     fours = [case for case in cases if ", 4 x" in case.name]
     folds, chosen = folded(by_replica, median)
     goal = "median 10 %"
-    title = f"the same in {_FOLDS} folds, a replica's host time ({chosen}) chosen by the other networks"
+    title = f"nn.DataParallel in {_FOLDS} folds, the host time per replica ({chosen}) chosen by the other networks"
     rows = [
         Row(f"nn.DataParallel t(2)/t(1), t(4)/t(1); {_right_side(cases)}", goal, cases, "median"),
-        Row("of these t(2)/t(1)", goal, pairs, "median"),
-        Row("of these t(4)/t(1)", goal, fours, "median"),
+        Row("nn.DataParallel, only t(2)/t(1)", goal, pairs, "median"),
+        Row("nn.DataParallel, only t(4)/t(1)", goal, fours, "median"),
         Row(title, goal, folds, "median"),
     ]
     for precision in ("half", "double"):
         own = [case for cases in dataparallel_cases(args, precision)[constants.REPLICA_PER_FORWARD] for case in cases]
-        rows.append(Row(f"blind: in {precision} precision; {_right_side(own)}", goal, own, "median"))
+        rows.append(Row(f"blind: nn.DataParallel in {precision} precision; {_right_side(own)}", goal, own, "median"))
     return rows
 
 

@@ -18,11 +18,11 @@ from tui.cli import app
 from tui.help import help_text
 
 DOCS = Path(__file__).resolve().parent
-WIDTH = 96  # columns of the help text
+WIDTH = 96  # width of the help text
 
 
 def commands() -> Iterator[tuple[str, TyperCommand | TyperGroup]]:
-    """Every command with its full name: "info", "library", "library show"."""
+    """Yields every command with its full name, for example `info` and `library show`."""
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
     for name, command in sorted(group.commands.items()):
@@ -35,13 +35,12 @@ def commands() -> Iterator[tuple[str, TyperCommand | TyperGroup]]:
 
 
 def examples(command: TyperCommand | TyperGroup) -> list[str]:
-    """The example command lines of a help page."""
     lines = inspect.cleandoc(command.epilog or "").splitlines()
     return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
 
 
 def page(name: str, command: TyperCommand | TyperGroup) -> str:
-    """The page of a top-level command; the pages of its subcommands are sections of it."""
+    """Returns the page of a top-level command. Subcommands are sections of the page."""
     parts = [f"# trace {name}", "", "```text", help_text(command, f"trace {name}", WIDTH).strip(), "```"]
     if isinstance(command, TyperGroup):
         for inner, of in sorted(command.commands.items()):
@@ -55,7 +54,7 @@ def page(name: str, command: TyperCommand | TyperGroup) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """The text of every page by its path."""
+    """Returns the text of every page by path."""
     return {DOCS / "commands" / f"{name}.md": page(name, command) for name, command in commands() if " " not in name}
 
 

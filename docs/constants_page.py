@@ -1,4 +1,4 @@
-"""Writes docs/constants.md: every number that decides an estimate, from replayer/cost_model/constants.py.
+"""Writes docs/constants.md, which lists every constant of replayer/cost_model/constants.py that affects estimates.
 
     python docs/constants_page.py
 
@@ -24,7 +24,6 @@ that was chosen after seeing results.
 
 
 def value_text(value: object) -> str:
-    """12.1, 25 000, or `name: value` for each entry of a table."""
     if isinstance(value, Mapping):
         return "<br>".join(f"{name}: {value_text(each)}" for name, each in value.items())
     if isinstance(value, tuple):

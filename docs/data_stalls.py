@@ -1,12 +1,12 @@
-"""Makes data_stalls.md and its picture: figures of "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021).
+"""Reproduces figures of "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021) and writes them to data_stalls.md.
 
     python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
-Measured on this machine: what a DataLoader's worker spends on one batch (`trace stalls`), with one and with two workers in
-turn, and the time to pin a batch. From the library: the GPU's time per batch of each network (V100). Modelled from these: all
-numbers of cores, disks and caches (`traces.stalls.loader_model`, `traces.stalls.storage_model`). Published points stand
-beside. It takes some six minutes on two cores; runs that `--costs` holds are not made again. It ends by printing how far the
-model is off.
+`trace stalls` measures on this machine how long a DataLoader worker needs for one batch. Runs with one and with two workers
+alternate. The script also measures the time to pin a batch. The GPU time per batch of each network comes from the library
+(V100). Figures for other cores, disks and caches are modelled (`traces.stalls.loader_model`, `traces.stalls.storage_model`).
+The page compares all figures with published ones. The script takes about six minutes on two cores and does not repeat runs
+stored in the `--costs` file. At the end, the script prints the error of the model.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ NETWORKS = ("shufflenet_v2_x1_0", "alexnet", "resnet18", "squeezenet1_0", "mobil
 CORES = (1, 2, 3, 6, 12, 24)
 CACHED = (0.4, 0.6, 0.8, 0.9, 1.0)
 EPOCH_SAMPLES, SAMPLE_BYTES = 64_000, 110_000  # the reproduction's epoch; ImageNet's mean file
-# A server of eight GPUs: each has three cores, and an eighth of a SATA SSD or of a hard disk that seeks for each file.
+# The server has eight GPUs. Each GPU gets three cores and an eighth of a SATA SSD or of a hard disk that seeks for each file.
 CORES_PER_GPU = 3
 SSD = Disk(530e6 / 8)
 HDD = Disk(160e6, 8_000_000)
 
-# Points of GPEmu's own reproductions (github.com/mengwanguc/gpemu 27e9534), and of the paper's figures where they are known.
+# These points come from GPEmu's reproductions (github.com/mengwanguc/gpemu 27e9534) and from figures of the paper.
 PUBLISHED_CPU = {
     "alexnet": (174.3, 299.7, 458.4, 939.7, 1657.0, 2349.2),
     "resnet18": (171.2, 303.6, 473.3, 870.4, 1000.4, 993.1),
@@ -62,17 +62,17 @@ PUBLISHED_PREPARATION = {
     "resnet50": 0.05, "vgg11": 0.01,
 }  # fmt: skip  # paper
 PUBLISHED_PIN = {64: 13.1, 128: 23.1, 256: 36.0, 512: 55.9, 1024: 74.4}  # ms of a batch of 224 x 224 images
-# Nanoseconds that a core of the published server spends on an image: figure 5 with one core.
+# A core of the published server needs this many nanoseconds per image (figure 5 with one core).
 PUBLISHED_CPU_NS = 1e9 / statistics.median(points[0] for points in PUBLISHED_CPU.values())
 BATCHES = (16, 32, 64, 128, 256)
 ROUNDS = 7
-# Network and workers of each run; rounds in turn, so that a busy minute of the machine meets both numbers of workers.
+# Runs with one and two workers alternate, so a busy minute of the machine affects both numbers of workers.
 RUNS = [("alexnet", workers) for _ in range(ROUNDS) for workers in (1, 2)] + [("resnet18", 1)]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one `trace stalls` on this machine; rates in images/s."""
+    """Holds the results of one `trace stalls` run on this machine. Rates are in images/s."""
 
     network: str
     workers: int
@@ -85,8 +85,6 @@ class Measured:
 
 @dataclass
 class Cost:
-    """What was measured here."""
-
     runs: list[Measured] = field(default_factory=list)
     pin_ms: dict[int, float] = field(default_factory=dict)  # by batch size
 
@@ -104,7 +102,7 @@ class Cost:
 
 
 def measure(cost: Cost, images: Path | None, steps: int, costs: Path | None) -> None:
-    """What of RUNS and of the pin times is not in `cost` yet; kept in `costs` after each."""
+    """Measures the runs and pin times that are missing from `cost`, and saves the results to `costs` after each run."""
     begin_s = time.monotonic()
     with tempfile.TemporaryDirectory() as made:
         folder = images or Path(made)
@@ -158,7 +156,7 @@ def _rates(*networks: str) -> str:
 
 
 class Model:
-    """Steps of one GPU with so many cores, a disk and a warm cache of a share of the data."""
+    """Models the steps of one GPU with a number of cores, a disk, and a warm cache that holds a share of the data."""
 
     def __init__(self, cpu_ns_per_sample: float) -> None:
         self._cpu_ns_per_sample = cpu_ns_per_sample
@@ -179,7 +177,7 @@ class Model:
         return 1 - gpu_ns(network) / self.step_ns(network, CORES_PER_GPU)
 
     def fetch_stall(self, network: str) -> float:
-        """With cores enough, 35 % of the data in a page cache, the rest on the SSD."""
+        """Returns the stall with enough cores and 35 % of the data in a page cache; the SSD serves the other data."""
         cores = CORES[-1]
         return 1 - self.step_ns(network, cores) / self.step_ns(network, cores, SSD, 0.35)
 
@@ -187,7 +185,7 @@ class Model:
         return EPOCH_SAMPLES / BATCH * self.step_ns("resnet18", CORES[-1], disk, cached, policy) / 1e9
 
     def epoch_by_batch(self, batch: int) -> tuple[float, float]:
-        """Seconds of an epoch: of the GPU's computing, and in all, on three cores."""
+        """Returns the GPU time and the total time of an epoch in seconds, on three cores."""
         batches = EPOCH_SAMPLES / batch
         step_ns = self.step_ns("mobilenet_v2", CORES_PER_GPU, batch=batch)
         return batches * gpu_ns("mobilenet_v2", batch) / 1e9, batches * step_ns / 1e9
@@ -271,7 +269,6 @@ def page(cost: Cost) -> Iterator[str]:
 
 
 def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
-    """What must agree with the published figures: each with what it is here."""
     off = max(abs(model.rate(name, CORES[-1]) * gpu_ns(name) / 1e9 / BATCH - 1) for name in PUBLISHED_CPU)
     far = max(abs(BATCH / gpu_ns(name) * 1e9 / points[-1] - 1) for name, points in PUBLISHED_CPU.items())
     fetch, paper = ({name: shares[at] for name, shares in PUBLISHED_FETCH.items()} for at in (0, 1))
@@ -318,7 +315,7 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
 
 
 def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str, bool]:
-    """Whether pairs of networks are in one order; those whose shares are within two points in either are in none."""
+    """Counts the pairs of networks in the published order. Pairs whose shares differ by less than two points are ignored."""
     pairs = [(a, b) for a, b in combinations(published, 2) if min(abs(of[a] - of[b]) for of in (ours, published)) > 0.02]
     other = [f"{a} and {b}" for a, b in pairs if (ours[a] > ours[b]) != (published[a] > published[b])]
     but = f", except {'; '.join(other)}" if other else ""
@@ -424,14 +421,12 @@ def picture(cost: Cost, path: Path) -> None:
 
 
 def _over_counts(axes: Any, counts: tuple[int, ...]) -> None:
-    """An axis on which doubling is a step, named at these counts only."""
     axes.set_xscale("log")
     axes.set_xticks(counts, map(str, counts))
     axes.set_xticks([], minor=True)
 
 
 def _bars(axes: Any, columns: dict[str, dict[str, float]]) -> None:
-    """Shares of a step by network, a bar of its own grey for each column."""
     looks: tuple[dict[str, str], ...] = ({"color": "0.35"}, {"color": "0.65"}, {"color": "0.9", "hatch": "//"})
     names = list(next(iter(columns.values())))
     for column, ((label, shares), look) in enumerate(zip(columns.items(), looks, strict=True)):

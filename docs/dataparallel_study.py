@@ -1,10 +1,11 @@
-"""Makes the tables and the picture of dataparallel_study.md: cells of examples/dataparallel_study.py on a V100's recording.
+"""Makes the tables and the picture of dataparallel_study.md by running examples/dataparallel_study.py on a V100's recording.
 
     python docs/dataparallel_study.py ../shared/traces/v100_resnet50_workers0.json.gz [--tables times,versions] [--vgg16]
 
-It takes some twenty minutes on two cores, half of them for the epochs that a CPU computes. Times go by the recorded clock, so
-that they do not depend on this machine. Cells that `--results` holds from an earlier run are not measured again. VGG16's
-epochs, two hours of a core and more, are kept in dataparallel_study_vgg16.jsonl, and only computed with `--vgg16`.
+The script takes about twenty minutes on two cores. Half of this time is for the epochs that a CPU computes. Replays use
+`--clock recorded`, so the times do not depend on this machine. The script does not repeat measurements stored in `--results`.
+Training VGG16 takes more than two hours on one core, so dataparallel_study_vgg16.jsonl keeps the result. Only `--vgg16` trains
+VGG16 again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ COMPUTED = "trace replay --trace {trace} --gpus 4 --clock virtual --values compu
 LEARNING = "--parallels nn --gpu-counts 2 --batch-sizes 32 --steps 0 --epochs 20 --images 512 --lr 0.0003"
 LIBRARY_GPU = "v100"
 
-# The name of a table in the page: how its cells are started, and the grids that make it.
+# Each table of the page has a name, a command that starts its measurements, and grids of arguments.
 TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "times": (TIMES, ("--parallels nn --gpu-counts 1,2,4 --batch-sizes 128,512",)),
     "versions": (
@@ -85,8 +86,7 @@ def main() -> None:
 
 
 def beside_the_library(results: Path) -> Iterator[str]:
-    """Our estimate of one GPU's computation beside what the library has measured of the network, with three channels and
-    1000 classes."""
+    """Compares our estimate of one GPU's computation with the library's measurement of the same network."""
     yield "| network | batch | estimated here, ms | measured (GPEmu), ms | off |\n| --- | ---: | ---: | ---: | ---: |"
     for row in map(json.loads, results.read_text().splitlines()):
         if row["gpus"] != 1 or "computation_ms" not in row:
@@ -102,13 +102,13 @@ def beside_the_library(results: Path) -> Iterator[str]:
 
 
 def run(*command: str, quiet: bool = False) -> str:
-    """Run a command to its end; what it printed, if that is not for the terminal."""
+    """Runs a command to its end. Returns the output if `quiet`, otherwise an empty string."""
     done = subprocess.run(command, stdout=subprocess.PIPE if quiet else None, text=True, check=True)
     return done.stdout or ""
 
 
 def with_table(page: str, name: str, table: str) -> str:
-    """The page with this table between the two comments that name its place."""
+    """Inserts a table between the two comments that mark its place."""
     before, begin, rest = page.partition(f"<!-- {name} -->\n")
     _, end, after = rest.partition(f"<!-- end of {name} -->")
     if not (begin and end):

@@ -1,11 +1,12 @@
-"""Makes ddp_poster.md and its picture: which of two networks fit on one and on two 7.79 GiB GPUs, and which is faster there.
+"""Writes ddp_poster.md and its picture, which show which networks fit on one and on two GPUs, and which setup is faster.
 
     python docs/ddp_poster.py ../shared/traces/v100_resnet50_workers0.json.gz [--results FOLDER]
 
-Each cell is one run of examples/train_vit.py under `trace replay` on the GPU of that recording, with 7.79 GiB of memory and
-this machine's own time left out: a small vision transformer and a deep and wide perceptron, over depth and width, alone and as
-two ranks of DistributedDataParallel by NCCL and by gloo; the perceptron also with its layers split over two GPUs. Runs that
-`--results` holds are not made again. It takes ten to thirty minutes on two cores.
+Each result is one run of examples/train_vit.py under `trace replay` on the recorded GPU with 7.79 GiB of memory. This
+machine's own time is excluded. The runs train a vision transformer and a perceptron of several depths and widths. Both
+networks run on one GPU and as two ranks of DistributedDataParallel with NCCL and gloo. The perceptron also runs with its
+layers split over two GPUs. The script does not repeat runs stored in `--results`, and takes ten to thirty minutes on two
+cores.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ NETS = {"vit": ((2, 6, 12), (64, 256, 1024)), "wide": ((4, 8, 12), (1024, 4096, 
 NAMES = {"vit": "Vision transformer", "wide": "Deep and wide perceptron"}
 ONE, NCCL, GLOO, SPLIT = "one GPU", "two, NCCL", "two, gloo", "two, layers split"
 MODES = {"vit": (ONE, NCCL, GLOO), "wide": (ONE, NCCL, GLOO, SPLIT)}
-# An epoch of MNIST with a network of 5 322 parameters: batch size, steps, and the published bytes of gradients and losses.
+# For each batch size, the values are the steps of an MNIST epoch and the published bytes of gradients and losses.
 PUBLISHED_BYTES = {
     32: (1875, 39_915_000, 7_500),
     64: (938, 19_968_144, 3_752),
@@ -47,7 +48,7 @@ _FAILED = re.compile(r"OutOfMemoryError: (?P<words>CUDA out of memory\..*?(?= Of
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the script; the name of the file that keeps its result."""
+    """Describes one run of the script and names the file that keeps the result."""
 
     net: str
     depth: int
@@ -86,13 +87,13 @@ def wanted() -> list[Run]:
 
 
 def is_run(net: str, depth: int, width: int, mode: str) -> bool:
-    """gloo is tried at the middle depth, and splitting where a layer is widest: few cores make all these runs."""
+    """Selects the runs. To save time, gloo runs only at the middle depth, and split layers only at the largest width."""
     depths, widths = NETS[net]
     return {GLOO: depth == depths[1], SPLIT: width == widths[-1]}.get(mode, True)
 
 
 def computed(net: str, mode: str) -> Run:
-    """A small network, with values that the CPU computes. Ranks exchange these in messages of at most 8 MiB."""
+    """Returns a run of a small network with values computed on the CPU. Ranks exchange messages of at most 8 MiB."""
     return Run(net, *{"vit": (2, 64), "wide": (4, 256)}[net], mode, "compute", steps=20)
 
 
@@ -101,7 +102,7 @@ def tiny(batch: int) -> Run:
 
 
 def made(trace: Path, run: Run) -> Cell:
-    """Raises SystemExit with the run's own words where it fails for anything but memory."""
+    """Runs the script. Raises SystemExit with the run's message after any failure except out of memory."""
     how = {ONE: [], SPLIT: ["--gpus", 2]}.get(run.mode, ["--nproc", 2])
     script: list[Any] = [SCRIPT, "--net", run.net, "--depth", run.depth, "--width", run.width, "--steps", run.steps]
     script += ["--batch-size", run.batch, *(["--backend", "gloo"] if run.mode == GLOO else [])]

@@ -3,10 +3,10 @@
     python docs/guides.py                 # runs docs/guides/*.md and updates their output
     python docs/guides.py docs/guides/ci.md
 
-A guide's commands are the lines that begin with "$ " in its ```console blocks; what follows them is their output. They run in
-order, in one temporary folder that holds a copy of examples/ and the files that the guide shows (blocks that begin with
-"# file: NAME"). A line "$ COMMAND    # exit code 1" is expected to end with that code. A line "..." stands for output that the
-guide leaves out.
+In the ```console blocks of a guide, lines that begin with "$ " are commands, and the following lines are the output. The
+commands run in order in one temporary folder. The folder holds a copy of examples/ and the files that the guide shows in
+blocks that begin with "# file: NAME". A line "$ COMMAND    # exit code 1" is expected to end with that code. A line "..."
+replaces output that the guide leaves out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LIMIT_S = 900
 
 @dataclass(frozen=True)
 class Ran:
-    """One command of a guide: what it printed (stdout and stderr together) and its exit code."""
+    """Holds the output (stdout and stderr together) and the exit code of one command."""
 
     line: str
     output: str
@@ -44,7 +44,6 @@ class Ran:
 
 
 def blocks(text: str) -> Iterator[tuple[str, str]]:
-    """The language and text of each fenced block."""
     for block in _BLOCK.finditer(text):
         yield block[1], block[2]
 
@@ -54,7 +53,7 @@ def commands(block: str) -> list[str]:
 
 
 def run(text: str, folder: Path) -> Iterator[Ran]:
-    """Run a guide's commands in `folder`, one after the other."""
+    """Runs the commands of a guide in `folder`, one after the other."""
     shutil.copytree(EXAMPLES, folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path, "COLUMNS": "96", "TRACE_LIBRARY": str(folder / "library")}
@@ -71,7 +70,6 @@ def run(text: str, folder: Path) -> Iterator[Ran]:
 
 
 def with_output(text: str, ran: list[Ran]) -> str:
-    """The guide with the output of its commands as they ran."""
     outputs = iter(ran)
 
     def renewed(block: re.Match[str]) -> str:

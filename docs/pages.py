@@ -15,12 +15,12 @@ _BEGIN_S = time.monotonic()  # this is imported as a page's command begins
 
 
 def say_made(output: Path) -> None:
-    """How long the page's command took, measurements that were kept from an earlier run left out."""
+    """Prints how long the command took that made the page."""
     print(f"{output} was made in {(time.monotonic() - _BEGIN_S) / 60:.1f} min", file=sys.stderr)
 
 
 def write(lines: Iterable[str], draw: Callable[[Path], None], output: Path) -> None:
-    """The page and its picture: both, or neither where the disk is full."""
+    """Writes the page and its picture. If the disk is full, neither file changes."""
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         text, drawn = Path(folder) / output.name, Path(folder) / output.with_suffix(".svg").name
         text.write_text("\n".join(lines), encoding="utf-8")
