@@ -390,22 +390,22 @@ def markdown(rows: list[list[str]]) -> str:
     """The table as a page of documentation."""
     missing = [case.recording for case in CASES if case.recording not in {cells[0] for cells in rows}]
     lines = [
-        "# How near replays come",
+        "# Accuracy of replays",
         "",
-        "Printed by `python benchmarks/fidelity.py --markdown docs/fidelity.md`; its docstring says what the columns are.",
-        "Each row is a program of `benchmarks/programs` on the recording that real hardware made of it. This machine's own",
-        "time is left out (`--clock recorded`).",
+        "This page was written by `python benchmarks/fidelity.py --markdown docs/fidelity.md`. The script's docstring",
+        "explains the columns. In each row, a program of `benchmarks/programs` was replayed on a recording made on real",
+        "hardware. This machine's own time is excluded (`--clock recorded`).",
         "",
-        "Left out: the first two replayed steps of a training, kernels of collectives, work from before the recording began",
-        "and the host's waits for it, all ranks but the first.",
-        "So a figure here says nothing of warm-up, of the times of collectives or of other ranks. Where a reason stands under"
-        " `why`, it is what",
-        "the recording suggests; a reason that was not proven says so.",
-        "Chosen after results were seen: what is left out, and that starts count from the first kernel of a step that both"
-        " have (the replay's",
-        "first may be a read of the step before, which a recording's first step lacks). With `--clock recorded` times do not"
-        " depend on this machine,",
-        "so one run is as good as several, but for `host`, which goes by what else the machine does.",
+        "The comparison leaves out the first two replayed training steps, kernels of collectives, and all ranks except",
+        "the first. The comparison also leaves out work launched before the recording began, and the host's waits for",
+        "this work. The figures therefore do not cover warm-up, the times of collectives, or other ranks. The column",
+        "`why` gives the likely reason for a difference. Reasons that were not proven are marked.",
+        "",
+        "Two rules were chosen after the results were known. The first rule is what the comparison leaves out. The second",
+        "rule is that starts count from the first kernel that both steps have. The first kernel of a replayed step may",
+        "read a value of the step before, and the first recorded step has no such kernel. With `--clock recorded`, times",
+        "do not depend on this machine, so one run is as good as several. The column `host` is an exception, because",
+        "other programs on the machine affect it.",
         *([f"Not measured when this page was written: {', '.join(missing)}."] if missing else []),
         "",
         "| " + " | ".join(HEADER) + " |",

@@ -1,10 +1,11 @@
 """Compares our figures with those of other tools for every recording in a folder, and explains differences above 0.5 %.
 
-Two tools: HolisticTraceAnalysis, which reads the recordings here, and reports of TraceLens stored beside a recording
-(`gpu_timeline`, `ops_summary`, `unified_perf_summary`, as CSV files or sheets of an .xlsx file).
+The other tools are HolisticTraceAnalysis and TraceLens. HolisticTraceAnalysis reads the recordings here. TraceLens has
+stored reports beside its recordings: `gpu_timeline`, `ops_summary` and `unified_perf_summary`, as CSV files or sheets
+of an .xlsx file.
 
-An explanation is a different definition. It is checked: it is used only if our figure, computed by the other tool's definition,
-agrees within 0.5 %. Other differences are marked UNEXPLAINED, and the exit code is 1.
+Each explanation is a different definition of the figure. An explanation is used only if our figure, computed by the
+other tool's definition, agrees within 0.5 %. Other differences are marked UNEXPLAINED, and the exit code is 1.
 
     python benchmarks/peers.py FOLDER [FOLDER ...] [--no-hta] [--only WORD] [--json peers.json]
     python benchmarks/peers.py FOLDER --ahead     # recordings whose host runs ahead: our pace and the oracle's

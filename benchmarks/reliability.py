@@ -568,9 +568,13 @@ def revealed() -> list[str]:
 def document(rows: Sequence[Row], told: Sequence[str], seed: int) -> str:
     """docs/reliability.md."""
     lines = ["# Reliability tests and their results", ""]
-    lines += [f"Written by `python benchmarks/reliability.py --seed {seed} --write docs/reliability.md`. A fault is a"]
-    lines += ["traceback, an exit code other than 2 after an error, a partly written file under its final name, or more memory"]
-    lines += ["or time than stated below.", ""]
+    lines += [
+        f"This page was written by `python benchmarks/reliability.py --seed {seed} --write docs/reliability.md`. The script"
+    ]
+    lines += [
+        "counts these events as faults: a traceback, an exit code other than 2 after an error, a partly written file under its"
+    ]
+    lines += ["final name, and more memory or time than stated in the section Bounds.", ""]
     lines += ["| tried | times | what happened | faults |", "|---|---|---|---|"]
     for row in rows:
         happened = "; ".join(f"{count} x {outcome}" for outcome, count in row.outcomes.most_common())
@@ -584,11 +588,13 @@ def document(rows: Sequence[Row], told: Sequence[str], seed: int) -> str:
 
 
 _BOUNDS = """\
-* A trace file unpacks to at most 64 MiB + 128 times its size (`traces/format/FORMAT.md`, Limits). At that limit, `trace info`,
-  `trace diff` and `trace view` of files of some hundred kB took up to 35 s and 0.4 GB on two busy cores.
-* Import of JSON takes at most 2 s of computing and 64 MB per MB of JSON, whatever its structure (measured: 1.6 s if each name
-  has a quotation mark, 32 MB for empty lists; files written by profilers take 0.03 s and 5 to 10 MB). Compressed
-  JSON may have 32 MiB + 64 times the file.
+* A trace file unpacks to at most 64 MiB plus 128 times its size (`traces/format/FORMAT.md`, Limits). For files of
+  several hundred kB at this limit, `trace info`, `trace diff` and `trace view` took up to 35 s and 0.4 GB on two busy
+  cores.
+* The import of JSON takes at most 2 s of CPU time and 64 MB of memory per MB of JSON. The highest measured values are
+  1.6 s, for names with quotation marks, and 32 MB, for empty lists. Files written by profilers take 0.03 s and 5 to 10
+  MB per MB.
+* Compressed JSON may unpack to at most 32 MiB plus 64 times the size of the file.
 * `TRACE_UNPACK_LIMIT_MB` raises both size limits.""".splitlines()
 
 
