@@ -39,11 +39,9 @@ def wire_share(ranks: int) -> float:
 
 @dataclass(frozen=True)
 class AllReduceCurve:
-    """The duration of an all-reduce as a function of its bytes."""
-
     sizes: npt.NDArray[np.float64]  # bytes of the measured points, ascending
     times_ns: npt.NDArray[np.float64]
-    latency_ns: int  # for 0 bytes
+    latency_ns: int
     origin: Origin
 
     @classmethod
@@ -52,7 +50,6 @@ class AllReduceCurve:
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:
-        """Return the duration of an all-reduce with this many bytes per rank, in ns."""
         sizes, times_ns = self.sizes, self.times_ns
         if size_bytes <= sizes[0]:  # below the first measured point: a line from the latency
             first_ns = float(times_ns[0])
@@ -64,7 +61,6 @@ class AllReduceCurve:
 
 
 def forget() -> None:
-    """Clear the caches, so that the table is read again."""
     _curve.cache_clear()
     _measured.cache_clear()
 

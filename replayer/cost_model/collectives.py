@@ -97,12 +97,10 @@ def ring_steps(name: str, ranks: int) -> int:
 
 
 class CollectiveCosts:
-    """The durations of operations, by step or in rotation."""
-
     def __init__(self, device_name: str, bus_gbps: float = 0) -> None:
         self._recorded: dict[Key, list[int]] = {}
-        self._in_step: dict[tuple[Key, int], list[int]] = {}  # durations by recorded step
-        self._called: dict[Key, tuple[int, int]] = {}  # the script's current step, and its calls in this step
+        self._in_step: dict[tuple[Key, int], list[int]] = {}
+        self._called: dict[Key, tuple[int, int]] = {}
         self._at_most_ns: dict[Key, int] = {}
         self._played: dict[Key, int] = {}
         self._estimates: dict[Key, Transfer] = {}
@@ -112,7 +110,7 @@ class CollectiveCosts:
         self._hop_ns = card_of(device_name).link.hop_ns
         self._recorded_latency_ns: int | None = None
         self._slower = 1.0  # how much slower recorded operations are than the curve
-        self._origin: Origin | None = None  # origin of the fitted scale
+        self._origin: Origin | None = None
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
@@ -122,7 +120,7 @@ class CollectiveCosts:
         costs._name_kernels(trace)
         if bus_gbps:
             return costs
-        # For each operation: duration, whether the duration is only an upper bound, and step.
+        # The three values are the duration, whether the duration is only an upper bound, and the step.
         by_rank: dict[Key, dict[int, list[tuple[int, bool, int]]]] = {}
         table, timed = trace.collectives, _timed_on_device(trace)
         columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns, table.ending, _steps_of(trace))
@@ -226,7 +224,8 @@ _FUNCTIONS = {
 
 
 def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the step of its rank in which each collective was called. Steps are 0-based, and NONE means outside of steps."""
+    """Return, for each collective, the step of its rank. Steps are 0-based, and NONE means that the collective was called
+    outside of steps."""
     table, steps = trace.collectives, trace.steps
     called_ns = np.where(table.called_ns != NONE, table.called_ns, table.start_ns)
     row = step_windows(trace).holding(called_ns, table.rank)

@@ -16,8 +16,6 @@ from typing import TypeVar
 
 
 class ConstantOrigin(Enum):
-    """The origin of a number."""
-
     PUBLISHED = "published"  # by a vendor, a library's source or a study
     MEASURED = "measured"
     CHOSEN = "chosen"  # by reasoning, before seeing results

@@ -21,7 +21,7 @@ from traces.model.trace import DeviceKind, Origin, Trace
 from traces.names.cards import card_of
 from traces.names.device_names import copy_direction
 
-_HOST = ("h2d", "d2h")  # directions between host and device
+_HOST = ("h2d", "d2h")
 
 CopyKind = tuple[str, bool]  # "h2d", "d2h", "d2d" or "p2p"; whether the host memory is pinned
 
@@ -39,12 +39,10 @@ class Copy(NamedTuple):
     size_bytes: int
     duration_ns: int
     origin: Origin
-    others: frozenset[int]  # string numbers that name host copies of other kinds
+    others: frozenset[int]
 
 
 class CopyCosts:
-    """The durations of copies of each kind, in nanoseconds."""
-
     def __init__(self, speed: DeviceSpeed, device_name: str = "") -> None:
         # Bandwidths in bytes per nanosecond. The published figures are for copies to the device, and are also used for copies
         # to the host.
@@ -53,7 +51,7 @@ class CopyCosts:
             ("h2d", False): (PAGEABLE_GBPS, Origin.PUBLISHED),
             ("d2h", True): (PINNED_GBPS, Origin.ROOFLINE),
             ("d2h", False): (PAGEABLE_GBPS, Origin.ROOFLINE),
-            ("d2d", False): (speed.bytes_per_ns / 2, Origin.ROOFLINE),  # read and written
+            ("d2d", False): (speed.bytes_per_ns / 2, Origin.ROOFLINE),
             ("p2p", False): (card_of(device_name).link.copy_gbps, Origin.ROOFLINE),
         }
         self._latencies_ns: dict[CopyKind, int] = {}  # time of an empty copy, from small recorded copies

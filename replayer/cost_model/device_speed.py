@@ -25,7 +25,6 @@ class DeviceSpeed:
 
 
 def data_sheet_speed(device_name: str) -> DeviceSpeed:
-    """Return the data-sheet speed of a device."""
     return DeviceSpeed(card_of(device_name).memory_gbps * BANDWIDTH_REACHED)
 
 

@@ -52,7 +52,7 @@ Floats = npt.NDArray[np.float64]
 _INSTALLED = Path(__file__).with_name("efficiency.npz")
 ELSEWHERE = "TRACE_EFFICIENCY"  # environment variable: another file, for benchmarks
 
-ROWS_KINDS = tuple(MEASURED_TENSORS)  # memory-bound kinds of work
+ROWS_KINDS = tuple(MEASURED_TENSORS)
 
 NETS = {
     "matmul": "matmul", "conv": "matmul", "conv_weight": "matmul", "conv3": "conv3", **dict.fromkeys(ROWS_KINDS, "rows"),
@@ -127,7 +127,7 @@ def _sustained(card: Card) -> float:
 
 
 def roofline_ns(flops: float, size_bytes: float, peaks: tuple[float, float, float]) -> float:
-    """Return the roofline time, which is the longer of the arithmetic time and the memory time."""
+    """Return the roofline time, which is the longer one of the arithmetic time and the memory time."""
     return max(flops / peaks[0], size_bytes / peaks[1])
 
 
@@ -151,7 +151,7 @@ class _Net:
 
 
 def member(net: str, seed: int) -> str:
-    """Return the file's name for one of the networks of a kind."""
+    """Return a network's name in the file."""
     return f"{net}{seed or ''}"
 
 
@@ -175,7 +175,6 @@ class EfficiencyCurves:
 
     @classmethod
     def installed(cls) -> EfficiencyCurves:
-        """Return the curves that are installed with this package."""
         return _read(os.environ.get(ELSEWHERE) or str(_INSTALLED))
 
     def slower(

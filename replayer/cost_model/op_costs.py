@@ -81,15 +81,13 @@ class _Learned(NamedTuple):
 
 
 class OpCosts:
-    """Estimates op durations for one GPU."""
-
     def __init__(self, card: Card, settings: TorchSettings = DEFAULT_SETTINGS, floor_ns: int = 0) -> None:
         self.card = card
         self.settings = settings
         self.floor_ns = floor_ns
         self._curves = EfficiencyCurves.installed()
-        self._learned: dict[str, list[_Learned]] = {}  # key: kind of the first piece of work
-        self._recorded_ns: dict[tuple[str, str, Shapes], int] = {}  # key: op, dtype and shapes; value: first call
+        self._learned: dict[str, list[_Learned]] = {}
+        self._recorded_ns: dict[tuple[str, str, Shapes], int] = {}
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
@@ -180,7 +178,7 @@ class OpCosts:
         if work.kind in DEPTHWISE_SLOWER:
             always, by_place = DEPTHWISE_SLOWER[work.kind]
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
-        # The output of the previous op is still in the L2 cache, if the cache is large enough.
+        # If the cache is large enough, the output of the previous op is still in the L2 cache.
         missed_bytes = work.size_bytes - CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
         return roofline_ns(work.flops, missed_bytes, peaks) * SLOWER_BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
 
@@ -205,7 +203,6 @@ def _as_learned(work: OpWork) -> tuple[int, ...]:
 
 
 def _amount(works: list[OpWork]) -> float:
-    """Return the number of arithmetic operations, or of bytes if there is no arithmetic."""
     return sum(work.flops for work in works) or sum(work.size_bytes for work in works) or 1.0
 
 
@@ -215,7 +212,7 @@ def _on_tensor_cores(work: OpWork, slower: float) -> float:
     return slower / TENSOR_CORES_REACHED * (1.0 if aligned else UNALIGNED_SLOWER)
 
 
-_UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # best first
+_UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)
 
 
 def _class(op: str, works: list[OpWork]) -> str:

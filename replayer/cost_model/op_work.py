@@ -62,7 +62,7 @@ class OpWork(NamedTuple):
     sizes: tuple[int, ...]
     flops: int
     size_bytes: int
-    unit: str = "fp32"  # arithmetic unit: a key of `Card.tflops`
+    unit: str = "fp32"
     item_bytes: int = 4
 
 
@@ -166,7 +166,6 @@ def _attention(op: str, query: Shape, key: Shape, unit: str, item: int) -> list[
 
 
 def _flat(elements: int) -> tuple[int, int]:
-    """Return rows and columns for an op without rows. Only the number of elements matters."""
     return max(elements // ELEMENTWISE_COLUMNS, 1), ELEMENTWISE_COLUMNS
 
 
@@ -208,7 +207,6 @@ class OutputPlaces:
                 self._outputs[image, weight] = gradient
 
     def of(self, shapes: Shapes) -> Shapes:
-        """Return the output shape of a convolution's forward call with these inputs, if known."""
         wide = [shape for shape in shapes if len(shape) > 2]
         found = self._outputs.get((wide[0], wide[1])) if len(wide) >= 2 else None
         return (found,) if found is not None else ()

@@ -74,7 +74,6 @@ def _values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
 
 
 def values_in(message: RankMessage) -> RankValues:
-    """Return the values in a rank's message."""
     if message.uniform is None and message.payload is None:
         return RankValues(None, message.splits)
     dtype = getattr(torch, message.dtype)
@@ -113,7 +112,6 @@ def of_rank(rank: int) -> Combine:
 
 
 def joined(ranks: list[RankValues]) -> torch.Tensor | None:
-    """Concatenate all ranks' values."""
     values = _all(ranks)
     return None if values is None else torch.cat(values)
 

@@ -22,11 +22,9 @@ Tensors = Sequence[TorchAny]
 
 
 class GroupOperations:
-    """The operations of a `VirtualNccl` group."""
-
     def __init__(self, store: TorchAny, rank: int, size: int, timeout_s: float, group_name: str) -> None:
         self.group_name = group_name
-        self.coalesced: list[VirtualWork] | None = None  # operations since torch started coalescing
+        self.coalesced: list[VirtualWork] | None = None
         self.carries_objects = 0  # object collectives in progress, which may use CPU tensors
         self._store = store
         self._rank, self._size = rank, size
@@ -52,7 +50,6 @@ class GroupOperations:
             self._exchange.leave(failed)
 
     def drop(self) -> None:
-        """Discard the operations in flight."""
         for comm_stream in self._comm_streams.values():
             comm_stream.in_flight.clear()
 

@@ -115,7 +115,6 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
     def _set_group_desc(self, description: str) -> None:
         self.group_desc = description
 
-    # C++ looks for overrides under these names.
     getRank, getSize, getBackendName, _get_backend_name, setGroupName = rank, size, name, name, _set_group_name
 
     @property

@@ -31,7 +31,7 @@ from replayer.timing.clock import Clock
 from replayer.torch_types import TorchAny
 
 LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.002  # between polls of the store
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.002
 _FULL_RATE_RANKS = 8  # above this number of ranks, each rank polls less often
 _LONGEST_VALUE = 4 << 20  # bytes; a TCPStore rejects messages over 8 MiB
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts
@@ -46,10 +46,10 @@ class RankMessage:
     operation: str
     size_bytes: int
     dtype: str
-    payload: bytes | None = None  # the values, if they are small and known
-    uniform: float | int | bool | None = None  # one value for all elements
-    splits: list[int] | None = None  # in an all-to-all: number of elements for each rank
-    read_count: int = 0  # number of operations on this channel that the rank has read
+    payload: bytes | None = None
+    uniform: float | int | bool | None = None
+    splits: list[int] | None = None
+    read_count: int = 0  # number of operations that the rank has read
 
     def pack(self) -> list[bytes]:
         """Serialize the message. A long payload is split into several pieces that fit the store."""
@@ -101,11 +101,11 @@ class StoreExchange:
         self.rank, self.size = rank, size
         self.timeout_s = timeout_s
         self._clock = clock
-        self._offset_ns: int | None = None  # this rank's clock minus the first rank's clock
-        self._numbers: dict[str, int] = {}  # operations posted, by channel
-        self._read: dict[str, int] = {}  # operations read, by channel
+        self._offset_ns: int | None = None
+        self._numbers: dict[str, int] = {}
+        self._read: dict[str, int] = {}
         self._deleted: dict[str, int] = {}
-        self._pieces: dict[str, int] = {}  # number of further pieces of own messages, by key
+        self._pieces: dict[str, int] = {}
         self._left = self._broken = False
         self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _FULL_RATE_RANKS, 1.0)
 
@@ -132,7 +132,7 @@ class StoreExchange:
         try:
             return bool(self._store.check([f"{channel}/{number}/{member}" for member in members]))
         except DistError:
-            return False  # the store's process has ended
+            return False
 
     def read(self, channel: str, number: int, members: Sequence[int], operation: str) -> list[RankMessage]:
         keys = [f"{channel}/{number}/{member}" for member in members]
@@ -167,7 +167,7 @@ class StoreExchange:
             while perf_counter_ns() < deadline_ns and not self._store.check(everyone):
                 sleep(self._longest_pause_s)
         except DistError:
-            return  # the store's process has ended
+            return
 
     def _piece(self, key: str, place: int) -> bytes:
         piece: bytes = self._store.get(_piece_key(key, place))

@@ -34,8 +34,6 @@ _Work: TorchAny = dist.Work
 
 
 class _Awaited(_Work):  # type: ignore[misc]
-    """Methods of an operation that are based on `wait`, `is_completed` and `result`."""
-
     def synchronize(self) -> None:
         self.wait()
 
@@ -52,8 +50,6 @@ class _Awaited(_Work):  # type: ignore[misc]
 
 
 class Called(NamedTuple):
-    """A call of an operation by this rank: the time, the posted message, and the matching recorded operation."""
-
     call_ns: int
     message: RankMessage
     place: Place
@@ -87,7 +83,6 @@ class VirtualWork(_Awaited):
         return self.end_ns
 
     def all_arrived(self) -> bool:
-        """Return whether all ranks have called the operation, without waiting."""
         return self._pending.is_complete()
 
     def finish(self) -> None:
@@ -111,7 +106,7 @@ class VirtualWork(_Awaited):
             here.current.stream(device).wait(end_ns)
         if device == NONE or self.blocks_host:
             here.simulator.scheduler.block(here.current.thread(), end_ns)
-        self._outputs = []  # stream order now protects their memory
+        self._outputs = []
         return True
 
     def block_current_stream(self) -> None:
@@ -130,8 +125,6 @@ class VirtualWork(_Awaited):
 
 
 class WorkGroup(_Awaited):
-    """The operations that were called between `_start_coalescing` and `_end_coalescing`."""
-
     def __init__(self, works: list[VirtualWork]) -> None:
         super().__init__()
         self._works = works
@@ -165,7 +158,7 @@ class CommStream:
             try:
                 work.finish()
             except BaseException:
-                self.in_flight.clear()  # later operations cannot end either
+                self.in_flight.clear()
                 raise
             del self.in_flight[0]
             if work is last:

@@ -26,7 +26,7 @@ from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.caching_allocator import DeviceMemory, Layout
 from traces.model.trace import Column
 
-_MAX_STEPS = 4  # longest cycle
+_MAX_STEPS = 4
 
 # An executed request or free: handle, bytes of the block (negative for a free), address, reserved bytes after the event, and
 # the number of the next op in the step.
@@ -68,7 +68,7 @@ class AllocationCycle:
         self._rows = memory_rows(events, device, before_bytes)
         self._ops = np.array([event[4] for event in events], np.int64)
         self._totals = totals
-        self._repetitions = 0  # complete repetitions
+        self._repetitions = 0
         self._rows_taken = 0
         # A cycle frees memory that the previous repetition has allocated. Handles in the recorded events are from before the
         # first repetition. They are replaced by the cycle's own handles at the same addresses.
@@ -107,11 +107,9 @@ class AllocationCycle:
         return self._rows[taken], self._ops[taken]
 
     def frees_taken(self, at: int) -> int:
-        """Return how many of the frees since the last request were already returned as rows."""
         return max(self._rows_taken - self.begins[at], 0)
 
     def is_step_end(self) -> bool:
-        """Return whether the last returned row is the end of a step."""
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
@@ -136,8 +134,6 @@ class AllocationCycle:
 
 @dataclass(slots=True)
 class _Step:
-    """An executed step with its events and the allocator's state at its end."""
-
     events: list[Event]
     allocated_bytes: int
     layout: Layout | None = None  # only if the step may end a cycle
@@ -145,8 +141,6 @@ class _Step:
 
 
 class CycleDetector:
-    """Finds the cycles of one allocator."""
-
     def __init__(self) -> None:
         self._steps: deque[_Step] = deque(maxlen=_MAX_STEPS)
         self._driver_calls = -1

@@ -76,7 +76,6 @@ class BlasWorkspaces:
 
     @property
     def usual_bytes(self) -> frozenset[int]:
-        """The default workspace sizes of the devices."""
         return frozenset(self._default_bytes)
 
     def choose(self, size_bytes: int | None) -> None:

@@ -46,7 +46,6 @@ def of_convolution(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
 
 
 def _winograd_bytes(image: Shape, weight: Shape, result: Shape) -> int:
-    """Return the workspace size, or 0 if the convolution does not use Winograd."""
     if len(image) != 4 or weight[2:] != _WINDOW or result[2:] != image[2:] or weight[1] != image[1]:
         return 0
     inputs, outputs = image[1], result[1]

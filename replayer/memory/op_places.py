@@ -19,15 +19,13 @@ _PER_OP = 3  # entries of `ScriptLaunches.pending`
 
 
 class OpPlaces:
-    """Counts the ops of one process."""
-
     __slots__ = ("_first", "_next_row", "_pending", "_played", "_row")
 
     def __init__(self, pending: Sized = ()) -> None:
         self._pending = pending
-        self._played = 0  # ops
-        self._first = 0  # first op of the last played batch
-        self._row = 0  # host row of `_first`
+        self._played = 0
+        self._first = 0
+        self._row = 0
         self._next_row = 0
 
     def now(self) -> int:

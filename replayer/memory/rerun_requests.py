@@ -37,10 +37,10 @@ class Outcome:
     """The result of running the requests. Peaks are measured until the end or until memory ran out."""
 
     fits: bool
-    peak_bytes: int  # allocated
-    reserved_bytes: int  # peak of reserved bytes
+    peak_bytes: int
+    reserved_bytes: int
     retries: int  # times that cached memory was returned to the device
-    steps: int  # finished training steps
+    steps: int
     asked_bytes: int = 0  # size of the failed request
     seen_bytes: int = 0  # peak of allocated bytes when the script queried memory
 

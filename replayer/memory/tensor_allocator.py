@@ -11,8 +11,8 @@ Note [Frees from finalizers]
     therefore takes no lock and only queues the handle. The next `malloc` or `flush` executes the queue. The script cannot
     observe this delay, because a request's block depends only on the order of requests and frees.
 
-Steps that repeat earlier steps are compared with the earlier requests and frees instead of being executed. See Note [Allocation
-cycles] in allocation_cycles.py.
+Steps that repeat earlier steps are compared with the earlier requests and frees instead of being executed.
+See Note [Allocation cycles] in allocation_cycles.py.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class ScratchScope:
         self._op = op
         self._sequence = sequence
         self._at = 0
-        self._handles: list[AllocationHandle] = []  # allocated and not freed
+        self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
         """Allocate and free the workspaces between this output and the next. Raises OutOfMemory, except for convolutions."""

@@ -29,8 +29,6 @@ _WEIGHTED = frozenset({"convolution", "linear", "addmm", "layer_norm", "batch_no
 
 
 class BatchShapes:
-    """Converts shapes that were recorded at one batch size."""
-
     def __init__(self, batch: int, calls: Iterable[tuple[str, Shapes]], length: tuple[int, int] | None = None) -> None:
         self.batch = batch
         self._length = length
@@ -108,7 +106,6 @@ def _countings(length: int) -> tuple[int, int, int, int]:
 
 
 def weights_of(op: str, shapes: Shapes) -> Shapes:
-    """Return the shapes of the op's inputs that are parameters."""
     if op not in _WEIGHTED:
         return ()
     wide = [shape for shape in shapes if len(shape) > 1]

@@ -31,7 +31,6 @@ EXPECTED_OF_DATA_PARALLEL = _ROWS["dataparallel"]
 EXPECTED_OF_RANKS = _ROWS["links"]
 EXPECTED_OF_SPLIT = max(_ROWS.values())  # no benchmark measures sharded training
 
-# Names for users.
 ORIGIN_NAMES = {
     Origin.MEASURED: "recorded",
     Origin.SCALED: "scaled",
@@ -48,17 +47,15 @@ _SLOWEST_LINK_GBPS, _FASTEST_LINK_GBPS = 0.01, 2_000.0  # from 100 Mbit/s Ethern
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions that differ from the recording."""
-
     gpu: str = ""
     batch: int = 0
-    recorded_batch: int = 0  # used if the recording has no batch size
-    length: tuple[int, int] | None = None  # of sequences: recorded and new
-    gpus: int = 0  # number of GPUs under nn.DataParallel
-    nproc: int = 0  # number of ranks
+    recorded_batch: int = 0
+    length: tuple[int, int] | None = None
+    gpus: int = 0
+    nproc: int = 0
     parallel: str = "ddp"
     link_gbps: float = 0.0
-    host_speed: float = 1.0  # relative to the recorded host
+    host_speed: float = 1.0
 
     def __post_init__(self) -> None:
         if self.gpu:
@@ -118,7 +115,6 @@ def require_gpu(name: str) -> None:
 
 
 def short(name: str) -> str:
-    """Shorten a GPU's name by removing the vendor's name."""
     return name.removeprefix("NVIDIA ").removeprefix("Tesla ").removeprefix("GeForce ").removeprefix("AMD Instinct ")
 
 

@@ -1,7 +1,7 @@
 """Predicts fully sharded data parallelism (FSDP) from a recording of one GPU, without running the script.
 
-With N ranks, each rank stores 1/N of the parameters, gradients and optimizer state. FSDP groups the layers into units (see Note
-[Blocks] in layers.py). Before a unit's forward and backward pass, its parameters are gathered from all ranks. After the forward
+With N ranks, each rank stores 1/N of the parameters, gradients and optimizer state. FSDP groups the layers into units
+(see Note [Blocks] in layers.py). Before a unit's forward and backward pass, its parameters are gathered from all ranks. After the forward
 pass, the gathered parameters are freed. After the backward pass, the unit's gradients are summed and scattered. These rules
 follow torch.distributed.fsdp (PyTorch's documentation of FullyShardedDataParallel and fully_shard; Zhao et al., "PyTorch FSDP",
 2023, section 3):
@@ -40,10 +40,8 @@ ROOT = ""
 
 @dataclass(frozen=True)
 class ShardedStep:
-    """The communication times of a step in ns."""
-
-    gather_ns: float  # total of all all-gathers
-    scatter_ns: float  # total of all reduce-scatters
+    gather_ns: float
+    scatter_ns: float
     exposed_ns: float  # communication time not hidden by computation
 
     @classmethod
@@ -76,7 +74,7 @@ def _passed(
 ) -> float:
     """Return when one pass has finished computing and communicating. The root unit's all-gather starts at `begun_ns`."""
     wanted = [unit for unit, _ in parts if unit != ROOT]
-    done_ns = [0.0, 0.0]  # end of each unit's computation, after two initial zeros
+    done_ns = [0.0, 0.0]
     communicates_ns = computes_ns = begun_ns
     gathered_ns: list[float] = []
 
@@ -188,7 +186,7 @@ def _computing(trace: Trace, layers: Sequence[tuple[int, str]]) -> tuple[list[tu
     first_ns = int(trace.host.start_ns[layers[0][0]])
     of, steps = launch_phase_names(trace), launch_steps(trace)
     work = device.is_work
-    if len(trace.steps):  # use the step from which the layers were read
+    if len(trace.steps):
         within = (trace.steps.start_ns <= first_ns) & (first_ns < trace.steps.end_ns)
         work = work & (steps == int(np.flatnonzero(within)[0])) if within.any() else work
     forward = work & ((of == "forward") | (len(trace.phases) == 0))
@@ -200,12 +198,12 @@ def _computing(trace: Trace, layers: Sequence[tuple[int, str]]) -> tuple[list[tu
     order = order[np.argsort(launched_ns[order], kind="stable")]
     starts = np.maximum.accumulate(device.start_ns[order])
     end_ns = int(device.end_ns[order].max(initial=0))
-    parts: list[tuple[str, int]] = []  # unit, start of its first kernel
+    parts: list[tuple[str, int]] = []
     for unit, own in groupby(layers, key=lambda layer: layer[1]):
         at = int(np.searchsorted(launched_ns[order], trace.host.start_ns[next(own)[0]]))
         if at < len(order):
             parts.append((unit, int(starts[at])))
-    if len(order) and (not parts or parts[0][1] > starts[0]):  # kernels before the first layer belong to the root unit
+    if len(order) and (not parts or parts[0][1] > starts[0]):
         parts.insert(0, (ROOT, int(starts[0])))
     bounds = [*(start for _, start in parts[1:]), end_ns]
     return [(unit, float(max(end - start, 0))) for (unit, start), end in zip(parts, bounds, strict=True)], backward_ns

@@ -28,15 +28,13 @@ from traces.model.trace import HostKind, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op
 from traces.rates.op_cost import itemsize
 
-_PRODUCTS_WITH_WEIGHTS = frozenset({"mm", "matmul"})  # matrix products of layers without bias
+_PRODUCTS_WITH_WEIGHTS = frozenset({"mm", "matmul"})
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One call of an op with parameters."""
-
-    row: int  # row in trace.host
+    row: int
     weights: Shapes
     parameter_bytes: int
     block: str = ""  # name of the repeated block; empty outside of blocks
@@ -97,7 +95,7 @@ def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
     """Return the name of the repeated module around each layer. The list is empty if no module class repeats."""
     paths, module_of = called_modules(trace)
     of_layer = [int(module_of[layer.row]) if len(module_of) else -1 for layer in layers]
-    within: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))  # layers by module class and path
+    within: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for number, module in enumerate(of_layer):
         parts = paths[module].split("/") if module >= 0 else []
         for depth, part in enumerate(parts, start=1):
@@ -128,7 +126,7 @@ def _blocks_by_shapes(layers: Sequence[Layer]) -> list[str]:
     """Return the block of each layer from the longest repetition of layer shapes."""
     shapes = [layer.weights for layer in layers]
     sums = np.concatenate(([0], np.cumsum([layer.parameter_bytes for layer in layers])))
-    best = (0, 0, 0, 0)  # bytes, negative period, first layer, blocks
+    best = (0, 0, 0, 0)
     for period in range(2, len(layers) // 2 + 1):
         run = 0
         for at in range(len(layers) - period + 1):

@@ -29,16 +29,14 @@ from traces.model.trace import Trace, TraceError
 
 @dataclass(frozen=True)
 class Parallel:
-    """A predicted step on several GPUs, with durations in ns."""
-
     kind: str
     gpus: int
     step_ns: float
     parts_ns: dict[str, float]
     parameter_bytes: int
-    moved_bytes: int = 0  # bytes that a GPU receives per step
-    rank_bytes: dict[str, int] = field(default_factory=dict)  # bytes that each rank stores, by kind
-    peak_bytes: int | None = None  # peak of a rank's allocated memory, if the recording has a peak
+    moved_bytes: int = 0
+    rank_bytes: dict[str, int] = field(default_factory=dict)
+    peak_bytes: int | None = None
     assumed: str = ""  # assumption, as one sentence without a full stop
 
 
@@ -94,6 +92,5 @@ def _require_parameters(parameters: int) -> None:
 
 
 def _device_ns(trace: Trace, phase: str) -> float:
-    """Return the duration of a phase's GPU work per step."""
     busy, rows = phase_busy_ns(trace), steady_steps(trace)
     return float(np.median(busy[phase][rows])) if phase in busy and len(rows) else 0.0

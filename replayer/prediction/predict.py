@@ -49,8 +49,6 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class PredictedTime:
-    """A recorded and a predicted time per step, in ns."""
-
     recorded_ns: float
     predicted_ns: float
 
@@ -65,13 +63,13 @@ class Prediction:
     recorded_batch: int
     step: PredictedTime
     busy: PredictedTime
-    phases: dict[str, PredictedTime]  # GPU time by phase
-    kinds: dict[str, PredictedTime]  # GPU time by kind of op
+    phases: dict[str, PredictedTime]
+    kinds: dict[str, PredictedTime]
     origins: dict[str, float]  # share of the predicted GPU time by origin
     expected_error: float
     unscaled_share: float  # share of the recorded GPU time in kernels without shapes
     memory_peak_bytes: int | None
-    memory_bytes: int | None  # memory of the new GPU
+    memory_bytes: int | None
     parallel: Parallel | None
     notes: list[str]
     trace: Trace = field(repr=False, compare=False)
@@ -105,7 +103,7 @@ class Predictor:
         self._retiming = Retiming(recorded)
         self._step_ns = step_ns(recorded)
         self._peak_bytes = max((peak.peak_allocated_bytes for peak in memory_peaks(recorded).values()), default=0) or None
-        self._known: dict[Conditions, tuple[Scaling, Trace, float]] = {}  # cache for one GPU
+        self._known: dict[Conditions, tuple[Scaling, Trace, float]] = {}
         self._splits: dict[Conditions, TensorSplit] = {}
 
     def predict(self, conditions: Conditions, *, strict: bool = False) -> Prediction:
@@ -132,7 +130,7 @@ class Predictor:
         return Prediction(
             conditions,
             device.name if device else "",
-            (conditions.batch or batch) * (max(conditions.nproc, 1) if parallel != "tp" else 1),  # TP shares a batch
+            (conditions.batch or batch) * (max(conditions.nproc, 1) if parallel != "tp" else 1),
             batch,
             PredictedTime(self._step_ns, several.step_ns if several else one_ns),
             PredictedTime(busy_ns(recorded) / steps, busy_ns(trace) / steps),
@@ -165,7 +163,6 @@ class Predictor:
             return 0
 
     def _one(self, conditions: Conditions) -> tuple[Scaling, Trace, float]:
-        """Predict one GPU's work. With several GPUs, this is each GPU's share of the batch or of the layers."""
         known = self._known.get(conditions)
         if known is None:
             scaling = Scaling.of(self.recorded, self.recording, conditions, self.calls)
@@ -187,7 +184,6 @@ class Predictor:
             raise TraceError(f"{several} needs a recording of one rank; this one has operations between ranks of its own")
 
     def _parallel(self, trace: Trace, conditions: Conditions, alone: Conditions, one_ns: float) -> Parallel | None:
-        """Predict several GPUs. `alone` are the conditions of a single GPU, and `one_ns` is a single GPU's step time."""
         recorded = self.recorded
         if conditions.gpus > 1:
             if len(np.unique(recorded.device.device[recorded.device.is_work])) > 1:
@@ -231,7 +227,7 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
     origin = next(origin for origin, name in ORIGIN_NAMES.items() if name == most)
     matched = np.isin(replayed.device.origin, (Origin.EXACT, Origin.EQUIVALENT))
     runs = {rank: replace(run, predicted=True) for rank, run in replayed.runs.items()}
-    if origin is Origin.MEASURED:  # only the host differs
+    if origin is Origin.MEASURED:
         return replace(replayed, runs=runs)
     origins = np.where(matched, int(origin), replayed.device.origin).astype(np.uint8)
     return replace(replayed, device=replace(replayed.device, origin=origins), runs=runs)

@@ -36,7 +36,7 @@ class _HostTime:
             self._new[-1] = max(self._new[-1], new_ns)
 
     def of(self, times_ns: Column) -> Column:
-        """Convert recorded times to new times. NONE values stay NONE."""
+        """Convert recorded times to new times. The value NONE stays NONE."""
         if not self._old:
             return times_ns
         old, shift = np.array(self._old), np.array(self._new) - np.array(self._old)
@@ -45,8 +45,6 @@ class _HostTime:
 
 
 class Retiming:
-    """A recording that is indexed once and retimed for any number of durations."""
-
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         keys = RecordedKeys(trace)
@@ -90,7 +88,7 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
     new_end = np.zeros(len(work), dtype=np.int64)
     waits = sorted({*zip(index.wait_start.tolist(), index.wait_end.tolist(), strict=True)})
     wait_active = active(np.array([start for start, _ in waits], dtype=np.int64)).tolist()
-    waited, at = 0, 0  # total new waiting time; index of the next wait
+    waited, at = 0, 0
     ready: dict[tuple[int, int], int] = {}
     queues: dict[tuple[int, int], list[int]] = {}
     depth = index.launch_queue_depth
@@ -146,7 +144,6 @@ def _wait(host: _HostTime, wait: tuple[int, int], active_ns: int, waited_ns: int
 
 
 def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime]) -> Trace:
-    """Convert the times in all other tables."""
     threads = np.array([thread.rank for thread in recorded.threads] or [0])
     steps = recorded.steps.rank
     phase_ranks = steps[recorded.phases.step] if len(steps) else np.zeros(len(recorded.phases), dtype=np.int64)

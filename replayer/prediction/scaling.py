@@ -45,16 +45,14 @@ class ScaledOp:
 
 @dataclass
 class Scaling:
-    """The kernel durations under the new conditions, and the origin of each duration."""
-
     durations_ns: Column
     origins: Column
-    calls: list[ScaledOp | None]  # recorded op of each row in trace.device
-    unscaled_ns: int  # recorded time of kernels without shapes
-    batch: int  # recorded batch size; 0 if not needed
-    host_shapes: Column | None  # shape strings of trace.host at the new batch size
-    shapes_of: Callable[[ScaledOp], Shapes]  # returns a call's shapes under the new conditions
-    costs: OpCosts  # costs on the predicted GPU
+    calls: list[ScaledOp | None]
+    unscaled_ns: int
+    batch: int
+    host_shapes: Column | None
+    shapes_of: Callable[[ScaledOp], Shapes]
+    costs: OpCosts
 
     def keep_shorter(self, durations_ns: Column) -> None:
         """Use the shorter durations of one rank's share of the work. No kernel then counts as recorded."""
@@ -115,7 +113,6 @@ def call_rows(trace: Trace) -> Column:
 
 
 def calls_of(trace: Trace) -> list[ScaledOp | None]:
-    """Return the recorded op of each device span, found with `call_rows`."""
     host, strings = trace.host, trace.strings
     known: dict[tuple[int, int, int, str], ScaledOp | None] = {}
     found: list[ScaledOp | None] = []
@@ -150,8 +147,6 @@ def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
 
 
 class _Ratios:
-    """Computes and caches the ratios between call durations under the new and the recorded conditions."""
-
     def __init__(
         self, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[ScaledOp | None], batch: int
     ) -> None:
@@ -241,7 +236,7 @@ class _Ratios:
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 
-_UNCERTAIN = (Origin.MEASURED, Origin.SCALED, Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)  # best first
+_UNCERTAIN = (Origin.MEASURED, Origin.SCALED, Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)
 
 
 def _fill(

@@ -48,7 +48,7 @@ _PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul", "_addmm_activation"})
 _ATTENTION = frozenset({"bmm", "baddbmm", "softmax"})
 
 
-_Call = tuple[ScaledOp, Shapes]  # the shapes are under the new conditions
+_Call = tuple[ScaledOp, Shapes]  # shapes under the new conditions
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class Product:
 class Pair:
     """One pair of a forward pass. Its members are indices in the list of calls."""
 
-    columns: list[int]  # products split by columns
+    columns: list[int]
     between: list[int] = field(default_factory=list)
-    last: int = NONE  # product split by rows
+    last: int = NONE
 
 
 def pairs_of(products: Sequence[Product | None], is_attention: Sequence[bool]) -> list[Pair]:
@@ -98,17 +98,17 @@ def pairs_of(products: Sequence[Product | None], is_attention: Sequence[bool]) -
             pair, attended = Pair([]), False
         elif product.depth == width and not attended:
             pair.columns.append(number)
-        else:  # not part of a block
+        else:
             pair, attended = Pair([number] if product.depth == width else []), False
     return found
 
 
 @dataclass(frozen=True)
 class _Op:
-    row: int  # row in trace.host
+    row: int
     call: ScaledOp
-    shapes: Shapes  # under the new conditions
-    kernels: list[int]  # rows in trace.device
+    shapes: Shapes
+    kernels: list[int]
 
     @property
     def product(self) -> Product | None:
@@ -124,11 +124,11 @@ class TensorSplit:
     """The kernels that are split over the ranks, and the necessary all-reduces."""
 
     ranks: int
-    pairs: int  # in all steps
+    pairs: int
     parts: dict[int, tuple[ScaledOp, Shapes, Shapes]]  # by row of trace.device: call, full shapes, shapes of one rank's share
     untold: list[int]  # rows of trace.device without a known op, scaled by the mean ratio
     summed_bytes: dict[int, list[int]]  # bytes of the all-reduces after each row of trace.device
-    elements: int  # of the split weights, in all steps
+    elements: int
 
     @classmethod
     def of(
@@ -174,7 +174,6 @@ class TensorSplit:
         return cls(ranks, len(found), parts, untold, summed, elements)
 
     def durations_ns(self, durations_ns: Column, is_work: Column, costs: OpCosts) -> Column:
-        """Return the duration of each row if every rank computes its share on the GPU of `costs`."""
         new = durations_ns.copy()
         known: dict[tuple[ScaledOp, Shapes, Shapes], float] = {}
         for row, (call, whole, part) in self.parts.items():

@@ -18,7 +18,7 @@ from typing import Protocol
 from replayer.memory.device.settings import BLOCK_BYTES
 from replayer.memory.device.stats import PoolStats
 
-ADDRESS_BITS = 48  # of an address on x86-64 and NVIDIA GPUs
+ADDRESS_BITS = 48
 
 
 class UsedStream(Protocol):
@@ -43,13 +43,12 @@ class Block:
     in_pool: bool = False
     prev: Block | None = None
     next: Block | None = None
-    users: dict[int, UsedStream] | None = None  # other streams that used the block, by number
+    users: dict[int, UsedStream] | None = None
     requested_bytes: int = 0
-    freed_at: int = 0  # number of large-pool searches at the free; for garbage collection
+    freed_at: int = 0  # counts searches in the large pools until the free
 
     @property
     def is_split(self) -> bool:
-        """Whether the block's segment has other blocks."""
         return self.prev is not None or self.next is not None
 
 
@@ -75,8 +74,8 @@ class Pool:
         self.stats = stats
         self.stream = stream
         self.small = small
-        self.min_split_bytes = min_split_bytes  # smallest remainder after a split
-        self.expandable: ExpandablePool | None = None  # free blocks of expandable segments
+        self.min_split_bytes = min_split_bytes
+        self.expandable: ExpandablePool | None = None
 
     def best_fit(self, size_bytes: int) -> int:
         """Return the index of the first block, by size and address, with at least `size_bytes`. Returns `len(blocks)` if there
@@ -84,7 +83,6 @@ class Pool:
         return bisect_left(self.keys, size_bytes << ADDRESS_BITS)
 
     def add(self, block: Block) -> None:
-        """Add a free block."""
         key = block.size_bytes << ADDRESS_BITS | block.address
         at = bisect_left(self.keys, key)
         self.keys.insert(at, key)
@@ -107,7 +105,6 @@ class Pool:
         return merged
 
     def whole_segments(self) -> list[Block]:
-        """Return the free blocks that occupy a whole segment."""
         return [block for block in self.blocks if not block.is_split]
 
 

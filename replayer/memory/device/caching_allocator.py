@@ -32,7 +32,7 @@ from replayer.memory.device.usage import DeviceUsage
 
 SMALL_BYTES = MIB  # largest block of the small pools
 SMALL_SEGMENT_BYTES = 2 * MIB
-OWN_SEGMENT_BYTES = 10 * MIB  # larger blocks get a segment of their own size
+OWN_SEGMENT_BYTES = 10 * MIB  # blocks from this size on get a separate segment
 _LOCK_TIMEOUT_S = 10
 
 Layout = tuple[tuple[int, int, bool, int], ...]
@@ -72,8 +72,8 @@ class DeviceMemory:
         settings: AllocatorSettings | None = None,
     ) -> None:
         self.device = device
-        self.history: History | None = None  # records every action if set
-        self.requests: RequestLog | None = None  # logs every request if set
+        self.history: History | None = None
+        self.requests: RequestLog | None = None
         self.oom_observers: list[OomObserver] = []
         self._oom_text = oom_text
         self._host_now_ns = host_now_ns
@@ -82,18 +82,18 @@ class DeviceMemory:
         self._outside_bytes = outside_bytes
         self._segments = Segments(device, capacity_bytes, outside_bytes)
         self._expandable = ExpandableSegments(self._segments, self._note_segment)
-        self.private: set[int] = set()  # streams of live CUDA graphs, whose freed memory stays in use
+        self.private: set[int] = set()  # streams of live CUDA graphs; their freed memory stays in use
         self._small: dict[int, Pool] = {}
         self._large: dict[int, Pool] = {}
-        self._waiting: list[tuple[int, Block]] = []  # freed, but used by other streams until this time
-        self._first_ready_ns = 0  # earliest time in `_waiting`
-        self._collects_garbage = False  # with a threshold and a memory limit
-        self._large_searches = 0  # counted for garbage collection
+        self._waiting: list[tuple[int, Block]] = []
+        self._first_ready_ns = 0
+        self._collects_garbage = False
+        self._large_searches = 0
         self._lock = threading.Lock()
         self.usage = DeviceUsage(self.counts, self._segments, self._lock, lambda: self._max_split_bytes)
         self._settings: AllocatorSettings | None = None
-        self._expands = False  # use expandable segments
-        self._max_split_bytes = UNLIMITED  # larger blocks are "oversize"
+        self._expands = False
+        self._max_split_bytes = UNLIMITED  # blocks from this size on are "oversize"
         self.returns_pieces = False  # Note [A batch that is known to fit], in recording/cell_pace.py
         if settings is not None:
             self.apply(settings)
@@ -246,7 +246,6 @@ class DeviceMemory:
         block.pool.stats.waiting_bytes.now += block.size_bytes
 
     def _free_waiting(self, now_ns: int) -> None:
-        """Free the waiting blocks that no other stream uses at `now_ns`."""
         if now_ns < self._first_ready_ns:
             return
         waiting, self._waiting = self._waiting, []
@@ -308,7 +307,6 @@ class DeviceMemory:
         return block
 
     def _release(self, block: Block) -> None:
-        """Return a whole segment to the device."""
         self._note_segment("segment_free", block.address, block.size_bytes, block.pool.stream)
         self._segments.give_back(block)
         if block.size_bytes >= self._max_split_bytes:
@@ -333,8 +331,10 @@ class DeviceMemory:
                 self._expandable.release(pool.expandable)
 
     def _release_pieces(self) -> None:
-        """Return the free parts of partly used segments to the device, which a real driver cannot do. See Note [A batch that is
-        known to fit]."""
+        """Return the free parts of partly used segments to the device, which a real driver cannot do.
+
+        See Note [A batch that is known to fit].
+        """
         for pool in (*self._large.values(), *self._small.values()):
             if pool.stream not in self.private:
                 for block in pool.blocks[:]:
@@ -442,7 +442,6 @@ class DeviceMemory:
         return 1.0 if allowed_bytes is None else allowed_bytes / self.usage.capacity_bytes
 
     def empty_cache(self) -> None:
-        """Return every segment without a block in use to the device (torch.cuda.empty_cache)."""
         with self._lock:
             if self.requests is not None:
                 self.requests.note(RequestKind.EMPTY_CACHE)
@@ -472,5 +471,4 @@ class DeviceMemory:
             return tuple(sorted((of.address, of.size_bytes, of.in_use, of.requested_bytes if of.in_use else 0) for of in found))
 
     def _tails(self) -> list[Block]:
-        """Return the last block of each segment."""
         return [*self._segments.tails.values(), *self._expandable.tails()]

@@ -52,7 +52,6 @@ def expandable_fits_first(plain: Pool, size: int) -> bool:
 
 
 def _by_size(plain: Pool, size: int) -> Iterator[Block]:
-    """Iterate over the free blocks of both pools with at least `size` bytes, by size and address."""
     expandable = plain.expandable
     assert expandable is not None
     i, j = plain.best_fit(size), expandable.best_fit(size)
@@ -79,7 +78,6 @@ class ExpandableSegments:
         self._pools: list[ExpandablePool] = []
 
     def tails(self) -> list[Block]:
-        """Return the last block of each range."""
         return [reservation.tail for pool in self._pools for reservation in pool.reservations]
 
     def allocate(self, plain: Pool, size: int, page_bytes: int) -> Block | None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from replayer.memory.device.blocks import Block
 
-Frame = dict[str, Any]  # filename, line, name
+Frame = dict[str, Any]
 
 ACTIONS = frozenset(
     {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"}
@@ -42,14 +42,13 @@ class History:
     def __init__(self, context: str | None, max_entries: int = sys.maxsize, skipped: Container[str] = ()) -> None:
         self.context = context
         self.skipped = skipped
-        self.metadata = ""  # torch.cuda.memory._set_memory_metadata
+        self.metadata = ""
         self.entries: deque[dict[str, Any]] = deque(maxlen=min(max_entries, sys.maxsize))
-        self._of_block: dict[int, list[Frame]] = {}  # blocks in use, by address
-        self._of_free: dict[int, list[Frame]] = {}  # blocks whose free is queued, by address
+        self._of_block: dict[int, list[Frame]] = {}
+        self._of_free: dict[int, list[Frame]] = {}
         self._known: dict[tuple[CodeType, int], Frame] = {}
 
     def carry_on(self, before: History, *, with_entries: bool) -> None:
-        """Copy the state of an earlier history."""
         self.metadata = before.metadata
         self._of_block = before._of_block
         if with_entries:
@@ -107,7 +106,6 @@ class History:
         )
 
     def _frames(self) -> list[Frame]:
-        """Return the calling Python frames, innermost first, without frames of the replayer."""
         if self.context is None:
             return []
         frames = []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-OomObserver = Callable[[int, int, int, int], None]  # device, requested bytes, limit in bytes, free bytes
+OomObserver = Callable[[int, int, int, int], None]
 
 # The message of PyTorch 2.10 to 2.13, which has two double spaces.
 DEFAULT_OOM_TEXT = (
@@ -45,11 +45,11 @@ class Figures(NamedTuple):
     """The numbers in a message. All of them are bytes, except for `device`."""
 
     device: int
-    asked_bytes: int  # the size of the segment, not of the tensor
+    asked_bytes: int
     capacity_bytes: int
     free_bytes: int
-    process_bytes: int  # all memory of this process on the device
-    allowed_bytes: int | None  # None unless a memory fraction was set
+    process_bytes: int
+    allowed_bytes: int | None
     allocated_bytes: int
     reserved_bytes: int
 
@@ -66,7 +66,6 @@ class OutOfMemory(MemoryError):
         super().__init__(fill(template, figures))
 
     def to_torch(self) -> torch.OutOfMemoryError:
-        """Call the script's observers, as PyTorch does, and return the exception to raise."""
         import torch  # not at the top, since fit checks run without torch
 
         figures = self.figures

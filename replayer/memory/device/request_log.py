@@ -34,13 +34,10 @@ class RequestKind(IntEnum):
 
 
 class LogEntry(NamedTuple):
-    """One request or other event of the allocator. `value` depends on the kind (see RequestKind). `stream` is the stream that
-    requests the memory."""
-
     kind: RequestKind
     value: int
     stream: int = 0
-    use: int = 0  # of an optional request: identifies the convolution
+    use: int = 0
 
 
 @dataclass
@@ -48,10 +45,10 @@ class RequestLog:
     """The entries of one device, in the order in which its allocator executed them."""
 
     entries: list[LogEntry] = field(default_factory=list)
-    _made: int = 0  # requests so far
-    _last: int = -1  # index of the last request's entry
-    _live: dict[int, int] = field(default_factory=dict)  # numbers of live requests, by address
-    _uses: dict[Hashable, int] = field(default_factory=dict)  # number of each use, in order of appearance
+    _made: int = 0
+    _last: int = -1
+    _live: dict[int, int] = field(default_factory=dict)
+    _uses: dict[Hashable, int] = field(default_factory=dict)
 
     def request(self, block: Block) -> None:
         self._live[block.address] = self._made
@@ -72,7 +69,6 @@ class RequestLog:
             self.entries.append(LogEntry(RequestKind.FREE, number))
 
     def note(self, kind: RequestKind) -> None:
-        """Log an entry without a value: an emptied cache, a finished training step, or a query of allocated memory."""
         self.entries.append(LogEntry(kind, 0))
 
     @property
@@ -96,5 +92,4 @@ class RequestLog:
 
     @classmethod
     def from_json(cls, stored: Any) -> RequestLog:
-        """Parse the result of `to_json`."""
         return cls([LogEntry(RequestKind(kind), value, stream, use) for kind, value, stream, use in stored])

@@ -70,14 +70,13 @@ class Segments:
         self.capacity_bytes = capacity_bytes
         self.outside_bytes = outside_bytes
         self.allowed_bytes: int | None = None  # set by set_per_process_memory_fraction
-        self.taken = self.returned = 0  # numbers of successful driver calls
-        self.tails: dict[int, Block] = {}  # last block of each segment, by end address
+        self.taken = self.returned = 0  # numbers of driver calls
+        self.tails: dict[int, Block] = {}
         self._space, self._reserved_space = AddressSpace(device), AddressSpace(device, reserved=True)
         self.reserved_bytes = 0
 
     @property
     def free_bytes(self) -> int:
-        """The free memory of the device, as returned by cudaMemGetInfo."""
         return max(0, self.capacity_bytes - self.outside_bytes - self.reserved_bytes)
 
     def allows(self, size_bytes: int) -> bool:

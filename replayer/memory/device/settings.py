@@ -44,7 +44,7 @@ _SIZES = {
     "large_segment_size_mb": "large_segment_bytes", "max_split_size_mb": "max_split_bytes",
     "max_non_split_rounding_mb": "max_non_split_rounding_bytes",
 }  # fmt: skip
-_REGISTER_THREADS = 128  # at most; a power of two
+_REGISTER_THREADS = 128
 # Keys that have an effect in PyTorch but not in a replay, with the rule that a replay uses.
 NOT_EMULATED = {
     "throw_on_cudamalloc_oom": "what is over the fraction fails as out of memory all the same, counted by num_ooms alone",
@@ -74,7 +74,7 @@ class AllocatorSettings:
     garbage_collection_threshold: float = 0.0
     expandable_segments: bool = False
     memory_fraction: float | None = None
-    not_emulated: tuple[str, ...] = ()  # one line per given key that has no effect
+    not_emulated: tuple[str, ...] = ()
 
     @property
     def fit_depends_on_layout_only(self) -> bool:

@@ -58,11 +58,10 @@ class Count:
     def __init__(self, quantity: Quantity) -> None:
         self.quantity = quantity
         self.now = self.peak = 0
-        self.total = 0  # sum of all increases
+        self.total = 0
         self.base = 0  # `now` when `total` was last set to 0
 
     def add(self, amount: int) -> None:
-        """Increase the count by a positive `amount`."""
         self.total += amount
         self.now = now = self.now + amount
         if now > self.peak:
@@ -73,7 +72,6 @@ class Count:
             quantity.peak = both
 
     def change(self, amount: int) -> None:
-        """Increase the count, or decrease it if `amount` is negative."""
         if amount > 0:
             self.add(amount)
         else:
@@ -85,14 +83,12 @@ class Count:
 
 @dataclass(slots=True, eq=False)
 class PoolStats:
-    """All quantities of one kind of pool."""
-
-    blocks: Count  # allocated
+    blocks: Count
     blocks_bytes: Count
-    requested_bytes: Count  # requested by the script, before rounding
-    reserved_bytes: Count  # taken from the driver
+    requested_bytes: Count
+    reserved_bytes: Count
     segments: Count
-    split_free: Count  # free blocks in partly used segments
+    split_free: Count
     split_free_bytes: Count
     # Blocks that the script freed while other streams used them. While any block waits, `peak` is the peak of allocated and
     # waiting blocks together. At other times, the peak of `blocks` is used.
@@ -109,16 +105,14 @@ class PoolStats:
 
 
 class MemoryStats:
-    """The statistics of one device."""
-
     def __init__(self) -> None:
         self.quantities = {field.name: Quantity() for field in fields(PoolStats)}
         self.small = PoolStats(**{name: quantity.small for name, quantity in self.quantities.items()})
         self.large = PoolStats(**{name: quantity.large for name, quantity in self.quantities.items()})
-        self.oversize_blocks, self.oversize_segments = Quantity().large, Quantity().large  # beyond max_split_size
+        self.oversize_blocks, self.oversize_segments = Quantity().large, Quantity().large
         self.retries = self.ooms = self.stream_syncs = 0
         self._ignored_ooms = self._earlier_ooms = 0
-        self._earlier_peak_bytes = 0, 0  # allocated, reserved
+        self._earlier_peak_bytes = 0, 0
 
     def note_active(self) -> None:
         """Update the peak of "active" blocks after an allocation while other blocks wait for their streams."""
@@ -143,7 +137,6 @@ class MemoryStats:
         self.retries = self.ooms = self.stream_syncs = 0
 
     def ignore_last_oom(self) -> None:
-        """Exclude the last out-of-memory error from `of_run`."""
         self._ignored_ooms += 1
 
     def of_run(self) -> tuple[int, int, int]:

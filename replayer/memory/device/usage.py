@@ -49,7 +49,6 @@ class DeviceUsage:
 
     @property
     def free_bytes(self) -> int:
-        """The free memory of the device, as returned by cudaMemGetInfo."""
         return self._segments.free_bytes
 
     @property

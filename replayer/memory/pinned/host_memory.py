@@ -42,7 +42,7 @@ class HostBlock:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size_bytes = size_bytes
         self.locked = False
-        self.streams: set[UsedStream] = set()  # streams of asynchronous copies
+        self.streams: set[UsedStream] = set()
         self.ready_ns = 0  # end of the last copy; set when the block is freed
 
 
@@ -53,17 +53,17 @@ class HostMemory:
         self.locks = locks
         self._has_passed = has_passed
         self._lock = threading.Lock()
-        self._returned: deque[HostBlock] = deque()  # freed, but perhaps used by a copy; oldest first
-        self._free: dict[int, list[HostBlock]] = {}  # by size
+        self._returned: deque[HostBlock] = deque()
+        self._free: dict[int, list[HostBlock]] = {}
         self._ranges: dict[int, tuple[int, HostBlock | None]] = {}  # by address: size, block (None if the script registered it)
-        self._addresses: list[int] = []  # the keys of `_ranges`, sorted
+        self._addresses: list[int] = []
         self.stats = HostStats()
 
     # --- allocated memory
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """Allocate writable pinned memory of exactly this size. The memory is freed when no reference to it is left. See Note
-        [Frees of pinned blocks].
+        """Allocate writable pinned memory of exactly this size. The memory is freed when no reference to it is left.
+        See Note [Frees of pinned blocks].
 
         Raises OSError if the system has no such memory.
         """
@@ -93,7 +93,6 @@ class HostMemory:
         return block
 
     def _give_back(self, block: HostBlock) -> None:
-        """The finalizer of a block's memoryview."""
         if block.streams:
             # All copies are already simulated here. Other queued ops may be missing.
             block.ready_ns = max(stream.ready_ns for stream in block.streams)
@@ -140,7 +139,6 @@ class HostMemory:
         return True
 
     def unregister(self, address: int) -> bool:
-        """Undo `register`. Returns False if nothing was registered at this address."""
         with self._lock:
             size_bytes, block = self._ranges.get(address, (0, None))
             if not size_bytes or block is not None:
@@ -162,7 +160,6 @@ class HostMemory:
             found[1].streams.add(stream)
 
     def statistics(self) -> dict[str, Any]:
-        """Return the statistics in the form of `torch.cuda.host_memory_stats_as_nested_dict`."""
         with self._lock:
             self._process_returned()
             return self.stats.as_dict()

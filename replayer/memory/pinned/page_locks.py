@@ -47,7 +47,6 @@ class PageLocks:
         return False
 
     def unlock(self, address: int, size_bytes: int) -> None:
-        """Unlock the pages. Unlocked pages are not changed."""
         self._libc.munlock(address, size_bytes)
 
     def _warn(self, reason: str) -> None:
@@ -97,7 +96,7 @@ def _spare_container_bytes() -> int | None:
         limit_bytes, used_bytes = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
         held = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         files_bytes = int(held["active_file"]) + int(held["inactive_file"])  # counted as used, but reclaimable
-    except (OSError, KeyError, ValueError):  # no cgroup, or no limit
+    except (OSError, KeyError, ValueError):
         return None
     return limit_bytes - used_bytes + files_bytes - int(limit_bytes * _RESERVED_SHARE)
 

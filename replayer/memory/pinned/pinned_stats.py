@@ -18,7 +18,6 @@ from replayer.memory.device.stats import Count, Quantity
 
 
 def _count() -> Count:
-    """Return a new count for a quantity without pools."""
     return Quantity().large
 
 
