@@ -1,10 +1,10 @@
 """Predicts fully sharded data parallelism (FSDP) from a recording of one GPU, without running the script.
 
 With N ranks, each rank stores 1/N of the parameters, gradients and optimizer state. FSDP groups the layers into units
-(see Note [Blocks] in layers.py). Before a unit's forward and backward pass, its parameters are gathered from all ranks. After the forward
-pass, the gathered parameters are freed. After the backward pass, the unit's gradients are summed and scattered. These rules
-follow torch.distributed.fsdp (PyTorch's documentation of FullyShardedDataParallel and fully_shard; Zhao et al., "PyTorch FSDP",
-2023, section 3):
+(see Note [Blocks] in layers.py). Before a unit's forward and backward pass, its parameters are gathered from all ranks.
+After the forward pass, the gathered parameters are freed. After the backward pass, the unit's gradients are summed and
+scattered. The rules below are those of torch.distributed.fsdp (PyTorch's documentation of FullyShardedDataParallel and
+fully_shard; Zhao et al., "PyTorch FSDP", 2023, section 3):
 
 * Communication runs on a separate stream, so the next unit is gathered while the current unit computes.
 * The backward pass prefetches as `BackwardPrefetch.BACKWARD_PRE` does. At most two units are gathered at a time
