@@ -109,7 +109,7 @@ class CollectiveCosts:
         self._bus_gbps = bus_gbps
         self._hop_ns = card_of(device_name).link.hop_ns
         self._recorded_latency_ns: int | None = None
-        self._slower = 1.0  # how much slower recorded operations are than the curve
+        self._slower = 1.0  # recorded duration divided by the curve's duration
         self._origin: Origin | None = None
 
     @classmethod
@@ -120,7 +120,7 @@ class CollectiveCosts:
         costs._name_kernels(trace)
         if bus_gbps:
             return costs
-        # The three values are the duration, whether the duration is only an upper bound, and the step.
+        # Each tuple contains a duration, a flag and a step. Without the flag, the duration is an upper bound.
         by_rank: dict[Key, dict[int, list[tuple[int, bool, int]]]] = {}
         table, timed = trace.collectives, _timed_on_device(trace)
         columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns, table.ending, _steps_of(trace))

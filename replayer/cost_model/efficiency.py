@@ -50,7 +50,7 @@ from traces.names.cards import Card, card_of
 Floats = npt.NDArray[np.float64]
 
 _INSTALLED = Path(__file__).with_name("efficiency.npz")
-ELSEWHERE = "TRACE_EFFICIENCY"  # environment variable: another file, for benchmarks
+ELSEWHERE = "TRACE_EFFICIENCY"  # environment variable for another curve file
 
 ROWS_KINDS = tuple(MEASURED_TENSORS)
 

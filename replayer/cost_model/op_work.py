@@ -175,7 +175,7 @@ def _memory(op: str, shapes: Shapes, item: int) -> OpWork:
     columns = largest[-1] if largest else 1
     rows = elements // max(columns, 1)
     known = sum(map(prod, shapes))
-    if op.startswith(("_foreach", "_fused")):  # lists of parameters; a third of the traffic is writes
+    if op.startswith(("_foreach", "_fused")):  # a third of the memory traffic is writes
         return OpWork("elementwise", _flat(known), 0, known * item * 3 // 2, item_bytes=item)
     if op == "embedding" and len(shapes) >= 2:  # the op reads only the rows that are looked up
         table, places = shapes[0], shapes[1]

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter_ns, sleep  # by name, since replay may patch the module
+from time import perf_counter_ns, sleep
 
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistError
@@ -49,7 +49,7 @@ class RankMessage:
     payload: bytes | None = None
     uniform: float | int | bool | None = None
     splits: list[int] | None = None
-    read_count: int = 0  # number of operations that the rank has read
+    read_count: int = 0
 
     def pack(self) -> list[bytes]:
         """Serialize the message. A long payload is split into several pieces that fit the store."""
@@ -125,7 +125,7 @@ class StoreExchange:
             self._store.set(_piece_key(key, place), piece)
         if more:
             self._pieces[key] = len(more)
-        self._store.set(key, first)  # last, so that readers also find all pieces
+        self._store.set(key, first)  # set last, so that readers find all pieces
         return pending
 
     def all_posted(self, channel: str, number: int, members: Sequence[int]) -> bool:

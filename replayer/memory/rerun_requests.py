@@ -39,7 +39,7 @@ class Outcome:
     fits: bool
     peak_bytes: int
     reserved_bytes: int
-    retries: int  # times that cached memory was returned to the device
+    retries: int  # number of retries after returning cached memory
     steps: int
     asked_bytes: int = 0  # size of the failed request
     seen_bytes: int = 0  # peak of allocated bytes when the script queried memory

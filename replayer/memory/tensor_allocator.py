@@ -58,18 +58,18 @@ class TensorAllocator:
         self._now_ns = now_ns
         self._note = note
         self._places = OpPlaces() if places is None else places
-        self._begun = 0  # ops launched before this step
+        self._begun = 0
         self._lock = threading.RLock()
         self._freed: list[AllocationHandle] = []  # Note [Frees from finalizers]
         # Frees an allocation. This takes no lock, because finalizers may call it.
         self.free: Callable[[AllocationHandle], None] = self._freed.append
-        self._events: list[Event] = []  # executed in this step
+        self._events: list[Event] = []
         self._noted = 0  # events that were passed to `note`
         self._step_is_complete = True  # `_events` has all events of this step
         self._detector = CycleDetector()
-        self._cycle: AllocationCycle | None = None  # the cycle that is currently followed
-        self._expected = _NO_CYCLE  # requests of `_cycle`
-        self._at = 0  # number of matched requests
+        self._cycle: AllocationCycle | None = None
+        self._expected = _NO_CYCLE
+        self._at = 0
         self._given_up: set[Hashable] = set()  # workspaces that found no memory
 
     def malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
@@ -209,7 +209,7 @@ class TensorAllocator:
         if self._cycle is not None:
             cycle, at = self._cycle, self._at
             self._cycle, self._expected, self._at = None, _NO_CYCLE, 0
-            frees = cycle.frees_taken(at)  # still in the queue
+            frees = cycle.frees_taken(at)
             done = cycle.begins[at] + frees
             self._note_rows(*cycle.take_rows(done))
             cycle.catch_up(self._memory, done)

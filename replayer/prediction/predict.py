@@ -59,7 +59,7 @@ class Prediction:
 
     conditions: Conditions
     device: str
-    batch: int  # 0 if unknown
+    batch: int
     recorded_batch: int
     step: PredictedTime
     busy: PredictedTime

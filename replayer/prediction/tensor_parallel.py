@@ -48,7 +48,7 @@ _PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul", "_addmm_activation"})
 _ATTENTION = frozenset({"bmm", "baddbmm", "softmax"})
 
 
-_Call = tuple[ScaledOp, Shapes]  # shapes under the new conditions
+_Call = tuple[ScaledOp, Shapes]
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class TensorSplit:
                 "the recording shows no pairs of matrix products as transformer blocks have them (one reads the network's"
                 " width, another writes it), so tensor parallelism has nothing to split"
             )
-        sizes: dict[int, int] = {}  # by op: the size that is divided by the number of ranks; 0 for ops other than products
+        sizes: dict[int, int] = {}  # each op's size that the ranks divide
         summed: dict[int, list[int]] = {}
         elements = 0
         for pair in found:
@@ -225,7 +225,7 @@ def _backward_parts(
 ) -> dict[int, tuple[ScaledOp, Shapes, Shapes]]:
     """Return the split kernels of the backward pass. See Note [Pairs from shapes]."""
     forward, op_row = forward_ops(trace), call_rows(trace)
-    of_node: dict[int, int] = {}  # divided size by host row of a forward op
+    of_node: dict[int, int] = {}
     of_product: dict[tuple[int, ...], int] = {}
     others = [op.call.op for number, op in enumerate(ops) if sizes.get(number) == 0]
     for number, size in sizes.items():

@@ -45,7 +45,7 @@ class Block:
     next: Block | None = None
     users: dict[int, UsedStream] | None = None
     requested_bytes: int = 0
-    freed_at: int = 0  # counts searches in the large pools until the free
+    freed_at: int = 0
 
     @property
     def is_split(self) -> bool:

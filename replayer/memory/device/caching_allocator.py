@@ -32,7 +32,7 @@ from replayer.memory.device.usage import DeviceUsage
 
 SMALL_BYTES = MIB  # largest block of the small pools
 SMALL_SEGMENT_BYTES = 2 * MIB
-OWN_SEGMENT_BYTES = 10 * MIB  # blocks from this size on get a separate segment
+OWN_SEGMENT_BYTES = 10 * MIB  # blocks of this size get their own segment
 _LOCK_TIMEOUT_S = 10
 
 Layout = tuple[tuple[int, int, bool, int], ...]
@@ -82,7 +82,7 @@ class DeviceMemory:
         self._outside_bytes = outside_bytes
         self._segments = Segments(device, capacity_bytes, outside_bytes)
         self._expandable = ExpandableSegments(self._segments, self._note_segment)
-        self.private: set[int] = set()  # streams of live CUDA graphs; their freed memory stays in use
+        self.private: set[int] = set()  # streams of live CUDA graphs
         self._small: dict[int, Pool] = {}
         self._large: dict[int, Pool] = {}
         self._waiting: list[tuple[int, Block]] = []
@@ -93,7 +93,7 @@ class DeviceMemory:
         self.usage = DeviceUsage(self.counts, self._segments, self._lock, lambda: self._max_split_bytes)
         self._settings: AllocatorSettings | None = None
         self._expands = False
-        self._max_split_bytes = UNLIMITED  # blocks from this size on are "oversize"
+        self._max_split_bytes = UNLIMITED
         self.returns_pieces = False  # Note [A batch that is known to fit], in recording/cell_pace.py
         if settings is not None:
             self.apply(settings)

@@ -77,8 +77,7 @@ class OutOfMemory(MemoryError):
 
 _SIZE = r"\d+(?:\.\d+)? (?:bytes|[KMGTPE]iB)"
 
-# Regular expressions for the numbers in the messages of PyTorch 1.0 to 2.0 (which say "cached" until 1.3) and of PyTorch 2.1
-# and later.
+# These regular expressions find the numbers in messages of PyTorch 1.0 to 2.0 and of PyTorch 2.1 and later.
 _PLACES: tuple[tuple[str, Callable[[Figures], int]], ...] = (
     (rf"(?<=Tried to allocate ){_SIZE}", lambda figures: figures.asked_bytes),
     (rf"{_SIZE}(?= total capacity)|(?<=total capacity of ){_SIZE}", lambda figures: figures.capacity_bytes),
@@ -92,8 +91,8 @@ _PLACES: tuple[tuple[str, Callable[[Figures], int]], ...] = (
     ),
 )
 
-# Clauses on other processes, on private pools and on the memory limit. A replay has no other processes or private pools, and
-# the limit is inserted later.
+# These clauses describe other processes, private pools and the memory limit. A replay has no other processes or private
+# pools. The limit is inserted later.
 _OPTIONAL_CLAUSES = (
     rf" Process \d+ has {_SIZE} memory in use\.",
     rf" with {_SIZE} allocated in private pools \(e\.g\., CUDA Graphs\),",

@@ -70,7 +70,7 @@ class Segments:
         self.capacity_bytes = capacity_bytes
         self.outside_bytes = outside_bytes
         self.allowed_bytes: int | None = None  # set by set_per_process_memory_fraction
-        self.taken = self.returned = 0  # numbers of driver calls
+        self.taken = self.returned = 0  # numbers of successful driver calls
         self.tails: dict[int, Block] = {}
         self._space, self._reserved_space = AddressSpace(device), AddressSpace(device, reserved=True)
         self.reserved_bytes = 0

@@ -90,8 +90,8 @@ class PoolStats:
     segments: Count
     split_free: Count
     split_free_bytes: Count
-    # Blocks that the script freed while other streams used them. While any block waits, `peak` is the peak of allocated and
-    # waiting blocks together. At other times, the peak of `blocks` is used.
+    # These blocks were freed by the script while other streams used them. While any block waits, `peak` is the peak of
+    # allocated and waiting blocks together. At other times, the peak of `blocks` is used.
     waiting: Count
     waiting_bytes: Count
 

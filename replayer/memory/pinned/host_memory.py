@@ -43,7 +43,7 @@ class HostBlock:
         self.size_bytes = size_bytes
         self.locked = False
         self.streams: set[UsedStream] = set()
-        self.ready_ns = 0  # end of the last copy; set when the block is freed
+        self.ready_ns = 0
 
 
 class HostMemory:
