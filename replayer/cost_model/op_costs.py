@@ -146,7 +146,7 @@ class OpCosts:
         return ratio * exp((self._slower_than_told(op, after) or 0.0) - (self._slower_than_told(op, before) or 0.0))
 
     def _slower_than_told(self, op: str, works: list[OpWork]) -> float | None:
-        """Return the correction factor from similar recorded ops. See Note [The nearest recorded ops]."""
+        """Return the logarithm of the correction from similar recorded ops. See Note [The nearest recorded ops]."""
         place = _place(works)
         total = weights = 0.0
         nearest = inf

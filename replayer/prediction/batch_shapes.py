@@ -48,7 +48,7 @@ class BatchShapes:
         )
 
     def _lengthened(self, size: int, is_rows: bool) -> int:
-        """Convert a dimension that depends on the sequence length. Only row dimensions may be multiples of the length."""
+        """Convert a dimension that depends on the sequence length. Only rows may be multiples of the length plus one."""
         assert self._length is not None
         old, new = self._length
         for before, after in zip(_countings(old), _countings(new), strict=True):

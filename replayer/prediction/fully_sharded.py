@@ -72,7 +72,7 @@ class ShardedStep:
 def _passed(
     parts: Sequence[tuple[str, float]], gather: Callable[[str], float], scatter: Callable[[str], float] | None, begun_ns: float
 ) -> float:
-    """Return when one pass has finished computing and communicating. The root unit's all-gather starts at `begun_ns`."""
+    """Return when one pass has finished computing and communicating. The root unit has been gathered at `begun_ns`."""
     wanted = [unit for unit, _ in parts if unit != ROOT]
     done_ns = [0.0, 0.0]
     communicates_ns = computes_ns = begun_ns

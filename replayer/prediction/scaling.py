@@ -55,7 +55,7 @@ class Scaling:
     costs: OpCosts
 
     def keep_shorter(self, durations_ns: Column) -> None:
-        """Use the shorter durations of one rank's share of the work. No kernel then counts as recorded."""
+        """Use the shorter durations of one rank's share of the work. Changed kernels then count as scaled."""
         changed = (durations_ns != self.durations_ns) & (self.origins == Origin.MEASURED)
         self.origins = np.where(changed, int(Origin.SCALED), self.origins).astype(np.uint8)
         self.durations_ns = durations_ns

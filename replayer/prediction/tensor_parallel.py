@@ -265,7 +265,7 @@ def _input_bytes(op: _Op) -> int:
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
     """Return the shapes of one rank's share of a call. A product is divided in the dimension of this size. Any other op is
-    divided in its first divisible dimension."""
+    divided in the first dimension that is large enough."""
     product = Product.of(op, shapes) if size else None
     if product is None:
         return tuple(_cut(shape, ranks) for shape in shapes)

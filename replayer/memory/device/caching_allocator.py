@@ -32,7 +32,7 @@ from replayer.memory.device.usage import DeviceUsage
 
 SMALL_BYTES = MIB  # largest block of the small pools
 SMALL_SEGMENT_BYTES = 2 * MIB
-OWN_SEGMENT_BYTES = 10 * MIB  # blocks of this size get their own segment
+OWN_SEGMENT_BYTES = 10 * MIB  # smallest block with its own segment
 _LOCK_TIMEOUT_S = 10
 
 Layout = tuple[tuple[int, int, bool, int], ...]
@@ -344,8 +344,8 @@ class DeviceMemory:
                     self._segments.give_back(block)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
-        """Return the smallest oversize block with at least `size` bytes. If there is none, the largest oversize blocks are
-        returned until their sum reaches `size`.
+        """Return the smallest oversize block with at least `size` bytes to the device. If there is none, the largest oversize
+        blocks are returned until their sum reaches `size`.
 
         A block in an expandable segment cannot be returned alone. In this case, the largest other blocks are returned.
         Reference: release_available_cached_blocks.
