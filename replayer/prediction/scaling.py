@@ -132,8 +132,7 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
 
 
 def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
-    """Find the recorded batch size. The workload's inputs are used first, then the first convolution, batched product or
-    embedding."""
+    """Find the recorded batch size. The workload's inputs are used first, then the first convolution or embedding."""
     if trace.workload is not None and trace.workload.inputs:
         for tensor in trace.workload.inputs:
             if len(tensor.shape) > 1:
@@ -265,8 +264,8 @@ def parameter_bytes(trace: Trace) -> int:
     """Return the bytes of a program's parameters, from its workload or from the optimizer's tensors. Returns 0 if both are
     missing.
 
-    An optimizer op may take a parameter several times, alone or in a list. Among the ops with the most tensors, the op with the
-    fewest bytes is used.
+    An optimizer op may take a parameter several times, alone or in a list. Among the ops with the largest
+    totals of bytes, the op with the smallest total is used.
     """
     if trace.workload is not None and trace.workload.parameter_bytes:
         return trace.workload.parameter_bytes
