@@ -1,8 +1,8 @@
 """Durations of operations between ranks, measured from the time when all ranks have called the operation.
 
 Recorded operations take their recorded durations. Other operations follow the measured curve of an all-reduce over the same
-kind of link (all_reduce_curve.py). The curve is scaled by the speed of the recorded operations. A recorded kernel also contains the
-wait for the slowest rank. The shortest duration over all ranks is therefore the transfer time. For some operations, only an
+kind of link (all_reduce_curve.py). The curve is scaled by the speed of the recorded operations. A recorded kernel also contains
+the wait for the slowest rank. The shortest duration over all ranks is therefore the transfer time. For some operations, only an
 upper bound of the duration is known. Such a bound limits the estimates, but the scale is not fitted from it.
 
     costs = CollectiveCosts.of(trace)
