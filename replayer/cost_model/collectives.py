@@ -41,7 +41,10 @@ Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the
 
 class Transfer(NamedTuple):
     """The duration of an operation, and the origin of this figure: EXACT, SCALED from this trace, PUBLISHED for this GPU, or
-    ROOFLINE from the link's data sheet. `kernel` is the string number of the recorded kernel's name, or NONE."""
+    ROOFLINE from the link's data sheet.
+
+    `kernel` is the string number of the recorded kernel's name, or NONE.
+    """
 
     duration_ns: int
     origin: Origin
@@ -114,8 +117,10 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Fit the costs to the operations of all recorded ranks that were timed on devices. `bus_gbps` replaces the recorded
-        link by a link with this bus bandwidth. Recorded durations are then not used."""
+        """Fit the costs to the operations of all recorded ranks that were timed on devices.
+
+        `bus_gbps` replaces the recorded link by a link with this bus bandwidth. Recorded durations are then not used.
+        """
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)
         if bus_gbps:
@@ -224,8 +229,10 @@ _FUNCTIONS = {
 
 
 def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return, for each collective, the step of its rank. Steps are 0-based, and NONE means that the collective was called
-    outside of steps."""
+    """Return, for each collective, the step of its rank.
+
+    Steps are 0-based, and NONE means that the collective was called outside of steps.
+    """
     table, steps = trace.collectives, trace.steps
     called_ns = np.where(table.called_ns != NONE, table.called_ns, table.start_ns)
     row = step_windows(trace).holding(called_ns, table.rank)
@@ -237,8 +244,11 @@ def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def _timed_on_device(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Select the collectives whose duration on the device is known or bounded. They were timed by CUDA events, or lie between
-    the first and last recorded communication kernel. For other collectives, only the host's call was timed."""
+    """Select the collectives whose duration on the device is known or bounded.
+
+    They were timed by CUDA events, or lie between the first and last recorded communication kernel. For other collectives, only
+    the host's call was timed.
+    """
     table, kernels = trace.collectives, communication_kernels(trace)
     keep = (table.device != NONE) & (table.duration_ns > 0)
     rank_of = np.array([device.rank for device in trace.devices] or [0])[trace.device.device[kernels]]

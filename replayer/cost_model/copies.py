@@ -59,8 +59,10 @@ class CopyCosts:
 
     @classmethod
     def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> CopyCosts:
-        """Fit the bandwidths to the trace's copies of 64 KiB and more, using the median. `given_link_gbps` overrides the
-        bandwidth of the link between GPUs."""
+        """Fit the bandwidths to the trace's copies of 64 KiB and more, using the median.
+
+        `given_link_gbps` overrides the bandwidth of the link between GPUs.
+        """
         transfers = cls(speed, trace.devices[0].name if trace.devices else "")
         device = trace.device
         copies = (device.kind == DeviceKind.MEMCPY) & (device.duration_ns > 0)
@@ -88,8 +90,10 @@ class CopyCosts:
         return transfers
 
     def _bound(self, direction: str) -> None:
-        """Limit bandwidths so that pageable copies are not faster than pinned copies. Measured values override published
-        values."""
+        """Limit bandwidths so that pageable copies are not faster than pinned copies.
+
+        Measured values override published values.
+        """
         (pinned, of_pinned), (pageable, of_pageable) = (self._bandwidths[direction, kind] for kind in (True, False))
         if pageable <= pinned or of_pinned == of_pageable:
             return
@@ -99,16 +103,20 @@ class CopyCosts:
             self._bandwidths[direction, False] = pinned, Origin.ROOFLINE
 
     def copy(self, kind: str, pinned: bool, size_bytes: int) -> Copy:
-        """Return a copy of kind "h2d", "d2h", "d2d" or "p2p" with its duration. The origin is SCALED if the bandwidth was
-        fitted, else PUBLISHED or ROOFLINE."""
+        """Return a copy of kind "h2d", "d2h", "d2d" or "p2p" with its duration.
+
+        The origin is SCALED if the bandwidth was fitted, else PUBLISHED or ROOFLINE.
+        """
         key = (kind, pinned and kind in _HOST)
         bandwidth, origin = self._bandwidths[key]
         duration_ns = int(size_bytes / bandwidth) + self._latencies_ns.get(key, KERNEL_FLOOR_NS)
         return Copy(_LABELS[key], size_bytes, duration_ns, origin, self._others.get(key, frozenset()))
 
     def read(self, size_bytes: int) -> Copy:
-        """Return the duration of a read by `item()` or a similar call. Pinned and pageable memory are equally fast for such
-        small reads."""
+        """Return the duration of a read by `item()` or a similar call.
+
+        Pinned and pageable memory are equally fast for such small reads.
+        """
         copy = self.copy("d2h", False, size_bytes)
         return copy._replace(others=copy.others & self._others.get(("d2h", True), frozenset()))
 
@@ -121,8 +129,10 @@ def directions_of(trace: Trace) -> dict[int, str]:
 
 
 def _kinds(name: str) -> list[CopyKind]:
-    """Return the possible kinds of a recorded copy. There are two kinds if the name does not say whether the host memory is
-    pinned."""
+    """Return the possible kinds of a recorded copy.
+
+    There are two kinds if the name does not say whether the host memory is pinned.
+    """
     direction = copy_direction(name)
     if not direction:
         return []

@@ -97,8 +97,10 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """Return 0.5 for multiples of 4 and 1 for multiples of 32. Kernels are slower for other sizes, because they use narrower
-    loads."""
+    """Return 0.5 for multiples of 4 and 1 for multiples of 32.
+
+    Kernels are slower for other sizes, because they use narrower loads.
+    """
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
 

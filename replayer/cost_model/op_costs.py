@@ -91,8 +91,10 @@ class OpCosts:
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Learn corrections from recorded ops. Ops as short as the shortest kernel are ignored. Autograd nodes are ignored too,
-        because they enclose other ops."""
+        """Learn corrections from recorded ops.
+
+        Ops as short as the shortest kernel are ignored. Autograd nodes are ignored too, because they enclose other ops.
+        """
         seen = set()
         for op, shapes, outputs, dtype, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)
@@ -193,8 +195,10 @@ def _in_tiles(work: OpWork) -> OpWork:
 
 
 def _as_learned(work: OpWork) -> tuple[int, ...]:
-    """Return the sizes to look up in the curve. Memory-bound work uses the sizes of a measured operator that moves as many
-    bytes."""
+    """Return the sizes to look up in the curve.
+
+    Memory-bound work uses the sizes of a measured operator that moves as many bytes.
+    """
     tensors = MEASURED_TENSORS.get(work.kind)
     if tensors is None:
         return work.sizes
@@ -216,8 +220,10 @@ _UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)
 
 
 def _class(op: str, works: list[OpWork]) -> str:
-    """Return the class of recorded ops that an op is compared with. Memory-bound ops are compared only with calls of the same
-    op."""
+    """Return the class of recorded ops that an op is compared with.
+
+    Memory-bound ops are compared only with calls of the same op.
+    """
     return works[0].kind if works[0].kind not in SLOWER_BY_BYTES else op
 
 

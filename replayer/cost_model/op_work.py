@@ -140,14 +140,19 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
 
 
 def is_part(op: str, shapes: Shapes) -> bool:
-    """Return whether an op is one half of a convolution's backward pass. PyTorch before 1.11 records these halves inside the
-    whole op, and their shapes do not include the window."""
+    """Return whether an op is one half of a convolution's backward pass.
+
+    PyTorch before 1.11 records these halves inside the whole op, and their shapes do not include the window.
+    """
     return op == "convolution_backward" and sum(len(shape) > 2 for shape in shapes) < 3
 
 
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
-    """Return gradient, image and weight of a convolution's backward call. PyTorch lists the gradient first, and cuDNN before
-    1.11 lists the image first. If the channels are ambiguous, the smaller tensor is the gradient."""
+    """Return gradient, image and weight of a convolution's backward call.
+
+    PyTorch lists the gradient first, and cuDNN before 1.11 lists the image first. If the channels are ambiguous, the smaller
+    tensor is the gradient.
+    """
     first, second, weight = wide[0], wide[1], wide[-1]
     outputs = weight[0]
     if first[1] == second[1]:

@@ -27,8 +27,10 @@ from replayer.torch_types import TorchAny
 
 @dataclass
 class RankValues:
-    """The input of one rank. `values` is flat, or None if unknown. In an all-to-all, `splits` is the number of elements for
-    each rank."""
+    """The input of one rank.
+
+    `values` is flat, or None if unknown. In an all-to-all, `splits` is the number of elements for each rank.
+    """
 
     values: torch.Tensor | None
     splits: list[int] | None = None

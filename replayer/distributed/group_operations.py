@@ -38,14 +38,18 @@ class GroupOperations:
             self._exchange.timeout_s = timeout_s
 
     def settle(self, wait: bool = True) -> None:
-        """Determine when the operations in flight end. At process exit, `wait=False` skips operations that some rank has not
-        called."""
+        """Determine when the operations in flight end.
+
+        At process exit, `wait=False` skips operations that some rank has not called.
+        """
         for comm_stream in self._comm_streams.values():
             comm_stream.settle_until(None, wait=wait)
 
     def leave(self, failed: bool = False) -> None:
-        """Report that this rank leaves the group, because the group is destroyed or the process ends. `failed` means that the
-        process ends with an error."""
+        """Report that this rank leaves the group, because the group is destroyed or the process ends.
+
+        `failed` means that the process ends with an error.
+        """
         if self._exchange is not None and self._size > 1:
             self._exchange.leave(failed)
 

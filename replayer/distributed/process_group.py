@@ -77,8 +77,10 @@ _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
 class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
-    """A replacement for `ProcessGroupNCCL`. CPU tensors are accepted only in object collectives, or if a second backend handles
-    them."""
+    """A replacement for `ProcessGroupNCCL`.
+
+    CPU tensors are accepted only in object collectives, or if a second backend handles them.
+    """
 
     Options = Options
 

@@ -140,8 +140,10 @@ class WorkGroup(_Awaited):
 
 
 class CommStream:
-    """A communicator's stream on one device. NCCL has one stream for collectives, and one for each pair of ranks that sends and
-    receives."""
+    """A communicator's stream on one device.
+
+    NCCL has one stream for collectives, and one for each pair of ranks that sends and receives.
+    """
 
     def __init__(self, device: int) -> None:
         self.device = device
@@ -149,8 +151,10 @@ class CommStream:
         self.in_flight: list[VirtualWork] = []
 
     def settle_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
-        """Settle operations in order, up to `last` or all. `wait=False` stops at the first operation that some rank has not
-        called."""
+        """Settle operations in order, up to `last` or all.
+
+        `wait=False` stops at the first operation that some rank has not called.
+        """
         while self.in_flight:
             work = self.in_flight[0]
             if not wait and not work.all_arrived():

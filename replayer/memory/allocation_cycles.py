@@ -94,14 +94,18 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Return the number of events so far: `at` requests and the handles `freed` after the last request. Returns None if
-        `freed` differs from the cycle's frees."""
+        """Return the number of events so far: `at` requests and the handles `freed` after the last request.
+
+        Returns None if `freed` differs from the cycle's frees.
+        """
         queued = freed[:]  # a finalizer may append more at any time
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
     def take_rows(self, done: int) -> tuple[Column, Column]:
-        """Return the memory table rows of the events since the last call. The second column array has the number of the next op
-        for each event."""
+        """Return the memory table rows of the events since the last call.
+
+        The second column array has the number of the next op for each event.
+        """
         taken = slice(self._rows_taken, done)
         self._rows_taken = done
         return self._rows[taken], self._ops[taken]

@@ -16,8 +16,11 @@ from traces.names.cards import card_of
 
 
 class Capacity(NamedTuple):
-    """The memory of a device. `outside_bytes` is used outside of PyTorch's allocator (CUDA context, NCCL buffers). `oom_text`
-    is the out-of-memory message (device/oom.py)."""
+    """The memory of a device.
+
+    `outside_bytes` is used outside of PyTorch's allocator (CUDA context, NCCL buffers). `oom_text` is the out-of-memory message
+    (device/oom.py).
+    """
 
     capacity_bytes: int
     outside_bytes: int

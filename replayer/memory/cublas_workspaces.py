@@ -39,8 +39,10 @@ Handle = tuple[str, int]  # a cuBLAS handle: kind of thread, number
 
 
 class _ThreadHandles:
-    """The cuBLAS handles of a thread, one per device. When the thread ends, this object dies and its handles return to the
-    pool."""
+    """The cuBLAS handles of a thread, one per device.
+
+    When the thread ends, this object dies and its handles return to the pool.
+    """
 
     def __init__(self, idle: dict[int, list[Handle]]) -> None:
         self._idle = idle
@@ -52,8 +54,11 @@ class _ThreadHandles:
 
 
 class BlasWorkspaces:
-    """The workspaces of one process. `machine` is the recorded machine, and `majors` are the compute capabilities of its
-    devices. `architectures` are the names of AMD architectures ("gfx942")."""
+    """The workspaces of one process.
+
+    `machine` is the recorded machine, and `majors` are the compute capabilities of its devices. `architectures` are the names
+    of AMD architectures ("gfx942").
+    """
 
     def __init__(self, machine: Machine, majors: Sequence[int], architectures: Sequence[str | None] = ()) -> None:
         release = machine.release if machine.cuda or machine.hip else None
@@ -68,8 +73,10 @@ class BlasWorkspaces:
         self._lock = threading.Lock()
 
     def size_bytes(self, device: int) -> int:
-        """Return the size of a new workspace. The script's choice comes first, then CUBLAS_WORKSPACE_CONFIG, then the device's
-        default."""
+        """Return the size of a new workspace.
+
+        The script's choice comes first, then CUBLAS_WORKSPACE_CONFIG, then the device's default.
+        """
         if self._chosen_bytes is None:
             return _configured_bytes(os.environ.get("CUBLAS_WORKSPACE_CONFIG"), self._default_bytes[device])
         return self._chosen_bytes
@@ -110,8 +117,10 @@ class BlasWorkspaces:
             handle.allocator.free(handle)
 
     def _handle(self, device: int) -> Handle:
-        """Return the calling thread's cuBLAS handle. Autograd has one handle per device, and every other living thread has a
-        separate handle."""
+        """Return the calling thread's cuBLAS handle.
+
+        Autograd has one handle per device, and every other living thread has a separate handle.
+        """
         if _in_backward() >= 0:
             return "autograd", device
         try:

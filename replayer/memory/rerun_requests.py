@@ -48,8 +48,10 @@ class Outcome:
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Run the requests on a device of this capacity until memory runs out. Optional requests are skipped if `has_optional` is
-    False."""
+    """Run the requests on a device of this capacity until memory runs out.
+
+    Optional requests are skipped if `has_optional` is False.
+    """
     memory = DeviceMemory(0, capacity.capacity_bytes, capacity.outside_bytes, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK

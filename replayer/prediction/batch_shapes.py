@@ -86,8 +86,10 @@ class BatchShapes:
         return (*shape[:at], self._grown(shape[at], batch), *shape[at + 1 :])
 
     def _product(self, batch: int, op: str, shapes: Shapes) -> Shapes:
-        """Convert the shapes of a matrix product. The left matrix's rows grow, or the summed dimension if the product is a
-        weight gradient."""
+        """Convert the shapes of a matrix product.
+
+        The left matrix's rows grow, or the summed dimension if the product is a weight gradient.
+        """
         wide = [i for i, shape in enumerate(shapes) if len(shape) == 2]
         left, right = shapes[wide[-2]], shapes[wide[-1]]
         new = list(shapes)

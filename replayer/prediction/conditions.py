@@ -76,8 +76,10 @@ def conditions_of(
     parallel: str | None = None,
     swept: bool = False,
 ) -> Conditions:
-    """Build the conditions from command-line options. None means that the option was not given. Raises TraceError for invalid
-    values."""
+    """Build the conditions from command-line options.
+
+    None means that the option was not given. Raises TraceError for invalid values.
+    """
     counts = ("--batch", batch), ("--recorded-batch", recorded_batch), ("--gpus", gpus), ("--nproc", nproc)
     for option, count in counts:
         if count is not None and count < 1:

@@ -52,8 +52,11 @@ class ShardedStep:
         gather: Callable[[str], float],
         scatter: Callable[[str], float],
     ) -> ShardedStep:
-        """Simulate one step. `units` lists the unit and duration of each forward computation in order. `gather` and `scatter`
-        return the duration of a unit's operation. A `backward_ns` of 0 means that there is no backward pass."""
+        """Simulate one step.
+
+        `units` lists the unit and duration of each forward computation in order. `gather` and `scatter` return the duration of
+        a unit's operation. A `backward_ns` of 0 means that there is no backward pass.
+        """
         forward_ns = sum(ns for _, ns in units)
         wanted = [(unit, ns) for unit, ns in units if unit != ROOT]
         root_ns = gather(ROOT)
@@ -109,8 +112,10 @@ def sharded(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) ->
 
 
 def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameters: int, peak_bytes: int | None) -> Parallel:
-    """Predict a step with `conditions.nproc` ranks. `one_ns` is a rank's step time without communication. `peak_bytes` is the
-    recorded memory peak."""
+    """Predict a step with `conditions.nproc` ranks.
+
+    `one_ns` is a rank's step time without communication. `peak_bytes` is the recorded memory peak.
+    """
     ranks = conditions.nproc
     layers = layers_of(trace)
     told = sum(layer.parameter_bytes for layer in layers)
@@ -151,14 +156,19 @@ GATHER, SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
 
 
 def _input_bytes(operation: str, size_bytes: int, ranks: int) -> int:
-    """Return one rank's input size. An all-gather's input is one shard, padded to equal length. A reduce-scatter's input is the
-    whole unit."""
+    """Return one rank's input size.
+
+    An all-gather's input is one shard, padded to equal length. A reduce-scatter's input is the whole unit.
+    """
     return -(-size_bytes // ranks) * (1 if operation == GATHER else ranks)
 
 
 def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with_backward: bool) -> int:
-    """Return the bytes that a rank receives in a step. Each operation moves (N-1)/N of a unit's bytes. With a backward pass,
-    the root unit is gathered once and every other unit twice."""
+    """Return the bytes that a rank receives in a step.
+
+    Each operation moves (N-1)/N of a unit's bytes. With a backward pass, the root unit is gathered once and every other unit
+    twice.
+    """
     total = 0.0
     for unit in calls:
         gather = wire_bytes(GATHER, _input_bytes(GATHER, sizes[unit], ranks), ranks)
@@ -168,8 +178,11 @@ def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with
 
 
 def rank_memory(sizes: dict[str, int], ranks: int, states: int | None) -> dict[str, int]:
-    """Return the bytes that a rank stores for units of these sizes. `states` is the number of optimizer tensors per parameter,
-    or None for inference. At most the root unit and the two largest adjacent units are gathered at a time."""
+    """Return the bytes that a rank stores for units of these sizes.
+
+    `states` is the number of optimizer tensors per parameter, or None for inference. At most the root unit and the two largest
+    adjacent units are gathered at a time.
+    """
     shard = sum(_input_bytes(GATHER, size, ranks) for size in sizes.values())
     memory = {"parameters": shard}
     if states is not None:

@@ -41,8 +41,10 @@ class Layer:
 
 
 def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
-    """Return the host rows of the forward pass's ops with recorded shapes, in call order. If the recording has no phases, all
-    ops are returned. `one_step` selects only the last complete step."""
+    """Return the host rows of the forward pass's ops with recorded shapes, in call order.
+
+    If the recording has no phases, all ops are returned. `one_step` selects only the last complete step.
+    """
     host = trace.host
     rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
     if len(trace.phases):

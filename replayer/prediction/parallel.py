@@ -41,8 +41,10 @@ class Parallel:
 
 
 def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_ns: float, parameters: int) -> Parallel:
-    """Predict nn.DataParallel. `one_ns` is the step time of one GPU at its share of the batch. `forward_ns` is the host time of
-    a forward pass."""
+    """Predict nn.DataParallel.
+
+    `one_ns` is the step time of one GPU at its share of the batch. `forward_ns` is the host time of a forward pass.
+    """
     _require_parameters(parameters)
     device = trace.devices[0].name
     transfers = CopyCosts.of(trace, data_sheet_speed(device), conditions.link_gbps)
@@ -76,8 +78,11 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
 
 
 def left_after_backward_ns(backward_ns: float, buckets: Sequence[tuple[int, int]]) -> float:
-    """Return the communication time after the end of the backward pass. `buckets` lists the bytes and duration of each
-    reduction. Reductions run one after another, and each starts when its share of the backward pass has ended."""
+    """Return the communication time after the end of the backward pass.
+
+    `buckets` lists the bytes and duration of each reduction. Reductions run one after another, and each starts when its share
+    of the backward pass has ended.
+    """
     all_bytes = sum(size for size, _ in buckets) or 1
     at_ns, done_bytes = 0.0, 0
     for size, took_ns in buckets:

@@ -86,8 +86,10 @@ class Prediction:
 
 
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
-    """Make one prediction. Raises TraceError if the recording lacks necessary data. `strict` also rejects recordings that lack
-    optional data."""
+    """Make one prediction.
+
+    Raises TraceError if the recording lacks necessary data. `strict` also rejects recordings that lack optional data.
+    """
     return Predictor(recorded).predict(conditions, strict=strict)
 
 
@@ -205,8 +207,10 @@ class Predictor:
         return None
 
     def _parameter_bytes(self) -> int:
-        """Return the bytes of all parameters, from the optimizer's tensors or from the layers of a forward pass. Returns 0 if
-        both are missing."""
+        """Return the bytes of all parameters, from the optimizer's tensors or from the layers of a forward pass.
+
+        Returns 0 if both are missing.
+        """
         return parameter_bytes(self.recorded) or sum(layer.parameter_bytes for layer in layers_of(self.recorded))
 
     def _forward_passes(self) -> int:

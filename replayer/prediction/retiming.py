@@ -51,8 +51,10 @@ class Retiming:
         self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks or [0]}
 
     def at(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
-        """Return the trace with new device durations and a host that is `host_speed` times as fast. `durations_ns` and
-        `origins` have one value per row of the recorded device table."""
+        """Return the trace with new device durations and a host that is `host_speed` times as fast.
+
+        `durations_ns` and `origins` have one value per row of the recorded device table.
+        """
         trace, hosts = self._trace, {}
         start_ns = trace.device.start_ns.copy()
         placed = np.zeros(len(start_ns), dtype=bool)

@@ -64,8 +64,10 @@ class Scaling:
     def of(
         cls, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[ScaledOp | None] | None = None
     ) -> Scaling:
-        """Scale all kernels of a trace. `calls` is the result of `calls_of`, if already known. Raises TraceError if the
-        recording lacks necessary data."""
+        """Scale all kernels of a trace.
+
+        `calls` is the result of `calls_of`, if already known. Raises TraceError if the recording lacks necessary data.
+        """
         calls = calls_of(trace) if calls is None else calls
         batch = 0
         if conditions.batch or conditions.length:
@@ -93,8 +95,10 @@ class Scaling:
 
 
 def call_rows(trace: Trace) -> Column:
-    """Return, for each device span, the host row of the innermost op with shapes around its launch. A span without such an op
-    gets NONE."""
+    """Return, for each device span, the host row of the innermost op with shapes around its launch.
+
+    A span without such an op gets NONE.
+    """
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
     parent, told = host.parent.tolist(), has_shapes.tolist()
@@ -201,8 +205,10 @@ class _Ratios:
         return self._batches * here[0] / there[0], self._batches * here[1] / there[1]
 
     def host_shapes(self) -> Column:
-        """Return the shapes of all recorded ops at the new batch size, as string numbers of the trace. A script running at that
-        batch size then matches these ops."""
+        """Return the shapes of all recorded ops at the new batch size, as string numbers of the trace.
+
+        A script running at that batch size then matches these ops.
+        """
         assert self._shapes is not None
         trace, host = self._trace, self._trace.host
         rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
@@ -218,8 +224,10 @@ class _Ratios:
         return new
 
     def of_copy(self, row: int, call: ScaledOp | None) -> tuple[float, Origin]:
-        """Return the ratio of a copy, which depends on the bytes. Copies between host and device use the recorded bus. Copies
-        within a device are scaled like other kernels."""
+        """Return the ratio of a copy, which depends on the bytes.
+
+        Copies between host and device use the recorded bus. Copies within a device are scaled like other kernels.
+        """
         device, strings = self._trace.device, self._trace.strings
         direction = copy_direction(strings[int(device.name[row])])
         to_device, to_host = direction == "h2d", direction == "d2h"
@@ -241,8 +249,11 @@ _UNCERTAIN = (Origin.MEASURED, Origin.SCALED, Origin.PUBLISHED, Origin.CURVE, Or
 def _fill(
     trace: Trace, factors: Column, origins: Column, open_rows: list[int], work: Column, sheets: tuple[float, float]
 ) -> None:
-    """Scale kernels without shapes. They get the time-weighted mean ratio of other compute-bound or memory-bound kernels. If
-    there are none, the data sheets give the ratio."""
+    """Scale kernels without shapes.
+
+    They get the time-weighted mean ratio of other compute-bound or memory-bound kernels. If there are none, the data sheets
+    give the ratio.
+    """
     if not open_rows:
         return
     device, strings = trace.device, trace.strings
@@ -261,8 +272,9 @@ def _fill(
 
 
 def parameter_bytes(trace: Trace) -> int:
-    """Return the bytes of a program's parameters, from its workload or from the optimizer's tensors. Returns 0 if both are
-    missing.
+    """Return the bytes of a program's parameters, from its workload or from the optimizer's tensors.
+
+    Returns 0 if both are missing.
 
     An optimizer op may take a parameter several times, alone or in a list. Among the ops with the largest
     totals of bytes, the op with the smallest total is used.

@@ -134,8 +134,11 @@ class TensorSplit:
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """Find the split kernels of a recording. `calls` has one op per device row, and `shapes_of` returns its shapes under
-        the new conditions. Raises TraceError if there are no pairs, or if the number of ranks does not divide their sizes."""
+        """Find the split kernels of a recording.
+
+        `calls` has one op per device row, and `shapes_of` returns its shapes under the new conditions. Raises TraceError if
+        there are no pairs, or if the number of ranks does not divide their sizes.
+        """
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])
@@ -202,8 +205,10 @@ class TensorSplit:
 
 
 def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], dict[int, _Call]]:
-    """Return the ops of all forward passes, and the calls of all backward passes by device row. `known` has one call per device
-    row."""
+    """Return the ops of all forward passes, and the calls of all backward passes by device row.
+
+    `known` has one call per device row.
+    """
     op_row = call_rows(trace)
     order = np.flatnonzero(trace.device.is_work)
     order = order[np.argsort(launch_time_ns(trace)[order], kind="stable")]
@@ -264,8 +269,10 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the shapes of one rank's share of a call. A product is divided in the dimension of this size. Any other op is
-    divided in the first dimension that is large enough."""
+    """Return the shapes of one rank's share of a call.
+
+    A product is divided in the dimension of this size. Any other op is divided in the first dimension that is large enough.
+    """
     product = Product.of(op, shapes) if size else None
     if product is None:
         return tuple(_cut(shape, ranks) for shape in shapes)
@@ -295,8 +302,11 @@ def tensor_parallel(
     trace: Trace, split: TensorSplit, reduced_ns: Column, conditions: Conditions, step_ns: float, parameters: int,
     peak_bytes: int | None, steps: int,
 ) -> Parallel:  # fmt: skip
-    """Predict the step of each rank. `step_ns` is the step time including the all-reduces. `reduced_ns` has the duration of the
-    all-reduces after each device row, over all `steps`."""
+    """Predict the step of each rank.
+
+    `step_ns` is the step time including the all-reduces. `reduced_ns` has the duration of the all-reduces after each device
+    row, over all `steps`.
+    """
     layers = layers_of(trace)
     told = sum(layer.parameter_bytes for layer in layers)
     elements = sum(prod(weight) for layer in layers for weight in layer.weights)

@@ -53,8 +53,10 @@ class Block:
 
 
 class Unmapped(Block):
-    """A range of an expandable segment that has addresses but no memory. The range consists of whole pages and is in no list of
-    free blocks."""
+    """A range of an expandable segment that has addresses but no memory.
+
+    The range consists of whole pages and is in no list of free blocks.
+    """
 
     __slots__ = ()
 
@@ -78,8 +80,10 @@ class Pool:
         self.expandable: ExpandablePool | None = None
 
     def best_fit(self, size_bytes: int) -> int:
-        """Return the index of the first block, by size and address, with at least `size_bytes`. Returns `len(blocks)` if there
-        is none."""
+        """Return the index of the first block, by size and address, with at least `size_bytes`.
+
+        Returns `len(blocks)` if there is none.
+        """
         return bisect_left(self.keys, size_bytes << ADDRESS_BITS)
 
     def add(self, block: Block) -> None:
@@ -127,8 +131,10 @@ class Reservation:
 
 
 class ExpandablePool(Pool):
-    """The free blocks in one stream's expandable segments, and the unmapped parts of these segments. Unmapped parts are sorted
-    by address."""
+    """The free blocks in one stream's expandable segments, and the unmapped parts of these segments.
+
+    Unmapped parts are sorted by address.
+    """
 
     __slots__ = ("reservations", "unmapped")
 

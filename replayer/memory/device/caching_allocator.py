@@ -136,8 +136,10 @@ class DeviceMemory:
             self._lock.release()
 
     def free(self, block: Block) -> None:
-        """Free a block. If other streams used the block (`record_stream`), it is not allocated again before their work has
-        ended."""
+        """Free a block.
+
+        If other streams used the block (`record_stream`), it is not allocated again before their work has ended.
+        """
         with self._lock:
             if not block.in_use:
                 raise ValueError(f"device memory at {block.address:#x} was freed twice")
@@ -155,8 +157,10 @@ class DeviceMemory:
                 self._put_back(block)
 
     def record_stream(self, block: Block, stream: UsedStream) -> None:
-        """Record that `stream` uses the block. After a free, the block waits for the work that is queued on `stream` at that
-        time."""
+        """Record that `stream` uses the block.
+
+        After a free, the block waits for the work that is queued on `stream` at that time.
+        """
         if stream.number != block.pool.stream:
             if block.users is None:
                 block.users = {}
@@ -231,8 +235,10 @@ class DeviceMemory:
 
     @property
     def _min_large_split_bytes(self) -> int:
-        """Return the smallest remainder that is split off a large block. The limit is above 1 MiB, except in expandable
-        segments."""
+        """Return the smallest remainder that is split off a large block.
+
+        The limit is above 1 MiB, except in expandable segments.
+        """
         return BLOCK_BYTES if self._expands else SMALL_BYTES + BLOCK_BYTES
 
     # --- blocks that other streams use
@@ -344,8 +350,9 @@ class DeviceMemory:
                     self._segments.give_back(block)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
-        """Return the smallest oversize block with at least `size` bytes to the device. If there is none, the largest oversize
-        blocks are returned until their sum reaches `size`.
+        """Return the smallest oversize block with at least `size` bytes to the device.
+
+        If there is none, the largest oversize blocks are returned until their sum reaches `size`.
 
         A block in an expandable segment cannot be returned alone. In this case, the largest other blocks are returned.
         Reference: release_available_cached_blocks.
@@ -366,8 +373,9 @@ class DeviceMemory:
         return released_bytes >= size
 
     def _collect_garbage(self, threshold: float) -> None:
-        """Return cached large segments to the device until reserved memory is below the threshold. Segments of at least average
-        age come first.
+        """Return cached large segments to the device until reserved memory is below the threshold.
+
+        Segments of at least average age come first.
 
         A pass over the segments is always completed. Reference: garbage_collect_cached_blocks.
         """

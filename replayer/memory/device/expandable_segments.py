@@ -26,8 +26,9 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap";
 
 
 def best_fit(plain: Pool, size: int) -> Block | None:
-    """Return the best free block for `size` bytes from the stream's normal and expandable pools. Returns None if no block is
-    large enough.
+    """Return the best free block for `size` bytes from the stream's normal and expandable pools.
+
+    Returns None if no block is large enough.
 
     A block that can grow is compared by the size that it can reach. A large block in the middle of a range is therefore used
     before the range's end. Reference: get_free_block.
@@ -81,8 +82,9 @@ class ExpandableSegments:
         return [reservation.tail for pool in self._pools for reservation in pool.reservations]
 
     def allocate(self, plain: Pool, size: int, page_bytes: int) -> Block | None:
-        """Return a free block of at least `size` bytes. Memory is mapped at the lowest place with enough addresses. Returns
-        None if the device has no memory left.
+        """Return a free block of at least `size` bytes.
+
+        Memory is mapped at the lowest place with enough addresses. Returns None if the device has no memory left.
 
         Pages that were mapped before memory ran out stay mapped. Reference: try_allocate_expandable_block.
         """
@@ -109,8 +111,10 @@ class ExpandableSegments:
                 self._segments.unreserve(unmapped.address, unmapped.size_bytes)
 
     def _place(self, pool: ExpandablePool, size: int, page_bytes: int) -> Block:
-        """Return the first block of the lowest sequence of free and unmapped blocks that has room. Reference:
-        find_expandable_block."""
+        """Return the first block of the lowest sequence of free and unmapped blocks that has room.
+
+        Reference: find_expandable_block.
+        """
         for unmapped in pool.unmapped:
             first = unmapped.prev if unmapped.prev is not None and unmapped.prev.in_pool else unmapped
             room_bytes, block = 0, first
@@ -130,8 +134,9 @@ class ExpandableSegments:
         return whole
 
     def _map(self, pool: ExpandablePool, unmapped: Unmapped, size: int) -> Block | None:
-        """Map the first `size` bytes of an unmapped block, rounded up to a page. The new free block is merged with its
-        neighbors.
+        """Map the first `size` bytes of an unmapped block, rounded up to a page.
+
+        The new free block is merged with its neighbors.
 
         Returns None if the device has no room. Reference: map_block.
         """

@@ -57,8 +57,10 @@ class RequestLog:
         self.entries.append(LogEntry(RequestKind.REQUEST, block.requested_bytes, block.pool.stream))
 
     def last_was_optional(self, use: Hashable) -> None:
-        """Mark the last request as optional, because its op can run without this memory. `use` identifies the workspace and its
-        convolution."""
+        """Mark the last request as optional, because its op can run without this memory.
+
+        `use` identifies the workspace and its convolution.
+        """
         number = self._uses.setdefault(use, len(self._uses))
         self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL, use=number)
 

@@ -96,8 +96,10 @@ class Segments:
         return block
 
     def give_back(self, block: Block) -> None:
-        """Return a free block to the device. If the block is only a part of a segment, the parts on both sides become separate
-        segments."""
+        """Return a free block to the device.
+
+        If the block is only a part of a segment, the parts on both sides become separate segments.
+        """
         stats, end = block.pool.stats, block.address + block.size_bytes
         block.pool.remove(block)
         if block.next is None:

@@ -64,8 +64,10 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """The allocator's settings. `power2_divisions[i]` rounds requests from 2^i MiB to 2^(i+1) MiB. The values 0 and 1 have no
-    effect."""
+    """The allocator's settings.
+
+    `power2_divisions[i]` rounds requests from 2^i MiB to 2^(i+1) MiB. The values 0 and 1 have no effect.
+    """
 
     max_split_bytes: int = UNLIMITED
     max_non_split_rounding_bytes: int = 20 * MIB
@@ -82,8 +84,10 @@ class AllocatorSettings:
         return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 
     def round_up(self, size_bytes: int) -> int:
-        """Return the block size for a request. This is a multiple of 512 bytes, or the next of `divisions` steps between two
-        powers of two."""
+        """Return the block size for a request.
+
+        This is a multiple of 512 bytes, or the next of `divisions` steps between two powers of two.
+        """
         if self.power2_divisions is NO_DIVISIONS:
             return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
         interval = min(max(size_bytes.bit_length() - MIB.bit_length(), 0), POWER2_INTERVALS - 1)
@@ -173,8 +177,10 @@ def _with_size(settings: AllocatorSettings, key: str, size_bytes: int) -> Alloca
 
 
 def _divisions(value: str) -> tuple[int, ...]:
-    """Parse one number for all sizes, or a list of BOUNDARY_MB:DIVISIONS. The key `>` applies to all sizes beyond the last
-    boundary."""
+    """Parse one number for all sizes, or a list of BOUNDARY_MB:DIVISIONS.
+
+    The key `>` applies to all sizes beyond the last boundary.
+    """
     if not value.startswith("["):
         return (_power_of_two(value, "divisions has"),) * POWER2_INTERVALS
     divisions, last = [0] * POWER2_INTERVALS, None

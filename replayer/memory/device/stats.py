@@ -96,8 +96,9 @@ class PoolStats:
     waiting_bytes: Count
 
     def of_expandable(self) -> PoolStats:
-        """Return the counts for expandable segments. Split free blocks are not counted, because their empty pages can be
-        returned.
+        """Return the counts for expandable segments.
+
+        Split free blocks are not counted, because their empty pages can be returned.
 
         Reference: free_block in c10/cuda/CUDACachingAllocator.cpp.
         """
@@ -140,8 +141,10 @@ class MemoryStats:
         self._ignored_ooms += 1
 
     def of_run(self) -> tuple[int, int, int]:
-        """Return the peaks of allocated and reserved bytes and the failed allocations of the whole run. Resets by the script
-        have no effect."""
+        """Return the peaks of allocated and reserved bytes and the failed allocations of the whole run.
+
+        Resets by the script have no effect.
+        """
         return *self._run_peak_bytes(), self._earlier_ooms + self.ooms - self._ignored_ooms
 
     def _run_peak_bytes(self) -> tuple[int, int]:
@@ -164,8 +167,10 @@ class MemoryStats:
         return [count for quantity in self.quantities.values() for count in (quantity.small, quantity.large)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the statistics by torch's name and by pool ("all", "small_pool" or "large_pool"). Some entries are plain
-        counts."""
+        """Return the statistics by torch's name and by pool ("all", "small_pool" or "large_pool").
+
+        Some entries are plain counts.
+        """
         result: dict[str, Any] = {}
         for torch_name, name in _NAMES.items():
             quantity = self.quantities[name]

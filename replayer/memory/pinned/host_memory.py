@@ -62,8 +62,9 @@ class HostMemory:
     # --- allocated memory
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """Allocate writable pinned memory of exactly this size. The memory is freed when no reference to it is left.
-        See Note [Frees of pinned blocks].
+        """Allocate writable pinned memory of exactly this size.
+
+        The memory is freed when no reference to it is left. See Note [Frees of pinned blocks].
 
         Raises OSError if the system has no such memory.
         """
@@ -128,8 +129,10 @@ class HostMemory:
     # --- memory of the script (cudaHostRegister)
 
     def register(self, address: int, size_bytes: int) -> bool:
-        """Lock memory that the script has allocated, and count it as pinned. Returns False if a part of the memory is already
-        pinned."""
+        """Lock memory that the script has allocated, and count it as pinned.
+
+        Returns False if a part of the memory is already pinned.
+        """
         with self._lock:
             i = bisect_right(self._addresses, address + size_bytes - 1)
             if i and self._addresses[i - 1] + self._ranges[self._addresses[i - 1]][0] > address:

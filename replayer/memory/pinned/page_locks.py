@@ -24,8 +24,10 @@ _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first 
 
 
 class PageLocks:
-    """Locks and unlocks pages. All processes of a run share `run_folder`, so that only one process warns. Without a folder,
-    each process warns."""
+    """Locks and unlocks pages.
+
+    All processes of a run share `run_folder`, so that only one process warns. Without a folder, each process warns.
+    """
 
     def __init__(self, run_folder: Path | None = None) -> None:
         self.refused = False
@@ -35,8 +37,10 @@ class PageLocks:
             call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def lock(self, address: int, size_bytes: int) -> bool:
-        """Load the pages of this range into memory and lock them. If locking fails, the method prints a warning with the reason
-        and returns False."""
+        """Load the pages of this range into memory and lock them.
+
+        If locking fails, the method prints a warning with the reason and returns False.
+        """
         spare_bytes = _spare_bytes()
         if spare_bytes is not None and size_bytes > spare_bytes:
             self._warn(f"{_size(size_bytes)} more would leave less than a sixteenth of this machine's memory free")

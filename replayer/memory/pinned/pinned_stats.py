@@ -55,8 +55,11 @@ class Durations:
 
 @dataclass(slots=True)
 class HostStats:
-    """Counts of pinned memory. `owned` is memory obtained from the system, and `active` is memory allocated by the script.
-    `locked_bytes` is the locked part of `owned` and does not exist in PyTorch."""
+    """Counts of pinned memory.
+
+    `owned` is memory obtained from the system, and `active` is memory allocated by the script. `locked_bytes` is the locked
+    part of `owned` and does not exist in PyTorch.
+    """
 
     owned: Count = field(default_factory=_count)
     owned_bytes: Count = field(default_factory=_count)
