@@ -6,13 +6,13 @@
 A recording does not mark the batch dimension of a tensor. The module finds this dimension with four rules:
 
 * A convolution's weight and a linear layer's weight do not grow with the batch. The matrix product that computes a weight
-  gradient grows in the dimension that it sums over.
+    gradient grows in the dimension that it sums over.
 * Parameters do not grow. A tensor counts as a parameter if some op takes its shape as a weight. Tensors in the phases optimizer
-  and zero_grad do not grow either.
+    and zero_grad do not grow either.
 * If the sequence length also changes, every dimension that depends on the length is converted. Examples are the length itself,
-  the length plus one for an extra token, and the number of token pairs.
+    the length plus one for an extra token, and the number of token pairs.
 * Otherwise the first dimension that equals the batch size grows. If no dimension equals the batch size, a first dimension that
-  is a multiple of it grows (batch x heads, batch x tokens).
+    is a multiple of it grows (batch x heads, batch x tokens).
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ fully_shard; Zhao et al., "PyTorch FSDP", 2023, section 3):
 
 * Communication runs on a separate stream, so the next unit is gathered while the current unit computes.
 * The backward pass prefetches as `BackwardPrefetch.BACKWARD_PRE` does. At most two units are gathered at a time
-  (`limit_all_gathers`).
+    (`limit_all_gathers`).
 * Operations of one communicator run one after another. In the backward pass, the next unit's all-gather comes before the
-  current unit's reduce-scatter.
+    current unit's reduce-scatter.
 * Layers outside of blocks belong to the root unit. The root unit is gathered first and is not freed between the forward and
-  backward passes.
+    backward passes.
 * The optimizer updates only the rank's shard.
 
     schedule = ShardedStep.of(units, forward, backward_ns=..., gather=..., scatter=...)

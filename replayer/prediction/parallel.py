@@ -3,12 +3,12 @@
 `trace replay --gpus` and `--nproc` run the script itself. This module uses only the sizes of parameters and the recorded times:
 
 * nn.DataParallel copies all parameters to the other GPUs and all gradients back. NCCL passes the data around a ring, so the
-  time hardly depends on the number of GPUs.
+    time hardly depends on the number of GPUs.
 * To replicate a model, nn.DataParallel walks all modules and parameters in Python. This walk takes longer on the host than the
-  model's forward pass.
+    model's forward pass.
 * The replicas' forward and backward passes run in threads. They overlap because PyTorch's ops release the Python lock.
 * DistributedDataParallel sums gradients in buckets of 25 MiB during the backward pass. The step is prolonged by communication
-  that is left after the backward pass, which is at least the last bucket.
+    that is left after the backward pass, which is at least the last bucket.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 The rules are those of Megatron-LM (Shoeybi et al., 2019, section 3). PyTorch's ColwiseParallel and RowwiseParallel do the same:
 
 * A *pair* is a group of matrix products that is split together. It has one or more products that read the network's width, such
-  as query, key and value. Its last product writes the network's width again, such as attention's output.
+    as query, key and value. Its last product writes the network's width again, such as attention's output.
 * The first products' weights are split by columns, and the last product's weight is split by rows. Attention and activations
-  between them are computed on one rank's share of the columns.
+    between them are computed on one rank's share of the columns.
 * An all-reduce sums the outputs of each pair in the forward pass. Another all-reduce sums the gradients of its inputs in the
-  backward pass. These all-reduces do not overlap with computation.
+    backward pass. These all-reduces do not overlap with computation.
 * Every rank computes the other layers (embedding, normalization, residuals, head) completely. The optimizer updates only the
-  rank's own parameters.
+    rank's own parameters.
 
     split = TensorSplit.of(trace, calls, shapes_of, ranks=4)    # raises TraceError if the recording has no pairs
     split.durations_ns(durations_ns, trace.device.is_work, costs)

@@ -19,15 +19,15 @@ Note [Another program]
     pass decides which of three cases the script is:
 
     * SAME: EXACT and EQUIVALENT matches took at least `SAME_SHARE` of the recorded time below ops. Also, at least this share of
-      the script's calls has such a match. Another release of a program has a few other ops. Another model, batch size,
-      resolution or dtype has other shapes or, in a recording without shapes, other numbers of ops. A model with one layer
-      more or less has the same ops in other numbers. The verdict is not SAME if recorded calls of common ops remain
-      unmatched for more than `DIFFERENT_COUNT_SHARE` of the time, or if this share of the script's calls finds no match.
+        the script's calls has such a match. Another release of a program has a few other ops. Another model, batch size,
+        resolution or dtype has other shapes or, in a recording without shapes, other numbers of ops. A model with one layer
+        more or less has the same ops in other numbers. The verdict is not SAME if recorded calls of common ops remain
+        unmatched for more than `DIFFERENT_COUNT_SHARE` of the time, or if this share of the script's calls finds no match.
     * OTHER_SHAPES: the rule of SAME holds if SCALED matches count too, as for another batch size. The host time between ops is
-      the recorded one.
+        the recorded one.
     * OTHER: every other script. The host time between ops is unknown, so each op takes the median host time of the recorded
-      ops with its name. An op that was recorded without shapes is estimated, because its name does not show the amount
-      of work.
+        ops with its name. An op that was recorded without shapes is estimated, because its name does not show the amount
+        of work.
 
     Each op is matched, scaled or estimated individually until a forward pass has decided that the program is the SAME. Until
     then, nothing else is charged.

@@ -7,12 +7,12 @@ All times are integer nanoseconds of recorded time. This module does not sleep, 
     kernel_end(launch_ns=1_070, latency_ns=5, ready_ns=1_100, gap_ns=1, duration_ns=50)         # 1151
 
 1. *Host pace* (`host_times`): the recorded host time between the previous op and this op, and the recorded host time in this
-   op. A recorded call may overlap or enclose calls that were already played, and the script may call in another order. So
-   only time beyond the segment's current position counts. A segment never takes more host time than was recorded.
+    op. A recorded call may overlap or enclose calls that were already played, and the script may call in another order. So
+    only time beyond the segment's current position counts. A segment never takes more host time than was recorded.
 2. *Call* (`call_start`): an op starts at the recorded pace, when the script really calls the op, or when the launch queue
-   has room. The latest of these three times counts.
+    has room. The latest of these three times counts.
 3. *Kernel* (`kernel_end`): a kernel starts when its launch has reached the device and the previous work on its stream has
-   ended. Each of the two has its own recorded delay (Note [Why a kernel started when it did], indexer.py).
+    ended. Each of the two has its own recorded delay (Note [Why a kernel started when it did], indexer.py).
 
 `queue_ends` applies the same rules to arrays. Consecutive calls on a host thread follow the same formula as consecutive kernels
 on a stream: max(end without a queue, end of the previous entry plus own span).

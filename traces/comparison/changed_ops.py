@@ -12,14 +12,14 @@ Note [Replaced, not gone]
     PyTorch releases, vendors and compilers use different names for the same work. A name in only one trace is "gone" or "added"
     only if nothing in the other trace replaced it. These rules are applied in order:
     1. Ops with the same canonical name are one op (`traces.names.equivalent_ops`). Ops within a call belong to the call
-       (`traces.comparison.op_calls`).
+        (`traces.comparison.op_calls`).
     2. The name of a fused Inductor kernel lists the ops that the kernel replaces: "triton_poi_fused_add_relu_0". The kernel
-       replaces the listed ops that the other trace calls more often. A foreach op replaces the op that it applies to each
-       tensor.
+        replaces the listed ops that the other trace calls more often. A foreach op replaces the op that it applies to each
+        tensor.
     3. An op in only one trace replaces an op in only the other trace if both have the same phase and the same surroundings. The
-       surroundings are an enclosing op or an optimizer step. Two ops may have become one, or one op may have become two.
+        surroundings are an enclosing op or an optimizer step. Two ops may have become one, or one op may have become two.
     4. A kernel in only one trace replaces a kernel in only the other trace if the same ops launched both. Such kernels are
-       renamed, or have other tile sizes, or come from other libraries (for example HIP instead of CUDA).
+        renamed, or have other tile sizes, or come from other libraries (for example HIP instead of CUDA).
 """
 
 from __future__ import annotations

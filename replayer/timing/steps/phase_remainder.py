@@ -14,7 +14,7 @@ Note [What a remainder stands for]
 
     * The kernels were launched without an op.
     * The recording has the same work under other names. Either the estimated time of the script's unmatched ops is at least a
-      quarter of the remainder, or their tensors are at least half as many as the remainder's kernels.
+        quarter of the remainder, or their tensors are at least half as many as the remainder's kernels.
     * The remainder is at most a fifth of the phase's work, as for small differences between releases.
     * The script entered the phase by name but launched nothing in it (`zero_grad` once filled zeros).
 

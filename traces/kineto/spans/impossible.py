@@ -8,7 +8,7 @@ Note [One after another]
     * by up to a microsecond, because times are rounded;
     * within one launch of a CUDA graph, because branches of a graph run concurrently;
     * on NVIDIA GPUs of compute capability 9.0 and newer, with programmatic dependent launch: a kernel may begin before the
-      previous kernel has ended, but does not end first.
+        previous kernel has ended, but does not end first.
     In any other overlap the end of the earlier kernel is wrong. Profilers of AMD GPUs have written ends that are seconds late.
 """
 
