@@ -195,7 +195,7 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
     on_the_way = np.where(calls.holds(middle), IdleReason.COLLECTIVE, on_the_way)
     on_the_way = np.where(data.holds(middle), IdleReason.DATA, on_the_way)
     reason = np.where(launch_ns == NONE, IdleReason.UNKNOWN, np.where(on_host, on_the_way, on_device))
-    # Adjacent pieces of one gap with the same reason become one stretch.
+    # join adjacent pieces of a gap that have the same reason
     first = np.ones(len(gap), dtype=bool)
     first[1:] = (gap[1:] != gap[:-1]) | (reason[1:] != reason[:-1]) | (cuts[1:] != ends[:-1])
     last = np.append(first[1:], True)

@@ -71,7 +71,7 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # After an allocation that is never freed, the number of held allocations of its size never drops below that point.
+    # If an allocation is never freed, the number of held allocations of its size never falls below its value at that point.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1
     rows = [np.zeros(0, dtype=np.int64)]

@@ -28,7 +28,7 @@ from traces.model.trace import NONE, Column, HostKind, Strings, Trace
 _FUNCTION = re.compile(r"(?P<file>[^<>]+\.pyx?)\((?P<line>\d+)\): (?P<name>.+)$")
 _LINE = re.compile(r"\((?P<line>\d+)\): ")
 _PARTS = 2
-# A frame in a file outside Python's import paths. The profiler writes an absolute path for such a file.
+# A frame outside Python's import paths, which the profiler writes with an absolute path
 _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=\(\d+\): )")
 
 
@@ -112,7 +112,7 @@ def function_times(trace: Trace) -> list[FunctionTime]:
     own_calls = np.flatnonzero(function != NONE)
     own_calls = own_calls[begin_in_steps(trace, own_calls, steps)]
     calls = np.bincount(function[own_calls], minlength=count)
-    # The time of a recursive call is already included in its outermost call.
+    # a recursive call's time is part of its outermost call
     outermost = own_calls[~_is_recursive(own_calls, caller, function)]
     host_ns = np.bincount(function[outermost], weights=host.duration_ns[outermost].astype(np.float64), minlength=count)
     times = max(len(steps), 1)

@@ -52,7 +52,7 @@ def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
 def _rates(copies: DeviceSpans, start_ns: int, edges: Column) -> tuple[float, ...]:
     if not len(copies):
         return ()
-    # The bytes copied up to a given time are a sum of ramps. The slope changes where a copy begins or ends.
+    # The copied bytes grow linearly during a copy, so the slope changes only where a copy begins or ends.
     rate = copies.bytes / copies.duration_ns
     times = np.concatenate([copies.start_ns, copies.end_ns]) - start_ns
     order = np.argsort(times, kind="stable")

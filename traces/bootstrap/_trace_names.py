@@ -20,7 +20,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-# Import nothing else before torch: a script may have its own `json.py`.
+# A script may have its own `json.py`, so import nothing else before torch.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -82,7 +82,7 @@ def _make_private(name: str, prefix: str) -> None:
     private = prefix + name
     sys.modules[private] = module
     for thing in vars(module).values():
-        # Exceptions sent through a queue are pickled by reference, so their module name must be importable.
+        # pickle stores the module name of an exception that a worker sends through a queue.
         if isinstance(thing, (type, type(_make_private))) and thing.__module__ == name:
             thing.__module__ = private
     module.__name__ = private

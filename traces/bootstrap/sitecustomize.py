@@ -21,7 +21,7 @@ import importlib.machinery
 import os
 import sys
 
-# Import nothing else before torch: a script may have its own `json.py`.
+# A script may have its own `json.py`, so import nothing else before torch.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +48,8 @@ class AfterImport:
         return spec
 
     def _call_after(self, loader: Any) -> None:
-        # Replace `exec_module` on the loader itself until it has run, so torch.__loader__ and torch.__spec__ look as usual.
+        # Keep the loader, and replace only its `exec_module` for one call, so torch.__loader__ and torch.__spec__ stay as
+        # usual.
         exec_module = loader.exec_module
 
         def exec_and_call(module: ModuleType) -> None:

@@ -66,8 +66,7 @@ class RankEvents:
         tables = (trace.host, trace.device, trace.steps, trace.phases, trace.parts, trace.batches, trace.collectives)
         times_ns = [*(table.start_ns for table in tables), trace.memory.time_ns]
         first_ns = min((int(of.min()) for of in times_ns if len(of)), default=0)
-        # The base is a whole second. Whole-microsecond stamps stay whole, and all stamps are exact as floats. Every stamp is at
-        # least 1 us, because readers treat smaller stamps as errors.
+        # A whole second as base keeps every stamp exact as a float. Readers reject stamps below 1 us.
         self.base_ns = max((first_ns - 1000) // 10**9 * 10**9, 0)
         self._tids = _unique_tids(trace)
         self._correlate()

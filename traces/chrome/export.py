@@ -76,7 +76,7 @@ def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path:
     try:
         with part.open("wb") as raw:
             if path.suffix == ".gz":
-                # The gzip header has no name or time, so the same trace gives the same bytes.
+                # no name and no time, so the same trace gives the same bytes
                 with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
                     _write_json(events, header, packed)
             else:
@@ -92,8 +92,8 @@ def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path:
 
 
 def _write_json(events: Iterable[dict[str, Any]], header: dict[str, Any], file: IO[bytes] | gzip.GzipFile) -> None:
-    # Holistic Trace Analysis searches for the rank with a line pattern. So each entry is on its own line, with a space after
-    # the colon.
+    # Holistic Trace Analysis finds the rank with a regular expression, which needs one entry per line and a space after the
+    # colon.
     file.write(("{\n" + "".join(f'"{key}": {json.dumps(value)},\n' for key, value in header.items())).encode())
     file.write(b'"traceEvents": [\n')
     stream = iter(events)

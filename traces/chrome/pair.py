@@ -65,7 +65,7 @@ class _PairEvents:
         if event["ph"] == "M" and event["name"] == "process_name":
             event["args"] = {"name": f"{self._names[place]}: {event['args']['name']}"}
         elif event["ph"] == "M" and event["name"] == "process_sort_index":
-            # Sorts GPU next to GPU and host next to host, with the first trace above.
+            # GPU next to GPU, host next to host, the first trace above
             event["args"] = {"sort_index": 2 * event["args"]["sort_index"] + place}
         if place:
             event["pid"] += _SECOND_PIDS

@@ -43,7 +43,7 @@ from traces.model.trace import (
 
 NO_KERNELS = "kernels: the profiler saw no device work"
 
-# Data that a recording without a profiler lacks. A profile has this data or lists it in its own `lacks`.
+# What only a profile can add to a recording
 _BROUGHT = frozenset(
     "kernels,host ops,host events,memory events,GPU work,shapes,dtypes,sequence numbers,device memory events,memory addresses,"
     "memory totals,call stacks".split(",")
@@ -256,8 +256,7 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
         memory=MemoryEvents.empty() if len(profile.memory) else recording.memory,
     )
     kept = taken(kept, {"phases": np.flatnonzero(stays), "parts": np.flatnonzero(~measured)})
-    # The profiler saw when the collectives of these steps ran. The recorder knows the bytes of gloo collectives, which the
-    # profiler does not report.
+    # The profiler has the times of collectives, and the recorder has the bytes of gloo's collectives.
     own_calls, seen = kept.collectives, profile.collectives
     if (seen.bytes != NONE).any():
         kept = taken(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.call_ns))})

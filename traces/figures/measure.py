@@ -248,7 +248,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 def enclosing(host: HostSpans, wanted: Column) -> Column:
     """Return, for each host span, the innermost enclosing span (or the span itself) that the mask `wanted` selects, else NONE.
     """
-    # Parents precede their children in the table. Parents that violate this order are ignored, so the search always ends.
+    # A parent precedes its children. Ignoring other parents makes the search end for any input.
     parent = np.append(np.where(host.parent < np.arange(len(host)), host.parent, NONE), NONE)
     rows = np.arange(len(parent))
     found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]
@@ -319,7 +319,7 @@ def memory_curve(trace: Trace, device: int) -> MemoryCurve:
     known = here.allocated_bytes != NONE
     if known.any():
         return MemoryCurve(here.time_ns[known], here.allocated_bytes[known], 0, "recorded")
-    # Frees of older memory make the sum negative. The lowest sum shows how much memory was held when the recording began.
+    # The sum becomes negative if memory from before the recording is freed. Its lowest value shows how much was held then.
     total = np.cumsum(here.bytes)
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(here.time_ns, total + before_bytes, before_bytes, "summed")

@@ -24,21 +24,20 @@ from traces.model.trace import Column, HostSpans, Table
 
 T = TypeVar("T", bound=Table)
 
-# Each method subtracts something else from a number before storing it: the minimum, the previous row, the row number, or zero.
+# What is subtracted from a number before it is stored: the minimum, the previous row, the row number, or nothing
 LEAST, ABOVE, ROW, ZERO = range(4)
-SIGNED = 4  # added to the method for signed differences; 0, -1, 1, -2... are stored as 0, 1, 2, 3...
+SIGNED = 4  # added for signed differences, stored as zigzag numbers
 
-# A packed table has at most this many rows, which keeps a frame within MAX_CONTENT_BYTES. Larger tables are split.
+# rows of a packed table, so that a frame stays within MAX_CONTENT_BYTES; larger tables are split
 MAX_ROWS = 1 << 19
 
-# The values of these columns grow from row to row. The list comes from measuring every column of 29 real recordings. LEAST is
-# best for all other columns.
+# Columns whose values grow from row to row, found by measuring 29 real recordings. LEAST is best for all other columns.
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )
 _METHODS = dict.fromkeys(_GROWING.split(), ABOVE) | {"parent": ROW}
 
-# Columns with these suffixes may have a common divisor, such as 1000 for recordings in µs and 512 for sizes and addresses.
+# Columns whose values may share a divisor: 1000 for times in µs, 512 for sizes and addresses
 _DIVISIBLE = ("_ns", "bytes", "address")
 
 _U8 = np.dtype("<u8")
@@ -70,7 +69,7 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # Note [Rows are paid for]: a reader accepts `rows` only if some column has at least that many bytes.
+        # FORMAT.md: a reader accepts at most as many rows as a column has bytes.
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed

@@ -22,8 +22,8 @@ FORMAT_VERSION = 1
 HEADER = struct.Struct(">15sH")  # The header is a msgpack array of the string "trace-replay" and a uint16.
 MAGIC = b"\x92\xactrace-replay\xcd"  # the magic is not text, so encodings and line endings cannot produce it
 
-# A frame head contains seven fields in this order: the marker 0xC9 (msgpack ext32), the length after `kind`, kind, codec, the
-# decompressed length, the CRC of the payload and the CRC of the head.
+# Frame head: marker 0xC9 (msgpack ext32), length after `kind`, kind, codec, decompressed length, CRC of the payload, CRC of the
+# head
 FRAME = struct.Struct(">BIbBIII")
 FRAME_MARKER = 0xC9
 _COUNTED_FROM = 6  # msgpack counts the length of an ext value from after its type byte
@@ -32,16 +32,14 @@ _HEAD_CRC = FRAME.size - 4
 DATA, END = 1, 2
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 
-# The preset dictionary contains text that most traces contain: names of operators, kernels, runtime calls and columns (RFC
-# 1950, FDICT). The dictionary makes files of a hundred rows a third smaller. Compressed content can only be read with exactly
-# the same dictionary.
+# Text that most traces contain: names of operators, kernels, runtime calls and columns (RFC 1950, FDICT). It makes files of a
+# hundred rows a third smaller. A change would make all existing files unreadable.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
-# A frame decompresses to at most this many bytes, which limits a reader's memory.
+# limits a reader's memory
 MAX_CONTENT_BYTES = 64 << 20
 
-# Neighbouring bytes in a plane are unrelated (lc=0) and unaligned (pb=0). The filter settings save 5 % compared with lzma's
-# defaults.
+# Neighbouring bytes of a plane are unrelated (lc=0) and unaligned (pb=0), which saves 5 % over lzma's defaults.
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
 
@@ -126,7 +124,7 @@ class Scan:
     frames: list[Frame]
     end: Frame | None
     whole_bytes: int
-    chain: int  # The next head's checksum continues from this checksum of the last head.
+    chain: int  # checksum of the last head, which the next head continues
 
 
 def scan(data: bytes, before: Scan | None = None) -> Scan:

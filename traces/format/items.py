@@ -35,21 +35,19 @@ T = TypeVar("T")
 
 _TEXTS_PER_ITEM = 1 << 14
 
-# These constants limit what msgpack may build for one item before the item is checked. A table has about fifteen lists and
-# maps.
+# What msgpack may build for one unchecked item; a table has about fifteen lists and maps
 _MAX_LISTS_AND_MAPS = 64
 _MAX_KEYS = 64
 
-# A reader needs this much memory for a text with its entry in the string table, and at worst for a character of JSON
-# ("[[],[],...").
+# Memory per text with its entry in the string table, and per character of JSON in the worst case ("[[],[],...")
 _BYTES_PER_TEXT = 128
 _BYTES_PER_JSON_CHARACTER = 24
 _ROW_BYTES = {name: sum(np.dtype(dtype).itemsize for dtype in kind.DTYPES.values()) for name, kind in TABLES.items()}
-_ROW_BYTES["steps"] = 512  # This includes the memory of figures computed for each step.
-_BYTES_PER_TRACK = 32 << 10  # Each thread, device, stream and loader needs this memory for a timeline row and its sums.
-_LONGEST_TEXT = 1 << 20  # The unit is characters. C++ template names have thousands of characters.
+_ROW_BYTES["steps"] = 512  # with the figures computed for each step
+_BYTES_PER_TRACK = 32 << 10  # a timeline row and sums of a thread, device, stream or loader
+_LONGEST_TEXT = 1 << 20  # characters; C++ template names have thousands
 
-# Provenance and properties may nest lists and objects to this depth. PyTorch and this package use three levels.
+# depth of nested lists and objects in provenance and properties; PyTorch uses three levels
 MAX_DEPTH = 32
 
 _HEADER_TYPES = {

@@ -49,7 +49,7 @@ from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model import invariants as checks
 from traces.model.trace import TABLES, Table, Trace, TraceFormatError, TraceWriteError
 
-# Items with a smaller total size share a frame, because each frame costs 19 bytes and restarts the compressor.
+# Small items share a frame, because each frame costs 19 bytes and restarts the compressor.
 _SHARED_BYTES = 32 << 10
 _WORKERS = 4
 

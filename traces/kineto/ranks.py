@@ -37,7 +37,7 @@ from traces.model.trace import NONE, Column, Device, DeviceKind, Ending, HostKin
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)", re.IGNORECASE)
 _PLACES_IN_NAME = re.compile(r"-(?:TP|DP|PP|EP|CP)-(\d{1,6})(?!\d)")
 _NUMBER = re.compile(r"\d+(?=\D*$)")
-# Only torch.profiler writes these keys. A file with one of the keys is a profiler file, whatever its events are.
+# keys that only torch.profiler writes
 _KINETO_KEYS = frozenset(("schemaVersion", "deviceProperties", "computeProperties", "distributedInfo", "baseTimeNanoseconds"))
 _HEADER_FACTS = (
     "cupti_version roctracer_version record_shapes profile_memory with_stack with_flops with_modules trace_id".split()
@@ -77,7 +77,7 @@ def assemble(
                 _refuse_pair(source, document)
                 for rank, events in _by_rank(document.events).items():
                     recordings.append(_read_rank(source, replace(document, events=events), rank, found, marks_are_steps))
-                # A parsed file is several times the size of the result, so its memory is freed before the next file is read.
+                # free the parsed file before reading the next one
                 del document
             recordings[first:] = _of_one_file(recordings[first:])
         except TraceImportError as error:

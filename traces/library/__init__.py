@@ -25,7 +25,7 @@ from traces.model.trace import Trace, TraceLibraryError
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"
 
-# Names from earlier releases that still work. The new names say "no-cudnn" because a P100 with cuDNN is four times faster.
+# Names from earlier releases. A P100 with cuDNN is four times faster, so the new names say "no-cudnn".
 FORMER_NAMES = {"p100": "p100-no-cudnn", "p100x2": "p100x2-no-cudnn"}
 
 

@@ -33,8 +33,7 @@ from traces.model.workload import WorkloadSignature
 FOLDER = Path(__file__).parent
 NETWORKS = FOLDER / "torchvision_networks.json"
 
-# For each GPU name in the study: our name, torch's device name and the total memory in bytes. CUDA reports this memory for such
-# cards in public logs. replayer/cost_model/chips.py has the same values.
+# By the study's GPU name: our name, torch's device name, and total memory in bytes as CUDA reports it in public logs
 GPUS = {
     "Tesla_K80": Gpu("k80", "Tesla K80", 11_996_954_624),
     "Tesla_M40": Gpu("m40", "Tesla M40", 11_996_954_624),

@@ -27,7 +27,7 @@ from traces.model.run import Run
 from traces.model.trace import Device, Origin, PhaseTiming, StepKind, Trace
 from traces.model.workload import InputTensor, WorkloadSignature
 
-# Published medians over batches, in tenths of a millisecond, in the order of the training loop.
+# published medians over batches, in tenths of a millisecond
 STEADY_PHASES = {"h2d": 65, "forward": 2547, "loss": 3, "backward": 4951, "optimizer": 31}
 FIRST_BATCH = (11910, 12350)  # minimum and maximum over the runs
 NS = 100_000  # nanoseconds per tenth of a millisecond

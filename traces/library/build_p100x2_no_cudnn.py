@@ -30,12 +30,11 @@ from traces.library.cell_traces import lay_out
 from traces.model.run import Run
 from traces.model.trace import Origin, Parts, PhaseTiming, StepKind, Thread, Trace
 
-# Times in tenths of a millisecond. The published values are 0.3, 270.1, 0.5, 503.7 and 5.5 ms.
-# See Note [Medians that do not add up].
+# In tenths of a millisecond; published: 0.3, 270.1, 0.5, 503.7, 5.5 ms, see Note [Medians that do not add up]
 STEADY_PHASES = {"h2d": 3, "forward": 2687, "loss": 5, "backward": 5010, "optimizer": 55}
 FIRST_BATCH = (34660, 37270)  # minimum and maximum over the runs
 
-# Times of the regions as published, except for the changes in Note [What gather waits for].
+# as published, except for Note [What gather waits for]
 SCATTER, REPLICATE, REPLICA, GATHER = 67, 62, 2555, 85
 GATHER_BACKWARD, BROADCAST_BACKWARD = 22, 57
 

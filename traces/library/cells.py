@@ -44,7 +44,7 @@ SUFFIX = ".cells"
 MAGIC = b"trace-replay cells\n\x89"
 VERSION = 1
 
-# Columns of times. The column "rest" has the sum of the four columns after it, if only the sum was measured.
+# Columns of times; "rest" is the sum of the four after it if only the sum was measured
 PHASES = ("h2d", "forward", "rest", "loss", "zero_grad", "backward", "optimizer")
 _MEMORY = ("peak_bytes", "persistent_bytes")
 _SPREAD = "spread_"  # prefix of a phase's name for the standard deviation of its samples
@@ -121,13 +121,12 @@ class Cell:
     batches: Column
     phases_ns: Mapping[str, Column]
     spread_ns: Mapping[str, Column] = field(default_factory=dict)  # standard deviations, if known
-    # Memory figures at the batch sizes `memory_batches`: the peak that PyTorch allocated in a step, and the memory held between
-    # steps.
+    # peak allocated in a step, and memory held between steps, at the sizes `memory_batches`
     memory_batches: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     peak_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     persistent_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     out_of_memory_batch: int | None = None  # the first batch that did not fit; None if all tried batches fitted
-    # Source and provenance include the data that all cells of the file share.
+    # including what all entries of the file share
     source: CellSource = field(default_factory=CellSource)
     provenance: Mapping[str, Any] = field(default_factory=dict)  # JSON for readers, without the source
 

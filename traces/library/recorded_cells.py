@@ -25,7 +25,7 @@ from traces.model.typed_json import to_json
 from traces.model.workload import InputTensor, WorkloadSignature
 
 _NAMELESS = {"nvidia", "amd", "tesla", "quadro", "geforce", "instinct", "graphics"}
-# Provenance fields that say how the recording was made.
+# provenance of how the recording was made
 _KEPT = ("date", "package")
 _KEPT_OF_RUN = ("script", "argv", "recorder")
 

@@ -35,8 +35,7 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # For a time t between the starts of intervals k and k + 1, the covered time before t is `min(t, end of k) + shift of
-        # k`. Both arrays start with an extra interval that gives 0 for times before the first interval.
+        # The covered time before t is `min(t, _ends_ns[k]) + _shifts[k]`, where k is the last interval that starts before t.
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))

@@ -16,13 +16,10 @@ import numpy as np
 from traces.model.trace import NONE, TABLES, Column, Trace
 
 _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for column, of in kind.MEANINGS.items()}
-# REFERENCES maps each index column to the table that it points into, or to `strings`, `threads` or `devices`. KINDS maps each
-# column of kinds to the column's enumeration.
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
 KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
-# Both limits are exclusive. Times are nanoseconds since 1970 or since the start of the recording, and 2**62 ns is in the year
-# 2116. Durations are below 2**56 ns (two years) and sizes below 2**56 bytes. The sum of such a column is below 2**62.
+# Limits for times (2**62 ns since 1970 is the year 2116), and for durations and sizes (2**56 ns is two years).
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")

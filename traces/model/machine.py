@@ -69,7 +69,6 @@ class TorchSettings:
     tf32_matmul: bool | None = None
     tf32_cudnn: bool | None = None
     cudnn_benchmark: bool | None = None
-    # This is true if torch.use_deterministic_algorithms or torch.backends.cudnn.deterministic was set.
     deterministic: bool | None = None
     allocator: str | None = None
 
@@ -81,19 +80,19 @@ DEFAULT_SETTINGS = TorchSettings()
 class Machine:
     """The machine and software of one rank's process."""
 
-    # Examples are "2.13.0+cu126" and, for imported recordings, the range that the file format implies ("1.13 to 2.3").
+    # "2.13.0+cu126", or a range for imported recordings ("1.13 to 2.3")
     torch: str | None = None
-    cuda: str | None = None  # This is torch.version.cuda. An imported recording has the version of the CUDA runtime.
+    cuda: str | None = None  # torch.version.cuda, or the CUDA runtime's version
     hip: str | None = None
     cudnn: int | None = None
     nccl: str | None = None
-    # An example is "570.86.15". The text is "CUDA 12.8" if only the supported CUDA version is known.
+    # "570.86.15", or "CUDA 12.8" if only the CUDA version is known
     driver: str | None = None
     python: str | None = None
     system: str | None = None
     processors: int | None = None
     oom_text: str | None = None
-    cublas_bytes: int | None = None  # The cuBLAS handles of all devices hold this memory at the end of the script.
+    cublas_bytes: int | None = None  # held by the cuBLAS handles of all devices when the script ends
     settings: TorchSettings = DEFAULT_SETTINGS
 
     @property
@@ -108,7 +107,7 @@ class Machine:
         return bool(told) and max((int(a), int(b)) for a, b in told[:2]) < (major, minor) and "newer" not in (self.torch or "")
 
 
-# Maps Kineto's names in `deviceProperties` to torch's names. Some recordings spell three of the properties as CUDA does.
+# From Kineto's `deviceProperties` to torch's names
 _OF_KINETO = {
     "computeMajor": "major",
     "computeMinor": "minor",
@@ -124,7 +123,7 @@ _OF_KINETO = {
     "sharedMemPerMultiprocessor": "shared_memory_per_multiprocessor",
     "maxSharedMemoryPerMultiProcessor": "shared_memory_per_multiprocessor",
 }
-# The order is reversed, so the first spelling of each name wins.
+# reversed: the first spelling of a name wins
 _TO_KINETO = {ours: theirs for theirs, ours in reversed(_OF_KINETO.items())}
 
 

@@ -19,7 +19,7 @@ from traces.model.typed_json import fitting, to_json
 from traces.script.configuration import RecordConfig, ReplayConfig
 
 RECORDER, KINETO, REPLAY = "trace record", "kineto", "replay"
-STREAMS, QUEUES = "streams", "queues"  # AMD stream numbers count either the program's streams or hardware queues.
+STREAMS, QUEUES = "streams", "queues"  # what the stream numbers of an AMD recording count
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,15 @@ class RecorderNotes:
     overhead_ns_per_step: int = 0
     overhead_share: float = 0.0
     config: RecordConfig | None = None
-    virtual_gpu: str = ""  # A virtual GPU replayed this recording. The text is "" if a real GPU was measured.
-    device_lost: str = ""  # The text gives the reason why device times are missing after some step, such as a CUDA error.
+    virtual_gpu: str = ""  # GPU of a virtual recording, "" for a real one
+    device_lost: str = ""  # why device times end early, such as a CUDA error
 
 
 @dataclass(frozen=True)
 class ProfilerUse:
     steps: tuple[int, ...] = ()
     failed: str | None = None
-    warnings: tuple[str, ...] = ()  # Kineto logged these warnings at the start or end of a profile. Timestamps are removed.
+    warnings: tuple[str, ...] = ()  # logged by Kineto, without timestamps
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class CleanSteps:
     steps: int = 0
     step_median_ns: int = 0
     profiled_step_median_ns: int = 0
-    slowdown: float = 1.0  # The slowdown is profiled step time divided by clean step time.
+    slowdown: float = 1.0  # profiled step time / clean step time
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Distributed:
 class HostFigures:
     """Cost of a replay on the replaying host. All fields are None for a recording."""
 
-    lag_ns_per_step: int | None = None  # The replay is this much behind the recorded host's pace (median).
+    lag_ns_per_step: int | None = None  # median
     lag_ns_of_worst_step: int | None = None
     us_per_op: float | None = None
     ops_per_step: int | None = None
@@ -165,14 +165,14 @@ class ReplayNotes:
     recording: str = ""
     config: ReplayConfig = field(default_factory=ReplayConfig)
     host: HostFigures = field(default_factory=HostFigures)
-    uncharged_ns: int = 0  # The script did not enter phases with this much recorded device time.
+    uncharged_ns: int = 0  # recorded device time of phases that the script did not enter
     missing: tuple[MissingOp, ...] = ()
     missing_not_listed: int = 0
-    # Only a replay of library cells fills this tuple, ordered by `Steps.recorded_step`.
+    # only in a replay of library step times, by `Steps.recorded_step`
     cells: tuple[CellSteps, ...] = ()
-    reads_unrecorded: int | None = None  # The number is None if the replay computed the values.
+    reads_unrecorded: int | None = None  # None if the replay computed the values
     sizes_assumed: int | None = None
-    events_never_recorded: int | None = None  # The script waited for this many events without recording them.
+    events_never_recorded: int | None = None  # events that the script waited for without recording them
     memory: tuple[MemoryUse, ...] = ()
 
 
@@ -180,7 +180,7 @@ class ReplayNotes:
 class Run:
     """How the rows of one rank were made. Unknown fields have their defaults."""
 
-    source: str = ""  # The source is RECORDER, KINETO, REPLAY, or the name of a table of published figures.
+    source: str = ""  # RECORDER, KINETO, REPLAY, or a table of published figures
     clock: str = ""
     script: Script | None = None
     argv: tuple[str, ...] | None = None
@@ -188,14 +188,13 @@ class Run:
     recorder: RecorderNotes | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)
     clean: CleanSteps | None = None
-    # For each phase, clean host time divided by profiled host time. If `profiler_cost` is known, it is subtracted from the
-    # profiled time first.
+    # per phase: clean / profiled host time, after subtracting `profiler_cost` if known
     host_scale: Mapping[str, float] = field(default_factory=dict)
     distributed: Distributed | None = None
     replay: ReplayNotes | None = None
-    # AMD recordings have STREAMS or QUEUES. QUEUES was used until June 2026 and cannot be compared with STREAMS.
+    # AMD only: STREAMS, or QUEUES until June 2026 (not comparable)
     stream_numbers: str = ""
-    predicted: bool = False  # True if times come from `trace predict`, or from a replay of its output.
+    predicted: bool = False  # from `trace predict`, or a replay of its output
     profiler_cost: ProfilerCost | None = None
 
     @property

@@ -24,7 +24,6 @@ class TimeWindows:
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)
         owners = np.zeros(len(self._start_ns), dtype=np.int64) if owner is None else np.asarray(owner)
-        # an empty window sorts before other windows with the same start
         order = np.lexsort((self._end_ns, self._start_ns, owners))
         found, first = np.unique(owners[order], return_index=True)
         parts = np.split(order, first[1:]) if len(order) else []

@@ -37,10 +37,10 @@ from traces.model.run import UNKNOWN_RUN, Run
 from traces.model.workload import WorkloadSignature
 
 Column = npt.NDArray[Any]
-READ_LIMIT = 4096  # Host copies of more elements move data instead of reading values.
+READ_LIMIT = 4096  # elements; larger copies to the host move data and are not read values
 NONE = -1
 
-# The phases of a training step, in the usual order. `other` is time that no rule assigns to a phase.
+# Phases of a training step in the usual order, then "other" for unassigned time
 PHASES = ("loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")
 
 
@@ -106,24 +106,24 @@ class Origin(IntEnum):
     """
 
     MEASURED = 0  # a profiler or a CUDA event measured the time in this run
-    EXACT = 1  # The recording contains the same op with the same shapes and dtype.
-    EQUIVALENT = 2  # The recording contains the same op under another name.
-    SCALED = 3  # The time is scaled from the same op and dtype at another shape.
-    PHASE = 4  # The time is what remained of the recorded phase when the phase ended.
-    ROOFLINE = 5  # The time is estimated from bytes, FLOPs and the speed of the device.
+    EXACT = 1  # same op, shapes and dtype in the recording
+    EQUIVALENT = 2  # same op under another name
+    SCALED = 3  # same op and dtype at another shape, scaled
+    PHASE = 4  # rest of the recorded phase
+    ROOFLINE = 5  # from bytes, FLOPs and the data sheet
     PUBLISHED = 6
-    CURVE = 7  # The time comes from a curve fitted to published measurements of other sizes or GPUs.
+    CURVE = 7  # from a curve fitted to published measurements
 
 
 class StepKind(IntEnum):
-    STEADY = 0  # The step ran without a profiler. Imported recordings only have profiled steps, which count as STEADY.
-    WARMUP = 1  # The first steps are slower, because they include context creation and tuning.
-    EVALUATION = 2  # The step evaluated a batch without a backward pass or optimizer.
-    PROFILED = 3  # The profiler ran, in a recording that also has clean steps. Times are slower.
-    INCOMPLETE = 4  # The recording ended before the step did, so the step is excluded from all figures.
+    STEADY = 0  # without the profiler; also every step of an imported recording
+    WARMUP = 1  # the first steps, slower because of context creation and tuning
+    EVALUATION = 2  # no backward pass and no optimizer
+    PROFILED = 3  # with the profiler, in a recording that also has steps without it
+    INCOMPLETE = 4  # the recording ends first; left out of all figures
 
 
-# Each column type consists of the numpy dtype, the default value, and the meaning of the numbers.
+# numpy dtype, default value, meaning
 U1 = Annotated[Column, "u1", 0, None]
 I4 = Annotated[Column, "i4", 0, None]
 I8 = Annotated[Column, "i8", 0, None]
@@ -131,7 +131,7 @@ U8 = Annotated[Column, "u8", 0, None]
 F8 = Annotated[Column, "f8", 0, None]
 I4_OR_NONE = Annotated[Column, "i4", NONE, None]
 I8_OR_NONE = Annotated[Column, "i8", NONE, None]
-# The meaning of a column is an enumeration or a reference to a table, to `strings`, to `threads` or to `devices`.
+# The meaning is an enumeration, a table, `strings`, `threads` or `devices`
 TEXT = Annotated[Column, "i4", 0, "strings"]
 TEXT_OR_NONE = Annotated[Column, "i4", NONE, "strings"]
 STEP = Annotated[Column, "i4", 0, "steps"]
@@ -246,7 +246,7 @@ class Phases(_Spans):
     name: TEXT
     start_ns: I8
     duration_ns: I8
-    device: DEVICE_OR_NONE  # This row of `devices` recorded the events. NONE if the phase used no device.
+    device: DEVICE_OR_NONE  # NONE if the phase used no device
     device_start_ns: I8_OR_NONE
     device_end_ns: I8_OR_NONE
     origin: Annotated[Column, "u1", 0, Origin]
@@ -283,12 +283,12 @@ class HostSpans(_Spans):
     start_ns: I8
     duration_ns: I8
     parent: HOST_SPAN_OR_NONE
-    shapes: TEXT_OR_NONE  # Input shapes have the form of `shapes_text`. NONE if not recorded.
-    dtypes: TEXT_OR_NONE  # The column contains torch dtype names of the arguments ("float32;int64"), or NONE.
-    sequence: I8_OR_NONE  # The autograd sequence number links a backward node to its forward op.
-    forward_thread: I4_OR_NONE  # Backward nodes have the profiler's logical id (> 0) of the forward thread.
-    stack: TEXT_OR_NONE  # Frames around the op are separated by ';', innermost first. NONE if not recorded.
-    # layouts.py defines the memory layout of an op's image inputs. NONE means no images, or images with unknown strides.
+    shapes: TEXT_OR_NONE  # in the form of `shapes_text`
+    dtypes: TEXT_OR_NONE  # torch dtypes of the arguments ("float32;int64")
+    sequence: I8_OR_NONE  # autograd sequence number, the same for a backward node and its forward op
+    forward_thread: I4_OR_NONE  # for a backward node: the profiler's id (> 0) of the forward thread
+    stack: TEXT_OR_NONE  # frames separated by ';', innermost first
+    # of image inputs, see layouts.py
     layout: TEXT_OR_NONE
 
 
@@ -302,7 +302,7 @@ class DeviceSpans(_Spans):
     name: TEXT
     start_ns: I8
     duration_ns: I8
-    launch: HOST_SPAN_OR_NONE  # This row of `host` launched the work. NONE if the launch is not recorded.
+    launch: HOST_SPAN_OR_NONE  # the launching call
     bytes: I8_OR_NONE
     origin: Annotated[Column, "u1", 0, Origin]
     config: TEXT_OR_NONE
@@ -347,7 +347,7 @@ class Sizes(Table):
     rank: I4
     step: STEP_OR_NONE
     op: TEXT
-    shapes: TEXT  # The shape that determines the size is stored in the form of `shapes_text`.
+    shapes: TEXT  # the shape that determines the size
     size: I8_OR_NONE  # number of elements or rows found, or NONE if unknown
 
 
@@ -377,8 +377,8 @@ class Ending(IntEnum):
     """How reliable the duration of a collective is."""
 
     SEEN = 0
-    BY = 1  # The duration is an upper bound, taken when the stream reached the wait for the operation.
-    UNSEEN = 2  # The duration is unknown. The duration of the launching call or 0 is stored.
+    BY = 1  # upper bound, from the stream's wait for the operation
+    UNSEEN = 2  # unknown; the launching call's duration or 0 is stored
 
 
 @dataclass
@@ -392,14 +392,14 @@ class Collectives(_Spans):
     group_size: I4_OR_NONE
     backend: TEXT_OR_NONE
     bytes: I8_OR_NONE
-    start_ns: I8  # The operation's kernels start here, if known. Otherwise the host call starts here.
-    # The duration covers the operation's kernels, if known. Otherwise it ends when the call returned or completion was seen.
+    start_ns: I8  # of the kernels if known, else of the host call
+    # of the kernels if known, else until the call returned or the end was seen
     duration_ns: I8
-    device: DEVICE_OR_NONE  # CUDA events on this row of `devices` measured the duration.
+    device: DEVICE_OR_NONE  # where CUDA events measured the duration
     ending: Annotated[Column, "u1", 0, Ending]
-    called_ns: I8_OR_NONE  # The host call began at this time. NONE if it equals `start_ns`.
-    communicator: TEXT_OR_NONE  # The backend's communicator id is the same on all ranks of the communicator.
-    # The operation number within the communicator is the same on all of the communicator's ranks.
+    called_ns: I8_OR_NONE  # start of the host call, NONE if equal to `start_ns`
+    communicator: TEXT_OR_NONE  # same on all ranks of the communicator
+    # number within the communicator, same on all ranks
     sequence: I8_OR_NONE
 
     @property
@@ -455,8 +455,8 @@ class Strings:
 class PhaseTiming(StrEnum):
     """How phase boundaries on the host were taken. Asynchronous and synchronized times cannot be compared."""
 
-    ASYNCHRONOUS = "asynchronous"  # A boundary is the time when the host reached it. The device may be far behind.
-    SYNCHRONIZED = "synchronized"  # The host waited for the device at each boundary, so a phase includes its device work.
+    ASYNCHRONOUS = "asynchronous"  # host time; the device may be far behind
+    SYNCHRONIZED = "synchronized"  # the host waited for the device at each boundary
 
 
 @dataclass
@@ -479,11 +479,11 @@ class Trace:
     sizes: Sizes = field(default_factory=Sizes.empty)
     machines: dict[int, Machine] = field(default_factory=dict)
     runs: dict[int, Run] = field(default_factory=dict)
-    provenance: dict[str, Any] = field(default_factory=dict)  # These JSON values are for people. No code reads them.
+    provenance: dict[str, Any] = field(default_factory=dict)  # JSON for people; no code reads these values
     problems: dict[str, int] = field(default_factory=dict)  # number of problems of each kind; kinds are in kebab-case
     workload: WorkloadSignature | None = None
     phase_timing: PhaseTiming = PhaseTiming.ASYNCHRONOUS
-    # Each text names missing data that a reader may expect, such as "shapes" or "memory addresses".
+    # missing data that a reader may expect: "shapes", "memory addresses"
     lacks: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -529,7 +529,7 @@ TABLES: dict[str, type[Table]] = {
 }
 
 
-UNTOLD_LIST = "?"  # marks a list of tensors in an op's shapes if the profiler did not write the tensors' shapes
+UNTOLD_LIST = "?"  # in place of a list of tensors whose shapes the profiler did not write
 
 
 def shapes_text(shapes: Iterable[Shape]) -> str:

@@ -29,7 +29,7 @@ from traces.model.typed_json import from_json, to_json
 _COUNTS = ("parameters", "trainable_parameters", "parameter_bytes", "batch_bytes", "training_modules")
 _NAMES = ("optimizer", "autocast")
 
-# Signature fields that later releases added. The text names the field in messages when one of two signatures lacks it.
+# Fields that later releases added, with their names in messages
 _OF_LATER_RELEASES = {"module_order": "the order of modules", "training_modules": "training mode"}
 
 
@@ -50,16 +50,16 @@ class WorkloadSignature:
 
     parameters: int | None = None
     parameter_bytes: int | None = None
-    modules: Mapping[str, int] | None = None  # The number of modules is stored per class name. Containers are included.
-    # The outermost module gets these inputs in its first call in a training step.
+    modules: Mapping[str, int] | None = None  # per class name, containers included
+    # of the outermost module, in its first call of a training step
     inputs: tuple[InputTensor, ...] | None = None
     batch_bytes: int | None = None
     optimizer: str | None = None
     trainable_parameters: int | None = None
-    autocast: str | None = None  # This is the torch.autocast dtype ("float16") during the first call, or "off".
-    # The digest covers each module's class and the shapes of the module's own parameters, in order.
+    autocast: str | None = None  # torch.autocast dtype ("float16") of the first call, or "off"
+    # digest of each module's class and parameter shapes, in order
     module_order: str | None = None
-    training_modules: int | None = None  # This many modules were in training mode during the first call.
+    training_modules: int | None = None  # modules in training mode during the first call
 
     def to_json(self) -> dict[str, Any]:
         known: dict[str, Any] = to_json(self)

@@ -59,8 +59,8 @@ class Link(NamedTuple):
     switch or the host are slower.
     """
 
-    pair_gbps: float  # This is the total bandwidth of all links between two neighbours.
-    all_gbps: float  # This is the total bandwidth of all links of one GPU.
+    pair_gbps: float  # all links between two neighbours together
+    all_gbps: float  # all links of one GPU together
     is_pcie: bool = False
 
     @property
@@ -82,17 +82,16 @@ class Link(NamedTuple):
 _REACHED_BY_COPIES = 0.92
 _REACHED_BY_RINGS = 0.8
 _REACHED_OVER_PCIE = 0.8
-# Time per step of the ring algorithm in protocol LL, over NVLink and PCI Express (nccl 2.19, src/graph/tuning.cc, hwLat).
+# Latency per step of NCCL's ring algorithm, protocol LL (nccl 2.19, src/graph/tuning.cc, hwLat)
 _HOP_NS, _HOP_OVER_PCIE_NS = 600, 1_000
 
-# PCI Express links have 16 lanes (PCI-SIG). There is no bridge between two cards.
+# PCI Express with 16 lanes (PCI-SIG)
 _PCIE_3, _PCIE_4, _PCIE_5 = (Link(gbps, gbps, is_pcie=True) for gbps in (15.75, 31.5, 63.0))
-# Manufacturers state the sum of both directions, so these bandwidths are half of the stated sum. Behind a switch, all links of
-# a GPU reach every other GPU.
-_NVLINK_P100 = Link(20, 80)  # A P100 has 4 links of 20 GB/s, one to each neighbour in a DGX-1 (nvidia.com on NVLink; Dell).
-# A V100 has 6 links of 25 GB/s. Two links lead to each neighbour among four GPUs, and one or two otherwise (nvidia.com; Dell).
+# These bandwidths are for one direction. Data sheets add both directions.
+_NVLINK_P100 = Link(20, 80)  # 4 links of 20 GB/s, one per neighbour (DGX-1, nvidia.com on NVLink; Dell)
+# 6 links of 25 GB/s, two per neighbour among four GPUs (nvidia.com; Dell)
 _NVLINK_V100 = Link(50, 150)
-_NVLINK_DGXS = Link(25, 100)  # A DGX Station uses 4 links, one or two per neighbour.
+_NVLINK_DGXS = Link(25, 100)  # 4 links, one or two per neighbour
 _NVLINK_A100, _NVLINK_A800, _NVLINK_H100, _NVLINK_B200 = (Link(gbps, gbps) for gbps in (300, 200, 450, 900))
 _NVLINK_NVL = Link(300, 300)
 _XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 448)
@@ -130,18 +129,17 @@ _CDNA, _CDNA2, _CDNA3, _CDNA4 = (
 
 @dataclass(frozen=True)
 class Card:
-    names: tuple[str, ...]  # torch.cuda.get_device_name reports these names. The first name is displayed.
+    names: tuple[str, ...]  # as in torch.cuda.get_device_name; the first one is displayed
     architecture: Architecture
     multi_processors: int
     l2_bytes: int
     memory_bytes: int
     memory_gbps: float
-    # Peak rate of matrix products and convolutions, by "fp64", "fp32", "tf32", "fp16", "bf16", "fp8" and "int8". Types that are
-    # no faster than fp32 are omitted.
+    # Peak rates by "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", without types that are no faster than fp32
     tflops: Mapping[str, float] = field(hash=False)
     link: Link
     source: str
-    memory_side_cache_bytes: int = 0  # A memory-side cache is between L2 and memory, such as AMD's Infinity Cache.
+    memory_side_cache_bytes: int = 0  # between L2 and memory, such as AMD's Infinity Cache
 
     @property
     def cache_bytes(self) -> int:
@@ -283,12 +281,12 @@ CARDS: tuple[Card, ...] = (
 )
 # fmt: on
 
-# Unknown device names get the smallest kind of card that current PyTorch supports. Scripts that check the compute capability
-# then do not take a path that the device may not support.
+# Assumed for unknown device names: the oldest architecture that current PyTorch supports, so scripts that check the compute
+# capability avoid features that the GPU may lack.
 UNKNOWN_CARD = Card(("",), _TURING, 40, 4 * _MIB, 16 * _GIB, 600, _rates(0.3, 10), _PCIE_3, "none: assumed")
 
 _IDLE_WORDS = frozenset({"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "radeon", "graphics"})
-# These words denote a different product. See Note [A name's words].
+# Words that denote a different product, see Note [A name's words]
 _VARIANTS = frozenset({"ti", "super", "laptop", "mobile", "max", "ada", "pro", "d"})
 
 

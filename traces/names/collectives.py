@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _RANGE = re.compile(r"(\w+):_?(\w+)")
-# The torch.distributed functions of these operations have a different name.
+# Operations whose torch.distributed function has a different name
 _FUNCTIONS = {
     "all_gather_base": "all_gather_into_tensor",
     "reduce_scatter_base": "reduce_scatter_tensor",
@@ -18,7 +18,7 @@ _FUNCTIONS = {
     "all_reduce_barrier": "barrier",
 }
 
-# Maps the profiler's element types to torch's dtype names.
+# From the profiler's element types to torch dtypes
 SCALAR_TYPES = {
     "Float": "float32",
     "Double": "float64",

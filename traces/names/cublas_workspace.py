@@ -38,7 +38,7 @@ def workspace_bytes(major: int, amd: str | None, release: Release | None, config
     pieces = re.findall(r":([0-9]+):([0-9]+)", configured or "")
     if pieces:
         return sum((int(size) << 10) * int(count) for size, count in pieces)
-    if amd and amd.startswith("gfx"):  # on NVIDIA GPUs, torch returns the device name as the architecture
+    if amd and amd.startswith("gfx"):  # torch gives the device name on NVIDIA GPUs
         return _ROCM_LARGE_BYTES if amd.startswith(("gfx94", "gfx95")) else _ROCM_BYTES
     is_large = major == 9 or (major in (10, 11, 12) and (release is None or release >= (2, 12)))
     return _LARGE_BYTES if is_large else _DEFAULT_BYTES

@@ -16,23 +16,20 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    # "real" loads data on this machine, and "recorded" pads these waits to the recorded waits. "synthetic" repeats the first
-    # batch without waiting.
+    # "real"; "recorded": padded to the recorded waits; "synthetic": the first batch again and again
     loader: str = "real"
-    strict: bool = False  # A strict replay stops at the first GPU operation without an exact match in the recording.
-    # Values that the script reads from the device are "recorded" (plausible where the recording has none), "constant", or
-    # computed on the CPU ("compute").
+    strict: bool = False  # stop at the first GPU operation without an exact match
+    # "recorded", "constant", or "compute" (on the CPU)
     values: str = "recorded"
-    # "wall" really waits, and "virtual" only advances the clock that the script reads. "recorded" is like "virtual", but leaves
-    # out the time of the script itself.
+    # "wall": really wait; "virtual": only advance the script's clock; "recorded": like "virtual", without the script's own time
     clock: str = "wall"
-    speed: float = 1.0  # A replay with speed 2 is twice as fast as the recording.
-    gpus: int = 0  # The script sees this many GPUs. 0 means the recorded number.
-    # GPUs are connected with this bandwidth. 0 means the recorded bandwidth or, if unknown, the bandwidth in the data sheet.
+    speed: float = 1.0  # 2: twice as fast as the recording
+    gpus: int = 0  # 0: as recorded
+    # between GPUs; 0: as recorded or in the data sheet
     link_gbps: float = 0.0
-    # The tuple has one size for all devices, or one per device. If empty, the recorded sizes are used.
+    # one size for all devices, or one per device; empty: as recorded
     gpu_memory_bytes: tuple[int, ...] = ()
-    steps: int = 0  # The replay records memory requests and stops after this many training steps. 0 means no limit.
+    steps: int = 0  # stop after this many training steps and keep the memory requests; 0: no limit
 
 
 @dataclass(frozen=True)
@@ -40,24 +37,23 @@ class CellChoice:
     """Selects library cells, which are sets of published timings, to replay instead of a recording."""
 
     files: tuple[Path, ...]
-    model: str = ""  # The requested network is in the first file. If "", the script's workload selects the network.
+    model: str = ""  # a network in the first file; "": the one that the script trains
     estimate: bool = False
 
 
-# A failed script leaves this file in the run's folder for `trace stalls`. The file contains the error in one line and its
-# traceback.
+# Left by a failed script for `trace stalls`: the error in one line, then its traceback
 FAILURE = "failure.txt"
 
 
 @dataclass(frozen=True)
 class ReplaySession:
-    trace: Path  # The replay uses this recording. If `cells` is set, only the recording's GPU is used.
-    out: Path  # Each process that uses the GPU writes its timeline to this folder.
-    launcher: int  # The launching process with this id is the parent of the script's process.
-    live: bool = False  # True if a viewer reads the timelines while they grow.
+    trace: Path  # recording, or the GPU of library step times if `cells` is set
+    out: Path  # folder for the timelines of all processes that use the GPU
+    launcher: int  # process id of `trace replay`
+    live: bool = False  # a viewer reads the timelines while they grow
     config: ReplayConfig = field(default_factory=ReplayConfig)
     cells: CellChoice | None = None
-    storage: Path | None = None  # The script reads data through this socket of a StorageServer.
+    storage: Path | None = None  # socket of the StorageServer that the script reads data through
 
 
 @dataclass(frozen=True)
@@ -68,10 +64,10 @@ class RecordConfig:
     warmup: int = 3
     clean: int = 10
     profiled: int = 5
-    stacks: bool = False  # True records Python functions too, which needs the kernel grain.
+    stacks: bool = False  # Python functions too; needs the kernel grain
 
 
 @dataclass(frozen=True)
 class RecordSession:
-    out: Path  # The final recording has this path. Files of single processes get similar names.
+    out: Path  # the recording; files of single processes get similar names
     config: RecordConfig = field(default_factory=RecordConfig)

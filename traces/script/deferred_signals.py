@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
-# Terminals, schedulers and time limits send these signals. SIGINT's handler is the most likely to raise, so it is restored
-# last.
+# Signals of terminals, schedulers and time limits. SIGINT's handler usually raises, so it comes last.
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -73,7 +72,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # The function is registered twice, because a Ctrl-C at the start of the first call ends this call before its first line.
+    # A Ctrl-C during the first call can end it before its first line, so there is a second call.
     for _ in range(2):
         atexit.register(once)
     return once

@@ -39,8 +39,8 @@ from typing import Any
 from traces.model.typed_json import to_json
 
 BOOTSTRAP = Path(__file__).resolve().parents[1] / "bootstrap"
-ROOT = BOOTSTRAP.parents[1]  # contains `traces`; in a source checkout, it contains our other packages too
-LIBRARIES = ("msgpack", "orjson")  # libraries that the rooms import, in addition to those that torch imports
+ROOT = BOOTSTRAP.parents[1]  # the folder of the four packages
+LIBRARIES = ("msgpack", "orjson")  # imported by the four packages, besides torch's own imports
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _home(library: str) -> str | None:
 
 
 def _environment(env: Mapping[str, str], session: Path, ranks: int) -> dict[str, str]:
-    # An empty entry in PYTHONPATH means the current folder, so an empty PYTHONPATH must not be appended.
+    # Python treats an empty entry of PYTHONPATH as the current folder.
     path = os.pathsep.join([str(BOOTSTRAP), *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])
     return {**(_group(env, ranks) if ranks else env), "PYTHONPATH": path, "TRACE_SESSION": str(session)}
 

@@ -28,8 +28,7 @@ from typing import NamedTuple
 
 PLAIN, LOSS, ASIDE = range(3)
 
-# These ops begin the loss at any level of the op tree. Names have no namespace. The list contains composite ops, which
-# profilers record, and the ops that composite ops decompose to below autograd.
+# Ops that begin the loss: composite ops, as profilers record them, and the ops that autograd sees. Without namespace.
 LOSS_OPS = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"
     " l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div ctc_loss _ctc_loss"
@@ -37,8 +36,8 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# These ops never begin a forward pass. They read device values on the host, or create tensors from nothing. The name prefixes
-# below belong to optimizers, gradient scalers and weight averaging.
+# Ops that never begin a forward pass: reads of device values, and new tensors. The prefixes below belong to optimizers, scalers
+# and averaging.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
     " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"
@@ -91,7 +90,7 @@ class PhaseCut:
         self.inside = False
         self.segments: list[Segment] = []
         self._start_ns = 0
-        self._boundary_ns: int | None = None  # The last entered segment ends here, and the next segment begins here.
+        self._boundary_ns: int | None = None  # end of the last entered segment
         self._after_backward = False
 
     @property
@@ -133,8 +132,7 @@ class PhaseCut:
             return True
         if kind == LOSS:
             return self.current != "loss"
-        # After an ASIDE op, a plain op begins a forward pass. After a backward pass, a plain op does not, because it may be
-        # gradient clipping.
+        # A plain op after a backward pass may be gradient clipping, so the phase does not become "forward".
         return self.current not in _OPEN_ENDED or (self.current == "other" and kind == PLAIN and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:

@@ -40,7 +40,7 @@ from traces.script.workload_observer import WorkloadObserver
 ThreadT = TypeVar("ThreadT")
 ThreadT_contra = TypeVar("ThreadT_contra", contravariant=True)
 
-# For each class of op in traces/script/phase_rule.py, whether such an op would begin a new segment.
+# For each class of op in phase_rule.py: does such an op begin a new segment?
 Turns = tuple[bool, bool, bool]
 _NO_TURNS: Turns = (False, False, False)
 
@@ -50,8 +50,7 @@ class CutStep(NamedTuple):
 
     is_evaluation: bool
     segments: list[Segment]
-    # `left_ns` is the time when the last phase was left. It is None if another event followed or the phase was not entered by
-    # name.
+    # when the last phase was left, or None if another event followed
     left_ns: int | None
     end_ns: int
 
@@ -130,8 +129,7 @@ class ScriptCut(Generic[ThreadT]):
             ends = self._steps.backward()
             self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # The first event of a script implies no forward pass. A backward pass right after another backward pass implies
-            # none either.
+            # A backward pass implies a forward pass before it, except as the first event or after another backward pass.
             if not ends and self.current != "backward" and (self.current or self._has_steps):
                 self._forward_before(thread, now_ns)
         if self._phases.enter(phase, now_ns):

@@ -32,9 +32,8 @@ from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
-# ModuleMarks are the tools with which a thread records module calls. The first is a function that records a name's number plus
-# the position; at the end of a call, it records the inverted position. The second is a list, and its length is the position.
-# The third is a lookup of the number by the module's identity. The fourth is a function that assigns a new number.
+# How a thread records module calls: a function that stores a number, the list whose length is the position, a function that
+# looks up a module's number, and a function that assigns a new number.
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
 
@@ -169,7 +168,7 @@ class ScriptHooks:
         described, autocast = self._described, self._autocast
         within = calls.within
 
-        # If stacks are recorded, torch's profiler finds the module in this frame under the name `self`.
+        # torch's profiler reads the module from the local variable `self` of this frame.
         @wraps(call)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if inside := calls.inside:

@@ -70,7 +70,7 @@ class Optimizers:
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._first: weakref.ref[Any] | None = None
-        self.made = 0  # This is the number of all optimizers so far, including deleted optimizers.
+        self.made = 0  # all optimizers so far, including deleted ones
 
     def add(self, optimizer: object) -> None:
         self.made += id(optimizer) not in self._alive
@@ -114,7 +114,7 @@ class StepCut:
         self._updates_by_hand = False
         self._trains = False
         self._infers = False
-        # The first module called for the previous batch, or None if a step has ended since that call.
+        # of the previous batch; None if a step has ended since then
         self._last_batch_first: int | None = None
         self._batch = False  # a DataLoader returned a batch, and no step has ended since
         self._asked = False

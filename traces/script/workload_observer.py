@@ -28,8 +28,8 @@ from typing import Any
 from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
-# An OnCall function gets a module, the shape and dtype of each input tensor, the autocast dtype or "off", and whether gradients
-# are on. The function returns another function, which must be called when the module returns.
+# Gets a module, its input shapes and dtypes, the autocast dtype or "off", and whether gradients are on. Returns the function to
+# call when the module returns.
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None]]
 
 
@@ -45,7 +45,7 @@ class WorkloadObserver:
 
     def forget(self) -> None:
         """Discard the current step's observations. The observations were part of set-up, or belong to a finished step."""
-        # Modules are referenced weakly, so a model can be freed.
+        # weak references, so a model can be freed
         self._modules: dict[int, weakref.ref[Any]] = {}
         self._inputs: tuple[InputTensor, ...] | None = None
         self._has_gradients = False

@@ -150,9 +150,8 @@ def stalls_of(
     if not batches:
         raise TraceError("no DataLoader fetched a batch that the script trains on")
     late = None if fetched is None else pace(fetched, samples * step_batches, workers, prefetch)
-    # With every batch at the mean cost, the model would be too fast. Some batches cost more, because of the script's own work
-    # or a busy neighbor, and the script waits for each batch in order. So the model for this machine gets the real batches and
-    # compares the same steps.
+    # The script waits for batches in order, so single slow batches delay all later ones. The model therefore gets the measured
+    # batches instead of their mean.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in told if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)

@@ -32,8 +32,7 @@ TORCH_OF_ERA = {
     "E6": "2.4 or newer",
 }
 
-# Maps categories of complete events to kinds. All other categories become HostKind.OTHER, except that Kineto's own window is
-# omitted.
+# From categories of complete events to kinds; other categories become HostKind.OTHER
 HOST_CATEGORIES = {
     "Operator": HostKind.OP,
     "cpu_op": HostKind.OP,
@@ -64,8 +63,7 @@ DEVICE_CATEGORIES = {
 WINDOW_CATEGORY = "Trace"
 # Counter events ("ph": "C") have these categories.
 COUNTER_CATEGORIES = ("hardware_counters", "mtia_counters", "xpu_scope_profiler")
-# These are all known categories, including those of instants and flows. Events of other categories are counted and kept as
-# HostKind.OTHER.
+# Known categories, including those of instants and flows; other events are counted and kept as HostKind.OTHER
 _FLOW_CATEGORIES = ("async", "async_gpu", "async_cpu_to_gpu", "ac2g", "fwdbwd", "forward_backward")
 KNOWN_CATEGORIES = frozenset(
     [
@@ -79,12 +77,12 @@ KNOWN_CATEGORIES = frozenset(
     ]
 )
 
-# These record_function ranges had the category Operator in the eras E0 to E2, so only their names identify them.
+# record_function ranges that PyTorch 1.8 to 1.13 exported with the category Operator
 ANNOTATION_NAME = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(?:step|zero_grad)#|## .* ##$")
-# `trace record` puts low-overhead ranges around module calls. These ranges get the category cpu_op.
+# ranges of `trace record` around module calls, with the category cpu_op
 MODULE_NAME = re.compile(re.escape("nn.Module: "))
 
-# Maps the C++ element types in `Input type` to torch's dtype names.
+# From C++ element types in `Input type` to torch dtypes
 DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -117,11 +115,11 @@ DTYPES |= {dtype: dtype for dtype in DTYPES.values()}  # an export keeps dtype n
 _FIRST_STAMP = re.compile(rb'"ts"\s*:\s*(\d+)(\.\d)?')
 _STAMP = re.compile(rb'("ts"\s*+:\s*+\d++)(?:\.(\d++))?+(?![.eE])')
 _DURATION = re.compile(rb'("dur"\s*:\s*\d+\.)(\d+)')
-_ROUNDED_DECIMALS = {b"0", b"2", b"25", b"5", b"75", b"8"}  # At 1.7e15, float64 can only represent these decimals.
+_ROUNDED_DECIMALS = {b"0", b"2", b"25", b"5", b"75", b"8"}  # float64 has only these decimals at 1.7e15
 _ABSOLUTE_US = 10**15
 _MAX_US = 4 * 10**15
-_UNIX_NS = 12 * 10**17  # This is the year 2008. Later stamps count from 1970.
-_EPOCHAL_US = 10**9  # This is about 17 minutes. A file with later stamps does not count from its own start.
+_UNIX_NS = 12 * 10**17  # the year 2008; later stamps count from 1970
+_EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the start of the file
 
 
 def exact_digits(data: bytes) -> bytes | None:

@@ -23,7 +23,7 @@ from traces.kineto.reading.eras import TsUnit, microseconds_as_ns
 from traces.kineto.reading.event_rows import FIELDS, MISSING, CategoryEvents, Event
 from traces.model.trace import NONE, Column, Strings
 
-_MAX_DURATION_NS = 30 * 86_400 * 10**9  # This is one month. Longer durations are overflows of an end that was never written.
+_MAX_DURATION_NS = 30 * 86_400 * 10**9  # one month; longer durations come from an end that was never written
 
 _HUGE = 1e300
 _ID_BITS = (1 << 63) - 1
@@ -79,7 +79,7 @@ class Threads:
         if row is None:
             process, thread = _number(pid, NONE), _number(tid, None)
             row = self._rows[pid, tid] = len(self.keys)
-            # A thread gets a new number if its tid is text, or is out of range for a system.
+            # number threads whose tid is text or out of range
             if thread is not None and abs(thread) >= _MOST_OF_TID:
                 thread = None
             self.keys.append((process, -2 - row if thread is None else thread))

@@ -20,10 +20,10 @@ from traces.kineto.reading.odd_events import category_of, paired
 _FLOWS = ("s", "t", "f")
 _INSTANTS = ("i", "I")
 _PAIRS = ("B", "E")
-_PAIRED = ("B", None)  # This key holds a piece's begin and end events, in file order.
+_PAIRED = ("B", None)  # begin and end events of a piece, in file order
 _PLAIN_NAME = re.compile(r"[\w.:/ -]{1,60}")
 _THREAD_NAME = re.compile(r"thread \S+ \((.*)\)\s*$")
-_SAMPLED = 32  # This many events at the start and end of a piece are checked for ranks.
+_SAMPLED = 32  # events at the start and end of a piece that are checked for ranks
 _PIDS_PER_RANK = 100_000_000
 _CLOCK_EVENTS = 64
 

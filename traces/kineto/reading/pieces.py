@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-Digest = Callable[[list[Any]], list[Any]]  # A digest converts a piece of the list of events to the data that is kept.
+Digest = Callable[[list[Any]], list[Any]]  # reduces a piece of the event list to the data that is kept
 
 _PIECE_BYTES = 1 << 18  # orjson's document and its events for one piece fit the second-level cache
 _EVENTS_OPEN = re.compile(rb'\A\s*\[|(?P<key>"traceEvents")\s*:\s*\[')

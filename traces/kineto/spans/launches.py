@@ -47,8 +47,8 @@ class HostColumns:
     """Host spans with the ids that link them to each other and to device spans. Each column has one number per span."""
 
     spans: HostSpans
-    op: Column  # This is the id of the op, or NONE if the span is not an op.
-    named: Column  # This is the External id of a runtime call. It may be the id of the op that made the call.
+    op: Column  # NONE if the span is not an op
+    named: Column  # External id of a runtime call, possibly the calling op's id
     correlation: Column
 
 
@@ -66,10 +66,9 @@ class Launches:
     """The launching call of each device span."""
 
     launch: Column
-    # `ambiguous` is a mask of device spans for which several calls have the same correlation id. See Note [One correlation,
-    # several calls].
+    # device spans whose correlation id belongs to several calls, see Note [One correlation, several calls]
     ambiguous: Column
-    backlog: Column  # The mask marks spans launched before the recording began, see Note [Backlog].
+    backlog: Column  # spans launched before the recording began, see Note [Backlog]
 
     @classmethod
     def of(cls, host: HostColumns, device: DeviceColumns, names_ops: bool) -> Launches:
@@ -115,8 +114,7 @@ def lost(host: HostColumns, launch: Column, strings: Strings) -> int:
     begins = np.sort(spans.start_ns[is_call & matching(spans.name, _BEGIN_CAPTURE, strings)])
     ends = np.sort(spans.end_ns[is_call & matching(spans.name, _END_CAPTURE, strings)])
     at_ns = spans.start_ns[without]
-    # This is the number of captures in progress. For captures that began before the recording, the recording only contains the
-    # end.
+    # captures in progress; one that began before the recording has only an end
     begun_before = max(int((np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)), 0)
     open_captures = begun_before + np.searchsorted(begins, at_ns, side="right") - np.searchsorted(ends, at_ns)
     return int((open_captures <= 0).sum())

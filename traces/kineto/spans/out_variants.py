@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-# The table lists all ATen ops of torch 2.13 with out variants. Each line contains the number of arguments, the number of
-# results and op names. The table is generated from torch's registry, and `tests/traces/kineto/test_shapes.py` compares the two.
+# All ATen ops of torch 2.13 with out variants: number of arguments, number of results, op names. A test compares the table with
+# torch's registry.
 _TABLE = Path(__file__).with_suffix(".txt")
 _NO_TENSORS = frozenset({"", "Scalar", "ScalarList", "Int", "Bool", "Double", "String", "Device", "Generator", "None"})
 

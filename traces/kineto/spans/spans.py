@@ -47,8 +47,7 @@ _OTHER_STREAMS = ("xpu_", "mtia_", "privateuse1_")
 _LONGEST_WINDOW_US = 10**12
 _SYNC_ROWS = 1_000_000  # the number of a stream's separate row for synchronization is larger by this offset
 _DIGITS = re.compile(r"-?\d+")
-# The pattern matches the part of a frame's file path to remove. This part ends with the folder of packages or of the standard
-# library. In other absolute paths, the part ends with the last folder.
+# The part of a frame's path to remove: up to the folder of packages or of the standard library, otherwise up to the last folder
 _FOLDERS = re.compile(
     r"\A(?:.*[/\\](?:(?:site|dist)-packages|python\d[\d.]*)[/\\]|(?:/|[A-Za-z]:[/\\]).*[/\\](?=[^/\\]*\(\d+\)))"
 )

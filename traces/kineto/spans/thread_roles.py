@@ -47,8 +47,8 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # These masks are evidence for the main thread, and the first mask that distinguishes threads decides. The order is step
-    # marks, optimizer steps, ops with autograd numbers, ops on threads that run no backward pass, ops, and finally any span.
+    # Signs of the main thread, strongest first: step marks, optimizer steps, numbered ops, ops on a thread without backward
+    # passes, ops, any span. The first sign that distinguishes threads decides.
     evidence = [
         per_thread(is_annotation & matching(spans.name, STEP_MARK, strings)),
         per_thread(is_annotation & matching(spans.name, OPTIMIZER_STEP, strings)),

@@ -82,8 +82,8 @@ _SEED_OPS = re.compile(r"aten::ones_like$")
 _CONVERSIONS = re.compile(r"aten::(?:to|type_as|contiguous|resolve_conj|resolve_neg)$")
 _MODULE = re.compile(r"nn\.Module: ")
 _BEFORE_ALL_NS = -(1 << 62)
-_SLOW_START = 2.0  # A warm-up step takes at least this multiple of the median of the later steps.
-_FEWEST_STEADY = 2  # At least this many training steps must remain after warm-up steps.
+_SLOW_START = 2.0  # of the median of later steps; a slower first step is warm-up
+_FEWEST_STEADY = 2  # training steps that must remain after warm-up
 _TRAINING_KERNEL = re.compile(
     r".*(?:backward|_bwd|dgrad|wgrad|multi_tensor_apply|fused_?adam|fused_?sgd|(?:nccl|rccl).*(?:all_?reduce|reduce_?scatter))",
     re.I,
@@ -98,10 +98,10 @@ class _StepEvent(NamedTuple):
     end_ns: int
     name: str
     kind: int
-    seeds: bool  # True if the op makes the first gradient, provided that a backward pass follows immediately.
-    quiet: bool  # True if autograd did not record the op. During its run, the autograd engine owns such ops.
-    leads: bool = False  # True if the event is a step of the first optimizer.
-    like: int = NONE  # Ops with the same name and shapes share this number. The first dimension of each shape is ignored.
+    seeds: bool  # creates the first gradient, if a backward pass follows
+    quiet: bool  # not recorded by autograd, so autograd's engine may have called it
+    leads: bool = False  # step of the first optimizer
+    like: int = NONE  # same number for the same name and shapes, without the first dimension
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
@@ -154,7 +154,7 @@ class _BatchEnds:
         self._trains = any(event.name in ("engine", "optimizer") for event in events)
         self._with_gradient = self._trains and bool((host.sequence != NONE).any())
         self._trained = {event.like for event in events if not event.name and not event.quiet}
-        # Starts and names of the outermost module calls on the main thread.
+        # outermost module calls on the main thread
         rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.PYTHON))
         rows = rows[matching(host.name[rows], _MODULE, strings)]
         ends = np.maximum.accumulate(host.end_ns[rows])
@@ -307,7 +307,7 @@ def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) ->
     """
     now = begin_ns
     run: list[_StepEvent] = []
-    held: list[_StepEvent] = []  # These ops belong to the engine if the engine's run continues after them.
+    held: list[_StepEvent] = []  # ops of the engine if its run continues after them
 
     def clamped(time_ns: int) -> int:
         nonlocal now
@@ -356,7 +356,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
-    # Outside of ops, a CUDA graph launch is the only sign of the graph's ops.
+    # A CUDA graph launch stands for all ops of the graph.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & matching(host.name, _GRAPH_LAUNCH, strings)
     visible &= ~_returning_their_input(host, strings)
     tops = _outermost(np.flatnonzero(visible), host.parent, see_through)
@@ -516,8 +516,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # Backlog was launched before the recording, so every event waits for backlog. Other work without a call counts from its
-        # own start, which is the latest possible launch time.
+        # Every event waits for work launched before the recording. Other work without a launch counts from its own start, the
+        # latest possible launch time.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
