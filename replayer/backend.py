@@ -25,9 +25,8 @@ from replayer.tensor.dispatch import dispatcher
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor, alias
 
-# PyTorch lets a backend rename its private device type, but rejects the name "cuda". PyTorch compares and prints device names
-# in lower case. Therefore `torch.device("cuda:0")`, `torch.device(0)` and torch.autocast("cuda") all refer to the virtual
-# device. C++ gets the current device from the backend's module, which is torch.cuda.
+# PyTorch lets a backend rename its private device type, but rejects the name "cuda". Device names are compared and printed in
+# lower case, so `torch.device("cuda:0")` and torch.autocast("cuda") refer to the virtual GPU.
 _NAME = "CUDA"
 
 
@@ -81,6 +80,6 @@ def register(*, compute: bool = False) -> None:
     losses.register(plans)
     rnn.register(plans)
     autocast.register()
-    # Without this entry, optimizers use the slower per-tensor path, which they do not use on a GPU.
+    # Optimizers use the faster foreach path only for listed tensor types.
     _foreach_supported_types.insert(0, VirtualTensor)
     VirtualTensor.plan_cache = plans

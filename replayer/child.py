@@ -38,14 +38,14 @@ from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.deferred_signals import at_exit
 from traces.stalls.storage_server import StorageClient
 
-# A replay lists at most this many kinds of unmatched calls. Further kinds are only counted.
+# kinds of unmatched calls that a replay lists; the others are only counted
 _MISSING_LISTED = 50
-# Without training steps, the script is stopped after this many evaluation steps per requested step.
+# evaluation steps per requested step after which a script without training steps is stopped
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
-_SHAPES_LISTED = 4  # A foreach op has hundreds of shapes.
-# Torch imports these modules at the first optimizer, DistributedDataParallel or new shape. They take half of torch's memory and
-# seconds to import.
+_SHAPES_LISTED = 4  # of a foreach op, which may have hundreds
+# Torch imports these modules late, for the first optimizer, DistributedDataParallel or new shape. Importing them takes seconds
+# and half of torch's memory.
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
 
 
@@ -72,7 +72,7 @@ def share(session: Mapping[str, Any]) -> Callable[[], None]:
 
 def _start(session: ReplaySession, recorded: Trace | None, patched_time: PatchedTime | None) -> None:
     if patched_time is not None and os.getppid() == session.launcher:
-        patched_time.install()  # A descendant patches time when it first uses the GPU. Loader workers never do.
+        patched_time.install()  # child processes patch time when they first use the GPU; loader workers never do
     state.start(lambda: _make(session, recorded, patched_time), run_folder=session.out)
     _install(session)
 
@@ -153,12 +153,12 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 def _leave(session: ReplaySession) -> NoReturn:
     """End this process in the middle of the script, without running the script's exit handlers."""
     distributed = torch.distributed
-    # The first rank to leave may close the store that all ranks share.
+    # Ranks leave together, because the first one may close the store that all ranks share.
     if distributed.is_available() and distributed.is_initialized():
         until, ranks = time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
         while len(list(session.out.glob(f"{REQUESTS}-*.json"))) < ranks and time.monotonic() < until:
             time.sleep(0.05)
-    for process in multiprocessing.active_children():  # DataLoader workers would only notice the exit after seconds.
+    for process in multiprocessing.active_children():  # DataLoader workers notice the exit only after seconds
         process.kill()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -15,7 +15,7 @@ from traces.script.phase_rule import ASIDE, op_class
 
 T = TypeVar("T")
 
-# Some ops get a new signature at each call (packed sequences), so old entries are dropped.
+# Some ops have a new signature in each call (packed sequences), so old entries are dropped.
 _MOST_KEPT = 1 << 16
 
 
@@ -32,14 +32,13 @@ class OpSignature:
     dtypes: tuple[str, ...]
     outputs: tuple[Shape, ...] = ()
     launches: bool = True  # False for views and other ops that never reach the device
-    # "h2d", "d2h" or "p2p" for a copy to or from a device. A copy within a device never matches such a copy.
+    # "h2d", "d2h", "p2p", or "" for all other ops and copies within a device
     direction: str = ""
     layout: str = ""  # memory layout of image arguments, see traces/model/layouts.py
     phase_class: int = field(init=False)
 
     def __post_init__(self) -> None:
-        # The recorder and the importer do not treat a copy to the device as an op. Such a copy therefore never begins a forward
-        # pass.
+        # a copy to the device does not begin a forward pass, as in the recorder and the importer
         self.phase_class = ASIDE if self.direction == "h2d" else op_class(self.op)
 
 

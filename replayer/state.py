@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _AskedClass(threading.local):
-    cls: type | None = None  # If set, the next alias of a virtual tensor made by this thread gets this class.
+    cls: type | None = None  # class for the next alias of a virtual tensor in this thread
 
 
 class ReplayerState:
@@ -34,29 +34,29 @@ class ReplayerState:
         self.make: Callable[[], VirtualGpu] | None = None
         self.gpu: VirtualGpu | None = None
         self.finish: Callable[[], None] = lambda: None
-        # True if the parent process had used the GPU before it forked. CUDA does not work after such a fork.
+        # the parent used the GPU before it forked, after which CUDA does not work
         self.forked_in_use = False
         self.lock = threading.RLock()
         self.host_memory: HostMemory | None = None
-        self.run_folder: Path | None = None  # All processes of a replay share this folder.
+        self.run_folder: Path | None = None  # shared by all processes of a replay
         self.computing = False
-        self.rank: Rank | None = None  # The rank, if it differs from the environment's value.
+        self.rank: Rank | None = None  # if it differs from the environment's value
         self.view = _AskedClass()
         self.inference_mode_used = False  # see Note [Views in inference mode] in tensor/allocation.py
-        # These objects live as long as the process: a freed torch.library.Library drops its kernels.
+        # for the life of the process; a freed torch.library.Library drops its kernels
         self.kept: list[object] = []
         self.optimizers = Optimizers()
-        self.capturing = False  # During the capture of a CUDA graph, an op's result may differ at each replay of the graph.
+        self.capturing = False  # of a CUDA graph, whose replays may give other results
         self.masks_are_full = False
-        # True while DistributedDataParallel creates its Reducer. See Note [The map of used parameters] in
-        # distributed/process_group.py.
+        # while DistributedDataParallel creates its Reducer, see Note [The map of used parameters] in
+        # distributed/process_group.py
         self.makes_reducer = False
 
     def after_fork(self) -> None:
         """Reset the state in a forked child. Comparing process ids at each op instead would cost a system call per op."""
         self.forked_in_use = self.forked_in_use or self.gpu is not None
         self.gpu = None
-        self.host_memory = None  # A forked child must not use the parent's locks or pinned blocks.
+        self.host_memory = None  # a forked child must not use the parent's pinned blocks
         self.lock = threading.RLock()
 
 

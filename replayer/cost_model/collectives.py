@@ -125,7 +125,7 @@ class CollectiveCosts:
         costs._name_kernels(trace)
         if bus_gbps:
             return costs
-        # Each tuple contains a duration, a flag and a step. Without the flag, the duration is an upper bound.
+        # by rank: duration, whether it is exact (else an upper bound), step
         by_rank: dict[Key, dict[int, list[tuple[int, bool, int]]]] = {}
         table, timed = trace.collectives, _timed_on_device(trace)
         columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns, table.ending, _steps_of(trace))
@@ -214,7 +214,7 @@ def kernel_label(name: str) -> str:
     return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
 
 
-# Names of NCCL's functions for the operations of torch.distributed.
+# from operations of torch.distributed to NCCL functions
 _FUNCTIONS = {
     "all_reduce": "AllReduce",
     "barrier": "AllReduce",

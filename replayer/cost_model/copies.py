@@ -44,8 +44,7 @@ class Copy(NamedTuple):
 
 class CopyCosts:
     def __init__(self, speed: DeviceSpeed, device_name: str = "") -> None:
-        # Bandwidths are in bytes per nanosecond. The published figures are for copies to the device. They are also used for
-        # copies to the host.
+        # in bytes per nanosecond; the published figures for copies to the device also serve for copies to the host
         self._bandwidths: dict[CopyKind, tuple[float, Origin]] = {
             ("h2d", True): (PINNED_GBPS, Origin.PUBLISHED),
             ("h2d", False): (PAGEABLE_GBPS, Origin.PUBLISHED),

@@ -53,7 +53,7 @@ from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.model.trace import Origin
 from traces.names.cards import Card
 
-# Weights of the size differences, which are measured in octaves.
+# weights of size differences, in octaves
 _WEIGHTS = {
     "matmul": (ROWS_COUNT, ROWS_COUNT, 1.0, 1.0),
     "conv": (1.0, 1.0, ROWS_COUNT, 1.0),
@@ -132,8 +132,8 @@ class OpCosts:
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         told_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
-        # Time beyond the curve, for example of a special implementation, is proportional to the work. Such time is not due to
-        # launches or partial waves.
+        # Time far above the curve does not come from launches or partial waves. A special implementation takes such time in
+        # proportion to its work.
         excess_ns = took_ns - MOST_SLOWER * told_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)
@@ -180,7 +180,7 @@ class OpCosts:
         if work.kind in DEPTHWISE_SLOWER:
             always, by_place = DEPTHWISE_SLOWER[work.kind]
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
-        # If the cache is large enough, the output of the previous op is still in the L2 cache.
+        # A large L2 cache still contains the output of the previous op.
         missed_bytes = work.size_bytes - CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
         return roofline_ns(work.flops, missed_bytes, peaks) * SLOWER_BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
 

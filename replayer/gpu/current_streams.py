@@ -27,7 +27,7 @@ class CurrentStreams:
     def __init__(
         self, devices: list[VirtualDevice], clock: Clock, scheduler: StreamScheduler, timeline: TimelineWriter
     ) -> None:
-        # Stores the thread, and its `callers` by device. It is empty until the thread uses the GPU.
+        # the thread and its `callers` by device, once it has used the GPU
         self.local = threading.local()
         self._devices = devices
         self._clock = clock

@@ -25,7 +25,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from time import perf_counter_ns  # The name is imported because surfaces/time.py may patch the module's attributes.
+from time import perf_counter_ns  # bound here, because surfaces/time.py may patch the module's attributes
 from typing import Any
 
 from replayer.cost_model.copies import Copy, CopyCosts
@@ -39,7 +39,7 @@ from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualStream
 from traces.model.trace import NONE, Origin
 
-# A batch covers a few milliseconds of a script. The host may run ahead of the clock by more.
+# a few milliseconds of a script; the host may run further ahead of the clock
 _BATCH = 256
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -92,7 +92,7 @@ class ScriptLaunches:
         self.launch_by: Callable[[Caller, OpSignature], None] = self._note
         self._devices = devices
         self._timeline = simulator.timeline
-        self._batch = 3 if strict else 3 * _BATCH  # Under --strict, the exception must be raised at the op that does not match.
+        self._batch = 3 if strict else 3 * _BATCH  # --strict raises at the op that does not match
         self._numbers: list[tuple[int, int]] = []
         self._peerless: set[int] = set()
 

@@ -34,10 +34,10 @@ from traces.model.layouts import Shape
 from traces.script.script_hooks import ModuleMarks
 from traces.script.workload_observer import WorkloadObserver
 
-# Phases entered by name for which the library has times. See Note [The host's time in a cell].
+# phases with library times, see Note [The host's time in a cell]
 _OF_CELLS = frozenset({"zero_grad", "backward", "optimizer"})
 
-# Autograd's numbers are read in this many training steps. The first step may differ from later ones (lazy states, warm-up).
+# training steps in which autograd's numbers are read; the first one may differ (lazy states, warm-up)
 _NUMBERED_STEPS = 3
 
 StepEnded = Callable[[int, int], None]
@@ -62,7 +62,7 @@ class ScriptSteps:
         self._cells = launches.simulator.recording.cells
         self._step_ended = step_ended
         self._has_settled_in = self._froze = False
-        self._in_cell = False  # The time of the current module call is from the library.
+        self._in_cell = False  # the current module call takes a library time
         self._trained = self._ended = 0
         self._module_names: dict[int, int] = {}  # names of living modules by identity, as in `HostRanges`
         self._names = ModuleNames()
@@ -188,7 +188,7 @@ class ScriptSteps:
         if self._has_settled_in or not tracker.number:
             return
         self._has_settled_in = True
-        if gc.get_freeze_count():  # Thawing would write to memory that all ranks share.
+        if gc.get_freeze_count():  # unfreezing would write to memory that all ranks share
             return
         gc.collect()
         gc.freeze()
@@ -208,4 +208,4 @@ class ScriptSteps:
         with self._launches.looking as thread:
             self._tracker.stop(thread)
             if self._froze:
-                gc.unfreeze()  # Otherwise, objects that the interpreter frees at exit would be reported as leaks.
+                gc.unfreeze()  # objects that stay frozen look like leaks at exit

@@ -28,12 +28,10 @@ from traces.model.trace import Column
 
 _MAX_STEPS = 4
 
-# An executed request or free: handle, bytes of the block (negative for a free), address, reserved bytes after the event, and
-# the number of the next op in the step.
+# handle, bytes of the block (negative for a free), address, reserved bytes after the event, number of the next op in the step
 Event = tuple[AllocationHandle, int, int, int, int]
 
-# The next events of a cycle: some frees in order, then a request (bytes, stream) and the handle that answers the request. The
-# last entry of a cycle has only frees.
+# some frees in order, then a request (bytes, stream) with its handle; the last entry of a cycle has only frees
 Expected = tuple[list[AllocationHandle], int, int, AllocationHandle | None]
 NO_REQUEST = -1  # a size that is never requested
 
@@ -70,8 +68,8 @@ class AllocationCycle:
         self._totals = totals
         self._repetitions = 0
         self._rows_taken = 0
-        # A cycle frees memory that the previous repetition has allocated. Handles in the recorded events are from before the
-        # first repetition. They are replaced by the cycle's own handles at the same addresses.
+        # Each repetition frees memory of the previous one. The recorded handles come from before the first repetition, so
+        # handles at the same addresses replace them.
         left = {}
         own = set()
         for handle, size_bytes, address, _, _ in events:

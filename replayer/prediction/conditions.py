@@ -18,8 +18,8 @@ EXPECTED = Path(__file__).parents[1] / "cost_model" / "expected_errors.json"
 
 _ROWS: dict[str, float] = {name: row["error"] for name, row in json.loads(EXPECTED.read_text())["rows"].items()}
 
-# Mean error of predicted step times, by the origin of the kernel times. The figures come from benchmarks/what_if.py and are
-# listed in docs/what_if.md. Predictions from data sheets alone get the largest measured error.
+# Mean error of predicted step times, by the origin of kernel times (benchmarks/what_if.py, docs/what_if.md). Predictions from
+# data sheets alone get the largest measured error.
 EXPECTED_ERROR = {
     Origin.MEASURED: 0.0,
     Origin.SCALED: _ROWS["networks_batch"],
@@ -39,7 +39,7 @@ ORIGIN_NAMES = {
     Origin.ROOFLINE: "data sheet",
 }
 
-# Allowed kinds of parallelism for --nproc: DistributedDataParallel, fully sharded data parallelism and tensor parallelism.
+# DistributedDataParallel, fully sharded data parallelism, tensor parallelism
 PARALLELS = ("ddp", "fsdp", "tp")
 
 _SLOWEST_LINK_GBPS, _FASTEST_LINK_GBPS = 0.01, 2_000.0  # from 100 Mbit/s Ethernet to beyond every GPU link

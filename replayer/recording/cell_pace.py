@@ -53,10 +53,10 @@ from traces.script.configuration import CellChoice
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import with_modules
 
-_LOSSES = "torch.nn.modules.loss"  # The time "rest" includes the calls of these modules.
-_MOST_FULL_STEPS = 3  # After this many steps beyond the measured memory limit, the script is stopped.
+_LOSSES = "torch.nn.modules.loss"  # the time "rest" includes calls of these modules
+_MOST_FULL_STEPS = 3  # steps above the measured memory limit after which the script is stopped
 
-COUNTED_ELSEWHERE_NS = 1  # The ops of a phase take no time if another phase's time includes the phase.
+COUNTED_ELSEWHERE_NS = 1  # of a phase whose time is part of another phase's time
 
 
 @dataclass(frozen=True, slots=True, eq=False)

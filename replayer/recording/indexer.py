@@ -61,8 +61,7 @@ class RecordingIndexer:
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
         self.device_ordinals = ordinals
         device = trace.device
-        # process_group.py plays communication between ranks. Recorded durations of communication include waits for recorded
-        # ranks.
+        # process_group.py plays communication between ranks, because recorded durations include waits for the recorded ranks
         own = device.is_work & np.isin(device.device, list(ordinals))
         communicates = communication_kernels(trace)
         work, self.communication = np.flatnonzero(own & ~communicates), np.flatnonzero(own & communicates)
@@ -74,8 +73,7 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
-        # Work without a launch was launched before the recording began, by a step that is not recorded. If the recording has no
-        # launches at all, this does not apply.
+        # Work without a recorded launch was launched before the recording began, unless the recording has no launches at all.
         unlaunched = self.launch_row < 0
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
@@ -85,7 +83,7 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # The last entry is the scale of the whole recording, for recordings without steps.
+        # The last entry is for recordings without steps.
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()
@@ -97,7 +95,7 @@ class RecordingIndexer:
         """
         device = self.trace.device
         launch = device.launch[rows]
-        called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # A recording may have kernels but no host rows.
+        called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # a recording may lack host rows
         return np.where(launch >= 0, called_ns, device.start_ns[rows] - TYPICAL_LATENCY_NS)
 
     def _cut_by_step(self, rank: int) -> None:
@@ -143,14 +141,14 @@ class RecordingIndexer:
         launched_ns, end_by_launch = launched_ns[by_launch], trace.device.end_ns[every[by_launch]]
         end_by_launch = np.maximum.accumulate(end_by_launch) if len(every) else end_by_launch
         sync = runtime[np.isin(host.name[runtime], waits)]
-        # Work launched before the recording began has no recorded launch. The first recorded wait also waits for this work.
+        # The first recorded wait also waits for work that was launched before the recording began.
         foreign = trace.device.end_ns[self.work[self.launched_before]]
         before = np.searchsorted(launched_ns, host.start_ns[sync]) - 1
         pending_ns = np.full(len(sync), foreign.max() if len(foreign) else 0)
         pending_ns[before >= 0] = np.maximum(pending_ns[before >= 0], end_by_launch[before[before >= 0]])
         starts = [host.start_ns[sync]]
         ends = [np.minimum(host.end_ns[sync], pending_ns)]
-        # A copy call blocks until its copy has ended. Only an asynchronous copy with pinned host memory does not block.
+        # A copy call returns when its copy has ended, except for an asynchronous copy with pinned memory.
         own = np.flatnonzero((trace.device.kind[self.work] == DeviceKind.MEMCPY) & (self.launch_row >= 0))
         own = own[np.isin(host.name[self.launch_row[own]], copies)]
         at_once = {i for i in copies if "Async" not in names[i]}
@@ -258,7 +256,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row >= 0 else StepKind.STEADY for row in self.step_rows]
-        # A kernel-grained recording uses its kernels, because device marks include waits for the host.
+        # Times between CUDA events include waits for the host, so kernels are used where recorded.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()
@@ -320,7 +318,7 @@ class RecordingIndexer:
         waits = self.wait_in
         for at in sorted(ops, key=self.host_start.__getitem__):
             p = phases[ops[at][0]]
-            under = [k for k in ops[at] if phases[k] == p]  # A range across several phases belongs to its first phase.
+            under = [k for k in ops[at] if phases[k] == p]  # a range across phases belongs to its first phase
             segment = by_phase[p].lane(self._lane_of(int(self.ordinals[first + under[0]])))
             keys, shapes, dtype = self._keys_of(at, {self.work_name[first + k] for k in under})
             start_ns, end_ns = max(self._within(p, self.host_start[at]), 0), self._within(p, self.host_end[at])

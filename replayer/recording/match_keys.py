@@ -26,7 +26,7 @@ class RecordedKeys:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
         self.has_layouts = bool(np.any(trace.host.layout >= 0))
-        # Whether a copy's name shows that the copy was from or to the host. On AMD GPUs, a copy may be an ordinary kernel.
+        # On AMD GPUs, a copy may be an ordinary kernel without a direction in its name.
         self.has_directions = any(directions_of(trace).values())
         self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 

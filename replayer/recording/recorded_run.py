@@ -46,12 +46,12 @@ class RecordedRun:
         self.trace = trace
         self.devices = [device for device in trace.devices if device.rank == rank]
         self.steps: list[RecordedStep] = []
-        self.first: list[int] = []  # These steps are replayed once, in the recorded order.
-        self.cycle: list[int] = []  # Steady steps are replayed in rotation as long as the script runs.
+        self.first: list[int] = []  # replayed once, in the recorded order
+        self.cycle: list[int] = []  # steady steps, replayed in rotation while the script runs
         self.evaluations: list[int] = []
         self._trained: list[int] = []
         self._turns: list[int] = []
-        self._period = 0  # Period of the passes in training steps, or 0. See Note [Training steps of several kinds]
+        self._period = 0  # in training steps, or 0; see Note [Training steps of several kinds]
         self.latency_ns = TYPICAL_LATENCY_NS
         self.transport = transport_of(trace)
         self.cells: CellPace | None = None
@@ -88,7 +88,7 @@ class RecordedRun:
         all_profiled = any(works) and not any(step.kind == StepKind.PROFILED for step in self.steps)
         for i, step in enumerate(self.steps):
             if all_profiled and not works[i] and step.kind == StepKind.STEADY:
-                continue  # A profiler's last window without launches is not used.
+                continue  # the last window of a profiler may have no launches
             kinds.setdefault(step.kind, []).append(i)
         clean, profiled = kinds.get(StepKind.STEADY, []), kinds.get(StepKind.PROFILED, [])
         warmup, evaluations = kinds.get(StepKind.WARMUP, []), kinds.get(StepKind.EVALUATION, [])

@@ -36,14 +36,14 @@ class Instance(NamedTuple):
     kernels: tuple[int, ...]
     shapes: tuple[Shape, ...]
     dtype: str
-    after_wait_ns: int = 0  # This is the host time from the call's wait for the device to the call's end.
+    after_wait_ns: int = 0  # host time of the call after its wait for the device
     elsewhere: bool = False  # True for a call in another segment of the step, from whose start its host times are measured
 
 
 class Kernel(NamedTuple):
     """Describes one recorded kernel, copy or memset."""
 
-    launch_ns: int  # The active host time of the launch is measured from the segment's start.
+    launch_ns: int  # active host time since the segment's start
     latency_ns: int
     gap_ns: int
     duration_ns: int
@@ -62,11 +62,11 @@ class RecordedSegment:
 
     name: str
     host_ns: int = 0
-    # In a loader, the time until the batch arrived. The script spent the rest of the time before it continued.
+    # loader only: the time until the batch arrived
     wait_ns: int = 0
-    device_ns: int = 0  # A pair of CUDA events measures this time in a phase-grained trace.
+    device_ns: int = 0  # between CUDA events, in a phase-grained trace
     work_ns: int = 0
-    least_host_ns: int = 0  # The segment takes at least this long, including waits for the device.
+    least_host_ns: int = 0  # minimum length of the segment, with waits for the device
     kernels: list[int] = field(default_factory=list)
     exact: dict[str, list[Instance]] = field(default_factory=dict)
     equivalent: dict[str, list[Instance]] = field(default_factory=dict)

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from replayer.recording.recorded_step import MatchKeys
 from replayer.recording.recorded_run import RecordedRun
 
-# The sizes in bytes that an op allocates (positive) and frees (negative). There is one tuple before the op's first output, and
-# one tuple after each output.
+# bytes that an op allocates (positive) and frees (negative), before its first output and after each output
 WorkspaceSequence = tuple[tuple[int, ...], ...]
 
 
@@ -47,7 +46,7 @@ class Workspaces:
 
         Without memory events, there are no workspaces.
         """
-        if not recording.match_keys.has_shapes:  # Without shapes, all calls of an op are treated alike.
+        if not recording.match_keys.has_shapes:  # without shapes, all calls of an op look alike
             return cls({}, {})
         exact: dict[str, list[WorkspaceSequence]] = defaultdict(list)
         equivalent: dict[str, list[WorkspaceSequence]] = defaultdict(list)
@@ -60,7 +59,7 @@ class Workspaces:
             if outermost:
                 equivalent[keys.equivalent] += sequences
         usual = {key: sequence for key, of_key in equivalent.items() if (sequence := _usual(of_key))}
-        # An empty sequence means that the op has no workspaces.
+        # empty: no workspaces
         return cls({key: _usual(of_key) for key, of_key in exact.items()}, usual)
 
     def of_op(self, keys: MatchKeys) -> WorkspaceSequence:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OomObserver = Callable[[int, int, int, int], None]
 
-# The message of PyTorch 2.10 to 2.13, which has two double spaces.
+# PyTorch 2.10 to 2.13, with its two double spaces
 DEFAULT_OOM_TEXT = (
     "CUDA out of memory. Tried to allocate 0 bytes. GPU 0 has a total capacity of 0 bytes of which 0 bytes is free. Including"
     " non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated memory 0 bytes is allocated by PyTorch, and"
@@ -77,7 +77,7 @@ class OutOfMemory(MemoryError):
 
 _SIZE = r"\d+(?:\.\d+)? (?:bytes|[KMGTPE]iB)"
 
-# These regular expressions find the numbers in messages of PyTorch 1.0 to 2.0 and of PyTorch 2.1 and later.
+# where the numbers are in messages of PyTorch 1.0 to 2.0, and since 2.1
 _PLACES: tuple[tuple[str, Callable[[Figures], int]], ...] = (
     (rf"(?<=Tried to allocate ){_SIZE}", lambda figures: figures.asked_bytes),
     (rf"{_SIZE}(?= total capacity)|(?<=total capacity of ){_SIZE}", lambda figures: figures.capacity_bytes),
@@ -91,8 +91,8 @@ _PLACES: tuple[tuple[str, Callable[[Figures], int]], ...] = (
     ),
 )
 
-# These clauses describe other processes, private pools and the memory limit. A replay has no other processes or private
-# pools. The limit is inserted later.
+# Clauses about other processes and private pools, which a replay does not have, and about the memory limit, which is inserted
+# later
 _OPTIONAL_CLAUSES = (
     rf" Process \d+ has {_SIZE} memory in use\.",
     rf" with {_SIZE} allocated in private pools \(e\.g\., CUDA Graphs\),",

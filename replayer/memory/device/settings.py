@@ -39,13 +39,13 @@ IGNORED = frozenset(
     "graph_capture_record_stream_reuse pinned_free_catch_all pinned_use_background_threads pinned_use_cuda_host_register"
     " pinned_use_hip_host_register release_lock_on_cudamalloc release_lock_on_hipmalloc".split()
 )
-# Keys with sizes in MiB, and the settings that they change.
+# keys with sizes in MiB, and their settings
 _SIZES = {
     "large_segment_size_mb": "large_segment_bytes", "max_split_size_mb": "max_split_bytes",
     "max_non_split_rounding_mb": "max_non_split_rounding_bytes",
 }  # fmt: skip
 _REGISTER_THREADS = 128
-# Keys that have an effect in PyTorch but not in a replay, with the rule that a replay uses.
+# keys that a replay ignores, and what a replay does instead
 NOT_EMULATED = {
     "throw_on_cudamalloc_oom": "what is over the fraction fails as out of memory all the same, counted by num_ooms alone",
     "pinned_max_round_threshold_mb": "pinned memory of any size is rounded up to a power of two",

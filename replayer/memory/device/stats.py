@@ -16,7 +16,7 @@ from typing import Any
 
 Counted = dict[str, int]  # keys: current, peak, allocated, freed
 
-# Torch's names of the quantities. "Active" blocks are all blocks that are allocated or waiting for other streams.
+# torch's names; "active" blocks are allocated or wait for other streams
 _NAMES = {
     "allocation": "blocks",
     "segment": "segments",
@@ -90,8 +90,8 @@ class PoolStats:
     segments: Count
     split_free: Count
     split_free_bytes: Count
-    # These blocks were freed by the script while other streams used them. While any block waits, `peak` is the peak of
-    # allocated and waiting blocks together. At other times, the peak of `blocks` is used.
+    # Blocks that the script has freed while other streams still use them. While any block waits, `peak` counts allocated and
+    # waiting blocks together.
     waiting: Count
     waiting_bytes: Count
 

@@ -37,7 +37,7 @@ class HostBlock:
     __slots__ = ("address", "locked", "memory", "ready_ns", "size_bytes", "streams")
 
     def __init__(self, size_bytes: int) -> None:
-        # MAP_PRIVATE, because a forked worker must not write into its parent's batches.
+        # A forked worker must not write into its parent's batches.
         self.memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size_bytes = size_bytes
@@ -124,7 +124,7 @@ class HostMemory:
             took_ns = time.perf_counter_ns() - began_ns
             with self._lock:
                 self.stats.block_removed(block.size_bytes, took_ns, block.locked)
-        # The memory is freed with its last reference, because the finalizer of a memoryview may still be running.
+        # freed with the last reference, because a memoryview's finalizer may still be running
 
     # --- memory of the script (cudaHostRegister)
 

@@ -16,8 +16,8 @@ import resource
 import sys
 from pathlib import Path
 
-# This share of the machine's memory is never locked. Locked pages cannot be reclaimed, and the system kills processes if all
-# memory is locked.
+# Share of the machine's memory that is never locked. The system cannot reclaim locked pages, and kills processes when none are
+# left.
 _RESERVED_SHARE = 1 / 16
 
 _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first warning

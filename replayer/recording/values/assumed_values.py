@@ -23,8 +23,7 @@ from collections.abc import Callable, Hashable
 
 HALF_AFTER = 100  # training steps after which a loss has halved
 WITHOUT_DATA = 97  # limit of values made in one place since data came from the host
-# Scalars read within one step before numbers begin to shrink. The number is a prime, because a loop may read several
-# conditions.
+# scalars read within one step before numbers begin to shrink; a prime, because a loop may read several conditions
 PATIENCE = 997
 
 
