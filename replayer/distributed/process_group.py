@@ -72,7 +72,7 @@ class Options:
         self.group_name = ""
 
 
-# torch's stubs list only one name of each method, but torch calls several names.
+# torch calls methods under several names, but its stubs list only one
 _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
@@ -190,7 +190,7 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
     def all_to_all_single(
         self, output: TorchAny, source: TorchAny, output_sizes: TorchAny, input_sizes: TorchAny, opts: TorchAny = None
     ) -> TorchAny:
-        # Each rank posts how it splits its input. This rank's output is known if the values of all ranks are known.
+        # Each rank posts its split sizes. If all ranks' values are known, the output's values are too.
         rows = list(input_sizes) if input_sizes else [source.shape[0] // self._size] * self._size
         each = source[0].numel() if source.dim() > 1 and source.shape[0] else 1
         splits = [size * each for size in rows]

@@ -96,7 +96,7 @@ class StoreExchange:
     """One rank's side of the exchange. A channel is a sequence of operations between the same ranks."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, timeout_s: float, clock: Clock) -> None:
-        # torchrun restarts workers with the same store, which still has the previous workers' messages.
+        # torchrun restarts workers with the same store, which still contains old messages
         self._store: TorchAny = PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
         self.rank, self.size = rank, size
         self.timeout_s = timeout_s

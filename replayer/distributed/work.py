@@ -29,7 +29,7 @@ from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
 
-# torch's stubs list only one name of each method, but torch calls several names.
+# torch calls methods under several names, but its stubs list only one
 _Work: TorchAny = dist.Work
 
 
@@ -169,5 +169,5 @@ class CommStream:
                 return
 
 
-# A function that puts an operation on its stream once all ranks' messages have arrived. It returns the end in ns.
+# Puts an operation on its stream once all ranks' messages have arrived, and returns its end in ns
 Play = Callable[[Called, list[RankMessage], CommStream], int]

@@ -132,7 +132,7 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]
     library = torch.library.Library("aten", "IMPL")
     state.STATE.kept.append(library)
     with warnings.catch_warnings():
-        # A CUDA build already has these kernels, and this code replaces them on purpose.
+        # replaces the kernels of CUDA builds
         warnings.filterwarnings(
             "ignore",
             message=r"Warning only once for all operators|.*Overriding a previously registered kernel",
@@ -141,7 +141,7 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]
         for key in KEYS:
             for name, kernel in kernels.items():
                 if key != "Lazy" and not name.startswith(("empty", "tri", "_eff", "kaiser")):
-                    continue  # For other keys, only ops without a tensor argument need a kernel.
+                    continue  # other keys need kernels only for ops without a tensor argument
                 library.impl(name, kernel, key)
         for layout, names in SPARSE_FACTORIES.items():
             for name in names:

@@ -39,7 +39,7 @@ class KnownContents:
             aten.new_ones.default: lambda args: 1,
             aten.new_full.default: lambda args: args[2],
         }
-        # If no value was recorded, no gradient counts as infinite, and the gradient scale stays the same.
+        # Without recorded values, no gradient is infinite, and the gradient scale stays the same.
         kept = {aten._amp_foreach_non_finite_check_and_unscale_.default: 1, aten._amp_update_scale_.default: 0}
         return {
             **{op: partial(self._filled, op, value) for op, value in filled.items()},

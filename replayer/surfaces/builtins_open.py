@@ -66,7 +66,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
             loading = fetching.loading
             if loading is None:
                 return read(*args)
-            fetching.loading = None  # In some releases readall calls readinto, so counting is paused to count each byte once.
+            fetching.loading = None  # readall may call readinto, so stop counting here
             try:
                 begin = self.tell()
                 follows = self._begin <= begin <= self._end
@@ -111,14 +111,14 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     patch(io, open=open_data)
     patch(bz2, _builtin_open=open_data)
     patch(tarfile, bltn_open=open_data)
-    # tarfile opens an archive that is read as a stream ("r|") with os.open, so tarfile needs its own patch.
+    # tarfile opens streamed archives ("r|") with os.open.
     patch_around(
         tarfile, _LowLevelFile=lambda opened, name, mode: open_data(name, "rb", 0) if mode == "r" else opened(name, mode)
     )
     data: Any = torch_module.utils.data
     for fetcher in (data._utils.fetch._MapDatasetFetcher, data._utils.fetch._IterableDatasetFetcher):
         patch_around(fetcher, fetch=_counted(storage, fetching))
-    pinning: Any = data._utils.pin_memory  # This function pins a whole batch and calls itself for each item.
+    pinning: Any = data._utils.pin_memory  # pins a batch, and calls itself for each item
     pin = OutermostCalls().around("pin_memory", pinning.pin_memory, lambda *_: _timed_pinning(storage))
     patch(pinning, pin_memory=pin)
     patch_around(data.dataloader._MultiProcessingDataLoaderIter, _next_data=_with_script_time(storage))
@@ -126,7 +126,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
 
 def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
     """Wrap the function that fetches a batch, and report each batch and its CPU time to the storage client."""
-    before_ns: dict[int, int] = {}  # Maps each worker process to its CPU time after the previous batch.
+    before_ns: dict[int, int] = {}  # CPU time after the previous batch, by worker process
 
     def counted(fetch: Any, fetcher: Any, indices: Any) -> Any:
         in_worker = torch.utils.data.get_worker_info() is not None

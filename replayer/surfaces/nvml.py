@@ -22,7 +22,7 @@ from traces.script.patching import patch
 
 NOT_SUPPORTED = 3
 _INVALID_ARGUMENT = 2
-# This driver version is reported if the recording has none. It supports every function that the emulated pynvml answers.
+# reported if no driver version was recorded; supports everything that the emulated pynvml answers
 ASSUMED_DRIVER = "550.54.15"
 
 

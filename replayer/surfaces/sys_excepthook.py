@@ -21,7 +21,7 @@ from types import TracebackType
 from traces.script.configuration import FAILURE
 from traces.script.patching import patch
 
-# Drivers, CUDA's runtime and C++ extensions print these messages if there is no GPU or a tensor is not on a GPU.
+# messages of drivers, CUDA's runtime and C++ extensions without a GPU, or for a tensor on the CPU
 _OF_DRIVER = re.compile(
     r"lib(?:cu\w+|torch_cuda|c10_cuda|nccl|nvrtc)\.so|libnvidia-ml|CUDA_HOME|NVIDIA driver|CUDA driver"
     r"|no CUDA-capable device|cuInit|CUDA_ERROR_|cudaError"

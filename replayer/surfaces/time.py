@@ -30,7 +30,7 @@ from typing import Any
 from replayer.timing.clock import VirtualClock
 from traces.script.patching import patch
 
-# These modules compare the clock with a wait in the operating system, so they keep the real clock.
+# modules that compare the clock with a wait in the operating system
 _WAIT_FOR_REAL = frozenset(
     "asyncio concurrent ftplib http multiprocessing queue selectors smtplib socket socketserver ssl subprocess threading"
     " urllib".split()

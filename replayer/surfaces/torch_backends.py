@@ -20,11 +20,11 @@ from replayer.torch_types import TorchAny
 from traces.model.machine import Machine
 from traces.script.patching import patch
 
-# `torch.backends.cudnn.version()` returns 9.1.0 if no version was recorded. This version is common with PyTorch 2.4 to 2.6.
+# if no version was recorded; common with PyTorch 2.4 to 2.6
 ASSUMED_CUDNN = 90100
-ASSUMED_CUDA = "12.4"  # `torch.version.cuda` has this value if no version was recorded and torch is built without CUDA.
+ASSUMED_CUDA = "12.4"  # if no version was recorded and torch is built without CUDA
 
-_FFT_PLANS = 4096  # torch keeps this number of cuFFT plans by default.
+_FFT_PLANS = 4096  # torch's default
 _CHOICE = "call scaled_dot_product_attention, which chooses a kernel"
 
 REFUSED = {f"can_use_{kernel}_attention": _CHOICE for kernel in ("flash", "efficient", "cudnn")}
@@ -56,9 +56,9 @@ def install(torch_module: ModuleType) -> None:
         _get_blas_preferred_backend=get_blas,
         _set_blas_preferred_backend=set_blas,
     )
-    # torch.backends.cudnn is an object that wraps a module. Functions of the wrapped module look up names in the module itself.
+    # `torch.backends.cudnn` wraps a module, whose functions look up names in the module itself.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: gpu().machine.cudnn or ASSUMED_CUDNN)
-    # This dictionary maps devices to the cuFFT cache sizes that the script set. The replay caches no plans.
+    # cuFFT cache sizes set by the script, by device; a replay caches no plans
     fft_plans: dict[int, int] = {}
     patch(
         torch_module.backends.cuda.cuFFTPlanCache,

@@ -45,7 +45,7 @@ _TUNED = (
 )
 _OF_NCCL = "unique_id init_rank all_reduce reduce broadcast all_gather reduce_scatter".split()
 
-# Each of these C functions is used by exactly one public function of torch.cuda.
+# C functions that exactly one public function of torch.cuda uses
 REFUSED_C = {
     "_cuda_getCurrentSolverHandle": ("torch.cuda.current_solver_handle", "call torch.linalg instead"),
     "_cuda_getStreamFromExternal": ("torch.cuda.get_stream_from_external", "use torch.cuda.Stream"),
@@ -68,16 +68,15 @@ IGNORED_C: dict[str, tuple[object, str]] = {
     "_cuda_record_untuned_is_enabled": (False, "off by default, and switching it on is refused"),
 }
 
-_ASSUMED_NCCL = "2.19.0"  # The replay uses the kernel names of this NCCL release.
+_ASSUMED_NCCL = "2.19.0"  # a replay uses kernel names of this release
 
-# torch queues these checks for its first use of CUDA. The checks warn if the installed build lacks kernels for the device, but
-# a replay needs no kernels.
+# Checks whether the build has kernels for the device, which torch queues for the first use of CUDA. A replay needs no kernels.
 _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
 
 
 class CudaDriver:
     def __init__(self) -> None:
-        self._visible: int | None = None  # CUDA_VISIBLE_DEVICES is read once, when the driver starts, as in CUDA.
+        self._visible: int | None = None  # CUDA reads CUDA_VISIBLE_DEVICES once, when the driver starts
 
     def start(self) -> None:
         """Start the driver. `torch.cuda._lazy_init` calls this method once per process."""
@@ -189,7 +188,7 @@ def install(torch_module: ModuleType) -> None:
     partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # torch.cuda copied some of these functions from torch._C at import. C++ would set the others when CUDA is first used.
+    # torch.cuda copied some of these C functions at import. The others appear when CUDA is first used.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,
@@ -198,7 +197,7 @@ def install(torch_module: ModuleType) -> None:
         _cudart=VirtualCudart(),
         _CudaDeviceProperties=TorchDeviceProperties,
         _get_device_properties=properties_of,
-        device_count=driver.device_count,  # torch's own version asks NVML before CUDA has started.
+        device_count=driver.device_count,  # torch's version asks NVML before CUDA has started
         has_magma=True,
         _queued_calls=[call for call in cuda._queued_calls if call[0].__name__ not in _BUILD_CHECKS],
     )

@@ -111,7 +111,7 @@ class VirtualGraph:
             raise unjoined_capture()
         self._graph = graph
 
-    capture_end_pre = capture_end  # Since torch 2.14 the end of a capture has two parts.
+    capture_end_pre = capture_end  # torch 2.14 ends a capture in two parts
 
     def capture_end_post(self) -> None:
         """Do nothing, because a virtual graph has no CUDA graph template to destroy."""

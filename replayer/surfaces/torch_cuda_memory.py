@@ -44,7 +44,7 @@ REFUSED_C = {
     "_cuda_setCublasLtWorkspaceSize": ("torch.backends.cuda.cublaslt_workspace_size(size)", _BLAS),
 }
 
-# Replacing C functions cannot stop the constructors of these classes. In builds without CUDA, their base class is a dummy.
+# classes with C++ constructors, which patched functions cannot stop
 REFUSED_CLASSES = {"MemPool": _POOL, "CUDAPluggableAllocator": _ALLOCATOR}
 REFUSED = {"_use_uvm": _ALLOCATOR}
 
@@ -171,5 +171,5 @@ def install(torch_module: ModuleType) -> None:
             max_memory_reserved=amount("max_memory_reserved", lambda asked: asked.usage.peak_reserved_bytes),
             list_gpu_processes=list_gpu_processes,
         )
-    # torch.cuda.memory copied these functions at import, when there was no GPU.
+    # torch.cuda.memory copied these functions at import
     patch(module, **{name: getattr(c, name) for name in _OF_POOLS})

@@ -17,7 +17,7 @@ from replayer.surfaces.patching import ignore
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around
 
-# NVTX_NO_PUSH_POP_TRACKING: NVTX returns this value for a pop without a push, or if no tool is attached.
+# NVTX_NO_PUSH_POP_TRACKING, for a pop without a push, or without a tool
 _NO_TOOL = -2
 
 IGNORED: dict[str, tuple[object, str]] = {

@@ -25,7 +25,7 @@ from traces.script.patching import patch
 
 BaseGenerator: TorchAny = torch.Generator
 DEFAULT_SEED = 67280421310721
-_STATE = struct.Struct("<Qq")  # CUDAGeneratorImpl stores a seed and a Philox offset.
+_STATE = struct.Struct("<Qq")  # seed and Philox offset, as in CUDAGeneratorImpl
 _SEED = struct.Struct("<Q")
 _STATES_KEPT = 64
 
@@ -49,7 +49,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.device("cuda", self._index)
 
     def manual_seed(self, seed: int) -> Self:
-        super().manual_seed(seed)  # This call raises an error if the seed is out of range.
+        super().manual_seed(seed)  # raises if the seed is out of range
         self._seed, self._offset = seed % (1 << 64), 0
         return self
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 POOL_STREAMS = 32
 _CUDA = 1
 _HIGHEST, _LOWEST = -5, 0  # cudaDeviceGetStreamPriorityRange returns this range since Volta.
-_HANDLE = 0x5555_1000_0000  # The invented addresses of streams (cudaStream_t) and events (cudaEvent_t) start here.
+_HANDLE = 0x5555_1000_0000  # first invented address of a stream (cudaStream_t) or event (cudaEvent_t)
 
 BaseStream: TorchAny = torch.Stream
 BaseEvent: TorchAny = torch.Event
@@ -94,7 +94,7 @@ class Stream(BaseStream):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        return torch.device("cuda", self.device_index)  # C++ returns the real CUDA device type, see replayer/backend.py.
+        return torch.device("cuda", self.device_index)  # C++ returns another device type, see replayer/backend.py
 
     @staticmethod
     def priority_range() -> tuple[int, int]:

@@ -52,7 +52,7 @@ def install(torch_module: ModuleType) -> None:
     if not dist.is_available():
         return
     c10d = dist.distributed_c10d
-    # NCCL's default timeout is ten minutes, but builds without NCCL have no default for NCCL.
+    # NCCL's default timeout is ten minutes. Builds without NCCL lack it.
     patch(c10d, _NCCL_AVAILABLE=True, default_pg_nccl_timeout=timedelta(minutes=10))
     for module in (c10d, dist):
         # PyTorch 2.15 uses the name ProcessGroupNCCL2.
@@ -122,7 +122,7 @@ def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAn
         gpu().ranks.join(group.operations.settle)
         atexit.register(lambda: group.operations.leave(failed=hasattr(sys, "last_value")))
     else:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # See Note [Gloo's threads and the interpreter's lock].
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # Note [Gloo's threads and the interpreter's lock]
     return group, store
 
 
@@ -214,11 +214,10 @@ def _host_communication(torch_module: ModuleType) -> None:
                 VirtualTensor.plan_cache.specials[overload] = by_host(overload, outputs)
 
 
-# These are names in `cost_model/collectives.py`. The names are used for operations that transfer more or less than one rank's
-# input.
+# names in cost_model/collectives.py of operations that transfer more or less than one rank's input
 _NAMES = {"allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce"}
 
-# These are C++ process group ops. The first group of ops writes its input in place. The second group writes its first argument.
+# C++ process group ops: first those that write their input in place, then those that write their first argument
 _HOST_OPS = (
     "allreduce_ allreduce_coalesced_ broadcast_ reduce_ send recv_ barrier",
     "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_"

@@ -145,7 +145,7 @@ class _Functional:
         return torch.empty((*rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
 
 
-# The methods of _Functional without a leading underscore are the ops.
+# methods of _Functional that are ops
 _TAKEN = [name for name in vars(_Functional) if not name.startswith("_")]
 
 

@@ -35,7 +35,7 @@ def install(torch: ModuleType) -> None:
             if first is not None and not torch.nn.parameter.is_lazy(first):
                 fn(torch.empty(0, dtype=first.dtype, device=first.device))
         if isinstance(self, torch.jit.ScriptModule):
-            future.set_overwrite_module_params_on_conversion(True)  # A ScriptModule stores its parameter objects in C++.
+            future.set_overwrite_module_params_on_conversion(True)  # C++ owns a ScriptModule's parameters
             for name, parameter in self._parameters.items():
                 if not isinstance(parameter, torch.nn.Parameter):
                     self._parameters[name] = torch.nn.Parameter(parameter.detach(), parameter.requires_grad)

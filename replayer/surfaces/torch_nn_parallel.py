@@ -77,5 +77,5 @@ def install(torch: ModuleType) -> None:
     patch_everywhere(parallel_apply, around(parallel_apply, _replicas))
     functions: TorchAny = sys.modules["torch.nn.parallel._functions"]
     get_stream = functions._get_stream
-    # torch calls this function with torch.device(0). In C++ this device has the device type of virtual tensors.
+    # torch passes torch.device(0), which has the device type of virtual tensors.
     patch(functions, _get_stream=lambda device: get_stream(torch.device("cuda", device.index)))

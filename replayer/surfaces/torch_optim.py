@@ -23,7 +23,7 @@ from traces.script.script_hooks import ScriptHooks
 
 def install(torch_module: ModuleType) -> None:
     without_overrides = partial(without_override_lookup, tensor_class=VirtualTensor)
-    # Gradient clipping keeps its own list of types for foreach kernels, and reads the device from C++.
+    # Gradient clipping has its own list of types for foreach kernels.
     foreach: TorchAny = torch_module.utils._foreach_utils
     foreach._foreach_supported_types.insert(0, VirtualTensor)
     devices = foreach._get_foreach_kernels_supported_devices

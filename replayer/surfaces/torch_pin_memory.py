@@ -22,8 +22,8 @@ from replayer.state import host_memory
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
-# These are the factories of torch and torch.Tensor that take `pin_memory`. Nothing writes to the results of the factories in
-# EMPTY, so these results use no physical memory.
+# Factories of torch and torch.Tensor that take `pin_memory`. Results of EMPTY use no physical memory, because nothing writes to
+# them.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
 FILLED = (
     "zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like randint randint_like randperm normal"

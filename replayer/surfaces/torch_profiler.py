@@ -91,11 +91,11 @@ def install(torch_module: ModuleType) -> None:
 
     patch_around(torch_module.profiler.profile, export_memory_timeline=export_host_memory)
     activity = torch_module.profiler.ProfilerActivity
-    # These activities are the default if the script names no activities.
+    # default activities
     what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}
     patch(torch_module.profiler, **what_is_there)
     patch(torch_module.profiler.profiler, **what_is_there)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # CUDA builds would otherwise report the missing driver at each profile.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # CUDA builds report the missing driver at each profile
     patch_around(
         cls,
         __init__=init_without_device,

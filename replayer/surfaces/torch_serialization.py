@@ -18,7 +18,7 @@ from replayer.tensor.device_args import index_of
 from replayer.tensor.storage import VirtualStorage
 from replayer.torch_types import TorchAny
 
-_BEFORE_CUDA = 15  # PyTorch's own entry for "cuda" has priority 20.
+_BEFORE_CUDA = 15  # PyTorch's entry for "cuda" has 20
 
 
 def install(torch: ModuleType) -> None:

@@ -25,8 +25,7 @@ from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    # At first use PyTorch builds its set of functions that obey set_default_device. The set is built now because it must
-    # contain the unpatched C functions.
+    # PyTorch's set of functions that obey set_default_device must contain the unpatched C functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     _install_changes_of_data(torch_module)
@@ -39,7 +38,7 @@ def install(torch_module: ModuleType) -> None:
     patch(torch_module._C, _to_dlpack=exported)
     patch(torch_module.utils.dlpack, to_dlpack=exported)
     patch(torch_module, to_dlpack=exported)
-    # Of the functions wrapped here, only torch.tensor takes `pin_memory`.
+    # only torch.tensor takes `pin_memory`
     patch(torch_module, tensor=with_pin_memory(_on_backend_device(torch.tensor)))
     patch(torch_module, as_tensor=_on_backend_device(torch.as_tensor), asarray=_on_backend_device(torch.asarray))
     patch_around(torch._C, _set_default_dtype=_clear_plans, _set_default_tensor_type=_clear_plans)

@@ -20,8 +20,7 @@ from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
-# This is the position of `device` in `_make_wrapper_subclass`, not counting the class. Jagged tensors pass `device` by
-# position.
+# position of `device` in `_make_wrapper_subclass` without the class; jagged tensors pass it by position
 _DEVICE = 6
 
 

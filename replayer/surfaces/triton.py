@@ -29,7 +29,7 @@ from replayer.tensor.values.known_values import payload_of
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch_around, replaced
 
-_LAST = "triton.runtime"  # Once Triton has imported this module, everything that this surface patches exists.
+_LAST = "triton.runtime"  # imported last by Triton
 
 
 class _TritonDriver:

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 wrapper: TorchAny = (
     torch.Tensor._make_wrapper_subclass
-)  # This is torch's own function. surfaces/torch_tensor_subclass.py replaces it for scripts.
+)  # torch's own; surfaces/torch_tensor_subclass.py replaces it for scripts
 _inference_mode: TorchAny = torch._C._InferenceMode
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
-KNOWN_LIMIT = 16_384  # The host keeps the values of tensors up to this number of elements.
-_KNOWN_BYTES_LIMIT = 1 << 28  # The host keeps one-dimensional byte tensors up to this size.
+KNOWN_LIMIT = 16_384  # elements of a tensor whose values the host keeps
+_KNOWN_BYTES_LIMIT = 1 << 28  # size of one-dimensional byte tensors that the host keeps
 
 
 def host_keeps(shape: Shape, dtype: torch.dtype) -> bool:
@@ -96,7 +96,7 @@ class Allocation:
     def __del__(self) -> None:
         block = self.block
         if block is not None:
-            free = block.allocator.free  # A local name is faster to call than an instance attribute.
+            free = block.allocator.free  # faster than calling an attribute
             free(block)
 
     @property

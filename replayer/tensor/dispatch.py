@@ -41,7 +41,7 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
     def dispatch(
         func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None, ignore_handler: bool = False
     ) -> TorchAny:
-        if func is detach:  # Autograd detaches each saved output and each gradient.
+        if func is detach:  # autograd detaches every saved output and gradient
             source = args[0]
             meta = source.meta
             if STATE.inference_mode_used:

@@ -14,7 +14,7 @@ from replayer.op_signature import OpSignature
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.torch_types import TorchAny
 
-# The first item is an argument's position or name. The second item is the index in a list argument, or -1.
+# an argument's position or name, and the index in a list argument or -1
 Where = tuple[int | str, int]
 
 
@@ -66,9 +66,9 @@ class Reshaped(NamedTuple):
 class OutcomeKind(IntEnum):
     """Kinds of outcomes. Dispatch creates NEW, SAME and VIEW itself, and `Plan.results` creates all others."""
 
-    NEW = 0  # The result is one new tensor.
-    SAME = 1  # The result is a positional argument, and no metadata changed.
-    VIEW = 2  # The result is a view of a positional argument, and nothing is written.
+    NEW = 0  # one new tensor
+    SAME = 1  # a positional argument with unchanged metadata
+    VIEW = 2  # a view of a positional argument; nothing is written
     OTHER = 3
 
 
@@ -96,7 +96,7 @@ class Plan:
     size_bytes: int = field(init=False, default=0)
     kept: bool = field(init=False, default=True)
     at: int = field(init=False, default=0)
-    # For the kind OTHER, this function is called with (gpu, caller, args, kwargs).
+    # for OTHER: called with (gpu, caller, args, kwargs)
     results: Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:

@@ -314,7 +314,7 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
 
 VirtualTensor.__module__, VirtualTensor.__name__, VirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"
 
-# These are the legacy names of tensor types ("FloatTensor"). Host types have the same names in another module.
+# dtypes with a legacy tensor type, such as "FloatTensor"
 _DTYPES = "float32 float64 float16 bfloat16 uint8 int8 int16 int32 int64 bool complex64 complex128".split()
 _OF_HOST = [torch.empty(0, dtype=getattr(torch, name), device="cpu") for name in _DTYPES]
 TYPES = {of_host.type().removeprefix("torch."): of_host.dtype for of_host in _OF_HOST}

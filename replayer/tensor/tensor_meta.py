@@ -15,9 +15,9 @@ import torch
 
 from traces.model.layouts import Shape
 
-BACKEND = "lazy"  # C++ sees this device type, and scripts see "cuda" (tensor.py).
-OURS = ("cuda", BACKEND)  # Both device types name a virtual device.
-LIMIT = 200_000  # The table is cleared when it has this number of entries, which happens with shapes that never repeat.
+BACKEND = "lazy"  # in C++; scripts see "cuda" (tensor.py)
+OURS = ("cuda", BACKEND)  # device types of a virtual GPU
+LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
 
 
 def contiguous_stride(shape: Shape) -> Shape:
@@ -47,10 +47,10 @@ class TensorMeta:
         self.offset = offset
         self.dtype = dtype
         self.index = index
-        self.device = torch.device("cuda", index)  # Scripts see this device.
-        self.backend_device = torch.device(BACKEND, index)  # C++ sees this device.
-        # These arguments of `_make_wrapper_subclass` are built once, because they are passed a thousand times per step. Passing
-        # None is a third faster than passing the equivalent stride and offset.
+        self.device = torch.device("cuda", index)  # for scripts
+        self.backend_device = torch.device(BACKEND, index)  # for C++
+        # Arguments of `_make_wrapper_subclass`, built once for a thousand calls per step. None is a third faster than the
+        # equivalent stride and offset.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         self.dtype_name = str(dtype).removeprefix("torch.")

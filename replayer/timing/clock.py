@@ -34,24 +34,24 @@ import ctypes
 import sys
 import threading
 from fractions import Fraction
-from time import perf_counter_ns, sleep, time_ns  # The name is imported because surfaces/time.py may patch the module.
+from time import perf_counter_ns, sleep, time_ns  # bound here, because surfaces/time.py may patch the module
 from typing import Protocol
 
-# A sleep overshoots by 20 to 100 us with minimum timer slack (benchmarks/clock.py). The end of a wait is therefore a busy loop,
-# which takes at most 5 % of the time. Waits of up to a millisecond are slightly less precise.
+# A sleep overshoots by 20 to 100 us with minimum timer slack (benchmarks/clock.py). A busy loop therefore ends each wait, and
+# takes at most 5 % of the time.
 _SPIN_NS = 120_000
 _TIME_PER_SPIN = 20
 _SPIN_SAVED_NS = 1_000_000  # busy-loop time that may be saved up for waits in quick succession
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
-POLL_NS = 1_000  # On a clock that stands still, a query takes this long. On real machines, a query takes 50 to 2 000 ns.
+POLL_NS = 1_000  # of a query on a clock that stands still; real machines take 50 to 2 000 ns
 
 
 class Clock(Protocol):
     """Returns the time in integer nanoseconds since the Unix epoch. The time never runs backwards."""
 
-    ahead_ns: int | None = None  # The constant offset from `perf_counter_ns` to `now_ns` is None if it can change.
+    ahead_ns: int | None = None  # offset from `perf_counter_ns` to `now_ns`, or None if the offset can change
     speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
-    flows: bool = True  # False if the machine's time does not advance the clock. See Note [A clock that stands still]
+    flows: bool = True  # does real time advance the clock? See Note [A clock that stands still]
 
     def now_ns(self) -> int: ...
 
@@ -109,7 +109,7 @@ class VirtualClock(Clock):
         self._new_lock()
 
     def _new_lock(self) -> None:
-        self._lock = threading.RLock()  # Entering a plain lock is one C call.
+        self._lock = threading.RLock()  # one C call to enter
         self._jumped = threading.Condition(self._lock)
 
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
@@ -185,7 +185,7 @@ class RecordedClock(VirtualClock):
         with self._jumped:
             while self.now_ns() < deadline_ns and (left_ns := give_up_ns - perf_counter_ns()) > 0:
                 self._jumped.wait(min(left_ns * 1e-9, threading.TIMEOUT_MAX))
-        self.wait_until(deadline_ns)  # The main thread may be waiting for this thread, so this thread moves the clock.
+        self.wait_until(deadline_ns)  # this thread moves the clock, because the main thread may wait for it
 
     def resume(self) -> None:
         if self.flows:

@@ -24,7 +24,7 @@ from replayer.torch_types import TorchAny
 
 Call = tuple[Callable[..., TorchAny], tuple[TorchAny, ...]]
 
-_POOLS_FROM = 1 << 20  # Private pools have larger numbers than all streams.
+_POOLS_FROM = 1 << 20  # first number of private pools, above all streams
 _STREAMS_OF_A_POOL = 64
 
 

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 _FREE, _BORROWED, _MATCHED = 0, 1, 2
 
-# At most this many calls of a segment are remembered. A script that never ends a step stays in one segment.
+# remembered calls of a segment; a script that never ends a step stays in one segment
 _REMEMBERED = 100_000
 
 Match = tuple[Origin, Instance]
@@ -108,7 +108,7 @@ class StepMatcher:
         self.keys = keys
         self.histories = histories
         self.state = bytearray(len(step.kernels))
-        self.of_same_program = False  # This is the verdict of the forward passes so far. See Note [Kernels without an op]
+        self.of_same_program = False  # verdict of the forward passes so far, see Note [Kernels without an op]
         self.ended_ns = [0] * len(step.kernels)  # when each played kernel ends on the virtual timeline
         self.visited: dict[str, int] = {}
 
@@ -158,11 +158,11 @@ class SegmentMatcher:
         self.name = name
         self.count = count
         self.recorded = recorded
-        self.position_ns = 0  # The script has reached this active host time in the recorded segment.
-        self.unmatched_ns = recorded.work_ns if recorded else 0  # This recorded work is neither matched nor borrowed.
-        # Unmatched ops that the phase's remainder may cover, each with its timeline row.
+        self.position_ns = 0  # active host time that the script has reached in the recorded segment
+        self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
+        # unmatched ops with their timeline rows, which the phase's remainder may cover
         self.deferred: list[tuple[OpSignature, int]] = []
-        # More calls than this cannot be the phase's own kernels under other names. An example is a loop that never ends a step.
+        # More calls cannot be the phase's own kernels under other names, as in a loop that never ends a step.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}
@@ -170,7 +170,7 @@ class SegmentMatcher:
         self.thread: HostThread | None = None
         self.likeness: ForwardLikeness | None = None
         self.charged_before_ns = 0
-        self._settled: list[int] = []  # These unmatched kernels were charged before the segment's end.
+        self._settled: list[int] = []  # unmatched kernels that were charged before the segment's end
         self._cursors: dict[str, int] = {}
         self._reached_ns = 0  # active host time of the latest matched call in the recorded segment
         self._launches_ns: list[int] | None = None

@@ -29,11 +29,11 @@ from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.timeline_writer import HOST_COLUMNS, DeferredRows, TimelineWriter
 from traces.model.trace import Column, Origin
 
-LEAST_CALLS = 8  # Smaller batches are faster if each call is played separately.
+LEAST_CALLS = 8  # smaller batches are faster call by call
 
 _HOST = {name: i for i, name in enumerate(HOST_COLUMNS)}
 
-Turns = tuple[bool, bool, bool]  # For each class of op, the flag says whether such an op would begin another segment.
+Turns = tuple[bool, bool, bool]  # for each class of op: does such an op begin another segment?
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +49,7 @@ class OpBatchSchedule:
     host_rows: Column
     first: Column
     call: Column
-    after_ns: Column  # For each kernel, this is the time from the start of its call to its end on an idle stream.
+    after_ns: Column  # of each kernel, from the start of its call to its end on an idle stream
     gap_ns: Column
     duration_ns: Column
     work_rows: Column
@@ -118,7 +118,7 @@ class OpBatchSchedule:
             launch_ns = np.maximum(launch_ns - np.array(too_long_ns, np.int64)[call], 0)
         scaled_ns = np.maximum((duration_ns * scale).astype(np.int64), scheduler.recording.speed.floor_ns)
         duration_ns = np.where(scale == 1.0, duration_ns, scaled_ns)
-        # The array is column-major, because whole columns are overwritten.
+        # column-major, because whole columns are overwritten
         host_rows = scheduler.timeline.host_rows_of(signatures).copy(order="F")
         host_rows[:, _HOST["duration_ns"]] = own_ns
         work_rows = work_rows_of(columns, at, duration_ns)

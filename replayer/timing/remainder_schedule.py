@@ -60,7 +60,7 @@ class RemainderSchedule:
 
 def work_rows_of(columns: KernelColumns, at: Column, duration_ns: Column) -> Column:
     """Return rows of the timeline's device table for some kernels. Unknown values are NONE."""
-    # The array is column-major, because whole columns are overwritten.
+    # column-major, because whole columns are overwritten
     rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")
     for name, values in {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}.items():
         rows[:, WORK[name]] = values[at]

@@ -26,8 +26,8 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE, DeviceKind, Origin
 from traces.names.equivalent_ops import canonical_op
 
-_LEFTOVERS = 256  # The cache has a maximum size, because a script's steps may all differ.
-_SCALES = 50_000  # The cache has a maximum size, because the plan cache drops old signatures.
+_LEFTOVERS = 256  # bounded, because a script's steps may all differ
+_SCALES = 50_000  # bounded, because the plan cache drops old signatures
 _FIRST_SIDE_STREAM = 1_000  # recorded side streams get numbers above the numbers of the script's streams
 
 
@@ -42,8 +42,8 @@ class StreamScheduler:
         self.streams: dict[tuple[int, int], VirtualStream] = {}
         self._side: dict[tuple[int, int], VirtualStream] = {}
         self._leftovers: dict[tuple[int, ...], tuple[RecordedStep, RemainderSchedule | None]] = {}
-        # The estimated duration of an op. The nearest recorded shape is scaled if there is one. In a recording without shapes
-        # of this program, the op's usual duration is used. In all other cases, a roofline model gives the duration.
+        # estimated durations: scaled from the nearest recorded shape, or the op's usual duration in a recording without shapes,
+        # or from a roofline model
         self.costs = KeptBySignature(self._estimated)
         self.scale = lru_cache(_SCALES)(self._scale)
         self.row_of: Callable[[str], int] = lambda _: 0
@@ -130,7 +130,7 @@ class StreamScheduler:
             of = origin
             if kind == DeviceKind.MEMCPY and (origin is Origin.SCALED or name in copy.others):
                 name, size_bytes, duration_ns, of = strings.add(copy.label), copy.size_bytes, copy.duration_ns, copy.origin
-                # For a pageable copy, the latency includes staging on the host.
+                # a pageable copy's latency includes staging on the host
                 latency_ns = min(latency_ns, self.recording.latency_ns)
             elif scale != 1.0:
                 duration_ns = max(int(duration_ns * scale), floor_ns)
@@ -210,7 +210,7 @@ class StreamScheduler:
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
-        # An op without shapes cannot be scaled. In this program, the op is probably the recorded op.
+        # An op without shapes cannot be scaled, and is probably the recorded op of this program.
         if samples and not self._of_other_program and not any(recorded for recorded, _, _ in samples):
             return int(median(ns for _, _, ns in samples)), Origin.SCALED
         estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)
@@ -219,7 +219,7 @@ class StreamScheduler:
     def _scale(self, signature: OpSignature, shapes: tuple[Shape, ...], dtype: str) -> float:
         """Return the work of this op divided by the work of a recorded call with these shapes."""
         if not shapes:
-            return 1.0  # A call without recorded shapes cannot be scaled.
+            return 1.0  # calls without recorded shapes cannot be scaled
         recorded, own = (shapes, self.recording.places.of(shapes)), (_seen(signature)[0], signature.outputs)
         return self.recording.costs.ratio(canonical_op(signature.op), dtype, recorded, own)
 

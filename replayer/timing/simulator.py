@@ -38,13 +38,12 @@ from traces.script.step_rule import Optimizers
 if TYPE_CHECKING:
     from replayer.timing.timeline.timeline_writer import TimelineWriter
 
-# The host's virtual time may run ahead of the wall clock by this much before the host is held back. Between two real waits,
-# only a script that reads its own clock without synchronising can notice this lead. The lead absorbs short delays of this
-# machine.
+# How far the host's virtual time may run ahead of the wall clock. This absorbs short delays of the machine. Only a script that
+# reads its clock without synchronizing can notice.
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
 
-# This many batches are kept per phase-grained segment. A script with different ops in every step must not fill the memory.
+# kept batches per phase-grained segment, bounded because ops may differ in every step
 _BATCHES_KEPT = 64
 
 
@@ -173,7 +172,7 @@ class Simulator:
                 call(thread, *map(here, args))
         for branch in graph.others:
             stream.wait(branch.ready_ns)
-        stream.pending.clear()  # The launch queue counts the graph as one launch.
+        stream.pending.clear()  # a graph is one launch in the queue
         stream.pending.extend([*queue, stream.ready_ns])
 
     def play_all(self, callers: list[Caller], signatures: list[OpSignature], called_ns: list[int]) -> None:

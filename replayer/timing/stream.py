@@ -83,5 +83,5 @@ class VirtualEvent:
 
     def __init__(self) -> None:
         self.time_ns: int | None = None
-        self.awaited = False  # The script waited for the event before recording it. See Note [Waits on unrecorded events]
+        self.awaited = False  # awaited before it was recorded, see Note [Waits on unrecorded events]
         self.device: int | None = None

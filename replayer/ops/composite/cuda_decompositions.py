@@ -18,7 +18,7 @@ from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
 
-_MASK_STEP = 8  # Mask rows must be aligned to this number of elements.
+_MASK_STEP = 8  # alignment of mask rows, in elements
 
 
 FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
@@ -172,8 +172,8 @@ def register(plans: PlanCache) -> None:
     ):
         library.impl(op, choice, "AutogradLazy")
         plans.composites[op] = choice
-    # RMS norm is a composite op except on CUDA, where it has a kernel (native/cuda/layer_norm_kernel.cu). With a registered
-    # kernel, autograd uses the formula of RMS norm itself instead of the formulas of the ops that it decomposes into.
+    # On CUDA, RMS norm has its own kernel (native/cuda/layer_norm_kernel.cu). The registered kernel makes autograd use the
+    # formula of RMS norm.
     library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
     plans.with_kernel.add(aten._fused_rms_norm.default)
     state.STATE.kept.append(library)

@@ -21,7 +21,7 @@ from traces.script.phase_rule import LOSS_OPS
 
 aten = torch.ops.aten
 
-# These losses need no registration, because the first op that each of them decomposes into is itself a loss.
+# losses whose first inner op is itself a loss
 _TOLD_BY_THEIR_OPS = frozenset(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "log_softmax", "ctc_loss"))
 _COMPOSITE = "CompositeImplicitAutograd"
 

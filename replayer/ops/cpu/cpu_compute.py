@@ -45,7 +45,7 @@ from traces.model.layouts import memory_layout
 
 aten = torch.ops.aten
 
-# These ops accept host tensors together with device tensors.
+# ops that accept host tensors together with device tensors
 _TAKE_HOST = frozenset(
     {
         aten.index.Tensor,

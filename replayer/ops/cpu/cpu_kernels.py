@@ -135,7 +135,7 @@ def _efficient_backward(
     return *of_inputs, of_bias if mask[3] else None
 
 
-_LAYERS = (aten.rnn_relu, aten.rnn_tanh, aten.lstm, aten.gru)  # These ops are in the order of cudnnRNNMode_t.
+_LAYERS = (aten.rnn_relu, aten.rnn_tanh, aten.lstm, aten.gru)  # in the order of cudnnRNNMode_t
 
 
 def _layers(

@@ -26,7 +26,7 @@ class CallArguments:
     `virtual` converts tensors of `tensor_class`, and `plain` converts all other tensors.
     """
 
-    device_type = "cpu"  # This device type replaces a device argument that means the virtual GPU.
+    device_type = "cpu"  # in place of the virtual GPU
 
     def __init__(self, tensor_class: type) -> None:
         self.tensor_class = tensor_class

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _OF_SCRIPTS = ("CUDA", "PrivateUse1", "CompositeExplicitAutograd")
-PLANS_LIMIT = 50_000  # This limit is the total over all ops. The cache is cleared when it reaches the limit.
+PLANS_LIMIT = 50_000  # of all ops; a full cache is cleared
 
 
 def _key_of_script(func: torch._ops.OpOverload) -> TorchAny:
@@ -59,7 +59,7 @@ class Route:
         self.plans: dict[plan_keys.Key, Plan] = {}
         self.special = special
         self._tensor_class = tensor_class
-        # Each of these functions finds a plan for one number of positional arguments:
+        # finds a plan, by number of positional arguments
         self.finders: list[plan_keys.Keyer] = [partial(self._find, n) for n in range(len(func._schema.arguments) + 1)]
         self._keyers: dict[int, plan_keys.Keyer] = {}
 
@@ -133,7 +133,7 @@ class PlanCache:
         Raises PyTorch's error for wrong arguments. Raises DataDependentShape if the shape depends on values, and NotEmulated
         for an op without a meta kernel.
         """
-        key = route.key(args, kwargs)  # The key is computed first, because some ops change their arguments' metadata.
+        key = route.key(args, kwargs)  # first, because some ops change their arguments' metadata
         try:
             plan = infer(self.metas, route.func, args, kwargs, gpu.current.device())
             complete(plan, route.func, gpu.workspaces_of(plan.signature))

@@ -22,7 +22,7 @@ from replayer.torch_types import TorchAny
 Key = tuple[TorchAny, ...]
 Keyer = Callable[[tuple[TorchAny, ...], dict[str, TorchAny]], TorchAny]
 
-# In these ops, integers determine a shape, although the schema declares these integers as Scalar.
+# ops with integers that determine a shape, although the schema says Scalar
 _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
 
 
@@ -50,8 +50,7 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
     def options(kwargs: dict[str, TorchAny]) -> list[TorchAny]:
         return [(name, key_of(value)) for name, value in kwargs.items()]
 
-    # Each tensor is tested with `type(x) is V` instead of catching AttributeError, because an exception costs more than the
-    # whole key.
+    # Testing `type(x) is V` is cheaper than catching an AttributeError.
     read = f"{count}, {''.join(part + ', ' for part in parts)}"
     unpack = "".join(f"a{i}, " for i in range(count)) + "= a" if count else ""
     found = "get" if get else ""

@@ -160,14 +160,14 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
     rule = RULES.get(func)
     if rule is not None:
         return rule(*args, **kwargs)
-    # The meta kernel of this op returns a plain tensor of the quantized dtype.
+    # The meta kernel of quantize_per_* returns a plain tensor of the quantized dtype.
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*_QUANTISED)
     try:
         return func(*args, **kwargs)
     except NotImplementedError as missing:
         if not func._schema.returns:
-            # An op without results, such as _fused_sgd_, only writes to its arguments.
+            # no results, as in _fused_sgd_
             return None
         try:
             return _shapes_on_cpu(func, args, kwargs)
@@ -188,11 +188,11 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
         raise error from None
 
 
-# Error messages with one of these words are not about the script.
+# words in errors that the script did not cause
 _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")
 
 
-_TRIED_ELEMENTS = 1 << 20  # Calls with an argument of more elements are not tried on the CPU.
+_TRIED_ELEMENTS = 1 << 20  # elements; larger calls are not tried on the CPU
 
 
 def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
@@ -234,7 +234,7 @@ def _cpu_kernel_error(
     return None
 
 
-# These ops allocate a tensor without writing to the tensor, or change only metadata.
+# ops that only allocate a tensor or change metadata
 IDLE = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided set_ resize_ resize_as_ detach_ squeeze_"
     " unsqueeze_ t_ transpose_ as_strided_ swapaxes_ swapdims_ record_stream is_same_size _has_same_storage_numel".split()
@@ -246,8 +246,7 @@ def launches(func: torch._ops.OpOverload, does_something: bool) -> bool:
     return does_something and func._schema.name.rpartition("::")[2] not in IDLE
 
 
-# Ops in these namespaces need no check for undeclared writes. The schemas of aten and prims declare all writes, and c10d ops
-# are collectives.
+# Namespaces without undeclared writes: the schemas of aten and prims declare all writes, and c10d ops are collectives
 _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 

@@ -19,9 +19,9 @@ import sys
 from functools import cache
 from types import CodeType, FrameType
 
-Place = tuple[CodeType, int]  # A place is an instruction in a code object, given by its offset.
+Place = tuple[CodeType, int]  # a code object, and the offset of an instruction
 
-_BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN"}  # These instructions can be between a call and the jump that uses its result.
+_BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN"}  # possible between a call and the jump that uses its result
 _JUMPS = {*dis.hasjrel, *dis.hasjabs}
 _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from replayer.timing.stream import VirtualStream
 
 EXACT_DTYPES = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
-FLOATS_LIMIT = 256  # Larger float tensors are not computed, because they contain network data and not control values.
+FLOATS_LIMIT = 256  # elements; larger float tensors hold network data, not control values
 LISTED_LIMIT = 64
 
 Rule = Callable[[TorchAny, TorchAny, TorchAny], None]

@@ -20,7 +20,7 @@ class CellPhases:
 
     def __init__(self, cells: CellPace) -> None:
         self._cells = cells
-        self._segments: dict[str, RecordedSegment] = {}  # One object per phase, because caches are kept per segment object.
+        self._segments: dict[str, RecordedSegment] = {}  # one object per phase, because caches belong to the object
         self._before_backward_ns = 0
 
     def begin(self, name: str) -> RecordedSegment | None:

@@ -48,7 +48,7 @@ class OpenStage(NamedTuple):
     segment: SegmentMatcher | None
 
 
-# A row of the timeline's table `parts`: the phase's index in its step, then the columns from `name` on.
+# the phase's index in its step, then the columns of the table `parts` from `name` on
 Row = tuple[int, str, int, int, int, int, int, int, int]
 
 

@@ -95,7 +95,7 @@ class PhaseRemainder:
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.likeness is not ForwardLikeness.SAME:
                 if self.likeness is None and lane.is_same_so_far():
-                    continue  # The remainder may still cover these ops when the pass ends.
+                    continue  # the remainder may still cover these ops later
                 self._estimate_deferred(lane, thread, self._stream(ordinal))
                 continue
             if lane.mostly_unmatched or not lane.deferred:

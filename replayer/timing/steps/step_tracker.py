@@ -72,7 +72,7 @@ class StepTracker:
         self._histories: Histories = {}
         self.step = self._matcher(recording.step(0))
         self.segment: SegmentMatcher | None = None
-        self.turns = (True, True, True)  # For each class of op, the flag says whether such an op would begin another segment.
+        self.turns = (True, True, True)  # for each class of op: does such an op begin another segment?
         self.trained = self._evaluated = 0
         self._follows = True  # the script's training and evaluation steps have followed the recorded order so far
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload)
@@ -82,7 +82,7 @@ class StepTracker:
         self._done: list[tuple[str, int, int, int, int, int]] = []
         self._begun_ns = self._begun_device_ns = 0
         self._by_phases = recording.trace.grain == "phase" and recording.cells is None
-        self._left_ns = NONE  # When the host left the current phase or the previous step. See Note [Waits between phases]
+        self._left_ns = NONE  # when the host left the current phase or step, see Note [Waits between phases]
         self._wall_ns = scheduler.clock.now_ns()
         self._loader_ns = 0
         self._stands_in_loader = False  # whether the clock is paused for the current loader call
@@ -101,8 +101,7 @@ class StepTracker:
         self.script.op(thread, phase_class, now_ns)
         self.turns = self.script.turns
         segment = self.segment
-        # The segment is None at the first op after a step that ended inside a phase entered by name. It is also None at an op
-        # of another thread.
+        # None at the first op after a step that ended in a phase entered by name, and at an op of another thread
         if segment is None:
             segment = self._begin(thread, self.script.current or "other")
         return segment
@@ -144,7 +143,7 @@ class StepTracker:
 
     def leave(self, thread: HostThread, name: str) -> None:
         """The script leaves a phase by name. The call has no effect unless `name` is the current phase."""
-        # The clock must always resume, because a clock that never resumes would hang the script.
+        # A clock that never resumes would hang the script.
         if name == "loader" and self._stands_in_loader:
             self._stands_in_loader = False
             self._scheduler.clock.resume()
@@ -174,7 +173,7 @@ class StepTracker:
         self._begin(thread, name)
         if name == "loader" and self._pad_loader and not self._stands_in_loader:
             self._stands_in_loader = True
-            self._scheduler.clock.pause()  # If the clock can pause, only the recorded wait is charged.
+            self._scheduler.clock.pause()  # if the clock can pause, only the recorded wait counts
 
     def phase_left(self, thread: HostThread, name: str, now_ns: int) -> None:
         """The script leaves a phase. The host's time in a loader is real."""
@@ -241,7 +240,7 @@ class StepTracker:
         driven_by = self.step.step
         if evaluation:
             kind = StepKind.EVALUATION
-        else:  # The first step fills the plan cache, as a GPU's first step tunes and loads kernels.
+        else:  # the first step fills the plan cache
             kind = StepKind.WARMUP if not self.trained or driven_by.kind == StepKind.WARMUP else StepKind.STEADY
         start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
         scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, row)
@@ -321,8 +320,8 @@ class StepTracker:
         self._uses_gpu |= segment.ops > 0
         if self._uses_gpu and not self.remainder.other:
             due_ns, self._owed_ns = due_ns + self._owed_ns, 0
-        if recorded is not None and self._uses_gpu:  # A script without GPU work is not charged any recorded time.
-            # The recorded host time includes waits.
+        if recorded is not None and self._uses_gpu:  # only for scripts that use the GPU
+            # recorded host time includes waits
             if recorded.phase_grained or (self._by_phases and segment.name != "loader"):
                 self._top_up(segment, 1.0)
                 if self._left_ns != NONE:
@@ -333,7 +332,7 @@ class StepTracker:
                 if not self.remainder.other:
                     due_ns += max(recorded.host_ns - segment.position_ns, 0)
                     due_ns = max(due_ns, self._begun_ns + recorded.least_host_ns)
-        if segment.name == "loader":  # The script's work since the batch arrived is real, like the loading.
+        if segment.name == "loader":  # the script's own work after the batch arrived
             self._loader_ns += max(now_ns - thread.host_ns, 0)
             if self._pad_loader and recorded is not None:
                 due_ns = max(due_ns, self._begun_ns + recorded.host_ns)
@@ -360,7 +359,7 @@ class StepTracker:
         recorded = segment.recorded
         if recorded is None:
             return
-        for device in {self._scheduler.home, *segment.ops_on}:  # The recorder timed one device, and replicas do the same work.
+        for device in {self._scheduler.home, *segment.ops_on}:  # only one device was timed; replicas do the same work
             until_ns = self._begun_device_ns + int(recorded.device_ns * share)
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 

@@ -40,7 +40,7 @@ _CALLS = {
     DeviceKind.MEMCPY: "cudaMemcpyAsync",
     DeviceKind.MEMSET: "cudaMemsetAsync",
 }
-# Kineto uses these names for the replayer's own dispatch, which is not an op of the script.
+# Kineto's names for the replayer's own dispatch
 OUR_DISPATCH = ("PythonSubclass", "PythonDispatchMode", "prims::")
 _OF_AUTOGRAD = ("Sequence number", "Fwd thread id")
 _CALL, _ID, _CALLER = "python_function", "Python id", "Python parent id"
@@ -63,7 +63,7 @@ def with_launches(trace: Trace) -> Trace:
     _, first, of, counts = np.unique(ops, return_index=True, return_inverse=True, return_counts=True)
     turn = np.arange(len(ops)) - first[of]  # The kernels of an op are consecutive.
     share_ns = takes_ns[ops] // (counts[of] + 1)
-    # A copy from or to pageable memory waits until the copy ends. The op's own time is before this wait.
+    # a pageable copy waits for its end, after the op's own time
     pageable = np.array(["Pageable" in trace.strings[name] for name in device.name[linked].tolist()], bool)
     call_ns = np.where(pageable, np.minimum(share_ns, 1), share_ns)
     names = {int(kind): trace.strings.add(name) for kind, name in _CALLS.items()}
@@ -169,7 +169,7 @@ def merged(
     events, idle_calls = _scripts_calls([event for event in kineto["traceEvents"] if id(event) not in ours_alone])
     own = _by_name(events)
     taken: set[int] = set()
-    ids: dict[Any, Any] = {}  # Kineto's ids of the timeline's ops. Ids are assigned on entry, so they show the nesting.
+    ids: dict[Any, Any] = {}  # Kineto's ids, assigned on entry, so they show the nesting
     pairs: dict[Any, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     alone: dict[Any, list[tuple[float, float]]] = defaultdict(list)
     threads: dict[Any, Any] = {}
@@ -200,7 +200,7 @@ def merged(
         clocks[tid].tie_between([times for other, times in pairs.items() if other != tid])
     host = os.getpid()
     on_host = [row for row in rows if row.get("cat") in _ON_HOST or row.get("ph") == "s"]
-    for tid in dict.fromkeys(row["tid"] for row in on_host):  # Kineto does not see threads that began during the profile.
+    for tid in dict.fromkeys(row["tid"] for row in on_host):  # threads that began during the profile are unknown to Kineto
         threads.setdefault(tid, max((host, *threads.values())) + 1 if threads else host)
     for row in on_host:
         row["pid"], row["tid"] = host, threads[row["tid"]]
@@ -253,7 +253,7 @@ class WindowOp(NamedTuple):
     name: str
     start_ns: int
     kernels: list[tuple[str, int, int, int]]  # name, device, start and duration (ns)
-    allocated_bytes: int  # Device memory allocated minus freed in the op, including inner ops.
+    allocated_bytes: int  # allocated minus freed in the op, with inner ops
 
 
 def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
@@ -428,7 +428,7 @@ def _operands(event: Event) -> str:
 def _moved(event: Event, clocks: _Clocks) -> Event:
     if "ts" in event and event.get("ph") != "M":
         start_ns = round(clocks.recorded(event["ts"]) * 1000)
-        if "dur" in event:  # Both ends are moved, so events that touch still touch.
+        if "dur" in event:  # move both ends, so that adjacent events stay adjacent
             event["dur"] = max(round(clocks.recorded(event["ts"] + event["dur"]) * 1000) - start_ns, 0) / 1000
         event["ts"] = start_ns / 1000
     return event

@@ -28,7 +28,7 @@ class ReplayStats:
     lag_ns: int = 0  # excess of the script's host time over the recorded host time
     waited_ns: int = 0
     ops: int = 0
-    # These arrays grow by eight bytes per step. All other figures have a constant size.
+    # eight bytes per step; all other figures have a constant size
     step_lag_ns: array[int] = field(default_factory=lambda: array("q"))
     step_busy_ns: array[int] = field(default_factory=lambda: array("q"))  # host time except waits for the device and for data
     step_ops: array[int] = field(default_factory=lambda: array("q"))

@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter_ns  # The name is imported because surfaces/time.py may patch the module.
+from time import perf_counter_ns  # bound here, because surfaces/time.py may patch the module
 from typing import NamedTuple
 
 import numpy as np
@@ -45,9 +45,8 @@ from traces.model.trace import (
     shapes_text,
 )
 
-# Rows are handed to the writing thread when a table has this many rows (some fifty steps of a large model). They are also
-# handed over after some time. Smaller portions would be slow, because each op of torch releases the interpreter's lock and
-# wakes the writing thread.
+# Rows after which a table goes to the writing thread. Smaller portions are slow, because each op of torch releases the
+# interpreter's lock and wakes that thread.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
 _MOST_ROWS = 4 * _FLUSH_ROWS
@@ -56,14 +55,14 @@ _OP = int(HostKind.OP)
 _RANGE = int(HostKind.ANNOTATION)
 _CALL = int(HostKind.RUNTIME)
 
-# Columns of the tables of host ops, device work and stages.
+# columns of host ops, device work and stages
 HOST_COLUMNS = ("thread", "kind", "name", "start_ns", "duration_ns", "shapes", "dtypes", "layout")
 WORK_COLUMNS = ("device", "stream", "kind", "name", "start_ns", "duration_ns", "launch", "bytes", "origin")
 PART_COLUMNS = ("phase", "name", "thread", "start_ns", "duration_ns", "device", "device_start_ns", "device_end_ns", "origin")
 
 _DEVICE, _TIME = 0, 1
 
-# The columns that the collected rows fill, in order, for each table. All other columns have default values.
+# columns that collected rows fill, by table; the others have defaults
 _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
     "host": (HostSpans, HOST_COLUMNS),
     "device": (DeviceSpans, WORK_COLUMNS),
@@ -227,19 +226,19 @@ class TimelineWriter:
         """Start the writer. `devices` are the replay's devices, if they differ from the recorded devices."""
         self._stream = stream
         self._live = live
-        # Rows refer to devices and to the first thread from the start. `close` writes the rest of the header.
+        # rows refer to the devices and to the first thread
         stream.header(Trace(devices=list(devices) or recorded.devices, threads=[Thread(0, 0, "MainThread", "main")]))
         self.strings = Strings(list(recorded.strings.texts))
         self.strings_of = KeptBySignature(self._strings_of)
         self._host_rows = KeptBySignature(self._host_row_of)
         self._written_strings = 0
         self._rows = {name: BufferedRows(len(columns)) for name, (_, columns) in _GATHERED.items()}
-        # The next two functions are called most often. Each extends a flat array by one row.
+        # called most often; each adds one row to a flat array
         self.work = self._rows["device"].loose.extend
         self._host = self._rows["host"].loose.extend
         self.host_rows = 0
         self.ranges = HostRanges()
-        self.nodes = array("q")  # For each op of the backward pass: host row, sequence number, forward thread.
+        self.nodes = array("q")  # of each backward op: host row, sequence number, forward thread
         self._memory_ops: list[PlacedOps] = []
         self._memory_ns: dict[int, int] = {}
         self._first_row = 0
@@ -421,10 +420,10 @@ class TimelineWriter:
     def _write(self) -> None:
         while (item := self._queue.get()) is not None:
             if self._failure is not None:
-                continue  # A full disk must not stop the script. close() reports the error.
+                continue  # a full disk must not stop the script; close() reports the error
             try:
                 if item.strings:
                     self._stream.add_strings(item.strings)
                 self._stream.add_tables(item.written(self._memory_ns))
-            except Exception as failure:  # close() raises the error in the caller's thread.
+            except Exception as failure:  # close() raises the error in the caller's thread
                 self._failure = failure
