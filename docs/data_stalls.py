@@ -40,12 +40,12 @@ NETWORKS = ("shufflenet_v2_x1_0", "alexnet", "resnet18", "squeezenet1_0", "mobil
 CORES = (1, 2, 3, 6, 12, 24)
 CACHED = (0.4, 0.6, 0.8, 0.9, 1.0)
 EPOCH_SAMPLES, SAMPLE_BYTES = 64_000, 110_000  # the reproduction's epoch; ImageNet's mean file
-# The server has eight GPUs. Each GPU gets three cores and an eighth of a SATA SSD or of a hard disk that seeks for each file.
+# Each of the server's eight GPUs gets three cores and an eighth of a SATA SSD, or of a hard disk that seeks for each file.
 CORES_PER_GPU = 3
 SSD = Disk(530e6 / 8)
 HDD = Disk(160e6, 8_000_000)
 
-# These points come from GPEmu's reproductions (github.com/mengwanguc/gpemu 27e9534) and from figures of the paper.
+# from GPEmu's reproductions (github.com/mengwanguc/gpemu 27e9534) and from figures of the paper
 PUBLISHED_CPU = {
     "alexnet": (174.3, 299.7, 458.4, 939.7, 1657.0, 2349.2),
     "resnet18": (171.2, 303.6, 473.3, 870.4, 1000.4, 993.1),
@@ -62,11 +62,11 @@ PUBLISHED_PREPARATION = {
     "resnet50": 0.05, "vgg11": 0.01,
 }  # fmt: skip  # paper
 PUBLISHED_PIN = {64: 13.1, 128: 23.1, 256: 36.0, 512: 55.9, 1024: 74.4}  # ms of a batch of 224 x 224 images
-# A core of the published server needs this many nanoseconds per image (figure 5 with one core).
+# per image and core of the published server (figure 5 with one core)
 PUBLISHED_CPU_NS = 1e9 / statistics.median(points[0] for points in PUBLISHED_CPU.values())
 BATCHES = (16, 32, 64, 128, 256)
 ROUNDS = 7
-# Runs with one and two workers alternate, so a busy minute of the machine affects both numbers of workers.
+# Runs with one and two workers alternate, so a slow minute of the machine affects both.
 RUNS = [("alexnet", workers) for _ in range(ROUNDS) for workers in (1, 2)] + [("resnet18", 1)]
 
 

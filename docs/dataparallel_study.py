@@ -32,7 +32,7 @@ COMPUTED = "trace replay --trace {trace} --gpus 4 --clock virtual --values compu
 LEARNING = "--parallels nn --gpu-counts 2 --batch-sizes 32 --steps 0 --epochs 20 --images 512 --lr 0.0003"
 LIBRARY_GPU = "v100"
 
-# Each table of the page has a name, a command that starts its measurements, and grids of arguments.
+# by table of the page: a command that starts its measurements, and grids of arguments
 TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "times": (TIMES, ("--parallels nn --gpu-counts 1,2,4 --batch-sizes 128,512",)),
     "versions": (

@@ -35,7 +35,7 @@ NETS = {"vit": ((2, 6, 12), (64, 256, 1024)), "wide": ((4, 8, 12), (1024, 4096, 
 NAMES = {"vit": "Vision transformer", "wide": "Deep and wide perceptron"}
 ONE, NCCL, GLOO, SPLIT = "one GPU", "two, NCCL", "two, gloo", "two, layers split"
 MODES = {"vit": (ONE, NCCL, GLOO), "wide": (ONE, NCCL, GLOO, SPLIT)}
-# For each batch size, the values are the steps of an MNIST epoch and the published bytes of gradients and losses.
+# by batch size: steps of an MNIST epoch, and published bytes of gradients and losses
 PUBLISHED_BYTES = {
     32: (1875, 39_915_000, 7_500),
     64: (938, 19_968_144, 3_752),

@@ -19,7 +19,7 @@ sys.path.insert(0, str(DOCS.parent))
 from tui.outputs import write_text  # noqa: E402
 from tui.view.picture import picture  # noqa: E402
 
-# File, terminal size, and the keys pressed before the picture is taken: some steps; within one, with details; tables.
+# file, terminal size, keys pressed before the picture: some steps; within one, with details; tables
 PICTURES: tuple[tuple[str, tuple[int, int], tuple[str, ...]], ...] = (
     ("timeline.svg", (130, 36), ("g", "8", "enter", "w", "w", "d")),
     ("timeline_details.svg", (130, 36), ("g", "8", "enter", "slash", *"winograd", "enter", *"wwwwww", "enter")),

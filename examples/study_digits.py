@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, interpolate
 
-# Each digit has seven flags: top, upper left, upper right, middle, lower left, lower right, bottom.
+# for each digit: top, upper left, upper right, middle, lower left, lower right, bottom
 _LIT = ("1110111", "0010010", "1011101", "1011011", "0111010", "1101011", "1101111", "1010010", "1111111", "1111011")
 
-# Each segment covers a range of rows and a range of columns. The end of a range is exclusive.
+# rows and columns of each segment, without the end
 _PLACES = ((4, 7, 8, 20), (4, 15, 8, 11), (4, 15, 17, 20), (13, 16, 8, 20), (13, 25, 8, 11), (13, 25, 17, 20), (22, 25, 8, 20))
 
 

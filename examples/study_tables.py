@@ -19,7 +19,7 @@ from study_parallel import PARTS
 
 Row = dict[str, Any]
 
-# These columns identify a measurement and determine the order of the table.
+# columns that identify a measurement, in the order of the table
 KEY = ("model", "image_size", "pin_memory", "trainable", "batch_size", "gpus", "parallel")
 
 _COLOURS = ("#c8cdd3", "#6baed6", "#2171b5", "#08306b", "#41ab5d", "#fd8d3c", "#d94801")

@@ -50,7 +50,7 @@ from tracer.device.clock import EpochClock
 from tracer.device.device_access import PATIENCE_NS, DeviceAccess
 from traces.model.run import ProfilerUse
 
-# This pattern matches a line of Kineto's log: "WARNING:2026-11-25 01:02:03 4711:4711 CuptiActivityApi.cpp:90] text".
+# a line of Kineto's log: "WARNING:2026-11-25 01:02:03 4711:4711 CuptiActivityApi.cpp:90] text"
 _KINETO_LINE = re.compile(rb"(?:(INFO|WARNING|ERROR|STAGE|VLOG\(\d\)):\S+ \S+ \d+:\d+ \S+\] |USDT:)(.*)")
 _OLD_BLOCK = re.compile(rb"\[W\S+ \S+ CPUAllocator\.cpp:\d+\] Memory block of unknown size was allocated before")
 _MOST_WARNINGS = 8  # maximum number of warnings kept

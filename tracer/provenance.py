@@ -33,7 +33,7 @@ from traces.model.trace import NONE, Device
 from traces.names.cublas_workspace import keeps_workspaces, workspace_bytes
 from traces.script.configuration import RecordConfig
 
-# These environment variables change how PyTorch uses a GPU.
+# environment variables that change how PyTorch uses a GPU
 _SETTINGS = re.compile(
     r"(CUDA|CUDNN|CUBLAS|NCCL|GLOO|PYTORCH|TORCH|HIP|ROCR|OMP|MKL)_|(WORLD_SIZE|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE)$"
 )

@@ -30,7 +30,7 @@ from tui.help import Command
 if TYPE_CHECKING:
     from typer._click.core import Context  # the overridden method needs this type, and typer exports only a subclass
 
-# The only trace option that may follow the script.
+# the only option of `trace` that may follow the script
 FOLLOWER = "--trace"
 
 

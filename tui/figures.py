@@ -29,8 +29,7 @@ _HEIGHTS = "·▁▂▃▄▅▆▇█"
 _STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "blue": "\x1b[34m", "green": "\x1b[32m"}
 _RESET = "\x1b[0m"
 _OURS = {*_STYLES.values(), _RESET}
-# This pattern matches terminal styles, control characters except tab and newline, and characters that change the text
-# direction.
+# terminal styles, control characters except tab and newline, and characters that change the text direction
 _OBEYED = re.compile("\x1b\\[\\d*m|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 

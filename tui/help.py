@@ -94,7 +94,7 @@ class Commands(typer.Typer):
     """A Typer whose commands are `Command`s by default."""
 
     def __init__(self, **facts: Any) -> None:
-        # Without rich, which is slow to import; `_write_page` formats the help.
+        # without rich, which is slow to import
         super().__init__(cls=Group, rich_markup_mode=None, context_settings={"help_option_names": HELP_NAMES}, **facts)
 
     def command(

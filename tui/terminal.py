@@ -14,7 +14,7 @@ from typing import Literal, TextIO, TypedDict
 
 from typer._click.globals import get_current_context
 
-# Names of the options in the command's context.
+# names of options in the command's context
 QUIET, VERBOSE, COLOUR = "trace.quiet", "trace.verbose", "trace.colour"
 
 

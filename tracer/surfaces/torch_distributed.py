@@ -36,8 +36,7 @@ from tracer.writing.collectives import CollectiveCall
 from traces.model.trace import NONE, Ending
 from traces.script.patching import argument, around, patch, patch_everywhere
 
-# The name of the argument with this rank's input, by operation. The name is "" for operations without input, and for operations
-# composed of others.
+# the argument with this rank's input, by operation; "" for operations without input or composed of others
 _INPUTS = {
     name: given
     for given, names in {
@@ -53,8 +52,7 @@ _INPUTS = {
     for name in names.split()
 }
 
-# Methods of a process group, each with the operation and the position of this rank's input. C++ callers pass arguments by
-# position.
+# methods of a process group: operation, and position of this rank's input, which C++ callers pass by position
 _METHODS = {
     method: (name, place)
     for name, place, methods in (
@@ -73,7 +71,7 @@ _METHODS = {
     for method in methods.split()
 }
 
-# Maps renamed functions to the names that profilers still use.
+# from renamed functions to the names that profilers still use
 _KNOWN_AS = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
 
 

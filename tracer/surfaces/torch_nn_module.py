@@ -49,7 +49,7 @@ class ModuleRanges:
 
     def __init__(self, torch: ModuleType) -> None:
         self._cls: Any = torch.nn.Module
-        # C++ ranges cost a tenth of `record_function`. They appear as cpu_op events, and the importer recognizes their names.
+        # a tenth of the cost of `record_function`; the importer recognizes these cpu_op events by name
         self._range: Any = torch._C._profiler._RecordFunctionFast
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._new = ModuleNames()

@@ -73,7 +73,7 @@ def install(torch: ModuleType) -> None:
         "__repr__": calls.shown,
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # torch.Tensor inherits most of these methods from a C base class that cannot be patched.
+        # torch.Tensor inherits most of these methods from a C class, which cannot be patched.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: around(own[name], by) for name, by in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)

@@ -26,7 +26,7 @@ from tracer.provenance import ProcessFacts
 from tracer.writing.output import RecordingFile
 from traces.model.trace import NONE, Ending
 
-# An idle stream passes two consecutive events in less time than this. Both clocks have a finer resolution.
+# time between two consecutive events on an idle stream, at most
 _AT_ONCE_NS = 5_000
 
 

@@ -25,7 +25,7 @@ from traces.script.deferred_signals import deferred_signals
 
 _Row = tuple[Any, ...]  # (names of columns, value, value...)
 
-# The longest time between writes in ns. A killed run loses at most the rows of this time.
+# longest time between writes; a killed run loses at most this much
 _FLUSH_NS = 500_000_000
 
 

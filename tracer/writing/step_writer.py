@@ -17,7 +17,7 @@ from traces.script.phase_rule import Segment
 
 _ON_DEVICE = ("device", "device_start_ns", "device_end_ns")
 _NOT_KNOWN = (NONE, NONE, NONE)
-# The columns written for each step and for each phase segment.
+# columns written for each step and for each phase segment
 _STEP = ("rank", "number", "start_ns", "duration_ns", "kind", "untimed")
 _PHASE = ("step", "name", "start_ns", "duration_ns", *_ON_DEVICE)
 

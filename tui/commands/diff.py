@@ -15,7 +15,7 @@ from tui.text.diff import diff_text
 from tui.text.gate import gate_line
 from tui.trace_names import load_trace
 
-# Exit codes of `trace diff`. Code 2 means an error, as for every command.
+# exit codes of `trace diff`; 2 is an error, as for every command
 ALIKE, APART, CANNOT_BE_TOLD = 0, 1, 3
 
 

@@ -47,7 +47,7 @@ for step in range(3):
     optimizer.zero_grad(); model(torch.ones(4, 8, device="cuda")).sum().backward(); optimizer.step()
 torch.cuda.synchronize()
 """
-# The GPU is profiled first, because after a CPU-only profile PyTorch 2.14 records no kernels in that process.
+# first the GPU: after a CPU-only profile, PyTorch 2.14 records no kernels in that process
 _ASK_TORCH = """
 import json, tempfile, os
 import torch

@@ -43,7 +43,7 @@ from tui.running.progress import working
 from tui.terminal import is_verbose, look
 from tui.text.fit import CardFit, Need, OtherMemory, fit_lines
 
-# Usual names of the option for the batch size.
+# usual names of the batch-size option
 _BATCH_OPTIONS = (
     *("--batch-size", "--batch_size", "--batchsize", "--train-batch-size", "--train_batch_size"),
     *("--per_device_train_batch_size", "--batch", "--bs", "-b"),

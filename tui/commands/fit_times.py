@@ -130,8 +130,7 @@ class KnownTimes:
         durations_ns = self._durations_ns(card)
         if durations_ns is None or self._ran is None:
             return None
-        # The GPU's clock is used, because a simulated host that never waits finishes its steps before the GPU starts the first
-        # step.
+        # A simulated host never waits and finishes its steps early, so steps are timed on the GPU.
         trace, steady = self._ran, self._steady
         phases = trace.phases.take(steady[trace.phases.step] & (trace.phases.device_end_ns > 0))
         if not len(phases):
@@ -157,7 +156,7 @@ class KnownTimes:
         for step in np.flatnonzero(self._steady).tolist():
             begin_ns, end_ns = trace.steps.start_ns[step], trace.steps.start_ns[step] + trace.steps.duration_ns[step]
             reduced: list[tuple[int, int]] = []
-            # A host that takes no time makes all calls of a step at the end, when the host waits for the step's work.
+            # A host that takes no time makes all calls of a step at its end.
             for row in np.flatnonzero((rows.call_ns > begin_ns) & (rows.call_ns <= end_ns)).tolist():
                 name, size_bytes, ranks = strings[int(rows.name[row])], max(int(rows.bytes[row]), 0), int(rows.group_size[row])
                 took_ns = costs.next(name, size_bytes, ranks).duration_ns

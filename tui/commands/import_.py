@@ -21,7 +21,7 @@ from tui.outputs import require_place_for, to_json
 from tui.running.narration import say
 from tui.running.progress import working
 
-# The endings of archives and profiler files, such as the endings of worker0.pt.trace.json.gz.
+# endings of archives and profiler files, such as worker0.pt.trace.json.gz
 _ENDINGS = (".zip", ".tgz", ".gz", ".tar", ".json", ".trace", ".pt")
 
 

@@ -64,7 +64,7 @@ def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = Fa
     with tempfile.TemporaryDirectory(prefix="trace-record-") as folder:
         result = run_child({**_virtual_gpu(record, Path(folder)), "tracer": session}, record.script, stderr=stderr)
     parts = [part for part in _parts(output) if part.path not in before]
-    # The exit code is that of the script. If only saving the result failed, the exit code must show this failure.
+    # The exit code is the script's. If only saving the recording failed, the exit code reports this error.
     try:
         _conclude(record, output, parts, result, is_brief)
     except (TraceError, OSError) as error:
@@ -145,7 +145,7 @@ def _on_virtual_gpu(run: Run, recording: str) -> Run:
 
 
 def _whole(part: _ProcessFiles) -> Trace:
-    # Rows from before the script joined its process group belong to the same rank.
+    # rows from before the script joined its process group belong to the same rank
     recording = merge_ranks([in_order(load(part.path, is_ours=True))])
     profiles = list[Trace]()
     for path in part.profiles:

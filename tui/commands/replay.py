@@ -53,7 +53,7 @@ if TYPE_CHECKING:  # the import needs torch, which the parent process needs only
 
 
 def run(replay: ReplayOptions) -> int:
-    # With the recorded clock, waits for data take the recorded time.
+    # with the recorded clock, waits for data take the recorded time
     loader = "recorded" if replay.clock == "recorded" else replay.loader
     config = ReplayConfig(loader, replay.strict, replay.values, replay.clock, replay.speed, replay.gpus, replay.link_gbps)
     gpu: Gpu | None = None  # set if the library's times for this GPU replace a recording
@@ -92,7 +92,7 @@ def run(replay: ReplayOptions) -> int:
         try:
             _conclude(replay, recorded, result, Path(out), gpu, prediction)
         except (TraceError, OSError) as error:
-            # The exit code is that of the script. If only saving the result failed, the exit code must show this failure.
+            # The exit code is the script's. If only saving the timeline failed, the exit code reports this error.
             say(line_for(error) or str(error), is_error=True)
             return result.returncode or 2
     hint_misplaced_option(replay.script, refused=result.returncode == 2)

@@ -28,7 +28,7 @@ from tui.figures import time_text
 from tui.text.diff import estimate_sentences
 from tui.text.memory import memory_sentences
 
-# How calls of a model were timed if the library entry matches the script.
+# how calls are timed if the library entry matches the script's model
 _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"})
 
 

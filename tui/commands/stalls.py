@@ -34,8 +34,7 @@ from tui.running.progress import working
 from tui.terminal import is_verbose
 from tui.trace_names import load_pace
 
-# The SSD is a SATA SSD at the rate of its interface. The hard disk has 7,200 rpm: half a turn takes 4.2 ms, and a seek about as
-# long.
+# A SATA SSD at the rate of its interface. A hard disk of 7 200 rpm, where half a turn takes 4.2 ms and a seek about as long.
 DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, and latency in ns
 OWN_DISK = "own"  # this machine's disk: each file is dropped from the page cache before reading
 _LEAST_FREE_BYTES = 16_384  # maximum size of the last block of a timeline
@@ -137,7 +136,7 @@ def _run(
     with StorageServer(socket, disk, cache, drop_cached=cache is not None and disk is None) as server:
         config = ReplayConfig(loader=loader, steps=asked.steps)
         session = ReplaySession(path, out, os.getpid(), config=config, cells=choice, storage=socket)
-        # The script's output goes to stderr, because stdout is reserved for the results.
+        # stdout is for the results, so the script's output goes to stderr
         result = run_child({"replayer": session}, asked.script, stdout=sys.stderr.fileno())
     socket.unlink()
     if shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:

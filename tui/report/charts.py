@@ -22,7 +22,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 34
 _BAR = 16
 _LABEL = 150
 _LETTER = 6.6  # approximate width of a letter in the small font
-# Some programs do not apply CSS to inline SVG, such as mail readers. They show these fallback colours.
+# colours for programs that ignore CSS in SVG, such as mail readers
 PLAIN = {
     "a": "#0b6bcb", "b": "#d9730d", "busy": "#3f8f6b", "r0": "#e69f00", "r1": "#d55e00", "r2": "#cc79a7", "r3": "#56b4e9",
     "r4": "#0072b2", "r5": "#9aa5b1", "r6": "#6b7280",

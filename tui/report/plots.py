@@ -43,7 +43,7 @@ def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     draws = {"steps": _steps, "phases": _phases, "idle": _idle, "memory": _memory, "kernels": _kernels}
-    # Text is saved as text. Dates and random ids are left out, so the same traces always give the same file.
+    # text stays text; no dates and random ids, so the same traces give the same file
     with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "trace", "font.size": 9}):
         figure, axes = plt.subplots(figsize=(7.2, 3.4), layout="constrained")
         try:

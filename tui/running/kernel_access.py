@@ -20,7 +20,7 @@ class Obstacle(NamedTuple):
     remedy: str
 
 
-# The keys are names of CUPTI errors (cupti_result.h).
+# by name of the CUPTI error (cupti_result.h)
 _BY_ERROR = {
     "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES": Obstacle(
         "the process lacks the privilege to record kernels, which the NVIDIA driver gives only to administrators",
@@ -48,7 +48,7 @@ _UNKNOWN = Obstacle("torch.profiler reported no device work", "run trace doctor,
 
 def why_no_kernels(warnings: Iterable[str]) -> Obstacle:
     """Returns the obstacle named by Kineto's warnings, or None."""
-    # Longer error names are checked first, because one name contains another.
+    # longest first, because one name contains another
     text = "\n".join(warnings)
     for error in sorted(_BY_ERROR, key=len, reverse=True):
         if error in text:

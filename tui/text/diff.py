@@ -214,7 +214,7 @@ class _DiffPage:
     def names(self, recorded: str, other: str) -> list[str]:
         """Returns the name of each trace with the number of compared steps."""
         counts = self.of.steps_compared
-        # A recorded step counts once for each time it was replayed. So the count means nothing for the recording of a replay.
+        # A recorded step counts once per replay, so the recording of a replay has no meaningful count.
         ours = 0 if self.of.replay else counts.recorded
         rows = ((self.first, recorded, ours), (self.second, other, counts.replayed))
         longest = max(len(self.first), len(self.second))
@@ -376,7 +376,7 @@ class _DiffPage:
 
     def changes(self, lists: ChangeLists, title: str) -> list[str]:
         lines: list[str] = []
-        # A kernel's name is shortened the same way in all tables, and different kernels keep different names.
+        # Shorten a kernel's name the same way in all tables, and keep different kernels apart.
         changed = [change.name for kind in _CHANGE_TITLES for change in getattr(lists, kind)[:_SHOWN_CHANGES]]
         shown = dict(zip(changed, fit_apart(kernel_texts(changed), max(self.width - _CHANGE_FIGURES, 16)), strict=True))
         for kind, words in _CHANGE_TITLES.items():

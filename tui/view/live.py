@@ -55,8 +55,7 @@ class Live:
                 return
             ended = self.returncode is not None
             began_s = time.monotonic()
-            # Follow the timeline of the script's own process. Until that timeline exists, follow the largest timeline of a
-            # descendant process.
+            # Follow the script's own process. Until its timeline exists, follow the largest timeline of a child process.
             if follower is None and (file := timeline_of(self._folder, self.pid)) is not None:
                 follower = Follower(file)
             if follower is not None and (follower.more() or ended):

@@ -10,7 +10,7 @@ from tui.view.scene.difference import Difference
 from tui.view.scene.scene import Scene
 from tui.view.timeline.spans import duration_of, find_span, place_of
 
-# The margin shown on both sides of a difference, as a share of its length. Kernels get a wide margin and phases a narrow one.
+# margin on both sides of a difference, as a share of its length: wide for kernels, narrow for phases
 _BESIDE = {"device": 6.0, "phases": 0.25}
 
 

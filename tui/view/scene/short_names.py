@@ -12,7 +12,7 @@ from traces.analyses.modules import PREFIX
 from tui.figures import kernel_text
 from tui.view.scene.cells import plain
 
-# CUTLASS launches every kernel through a few templates. The template argument has the kernel's name.
+# CUTLASS launches all kernels through a few templates, whose argument has the kernel's name.
 _WRAPPED = re.compile(r"cutlass::(?:\w+::)*(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")
 _FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_kernel_impl|_kernel_cuda|Ops?(?=<)))")
 

@@ -236,7 +236,7 @@ def stack_depth(trace: Trace) -> Column:
     host = trace.host
     marks = [name for name, text in enumerate(trace.strings.texts) if text.startswith("ProfilerStep")]
     is_mark = np.isin(host.name, marks)
-    # A parent must precede its children. Other parents are ignored, so the loop ends for any input.
+    # A parent precedes its children. Ignoring other parents makes the loop end for any input.
     parent = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
     depth = np.zeros(len(host), dtype=np.int16)
     rows, at = np.arange(len(host)), parent

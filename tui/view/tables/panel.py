@@ -164,7 +164,7 @@ class TablePanel(Widget):
             name = head.name + ((" ▲" if rising else " ▼") if n == column else "")
             side: Literal["left", "right"] = "left" if head.unit is Unit.TEXT else "right"
             texts = [_cell_text(head.unit, row.values[n]) for row in self._shown]
-            # The width is given because the widget would otherwise measure every cell, which takes most of the time.
+            # given, because measuring every cell takes most of the time
             widget.add_column(Text(name, justify=side), width=max(len(name), *map(len, texts), 1), key=str(n))
             columns.append([Text(text, justify=side) for text in texts])
         widget.add_rows(zip(*columns, strict=True))
@@ -179,8 +179,7 @@ class TablePanel(Widget):
         more = len(table.rows) - len(self._shown) if table is not None else 0
         if more:
             text = f"{count_text(more)} more rows are not shown, but copied and saved; {text}"
-        # Remove "void ", which would be alone on the first line if the following kernel name is too long for the rest of that
-        # line.
+        # A long kernel name would leave "void" alone on the first line.
         self.query_one("#name", Static).update(Text(plain(text).removeprefix("void ")))
 
     # --- events ---

@@ -71,7 +71,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
     others = np.flatnonzero(same & (is_backward if not is_backward[row] else ~is_backward))
     ranks = np.array([thread.rank for thread in trace.threads])
     others = others[ranks[host.thread[others]] == ranks[host.thread[row]]]
-    # Some recordings restart the sequence numbers in every step. So the op closest in time in the right direction is taken.
+    # Some recordings restart the sequence numbers in every step, so take the closest op in the right direction.
     ahead = host.start_ns[others] - host.start_ns[row] if not is_backward[row] else host.start_ns[row] - host.start_ns[others]
     others, ahead = others[ahead > 0], ahead[ahead > 0]
     if not len(others):

@@ -223,7 +223,7 @@ class Window:
         self.ns_per_column = span / self.columns
         slack = MARGIN * span
         furthest = max(self.axis.length_ns + slack - span, 0.0)
-        # The start is a whole nanosecond, because columns of one nanosecond would otherwise jitter.
+        # whole nanoseconds, because columns of one nanosecond would jitter
         self.start_ns = float(round(min(max(start_ns, min(-slack, self.axis.length_ns - span)), furthest)))
 
     def _on_axis(self, at_ns: float) -> int:
