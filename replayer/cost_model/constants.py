@@ -10,43 +10,13 @@ all_reduce.json, expected_errors.json), which benchmarks write.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
-from typing import TypeVar
 
+from traces.comparison.declared_constants import ConstantOrigin, DeclaredConstants
 
-class ConstantOrigin(Enum):
-    PUBLISHED = "published"  # by a vendor, a library's source or a study
-    MEASURED = "measured"
-    CHOSEN = "chosen"  # by reasoning, before seeing results
-    FITTED = "chosen after seeing results"
-
-
-@dataclass(frozen=True)
-class DeclaredConstant:
-    """One number or one table of numbers, as listed in docs/constants.md."""
-
-    name: str
-    value: object
-    unit: str
-    meaning: str
-    origin: ConstantOrigin
-    source: str
-    used_by: tuple[str, ...]  # paths relative to replayer/
-
-
-DECLARED: dict[str, DeclaredConstant] = {}
+DECLARED = DeclaredConstants()
+_declare = DECLARED.declare
 
 PUBLISHED, MEASURED, CHOSEN, FITTED = ConstantOrigin
-T = TypeVar("T")
-
-
-def _declare(
-    name: str, value: T, unit: str, meaning: str, *, origin: ConstantOrigin, source: str, used_by: str | tuple[str, ...]
-) -> T:
-    files = (used_by,) if isinstance(used_by, str) else used_by
-    DECLARED[name] = DeclaredConstant(name, value, unit, meaning, origin, source, files)
-    return value
 
 
 # --- kernels

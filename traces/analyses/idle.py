@@ -39,12 +39,12 @@ import numpy as np
 from traces.analyses.communication import communication_kernels
 from traces.analyses.launches import launched_ns
 from traces.analyses.waits import host_waits
+from traces.comparison.thresholds import EDGE_NS
 from traces.figures.measure import grouped, profiled_steps, work_rows
 from traces.figures.pace import device_windows
 from traces.model.intervals import Intervals
 from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, Table, Trace
 
-EDGE_NS = 10_000  # a kernel begins at most this long after the work it waited for
 _BEFORE_ALL = np.iinfo(np.int64).min
 
 

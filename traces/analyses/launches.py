@@ -9,7 +9,7 @@ begins. A queue holds work that was launched and has not begun. Both figures ign
 with delays of milliseconds means that the program is GPU-bound. A queue near zero means that the program is host-bound.
 
 Note [Long launch calls]
-    A launch takes the host some microseconds. A call of LONG_NS or more is host time with one of these reasons:
+    A launch takes the host some microseconds. A call of LONG_LAUNCH_NS or more is host time with one of these reasons:
 
     the host waited for the GPU    see `traces.analyses.waits`
     the launch queue was full      when the call began, its stream had FULL_QUEUE launches that had not ended. NVIDIA's driver
@@ -28,11 +28,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.analyses.waits import host_waits
+from traces.comparison.thresholds import FULL_QUEUE, LONG_LAUNCH_NS
 from traces.figures.measure import enclosing, grouped, launch_steps, profiled_steps, work_rows
 from traces.model.trace import NONE, Column, HostKind, Trace
 
-LONG_NS = 100_000
-FULL_QUEUE = 1000
 _LOADS = ("ModuleLoad", "LibraryLoad", "ModuleGetFunction", "LibraryGetKernel")
 WAITED, FULL, LOADED, NOT_VISIBLE = (
     "the host waited for the GPU", "the launch queue was full", "kernels loaded at first use", "not visible",
@@ -135,7 +134,7 @@ def launch_figures(trace: Trace) -> list[StreamLaunches]:
 
 @dataclass(frozen=True, slots=True)
 class LongLaunches:
-    """Describes launch calls with one name that took LONG_NS or more for one reason. See Note [Long launch calls]."""
+    """Describes launch calls with one name that took LONG_LAUNCH_NS or more for one reason. See Note [Long launch calls]."""
 
     call: str
     reason: str
@@ -151,7 +150,7 @@ def long_launches(trace: Trace) -> list[LongLaunches]:
     rows = rows[host.kind[spans.launch[rows]] == HostKind.RUNTIME]
     call, first = np.unique(spans.launch[rows], return_index=True)
     rows = rows[first]
-    long = host.duration_ns[call] >= LONG_NS
+    long = host.duration_ns[call] >= LONG_LAUNCH_NS
     if not long.any():
         return []
     waited = np.concatenate([host_waits(trace, rank).call for rank in trace.ranks])

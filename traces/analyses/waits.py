@@ -14,8 +14,8 @@ Note [A wait is what happened]
     CLOCK_NS: GPU and host clocks differ by microseconds, so work may seem to end after the call.
 
     Times cannot decide for short calls. While kernels of 5 us end one after another, any call of 5 us returns just after some
-    kernel. So a call must wait for at least LEAST_NS, and the work must have ended in the last tenth of the call. Calls that
-    are documented to wait (`_SYNCHRONOUS`) are exempt. Such a call waited for the last work that ended before it returned.
+    kernel. So a call must wait for at least LEAST_WAIT_NS, and the work must have ended in the last tenth of the call. Calls
+    that are documented to wait (`_SYNCHRONOUS`) are exempt. Such a call waited for the last work that ended before it returned.
 
         call                                        documented                                          source
         *Synchronize, urQueueFinish, urEventWait    waits                                               [1] [3]
@@ -41,14 +41,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traces.comparison.thresholds import CLOCK_NS, LAST_PART_OF_A_WAIT, LEAST_WAIT_NS, RETURN_NS
 from traces.figures.measure import grouped, launch_time_ns, work_rows
 from traces.model.trace import HOST_SPAN_OR_NONE, I4, I8, NONE, Column, DeviceKind, HostKind, Table, Trace
 from traces.names.device_names import copy_direction
-
-RETURN_NS = 30_000  # on six kinds of GPUs, calls returned 5 to 32 us after the awaited work
-CLOCK_NS = 10_000  # awaited work ended at most 8 us after the call
-LEAST_NS = 50_000
-ONE_IN = 10  # if work ends during a call that did not wait, one call in this many looks like a wait
 
 _SYNCHRONOUS = ("Synchronize", "urQueueFinish", "urEventWait", "MemcpyWithStream", "cudaFree", "hipFree", "cuMemFree")
 _QUERIES = ("EventQuery", "StreamQuery")
@@ -86,7 +82,7 @@ class _PossibleWaits:
         """Return how long before the call's return the work may have ended. The tolerance applies unless the call is documented
         to wait.
         """
-        return np.asarray(np.minimum((self.end_ns - self.start_ns) // ONE_IN, RETURN_NS))
+        return np.asarray(np.minimum((self.end_ns - self.start_ns) // LAST_PART_OF_A_WAIT, RETURN_NS))
 
 
 def host_waits(trace: Trace, rank: int) -> HostWaits:
@@ -123,7 +119,7 @@ def host_waits(trace: Trace, rank: int) -> HostWaits:
     start_ns = np.where(waits_for_own & ~behind & (work == NONE), np.maximum(device.start_ns[own], start_ns), start_ns)
     end_ns = np.minimum(np.where(waits_for_own, device.end_ns[own], end_ns), calls.end_ns)
     work = np.where(waits_for_own, own, work)
-    found = np.flatnonzero((work != NONE) & (end_ns > start_ns) & (calls.is_synchronous | (end_ns - start_ns >= LEAST_NS)))
+    found = np.flatnonzero((work != NONE) & (end_ns > start_ns) & (calls.is_synchronous | (end_ns - start_ns >= LEAST_WAIT_NS)))
     found = found[np.argsort(end_ns[found], kind="stable")]
     return HostWaits.of(
         start_ns=start_ns[found],
@@ -153,7 +149,7 @@ def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
     pageable = [number for number, text in enumerate(trace.strings.texts) if "Pageable" in text]
     is_copy = device.kind[own] == DeviceKind.MEMCPY
     ended = device.end_ns[own] <= calls.end_ns + CLOCK_NS
-    by_times = ended & (device.end_ns[own] >= calls.end_ns - calls.tolerance_ns) & (device.duration_ns[own] >= LEAST_NS)
+    by_times = ended & (device.end_ns[own] >= calls.end_ns - calls.tolerance_ns) & (device.duration_ns[own] >= LEAST_WAIT_NS)
     documented = is_copy & ended & calls.is_synchronous
     is_staged = is_copy & np.isin(device.name[own], pageable)
     began = (device.start_ns[own] < calls.end_ns) & (device.end_ns[own] > calls.start_ns)
@@ -174,7 +170,7 @@ def _calls(trace: Trace, rank: int) -> _PossibleWaits:
     pageable = [number for number, text in enumerate(texts) if "Pageable" in text]
     synchronous |= np.isin(rows, trace.device.launch[np.isin(trace.device.name, pageable)])
     query = np.isin(host.name[rows], [name for name in names if texts[name].endswith(_QUERIES)])
-    alone = ~query & (synchronous | (host.duration_ns[rows] >= LEAST_NS))
+    alone = ~query & (synchronous | (host.duration_ns[rows] >= LEAST_WAIT_NS))
     first, before_last, last = _loops(trace, rows[query])
     every = np.concatenate([rows[alone], last])
     return _PossibleWaits(

@@ -9,12 +9,12 @@ Note [The profiler's cost per event]
     The profiler takes host time for each event that it records: an op (more with shapes), a range, a module's range, a GPU
     runtime call (more for a launch), or an allocation. The profiler takes this time just before it reads the event's start
     time. The gap between two neighboring events is therefore reduced by the cost of the later event, but never below
-    `_LEAST_GAP_NS`. The remainder is subtracted from the following gaps of the same phase.
+    `LEAST_GAP_NS`. The remainder is subtracted from the following gaps of the same phase.
 
     The costs are fitted to the recording. For each phase, host time in profiled steps minus host time in clean steps is the sum
     of the costs of its events. There are fewer phases than unknowns, so one common unit is fitted first. In this unit, an op
-    with shapes costs 1, and other kinds cost the values in `_PRIOR`. Then each kind may deviate from its prior as far as the
-    phases require, weighted by the noise of the steps and `_PRIOR_SPREAD`. No cost is negative.
+    with shapes costs 1, and other kinds cost the values in `EVENT_COSTS`. Then each kind may deviate from its prior as far as
+    the phases require, weighted by the noise of the steps and `EVENT_COST_SPREAD`. No cost is negative.
 
 Note [The clean steps decide]
     The remaining difference is distributed proportionally, in both directions. The factor `host_scale` of a phase makes the
@@ -43,6 +43,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from traces.analyses.modules import PREFIX
+from traces.comparison.thresholds import EVENT_COST_SPREAD, EVENT_COSTS, LEAST_GAP_NS, LEAST_NOISE
 from traces.figures.measure import launch_phases, launch_time_ns, of_one_kind, runtime_calls, work_rows
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost, Run
@@ -52,16 +53,6 @@ from traces.names.device_names import waits_for_device
 # Kinds of events, in the order of the fields of ProfilerCost
 OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY = range(7)
 
-# The cost of each kind of event, relative to an op with shapes. benchmarks/profiler_cost.py measured most of these with torch
-# 2.13 and 2.14. Ops without shapes and calls that launch nothing were not measured, so a cost between a range and a launch was
-# chosen.
-_PRIOR = np.array([1.0, 0.8, 0.65, 1.7, 1.0, 1.7, 0.14])
-# The relative deviation of a cost from its prior, as seen between machines and torch releases.
-_PRIOR_SPREAD = 0.5
-# The least time between two events without a profiler. It is about half the time to dispatch a view.
-_LEAST_GAP_NS = 100
-# Step times are never known more precisely than this share.
-_LEAST_NOISE = 0.01
 _MOST_ROUNDS = 1000
 _FAR_NS = 1 << 52
 # Loader time can be host work or waiting. Note [The wait for a batch] describes how it is handled.
@@ -103,8 +94,8 @@ class HostEvents(NamedTuple):
 
     def counts(self, start_ns: Column, end_ns: Column) -> Column:
         """Return how many events of each kind start in each window. The result has the shape (windows, kinds)."""
-        started = np.cumsum(self.kind[:, None] == np.arange(len(_PRIOR)), axis=0)
-        started = np.concatenate((np.zeros((1, len(_PRIOR)), dtype=np.int64), started))
+        started = np.cumsum(self.kind[:, None] == np.arange(len(EVENT_COSTS)), axis=0)
+        started = np.concatenate((np.zeros((1, len(EVENT_COSTS)), dtype=np.int64), started))
         return np.asarray(started[self.time_ns.searchsorted(end_ns)] - started[self.time_ns.searchsorted(start_ns)])
 
 
@@ -122,7 +113,7 @@ class _WithoutCost:
         for begin, until in zip((start_ns - self._zero_ns).tolist(), (end_ns - self._zero_ns).tolist(), strict=True):
             first, last = times.searchsorted((begin, until))
             at = np.concatenate(([begin], times[first:last], [until]))
-            spare = np.maximum(np.diff(at) - float(_LEAST_GAP_NS), 0.0)
+            spare = np.maximum(np.diff(at) - float(LEAST_GAP_NS), 0.0)
             owed = np.concatenate((cost_ns[first:last], [0.0]))
             # The balance is the cost that no gap has covered yet, like the backlog of a queue.
             balance = np.cumsum(owed - spare)
@@ -334,7 +325,7 @@ def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column,
 
 def _noise_ns(values_ns: Column) -> float:
     low, high = np.percentile(values_ns, (25, 75))
-    return float(max((high - low) / 1.35 * 1.25 / np.sqrt(len(values_ns)), _LEAST_NOISE * np.median(values_ns)))
+    return float(max((high - low) / 1.35 * 1.25 / np.sqrt(len(values_ns)), LEAST_NOISE * np.median(values_ns)))
 
 
 def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
@@ -347,11 +338,11 @@ def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
     noise = np.array([phase.noise_ns for phase in shown])
     counts = np.array([phase.counts for phase in shown]) / noise[:, None]
     slower = np.array([phase.profiled_ns - (phase.clean_ns - phase.wait_ns) for phase in shown]) / noise
-    units = counts @ _PRIOR
+    units = counts @ np.array(EVENT_COSTS)
     unit_ns = max(float(units @ slower) / float(units @ units), 0.0) if units.any() else 0.0
     if unit_ns == 0:
         return ProfilerCost()
-    prior_ns, spread_ns = unit_ns * _PRIOR, unit_ns * _PRIOR * _PRIOR_SPREAD
+    prior_ns, spread_ns = unit_ns * np.array(EVENT_COSTS), unit_ns * np.array(EVENT_COSTS) * EVENT_COST_SPREAD
     left = counts.T @ counts + np.diag(1 / spread_ns**2)
     right = counts.T @ slower + prior_ns / spread_ns**2
     return ProfilerCost(*(round(cost_ns) for cost_ns in _least_squares(left, right, prior_ns).tolist()))

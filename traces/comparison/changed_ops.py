@@ -32,6 +32,7 @@ from functools import lru_cache
 import numpy as np
 
 from traces.comparison.op_calls import calls_of
+from traces.comparison.thresholds import NEGLIGIBLE_NS
 from traces.figures.measure import launch_phase_names, launch_steps, op_of, step_windows, work_rows
 from traces.model.run import MissingOp
 from traces.model.trace import NONE, Column, HostKind, Trace
@@ -40,7 +41,6 @@ from traces.names.equivalent_ops import CANONICAL_OPS, canonical_op, kernel_text
 from traces.rates.op_cost import MATMULS
 
 TOP = 10
-_NEGLIGIBLE_NS = 1000  # smaller differences per step are not listed
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
@@ -508,7 +508,7 @@ def _classified(
         change = NameChange(_most(a.names) or _most(b.names), *counts, *times, _most(a.ops) or _most(b.ops))
         if not a.count or not b.count:
             lists["gone" if a.count else "added"].append(change)
-        elif abs(b.time_ns - a.time_ns) > max(tolerance * a.time_ns, _NEGLIGIBLE_NS):
+        elif abs(b.time_ns - a.time_ns) > max(tolerance * a.time_ns, NEGLIGIBLE_NS):
             lists["longer" if b.time_ns > a.time_ns else "shorter"].append(change)
     return ChangeLists(
         **{kind: sorted(rows, key=lambda row: (_size(row), row.name))[:top] for kind, rows in lists.items()},

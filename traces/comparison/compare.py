@@ -31,6 +31,7 @@ from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import Communication, communication
 from traces.comparison.changed_ops import TOP, Changes, called_in, changes
 from traces.comparison.same_program import Evidence, Verdict, same_program
+from traces.comparison.thresholds import DEFAULT_TOLERANCE
 from traces.figures.bottleneck import PaceLimit, bottleneck
 from traces.figures.measure import (
     busy_by_stream,
@@ -63,7 +64,6 @@ from traces.model.run import HostFigures, MissingOp, ReplayNotes
 from traces.model.trace import NONE, PHASES, Column, StepKind, Trace
 
 VERSION = 1
-DEFAULT_TOLERANCE = 0.05
 _IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
 _COVERAGE = ("exact", "equivalent", "scaled", "phase", "roofline", "published", "unmatched")
 

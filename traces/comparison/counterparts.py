@@ -24,12 +24,10 @@ from functools import cached_property
 import numpy as np
 
 from traces.comparison.changed_ops import kernel_key, op_key
+from traces.comparison.thresholds import SAME_KERNEL_NS, SAME_KERNEL_SHARE
 from traces.figures.measure import launch_phases, launch_steps, launch_time_ns, op_of, work_rows
 from traces.model.trace import NONE, Column, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_shapes
-
-SAME_SHARE = 0.05  # a counterpart counts as the same up to this relative time difference
-SAME_NS = 1_000  # a counterpart also counts as the same up to this difference, because profilers write whole microseconds
 
 StepPairs = list[tuple[int, int]]  # rows of both traces' steps; NONE if a trace lacks the step
 
@@ -297,6 +295,6 @@ def _one_key(*pairs: tuple[Column, Column]) -> list[Column]:
 
 
 def _changed(duration_ns: Column, change_ns: Column, same_name: Column) -> Column:
-    alike = np.abs(change_ns) <= np.maximum(SAME_SHARE * duration_ns, SAME_NS)
+    alike = np.abs(change_ns) <= np.maximum(SAME_KERNEL_SHARE * duration_ns, SAME_KERNEL_NS)
     found = np.where(change_ns > 0, KernelChange.LONGER, KernelChange.SHORTER)
     return np.where(same_name, np.where(alike, KernelChange.SAME, found), KernelChange.OTHER_KERNEL)

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from traces.analyses.idle import IdleTime
 from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement, op_key
 from traces.comparison.compare import Comparison
+from traces.comparison.thresholds import NEGLIGIBLE_SHARE
 
-_NEGLIGIBLE_SHARE = 0.002  # smaller differences, as a share of a step, are left out
 _MOST_OPS = 5
 _MOST_KERNELS = 3  # number of kernels shown per op
 _MOST_NAMES = {"op": 2, "kernel": 1}  # number of names shown on each side of a replacement
@@ -79,7 +79,7 @@ def explain(comparison: Comparison) -> Explanation:
     if before_ns is None or after_ns is None:
         return Explanation("One of the two has no steps, so there is no difference per step to explain.", None, "", [])
     delta_ns = after_ns - before_ns
-    least_ns = _NEGLIGIBLE_SHARE * max(before_ns, after_ns)
+    least_ns = NEGLIGIBLE_SHARE * max(before_ns, after_ns)
     phases = [reason for reason in _phases(comparison) if abs(reason.delta_ns) >= least_ns]
     phases.sort(key=lambda reason: -abs(reason.delta_ns))
     parts = sorted(_parts(comparison), key=lambda reason: -abs(reason.delta_ns))

@@ -28,6 +28,7 @@ import numpy as np
 
 from traces.analyses.communication import communication_kernels, data_parallel_kernels
 from traces.comparison.op_order import moved
+from traces.comparison.thresholds import OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_NUMBERS, SAME_SHAPES
 from traces.figures.measure import PhaseTimes, launch_phase_names, launch_steps, op_of, phase_times, work_rows
 from traces.model.layouts import CHANNELS_LAST, CONTIGUOUS, IMAGES, Shape
 from traces.model.trace import NONE, TABLES, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
@@ -35,15 +36,6 @@ from traces.model.workload import Likeness, compare_workloads
 from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
-# The least likeness of the shapes in two traces of the same program. The likeness is twice the common part of two multisets
-# divided by the sum of both. Between PyTorch releases, ResNet-50 kept more than nine tenths of its shapes. A change of one
-# layer in ten makes a different program.
-SAME_SHAPES = 0.8
-SAME_NAMES = 0.9  # a small network with a different activation has a likeness of 0.82
-
-# The largest allowed difference in the share of half-precision work if only kernel names show dtypes. Mixed precision uses both
-# dtypes.
-OTHER_HALF_SHARE = 0.5
 _HALVES = ("float16", "bfloat16")
 _HALF = re.compile(r"Half\b|half_t\b|__half|BFloat16|bfloat16|bf16|fp16|f16|hgemm|_h\d{3}|_[BH]{2}S_|_[BH]_[BH]S_")
 _SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
@@ -62,12 +54,6 @@ _BETWEEN_LAYERS = frozenset(
     " copy clone contiguous cat stack index index_select index_put gather scatter slice select narrow repeat roll flip"
     " fill zero zeros ones full empty arange linspace eye tril triu tril_indices triu_indices one_hot nonzero".split()
 )
-
-# The largest allowed difference in the share of channels_last images.
-OTHER_LAYOUT_SHARE = 0.2
-
-# The largest allowed relative difference in op counts. A change of one layer in 24 gives 0.04.
-SAME_NUMBERS = 0.03
 
 # The start and end of the name that torch.optim gives the range around a step since PyTorch 1.8: "Optimizer.step#AdamW.step".
 _OPTIMIZER_STEP, _END = "Optimizer.step#", ".step"

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleTime
+from traces.comparison.thresholds import MOSTLY_EXPOSED, MUCH_DATA
 from traces.figures.pace import DEVICE, HOST, StepPace
 
 DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
-_MUCH_DATA = 0.1  # if a trace has no kernels, data is the limit when waiting takes at least this share of the pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def bottleneck(pace: StepPace | None, idle: Mapping[str, IdleTime], between_rank
     exposed_ns = min(_exposed_ns(between_ranks), busy_ns)
     idle_ns = pace.pace_ns - busy_ns
     if pace.limit == DEVICE:
-        if exposed_ns > busy_ns / 2:
+        if exposed_ns > MOSTLY_EXPOSED * busy_ns:
             return _bottleneck(OTHER_RANKS, exposed_ns, pace)
         return _bottleneck(DEVICE, idle_ns + exposed_ns, pace)
     rest_ns = max(idle_ns - data_ns, 0)
@@ -62,7 +62,7 @@ def _bottleneck(limit: str, gain_ns: int, pace: StepPace) -> PaceLimit:
 def _without_kernels(pace: StepPace, data_ns: int) -> PaceLimit:
     if pace.host_runs_ahead:
         return PaceLimit(DEVICE, None, None)
-    if data_ns >= _MUCH_DATA * pace.pace_ns:
+    if data_ns >= MUCH_DATA * pace.pace_ns:
         return _bottleneck(DATA, data_ns, pace)
     return PaceLimit(HOST if pace.device_ns is None else UNKNOWN, None, None)
 

@@ -55,6 +55,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from traces.comparison.thresholds import ALWAYS_BUSY, FALLS_BEHIND_SHARE, RUNS_AHEAD, STEPS_FALLING_BEHIND
 from traces.figures.measure import (
     backlog,
     device_ranks,
@@ -73,10 +74,6 @@ from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, StepKind, Trace
 
 HOST, DEVICE = "host", "device"
-_AHEAD = 1.02  # the host runs ahead if device pace / host pace exceeds this
-_FULL = 0.9  # the device is hardly ever idle if GPU time / pace exceeds this
-_FALLS_BEHIND = 0.01  # lag that grows by a smaller share of the pace per step is jitter
-_MOST_STEPS_GROW = 0.75  # the lag must grow in at least this share of the steps
 _LONG_AGO = -(2**62)
 
 
@@ -243,10 +240,10 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     busiest_ns = max((float(np.median(own)) for own in of_devices if len(own)), default=0.0)
     gpu_time_ns = median(times.gpu_time_ns[with_kernels]) if any(own.any() for own in of_devices) else None
     busy_share = busiest_ns / pace_ns if pace_ns and gpu_time_ns is not None else None
-    runs_ahead = device_ns is not None and device_ns > _AHEAD * host_ns
+    runs_ahead = device_ns is not None and device_ns > RUNS_AHEAD * host_ns
     return StepPace(
         pace_ns=pace_ns,
-        limit=DEVICE if runs_ahead or (busy_share or 0) >= _FULL else HOST,
+        limit=DEVICE if runs_ahead or (busy_share or 0) >= ALWAYS_BUSY else HOST,
         host_runs_ahead=runs_ahead,
         host_ns=host_ns,
         device_ns=device_ns,
@@ -306,10 +303,10 @@ def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) ->
     rows = np.unique(slowest.rows)
     lag_ns = times.completion_ns[slowest.device] - times.host_end_ns
     grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
-    if len(grown_ns) < 2 or (grown_ns > 0).mean() < _MOST_STEPS_GROW:
+    if len(grown_ns) < 2 or (grown_ns > 0).mean() < STEPS_FALLING_BEHIND:
         return 0
     per_step_ns = round(float(np.median(grown_ns)))
-    return per_step_ns if per_step_ns > _FALLS_BEHIND * pace_ns else 0
+    return per_step_ns if per_step_ns > FALLS_BEHIND_SHARE * pace_ns else 0
 
 
 def _predecessors(trace: Trace, order: Column) -> tuple[Column, Column]:

@@ -15,9 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-# A problem marked `serious_if_many` becomes serious if it affects more than this share of the kernels. Idle time and the launch
-# queue are sums over all kernels. Missing 1 % of the kernels changes these sums about as much as steps vary.
-SERIOUS_SHARE = 0.01
+from traces.comparison.thresholds import SERIOUS_SHARE
 
 
 class Severity(IntEnum):

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traces.comparison.thresholds import STEPS_FOR_NOISE
 from traces.model.trace import Column
-
-_MIN_STEPS_FOR_NOISE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def _percentiles(values: Column) -> list[int] | list[None]:
 
 
 def noise_floor(values: Column) -> float | None:
-    if len(values) < _MIN_STEPS_FOR_NOISE:
+    if len(values) < STEPS_FOR_NOISE:
         return None
     lower, median, upper = np.percentile(values, (25, 50, 75))
     return float((upper - lower) / 2 / median) if median else None

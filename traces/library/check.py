@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from traces.comparison.thresholds import LEAST_OF_SMALLER_BATCH, MOST_NOISE, SHORT_PHASE_NS
 from traces.figures.measure import steady_steps
 from traces.format.trace_file import load
 from traces.library.catalogue import BUNDLED, cell_files
@@ -37,9 +38,6 @@ _PERSONAL = (
     (re.compile(r"\b[\w-]+\.(?:local|internal|lan|corp)\b", re.IGNORECASE), "the name of a machine"),
 )
 _PERSONAL_KEYS = frozenset({"user", "username", "host", "hostname", "node", "machine_name", "ip", "email"})
-_MOST_NOISE = 0.10  # largest noise, as a share of a phase's median
-_SHORT_NS = 1_000_000  # the noise of shorter phases is ignored
-_MOST_DROP = 0.5  # a larger batch must take at least this share of the previous batch's time
 _ON_A_LINE = 1e-9
 _LINE_ROWS = 5
 
@@ -78,11 +76,11 @@ def _of_cell(cell: Cell, path: Path) -> Iterator[Fault]:
     for phase, times in cell.phases_ns.items():
         noise = cell.spread_ns.get(phase)
         if noise is not None:
-            bad = (noise > _MOST_NOISE * times) & (times > _SHORT_NS)
+            bad = (noise > MOST_NOISE * times) & (times > SHORT_PHASE_NS)
             if bad.any():
                 at = int(cell.batches[bad.argmax()])
-                yield Fault(WARNING, name, f"{phase} at batch {at} varies by more than {_MOST_NOISE:.0%}: record more steps")
-        if len(times) > 1 and (drops := times[1:] < _MOST_DROP * times[:-1]).any() and times.max() > _SHORT_NS:
+                yield Fault(WARNING, name, f"{phase} at batch {at} varies by more than {MOST_NOISE:.0%}: record more steps")
+        if len(times) > 1 and (drops := times[1:] < LEAST_OF_SMALLER_BATCH * times[:-1]).any() and times.max() > SHORT_PHASE_NS:
             at = int(cell.batches[1:][drops.argmax()])
             yield Fault(WARNING, name, f"{phase} at batch {at} takes less than half of what the batch before took")
         if _ends_on_a_line(cell.batches, times):
@@ -119,8 +117,8 @@ def _of_recording(trace: Trace, name: str) -> Iterator[Fault]:
     elif len(steps) > 3:
         times = trace.steps.duration_ns[steps]
         quarter = float(np.percentile(times, 75) - np.percentile(times, 25)) / 2
-        if quarter > _MOST_NOISE * float(np.median(times)):
-            yield Fault(WARNING, name, f"its steps vary by more than {_MOST_NOISE:.0%}")
+        if quarter > MOST_NOISE * float(np.median(times)):
+            yield Fault(WARNING, name, f"its steps vary by more than {MOST_NOISE:.0%}")
     for kind, count in sorted(trace.problems.items()):
         yield Fault(WARNING, name, f"{count} x {kind}")
 
@@ -162,7 +160,7 @@ def _ends_on_a_line(batches: Any, times: Any) -> bool:
         return False
     last = times[-_LINE_ROWS:].astype(float)
     bends = np.abs(last[:-2] + last[2:] - 2 * last[1:-1])
-    return bool((bends <= 2 + _ON_A_LINE * last.max()).all() and last.max() > _SHORT_NS)
+    return bool((bends <= 2 + _ON_A_LINE * last.max()).all() and last.max() > SHORT_PHASE_NS)
 
 
 def unreadable(path: Path, error: TraceError | OSError) -> Fault:

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from traces.comparison.thresholds import SAME_PEAK
 from traces.library.cells import Cell
-
-_NEAR = 0.05  # allowed difference as a share of the peak; see Note [The same memory]
 
 
 @dataclass(frozen=True)
@@ -54,4 +53,4 @@ class MeasuredLimit:
     def is_of(self, batch: int, peak_bytes: int) -> bool:
         """Return whether a program with this peak matches the measured program. See Note [The same memory]."""
         measured_bytes = self.cell.peak_at(batch)
-        return measured_bytes is None or abs(peak_bytes - measured_bytes) <= _NEAR * measured_bytes
+        return measured_bytes is None or abs(peak_bytes - measured_bytes) <= SAME_PEAK * measured_bytes

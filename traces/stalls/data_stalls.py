@@ -18,15 +18,14 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from traces.comparison.thresholds import BUSY_MACHINE, NOTICEABLE_WAIT, READ_FROM_DISK
 from traces.figures.measure import device_time_by_origin, phase_times
 from traces.model.trace import Origin, StepKind, Trace, TraceError
 from traces.stalls.loader_model import BatchCost, LoaderRun, loaded
 from traces.stalls.storage_server import Loading
 
-_NOTICEABLE = 0.02  # smaller differences, as a share of a step, are noise
 MOST_WORKERS = 128
 _ESTIMATED = (Origin.SCALED, Origin.ROOFLINE, Origin.CURVE)
-_BUSY = 0.1  # a loader cannot save more than this share of a step, so another program was running
 _MOST_OTHERS = 1000.0
 
 
@@ -178,13 +177,13 @@ def stalls_of(
     missed = None if cold is None or not cold.batches else cold.missed_bytes // cold.batches
     pin_ns = cached.pin_ns // cached.pinned if cached.pinned else None
     notes = []
-    if paces[0].step_ns > paces[1].step_ns * (1 + _BUSY):
+    if paces[0].step_ns > paces[1].step_ns * (1 + BUSY_MACHINE):
         notes.append("Steps with a ready batch took longer than steps with loading: this machine was busy. Run again.")
-    if late is not None and paces[1].step_ns > late.step_ns * (1 + _BUSY):
+    if late is not None and paces[1].step_ns > late.step_ns * (1 + BUSY_MACHINE):
         notes.append("Loading cached data took longer than loading from the modeled disk: this machine was busy. Run again.")
     if not cached.read_bytes:
         notes.append("No file was read through Python's open while loading: reads by C or C++ code are not counted.")
-    elif cached.stored_bytes > 0.05 * cached.read_bytes:
+    elif cached.stored_bytes > READ_FROM_DISK * cached.read_bytes:
         share = min(cached.stored_bytes / cached.read_bytes, 1)
         notes.append(f"This machine's own storage delivered {share:.0%} of what was read: not all data was cached. Run again.")
     if cold is not None and cold.dropped and cold.kept:
@@ -211,7 +210,9 @@ def stalls_of(
         bottleneck=_bottleneck(paces[0], paces[1], late, pin_ns and pin_ns * step_batches),
         check=modelled(_beside_others(here, taken), workers, cores) if workers else None,
         taken_cores=taken,
-        enough=next((found for count in range(1, MOST_WORKERS) if (found := elsewhere(count)).wait_share < _NOTICEABLE), None),
+        enough=next(
+            (found for count in range(1, MOST_WORKERS) if (found := elsewhere(count)).wait_share < NOTICEABLE_WAIT), None
+        ),
         by_cores=[elsewhere(count) for count in core_counts],
         disk_bytes_per_s=None if missed is None else missed * step_batches / min(paces[1].step_ns, paces[0].step_ns) * 1e9,
         notes=notes,
@@ -277,10 +278,10 @@ def _of_training(told: list[Loading]) -> list[Loading]:
 
 def _bottleneck(gpu: Pace, prepared: Pace, fetched: Pace | None, pin_ns: int | None) -> Bottleneck:
     slowest_ns = max(prepared.step_ns, 0 if fetched is None else fetched.step_ns)
-    if slowest_ns <= gpu.step_ns * (1 + _NOTICEABLE):
+    if slowest_ns <= gpu.step_ns * (1 + NOTICEABLE_WAIT):
         return Bottleneck.GPU
-    if fetched is not None and fetched.step_ns > prepared.step_ns * (1 + _NOTICEABLE):
+    if fetched is not None and fetched.step_ns > prepared.step_ns * (1 + NOTICEABLE_WAIT):
         return Bottleneck.STORAGE
-    if pin_ns is not None and pin_ns >= prepared.step_ns * (1 - 2 * _NOTICEABLE):
+    if pin_ns is not None and pin_ns >= prepared.step_ns * (1 - 2 * NOTICEABLE_WAIT):
         return Bottleneck.PINNING
     return Bottleneck.PREPARATION

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from replayer.timing.clock import WallClock, lower_timer_slack
+from traces.comparison.thresholds import LATE_NS, LOW_DISK_BYTES
 from traces.model.json_facts import as_json
 from tui.figures import paint, size_text
 from tui.outputs import show_text, to_json
@@ -36,9 +37,7 @@ from tui.terminal import look
 
 _TIMEOUT_S = 120
 _DEADLINES, _APART_NS = 300, 2_000_000
-_LATE_NS = 500_000  # limit for the 99th percentile: a thousandth of a step of half a second
 _CAP_IPC_LOCK = 14  # bit number in linux/capability.h
-_LOW_DISK_BYTES = 2 * 2**30
 _TRAIN = """
 import torch
 model = torch.nn.Linear(8, 8).cuda()
@@ -176,7 +175,7 @@ def _clock() -> Iterator[Diagnosis]:
         late_ns.append(clock.now_ns() - deadline_ns)
     worst_ns = sorted(late_ns)[_DEADLINES * 99 // 100]
     told = f"{worst_ns / 1e3:.0f} µs late at the 99th percentile of {_DEADLINES} deadlines"
-    yield _judged("clock", worst_ns <= _LATE_NS, told, "this machine is busy: --clock recorded does not depend on it")
+    yield _judged("clock", worst_ns <= LATE_NS, told, "this machine is busy: --clock recorded does not depend on it")
 
 
 def _locked_memory() -> Iterator[Diagnosis]:
@@ -201,7 +200,7 @@ def _disk() -> Iterator[Diagnosis]:
             yield Diagnosis("disk", Health.warn, f"{name}: cannot be written to", "name files elsewhere with -o")
         else:
             told = f"{name}: {size_text(free_bytes)} free"
-            yield _judged("disk", free_bytes >= _LOW_DISK_BYTES, told, "a timeline of an hour takes some 100 MB")
+            yield _judged("disk", free_bytes >= LOW_DISK_BYTES, told, "a timeline of an hour takes some 100 MB")
 
 
 def _processors() -> Iterator[Diagnosis]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from traces.comparison.changed_ops import ChangeLists
 from traces.comparison.compare import Comparison
+from traces.comparison.thresholds import STEPS_FOR_NOISE
 from traces.figures.spread import Spread, relative_error
 from traces.model.run import HostFigures
 from tui.figures import (
@@ -41,7 +42,6 @@ _SHOWN_CHANGES = 5  # maximum number of shown changes of each kind, the JSON has
 _SHOWN_MISSING = 8
 _ALL = 0.9995  # larger shares are shown as 100.0 %
 _CHANGE_FIGURES = 38  # characters for the counts and times in a row
-_STEPS_FOR_A_SPREAD = 4
 _CHANGE_TITLES = {
     "longer": "that take longer",
     "shorter": "that take less time",
@@ -264,7 +264,7 @@ class _DiffPage:
         rows = [row for _, row in self.medians()]
         if steps.recorded_median_ns is None:
             return self.times(_WHOLE, [rows[-1], *self.evaluation()])
-        if min(self.of.steps_compared.recorded, self.of.steps_compared.replayed) >= _STEPS_FOR_A_SPREAD:
+        if min(self.of.steps_compared.recorded, self.of.steps_compared.replayed) >= STEPS_FOR_NOISE:
             rows.append(["fast steps (5th percentile)", *self.pair(steps.recorded_p5_ns, steps.replayed_p5_ns)])
             rows.append(["slow steps (95th percentile)", *self.pair(steps.recorded_p95_ns, steps.replayed_p95_ns)])
         rows += self.evaluation()

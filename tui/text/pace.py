@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traces.comparison.thresholds import OWN_HOST_SHARE
 from tui.figures import count_text, share_text, time_text
 
 if TYPE_CHECKING:
     from traces.comparison.compare import Comparison
-
-
-_MUCH = 0.1  # minimum share of a step: smaller overhead of this host is not mentioned
 
 
 def pace_sentences(comparison: Comparison) -> list[str]:
@@ -33,7 +31,7 @@ def pace_sentences(comparison: Comparison) -> list[str]:
     if comparison.clock == "recorded":
         said.append("This machine's own overhead is excluded (--clock recorded).")
     behind_ns, step_ns = comparison.host.lag_ns_per_step or 0, comparison.steps.replayed_median_ns
-    if step_ns and behind_ns >= _MUCH * step_ns:
+    if step_ns and behind_ns >= OWN_HOST_SHARE * step_ns:
         own = f"{time_text(min(behind_ns, step_ns))} per step ({share_text(min(behind_ns / step_ns, 1))})"
         said.append(f"{own} is overhead of this host (see --clock recorded).")
     return said

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.comparison.counterparts import SAME_SHARE, Counterparts, KernelChange, same_order
+from traces.comparison.counterparts import Counterparts, KernelChange, same_order
+from traces.comparison.thresholds import LEAST_PHASE_NS, SAME_KERNEL_SHARE
 from traces.figures.measure import launch_phases, op_of, work_rows
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, StepKind, Trace
@@ -33,7 +34,6 @@ _WORDS = {
     KernelChange.GONE: "gone",
     KernelChange.NEW: "new",
 }
-_LEAST_PHASE_NS = 20_000  # differences of a host phase below this time count as noise
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
@@ -178,7 +178,7 @@ def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Differenc
         numbers, *rows = (np.array(column) for column in zip(*found, strict=True))
         times_ns = [trace.phases.duration_ns[of] for trace, of in zip(scene.traces, rows, strict=True)]
         changes = _ChangedRows("phases", numbers, times_ns[1] - times_ns[0], rows, times_ns)
-        unlike = np.flatnonzero(np.abs(changes.change_ns) > np.maximum(SAME_SHARE * times_ns[0], _LEAST_PHASE_NS))
+        unlike = np.flatnonzero(np.abs(changes.change_ns) > np.maximum(SAME_KERNEL_SHARE * times_ns[0], LEAST_PHASE_NS))
         if len(unlike) and (name != "loader" or everything):
             what = "phase longer" if changes.change_ns[unlike].sum() > 0 else "phase shorter"
             made.append(changes.difference(unlike, what, name, "", name))

@@ -1,4 +1,4 @@
-"""Numbers that decide an estimate have one place, and the page of them is up to date."""
+"""Numbers that decide an estimate have one place."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from replayer.cost_model import constants
-from replayer.cost_model.constants import DECLARED, DeclaredConstant
-from tests.test_studies import study
+from replayer.cost_model.constants import DECLARED
+from traces.comparison.declared_constants import DeclaredConstant
 
 ROOT = Path(__file__).resolve().parents[3]
 REPLAYER = ROOT / "replayer"
-PAGE = study("constants_page")
 
 
 def names_in(file: Path) -> set[str]:
@@ -62,13 +61,3 @@ def test_no_other_file_of_estimates_has_numbers_of_its_own() -> None:
     found = {file.name: own_numbers(file.read_text(encoding="utf-8")) - allowed for file in files}
     del found["constants.py"]
     assert {name: names for name, names in found.items() if names} == {}
-
-
-def test_the_page_is_written_by_its_script() -> None:
-    assert PAGE.PAGE.read_text(encoding="utf-8") == PAGE.page(), "run python docs/constants_page.py"
-
-
-def test_values_are_written_as_people_write_them() -> None:
-    assert PAGE.value_text(25_000) == "25 000"
-    assert PAGE.value_text(0.25) == "0.25"
-    assert PAGE.value_text({"a": (1.6, 0.2)}) == "a: 1.6, 0.2"

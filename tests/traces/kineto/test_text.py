@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.traces.kineto.test_eras import T0, call, kernel, op, training_step
+from traces.comparison.thresholds import ROUNDING_NS
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.kineto.reading.text import parse
-from traces.kineto.spans.nesting import ROUNDING_NS, nesting_order, parents
+from traces.kineto.spans.nesting import nesting_order, parents
 from traces.model.invariants import fault
 from traces.model.trace import NONE, Trace, TraceImportError
 

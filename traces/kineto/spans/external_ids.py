@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.kineto.spans.nesting import ROUNDING_NS
+from traces.comparison.thresholds import ROUNDING_NS
 from traces.model.trace import NONE, Column, HostSpans
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from traces.comparison.thresholds import ROUNDING_NS
 from traces.kineto.spans.launches import DeviceColumns
-from traces.kineto.spans.nesting import ROUNDING_NS
 from traces.model.trace import Column, DeviceKind, DeviceSpans, HostSpans
 
 _DEPENDENT_LAUNCH_SINCE = 9

@@ -16,9 +16,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from traces.comparison.thresholds import ROUNDING_NS
 from traces.model.trace import NONE, Column
-
-ROUNDING_NS = 1000
 
 
 def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: Column, entry: Column) -> Column:

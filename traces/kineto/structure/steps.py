@@ -46,6 +46,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from traces.comparison.thresholds import FEWEST_STEADY, SLOW_START
 from traces.kineto.spans.launches import before_launched_work
 from traces.kineto.spans.name_patterns import matching
 from traces.kineto.spans.spans import RankTables
@@ -82,8 +83,6 @@ _SEED_OPS = re.compile(r"aten::ones_like$")
 _CONVERSIONS = re.compile(r"aten::(?:to|type_as|contiguous|resolve_conj|resolve_neg)$")
 _MODULE = re.compile(r"nn\.Module: ")
 _BEFORE_ALL_NS = -(1 << 62)
-_SLOW_START = 2.0  # of the median of later steps; a slower first step is warm-up
-_FEWEST_STEADY = 2  # training steps that must remain after warm-up
 _TRAINING_KERNEL = re.compile(
     r".*(?:backward|_bwd|dgrad|wgrad|multi_tensor_apply|fused_?adam|fused_?sgd|(?:nccl|rccl).*(?:all_?reduce|reduce_?scatter))",
     re.I,
@@ -250,8 +249,8 @@ def _kinds(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: 
     waited_ns = [sum(event.end_ns - event.start_ns for event in own if event.name == "loader") for own in inside]
     busy_ns = steps.duration_ns - np.array(waited_ns, "i8")
     rows = np.flatnonzero(kinds == StepKind.STEADY)
-    for place, row in enumerate(rows[:-_FEWEST_STEADY].tolist()):
-        if busy_ns[row] < _SLOW_START * np.median(busy_ns[rows[place + 1 :]]):
+    for place, row in enumerate(rows[:-FEWEST_STEADY].tolist()):
+        if busy_ns[row] < SLOW_START * np.median(busy_ns[rows[place + 1 :]]):
             break
         kinds[row] = StepKind.WARMUP
     return kinds.astype("u1")

@@ -1,0 +1,203 @@
+"""Numbers that decide a verdict have one place, and docs/constants.md lists them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from tests.test_studies import study
+from traces.comparison import thresholds
+from traces.comparison.declared_constants import DeclaredConstant
+from traces.comparison.thresholds import THRESHOLDS
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = study("constants_page")
+
+_SIZES_OF_FORMATS = {
+    "traces/chrome/export_notes.py": {"FORMAT"},
+    "traces/comparison/compare.py": {"VERSION"},
+    "traces/figures/summary.py": {"VERSION"},
+    "traces/format/column_encoding.py": {"MAX_ROWS", "SIGNED"},
+    "traces/format/frames.py": {"DATA", "END", "FORMAT_VERSION", "FRAME_MARKER", "MAX_CONTENT_BYTES", "_COUNTED_FROM"},
+    "traces/format/items.py": {"MAX_DEPTH", "_LONGEST_TEXT", "_MAX_LISTS_AND_MAPS"},
+    "traces/format/trace_file.py": {"_SHARED_BYTES"},
+    "traces/kineto/reading/eras.py": {"_ABSOLUTE_US", "_EPOCHAL_US", "_MAX_US", "_UNIX_NS", "0.5"},
+    "traces/kineto/reading/event_columns.py": {"_HUGE", "_MAX_DURATION_NS", "_MOST_OF_TID"},
+    "traces/kineto/reading/event_rows.py": {"ABSENT"},
+    "traces/kineto/reading/groups.py": {"_CLOCK_EVENTS", "_PIDS_PER_RANK"},
+    "traces/kineto/reading/sources.py": {"_TAR_MAGIC_AT"},
+    "traces/kineto/reading/text.py": {"_WINDOW_CHARS"},
+    "traces/kineto/spans/spans.py": {"_LONGEST_WINDOW_US", "_SYNC_ROWS"},
+    "traces/library/cells.py": {"VERSION", "_MOST_BATCHES", "_MOST_FILE_BYTES", "_MOST_VALUE"},
+    "traces/model/invariants.py": {"_MOST"},
+    "traces/model/layouts.py": {"IMAGES"},
+    "traces/model/trace.py": {"NONE"},
+    "traces/names/launch_configs.py": {"_DIMS", "_MOST"},
+}
+_SENTINELS = {
+    "traces/figures/pace.py": {"_LONG_AGO"},
+    "traces/stalls/loader_model.py": {"_SCRIPT"},
+    "tui/commands/diff.py": {"ALIKE", "CANNOT_BE_TOLD"},
+    "tui/view/scene/tracks.py": {"ALL"},
+}
+_FACTS_OF_OTHERS = {  # releases, and units of hardware
+    "traces/kineto/spans/impossible.py": {"_DEPENDENT_LAUNCH_SINCE"},
+    "traces/library/build_gpemu.py": {"_BLOCK_BYTES"},
+    "traces/names/cards.py": {"_SLICES", "_SLICES_OF_A30"},
+    "traces/names/cublas_workspace.py": {"_KEPT_BEFORE", "_KEPT_SINCE", "_KEPT_SINCE_WITH_HIP"},
+}
+_ROUNDING = {
+    "traces/comparison/changed_ops.py": {"_NOTHING_LEFT"},
+    "traces/library/build_gpemu.py": {"_ON_A_LINE_S"},
+    "traces/library/check.py": {"_ON_A_LINE"},
+}
+_LENGTHS_OF_SEARCHES = {  # a larger number costs time and changes no verdict
+    "traces/comparison/changed_ops.py": {"_LONGEST_OP"},
+    "traces/comparison/op_order.py": {"_MOST_EDITS"},
+    "traces/library/check.py": {"_LINE_ROWS"},
+    "traces/stalls/data_stalls.py": {"MOST_WORKERS", "_MOST_OTHERS"},
+    "traces/stalls/loader_model.py": {"_PARTS"},
+    "tui/commands/record_sweep.py": {"_MOST_RUNS"},
+    "tui/running/progress.py": {"_PERIOD_S"},
+    "tui/running/replay_progress.py": {"_LOOK_S"},
+    "tui/view/live.py": {"_LEAST_WAIT_S", "_WAIT_OVER_LOOK"},
+}
+_ROOM_ON_THE_SCREEN = {
+    "traces/chrome/counters.py": {"_MOST"},
+    "traces/comparison/explain.py": {"1000000.0"},
+    "traces/kineto/spans/python_calls.py": {"SHORT_NS"},
+    "tui/commands/diff_by.py": {"_MOST"},
+    "tui/commands/stalls.py": {"_LEAST_FREE_BYTES", "_NOTICEABLE_ESTIMATE"},
+    "tui/figures.py": {"_FEW_DEVICES", "_LEAST_APART"},
+    "tui/help.py": {"_WIDEST"},
+    "tui/report/charts.py": {"100000.0", "_LABEL", "_WIDTH"},
+    "tui/report/page.py": {"5e-05", "_MOST_DOTS"},
+    "tui/sizes.py": {"_SMALLEST_BARE"},
+    "tui/text/diff.py": {"0.001", "_ALL", "_CHANGE_FIGURES", "_SHOWN_MISSING"},
+    "tui/text/info.py": {"_MOST_STEPS"},
+    "tui/text/predict.py": {"_BAR"},
+    "tui/view/actions/movement.py": {"_PAN"},
+    "tui/view/app.py": {"_FOLLOWED_STEPS", "HIGH_ENOUGH", "WIDE_ENOUGH"},
+    "tui/view/scene/alignment.py": {"ANCHOR_NS"},
+    "tui/view/scene/cells.py": {"NAME_COLUMNS", "SAME_SHARE", "_LEAST_ROOM"},
+    "tui/view/scene/compared.py": {"_GAP_SHARE"},
+    "tui/view/screens.py": {"_GLANCE"},
+    "tui/view/timeline/details.py": {"_HEAD"},
+    "tui/view/timeline/headline.py": {"0.0005", "_FEW_DEVICES"},
+    "tui/view/timeline/palette.py": {"0.04045"},
+    "tui/view/timeline/ruler.py": {"_TICK_COLUMNS"},
+    "tui/view/timeline/shown_rows.py": {"_FEW_RANKS", "_FEW_STREAMS"},
+    "tui/view/timeline/timeline.py": {"RULER_LINES", "_WIDE"},
+    "tui/view/timeline/window.py": {"LEAST_NS", "MARGIN"},
+}
+NO_THRESHOLDS = (
+    _SIZES_OF_FORMATS, _SENTINELS, _FACTS_OF_OTHERS, _ROUNDING, _LENGTHS_OF_SEARCHES, _ROOM_ON_THE_SCREEN,
+)  # fmt: skip
+
+
+@lru_cache(1)
+def sources() -> dict[str, ast.Module]:
+    files = (path for room in ("traces", "tui") for path in sorted((ROOT / room).rglob("*.py")))
+    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in files}
+
+
+@lru_cache(1)
+def users() -> dict[str, set[str]]:
+    """The files that use each name."""
+    found: dict[str, set[str]] = {}
+    for name, tree in sources().items():
+        for used in names_in(tree):
+            found.setdefault(used, set()).add(name)
+    return found
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """The last part of each name in the code: a variable, or what is read from a module."""
+    found = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return found | {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+
+
+def is_number(node: ast.AST | None) -> bool:
+    if isinstance(node, ast.Constant):
+        return type(node.value) in (int, float)
+    if isinstance(node, ast.UnaryOp):
+        return is_number(node.operand)
+    if isinstance(node, ast.BinOp):
+        return is_number(node.left) and is_number(node.right)
+    return isinstance(node, ast.Tuple) and bool(node.elts) and all(map(is_number, node.elts))
+
+
+def comparisons(tree: ast.AST) -> Iterator[ast.AST]:
+    """Comparisons, and calls that choose the smaller or larger of their arguments."""
+    for node in ast.walk(tree):
+        chooses = isinstance(node, ast.Call) and names_in(node.func) & {"min", "max", "minimum", "maximum", "clip"}
+        if isinstance(node, ast.Compare) or chooses:
+            yield node
+
+
+def own_numbers(tree: ast.Module) -> set[str]:
+    """Module-level names of numbers that the source writes down."""
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=True))
+                found |= {name.id for name, value in pairs if isinstance(name, ast.Name) and is_number(value)}
+    return found
+
+
+def compared_numbers(tree: ast.Module, everywhere: set[str]) -> set[str]:
+    """The file's numbers that decide something: its names (private ones only here), and fractions without a name."""
+    compared = set().union(*map(names_in, comparisons(tree)))
+    named = {name for name in own_numbers(tree) if name in compared or (not name.startswith("_") and name in everywhere)}
+    fractions = {
+        ast.unparse(one)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        for one in ast.walk(node)
+        if (isinstance(one, ast.Constant) and type(one.value) is float and not one.value.is_integer()) or is_large(one)
+    }
+    return named | fractions
+
+
+def is_large(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is float and abs(node.value) >= 1000
+
+
+def test_numbers_that_decide_are_seen_however_they_are_written() -> None:
+    source = "A = 3\n_B: int = 1 << 4\nC, _D = 1.5, -2\nE = 7\n_F = (2, 0)\n"
+    source += "x = y > A\nz = min(y, _B)\nw = np.clip(y, 0, C)\nv = y < _F or y < 0.3 * z or y > 1 or y > 1e6\nu = _D + E\n"
+    assert compared_numbers(ast.parse(source), set()) == {"A", "_B", "C", "_F", "0.3", "1000000.0"}
+    assert compared_numbers(ast.parse("A = 3\n_B = 4"), {"A", "_B"}) == {"A"}  # another file compares A
+
+
+@pytest.mark.parametrize("constant", THRESHOLDS.values(), ids=THRESHOLDS)
+def test_a_threshold_is_used_where_it_says_and_nowhere_else(constant: DeclaredConstant) -> None:
+    assert getattr(thresholds, constant.name) == constant.value
+    assert users()[constant.name] - {"traces/comparison/thresholds.py"} == set(constant.used_by)
+
+
+def test_no_other_file_holds_a_number_that_decides_a_verdict() -> None:
+    everywhere = set().union(*(names_in(node) for tree in sources().values() for node in comparisons(tree)))
+    found = {name: numbers for name, tree in sources().items() if (numbers := compared_numbers(tree, everywhere))}
+    allowed: dict[str, set[str]] = {}
+    for group in NO_THRESHOLDS:
+        for name, numbers in group.items():
+            allowed[name] = allowed.get(name, set()) | numbers
+    assert found == allowed
+
+
+def test_the_page_is_written_by_its_script() -> None:
+    assert PAGE.PAGE.read_text(encoding="utf-8") == PAGE.page(), "run python docs/constants_page.py"
+
+
+def test_values_are_written_as_people_write_them() -> None:
+    assert PAGE.value_text(25_000) == "25 000"
+    assert PAGE.value_text(0.25) == "0.25"
+    assert PAGE.value_text({"a": (1.6, 0.2)}) == "a: 1.6, 0.2"
