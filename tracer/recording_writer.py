@@ -82,7 +82,7 @@ class RecordingWriter:
             return
         done = 0
         for step in self.pending:  # read all events before writing, because later events make the clock offset more exact
-            if not events.settle(step.taken) and not access.lost:
+            if not events.read_finished(step.taken) and not access.lost:
                 break
             done += 1
         for _ in range(max(done, len(self.pending) - _PENDING_STEPS)):
@@ -107,14 +107,14 @@ class RecordingWriter:
         """Writes all remaining data. `taken`, `reads` and `found` hold the data since the last step ended."""
         access, events = self._access, self._events
         for step in self.pending:
-            if not events.settle_within(step.taken, PATIENCE_NS):
+            if not events.read_finished_within(step.taken, PATIENCE_NS):
                 if access.closed is None:
                     access.lose("its work did not finish, so its last events were not read")
                 break
         for step in self.pending:
             self._write(step)
         self.pending.clear()
-        events.settle(taken)  # does not wait, because another rank may never arrive
+        events.read_finished(taken)  # does not wait, because another rank may never arrive
         self.collectives.write_done()
         self.collectives.write_open()
         self._step_writer.write_reads(reads, NONE, self.rank)

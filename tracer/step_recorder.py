@@ -19,7 +19,7 @@ from tracer.profile import Profiler
 from tracer.recording_writer import RecordingWriter
 from tracer.schedule import Schedule
 from tracer.thread_rows import ThreadRows
-from tracer.writing.step_writer import EndedStep, Found, PhasePart, Read
+from tracer.writing.step_writer import DataParallelStage, EndedStep, Found, Read
 from traces.model.trace import NONE, StepKind, Untimed
 from traces.script.phase_rule import PLAIN
 from traces.script.script_cut import CutStep, ScriptCut
@@ -50,7 +50,7 @@ class StepRecorder:
         self._clock = cost.clock
         self._start_ns = NONE  # begin of the current step, NONE before the first event of the first step
         self._at: dict[int, BoundaryEvent] = {}  # events by the host time of their boundary
-        self._parts: list[PhasePart] = []
+        self._stages: list[DataParallelStage] = []
 
     # --- DataParallel stages
 
@@ -60,19 +60,19 @@ class StepRecorder:
         return self._profiler.active
 
     @costed
-    def begin_part(self, stream: Any = None) -> tuple[int, BoundaryEvent | None]:
-        """Begins a DataParallel stage, which may also begin a forward pass. Returns an argument for `end_part`."""
+    def begin_stage(self, stream: Any = None) -> tuple[int, BoundaryEvent | None]:
+        """Begins a DataParallel stage, which may also begin a forward pass. Returns an argument for `end_stage`."""
         now_ns = self._clock.now_ns()
         self.script.op(threading.get_ident(), PLAIN, now_ns)
         return now_ns, self._taken.take(stream)
 
     @costed
-    def end_part(self, name: str, begun: tuple[int, BoundaryEvent | None], stream: Any = None, thread: str = "") -> None:
+    def end_stage(self, name: str, begun: tuple[int, BoundaryEvent | None], stream: Any = None, thread: str = "") -> None:
         """Records the end of a stage. `thread` is the role of a thread that was created for the stage (see `ThreadRows`)."""
         start_ns, begin = begun
         self._profiler.all_threads |= thread.startswith("replica")
         end_ns, end = self._clock.now_ns(), self._taken.take(stream)
-        self._parts.append(PhasePart(name, self._threads.row(thread), start_ns, end_ns, begin, end))
+        self._stages.append(DataParallelStage(name, self._threads.row(thread), start_ns, end_ns, begin, end))
 
     # --- callbacks of ScriptCut
 
@@ -112,7 +112,7 @@ class StepRecorder:
         if step.segments:
             self._keep(step)
         last = self._at.get(now_ns)
-        self._at, self._parts = {}, []
+        self._at, self._stages = {}, []
         self._taken.handed_out()
         self._start_ns = now_ns
         looked = self._communication.look_if_due()
@@ -132,7 +132,7 @@ class StepRecorder:
         taken, untimed = self._taken.handed_out()
         ended = EndedStep(
             self._writer.number, self._kind(step.is_evaluation, untimed), start_ns, step.end_ns, segments, self._at, taken,
-            self._parts, self.reads, self.found, untimed,
+            self._stages, self.reads, self.found, untimed,
         )  # fmt: skip
         # If a signal handler raises here, the step is lost. This order prevents writing a step twice.
         self.reads, self.found = [], []

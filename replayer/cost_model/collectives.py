@@ -7,7 +7,7 @@ upper bound of the duration is known. Such a bound limits the estimates, but the
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
-    costs.next("all_reduce", 21_288, 2, costs.place("all_reduce", 21_288, 2, step=7, recorded_step=3))
+    costs.next("all_reduce", 21_288, 2, costs.position("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
 Note [Operations of a step]
     The duration of an operation depends on other traffic at the same time. The n-th operation of a kind in a step therefore
@@ -51,7 +51,7 @@ class Transfer(NamedTuple):
     kernel: int
 
 
-class Place(NamedTuple):
+class PositionInStep(NamedTuple):
     """The position of an operation in a recorded step. Both numbers are 0-based, and steps are counted per rank."""
 
     step: int
@@ -174,26 +174,26 @@ class CollectiveCosts:
                     self._kernels.setdefault(operation, name)
                     break
 
-    def place(self, name: str, size_bytes: int, ranks: int, step: int, recorded_step: int) -> Place:
+    def position(self, name: str, size_bytes: int, ranks: int, step: int, recorded_step: int) -> PositionInStep:
         """Return the position of an operation that the script calls in its step `step`. See Note [Operations of a step]."""
         key = (name, size_bytes, ranks)
         of_step, nth = self._called.get(key, (NONE, 0))
         if of_step != step:
             nth = 0
         self._called[key] = step, nth + 1
-        return Place(recorded_step, nth)
+        return PositionInStep(recorded_step, nth)
 
-    def next(self, name: str, size_bytes: int, ranks: int, place: Place | None = None) -> Transfer:
-        """Return the duration of the next operation of this kind, or of the operation at `place`."""
+    def next(self, name: str, size_bytes: int, ranks: int, position: PositionInStep | None = None) -> Transfer:
+        """Return the duration of the next operation of this kind, or of the operation at `position`."""
         kernel = self._kernels.get(_FUNCTIONS.get(name, ""), NONE)
         key = (name, size_bytes, ranks)
         recorded = self._recorded.get(key)
         if recorded:
             played = self._played.get(key, 0)
             self._played[key] = played + 1
-            of_step = self._in_step.get((key, place.step), []) if place is not None else []
-            if place is not None and place.nth < len(of_step):
-                return Transfer(of_step[place.nth], Origin.EXACT, kernel)
+            of_step = self._in_step.get((key, position.step), []) if position is not None else []
+            if position is not None and position.nth < len(of_step):
+                return Transfer(of_step[position.nth], Origin.EXACT, kernel)
             return Transfer(recorded[played % len(recorded)], Origin.EXACT, kernel)
         estimate = self._estimates.get(key)
         if estimate is None:

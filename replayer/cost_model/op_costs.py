@@ -76,7 +76,7 @@ class _Learned(NamedTuple):
     """One recorded op: its position among similar ops, and the logarithm of its duration divided by its estimate."""
 
     op: str
-    place: tuple[float, ...]
+    coordinates: tuple[float, ...]
     log_slower: float
 
 
@@ -103,7 +103,7 @@ class OpCosts:
                 seen.add((op, shapes, dtype, ns))
                 works = op_work(op, shapes, dtype, outputs, self.settings)
                 expected = self._ns(works)[0]
-                self._learned.setdefault(_class(op, works), []).append(_Learned(op, _place(works), log(ns / expected)))
+                self._learned.setdefault(_class(op, works), []).append(_Learned(op, _coordinates(works), log(ns / expected)))
 
     def estimate(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
         """Estimate the duration of a canonical op. The estimate is corrected with similar recorded ops, if there are any."""
@@ -149,12 +149,12 @@ class OpCosts:
 
     def _slower_than_told(self, op: str, works: list[OpWork]) -> float | None:
         """Return the logarithm of the correction from similar recorded ops. See Note [The nearest recorded ops]."""
-        place = _place(works)
+        coordinates = _coordinates(works)
         total = weights = 0.0
         nearest = inf
         for learned in self._learned.get(_class(op, works), ()):
             far = 0.0 if learned.op == op else OTHER_OP_OCTAVES
-            far += sum((a - b) ** 2 for a, b in zip(place, learned.place, strict=True)) ** 0.5
+            far += sum((a - b) ** 2 for a, b in zip(coordinates, learned.coordinates, strict=True)) ** 0.5
             weight = exp(-far / NEAR_OCTAVES)
             total += weight * learned.log_slower
             weights += weight
@@ -236,7 +236,7 @@ def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
     return [tuple(work.sizes[i] for i in fixed.get(work.kind, ())) for work in works]
 
 
-def _place(works: list[OpWork]) -> tuple[float, ...]:
+def _coordinates(works: list[OpWork]) -> tuple[float, ...]:
     """Return an op's position among ops of its kind. Its coordinates are logarithms of the sizes, with less weight for rows."""
     work = works[0]
     weights = _WEIGHTS.get(work.kind)

@@ -25,8 +25,8 @@ The kinds of work and their sizes are:
 
 Note [Strides from shapes]
     A recording has the shapes of an op's inputs, but no strides, padding or outputs. A convolution's output shape is known from
-    a running script. It is also known if the backward pass was recorded (`OutputPlaces`), because one input is the output's
-    gradient. Otherwise the output is assumed to be as large as the image.
+    a running script. It is also known if the backward pass was recorded (`ConvolutionOutputs`), because one input is the
+    output's gradient. Otherwise the output is assumed to be as large as the image.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _memory(op: str, shapes: Shapes, item: int) -> OpWork:
     return OpWork("memory", (rows, columns), 0, moved * item, item_bytes=item)
 
 
-class OutputPlaces:
+class ConvolutionOutputs:
     """The output shapes of a recording's convolutions, taken from their backward passes. See Note [Strides from shapes]."""
 
     def __init__(self, backward_calls: Iterable[Shapes]) -> None:

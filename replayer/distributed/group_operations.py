@@ -2,7 +2,7 @@
 
 operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0")
 work = operations.run("all_reduce", inputs, outputs, combine)
-operations.settle()     # determines when all operations so far end on the device
+operations.finish()     # determines when all operations so far end on the device
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class GroupOperations:
         if self._exchange is not None:
             self._exchange.timeout_s = timeout_s
 
-    def settle(self, wait: bool = True) -> None:
+    def finish(self, wait: bool = True) -> None:
         """Determine when the operations in flight end.
 
         At process exit, `wait=False` skips operations that some rank has not called.
         """
         for comm_stream in self._comm_streams.values():
-            comm_stream.settle_until(None, wait=wait)
+            comm_stream.finish_until(None, wait=wait)
 
     def leave(self, failed: bool = False) -> None:
         """Report that this rank leaves the group, because the group is destroyed or the process ends.
@@ -90,8 +90,8 @@ class GroupOperations:
         pending = self._store_exchange().post(f"{channel}/{'cpu' if device == NONE else 'cuda'}", list(members), message)
         tracker = here.simulator.tracker
         steps = tracker.number, here.recording.number_of(tracker.step.step)
-        place = here.ranks.costs.place(name, message.size_bytes, self._size, *steps)
-        work = VirtualWork(self._play, comm_stream, Called(call_ns, message, place), pending, outputs, combine)
+        position = here.ranks.costs.position(name, message.size_bytes, self._size, *steps)
+        work = VirtualWork(self._play, comm_stream, Called(call_ns, message, position), pending, outputs, combine)
         values.clear_known_values(outputs)
         comm_stream.in_flight.append(work)
         if self.coalesced is not None:
@@ -116,7 +116,7 @@ class GroupOperations:
         stream = comm_stream.stream
         if stream is None:
             return all_arrived_ns
-        transfer = here.ranks.costs.next(message.operation, size_bytes, self._size, called.place)
+        transfer = here.ranks.costs.next(message.operation, size_bytes, self._size, called.position)
         end_ns = max(all_arrived_ns, stream.ready_ns) + transfer.duration_ns
         call = GroupOperation(message.operation, message.dtype, str(self.group_name), self._size, "nccl", size_bytes)
         times_ns = Times(called.call_ns, message.arrived_ns, end_ns)

@@ -139,7 +139,7 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
     set_timeout = _set_default_timeout
 
     def shutdown(self) -> None:
-        self.operations.settle()
+        self.operations.finish()
         self.operations.leave()
 
     def abort(self) -> None:

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Variable
 
-from replayer.cost_model.collectives import Place
+from replayer.cost_model.collectives import PositionInStep
 from replayer.distributed import collective_values as values
 from replayer.distributed.store_exchange import PendingExchange, RankMessage
 from replayer.state import gpu
@@ -52,7 +52,7 @@ class _Awaited(_Work):  # type: ignore[misc]
 class Called(NamedTuple):
     call_ns: int
     message: RankMessage
-    place: Place
+    position: PositionInStep
 
 
 class VirtualWork(_Awaited):
@@ -74,10 +74,10 @@ class VirtualWork(_Awaited):
         self.end_ns: int | None = None
         self.blocks_host = False
 
-    def settle(self) -> int:
+    def finished_ns(self) -> int:
         """Read the other ranks' messages if necessary. Returns the operation's end on the device in ns."""
         if self.end_ns is None:
-            self._comm_stream.settle_until(self)
+            self._comm_stream.finish_until(self)
         if self.end_ns is None:
             raise RuntimeError("an earlier operation of this group failed, so this one cannot complete")
         return self.end_ns
@@ -86,7 +86,7 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Compute the end and the results. All earlier operations on the stream must be settled."""
+        """Compute the end and the results. All earlier operations on the stream must be finished."""
         clock = gpu().clock
         clock.pause()  # virtual time excludes waiting for other processes
         try:
@@ -99,7 +99,7 @@ class VirtualWork(_Awaited):
         self._combine = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        end_ns = self.settle()
+        end_ns = self.finished_ns()
         here = gpu()
         device = self._comm_stream.device
         if device != NONE:
@@ -115,7 +115,7 @@ class VirtualWork(_Awaited):
     def is_completed(self) -> bool:
         if self.end_ns is None and not self.all_arrived():
             return False
-        return self.settle() <= gpu().clock.poll_ns()
+        return self.finished_ns() <= gpu().clock.poll_ns()
 
     def exception(self) -> None:
         return None
@@ -150,8 +150,8 @@ class CommStream:
         self.stream: VirtualStream | None = gpu().streams.new(device) if device != NONE else None
         self.in_flight: list[VirtualWork] = []
 
-    def settle_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
-        """Settle operations in order, up to `last` or all.
+    def finish_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
+        """Finish operations in order, up to `last` or all.
 
         `wait=False` stops at the first operation that some rank has not called.
         """

@@ -31,7 +31,7 @@ from typing import Any
 from replayer.cost_model.copies import Copy, CopyCosts
 from replayer.gpu.current_streams import CurrentStreams
 from replayer.gpu.device import VirtualDevice
-from replayer.memory.op_places import OpPlaces
+from replayer.memory.op_rows import OpRows
 from replayer.op_signature import OpSignature
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.host_threads import Caller, HostThread
@@ -88,7 +88,7 @@ class ScriptLaunches:
         self.looking = Looking(self)
         self.capture: GraphCapture | None = None
         self.pending: list[Any] = []  # see Note [Three entries per op]
-        self.places = OpPlaces(self.pending)
+        self.op_rows = OpRows(self.pending)
         self.launch_by: Callable[[Caller, OpSignature], None] = self._note
         self._devices = devices
         self._timeline = simulator.timeline
@@ -129,7 +129,7 @@ class ScriptLaunches:
         with self.lock:
             pending, timeline = self.pending, self._timeline
             row, count = timeline.host_rows, len(pending) // 3
-            timeline.ranges.place(row, count)
+            timeline.ranges.assign_rows(row, count)
             if pending:
                 while noted := pending[:]:
                     del pending[: len(noted)]
@@ -137,16 +137,16 @@ class ScriptLaunches:
                         noted = self._not_captured(self.capture, noted)
                         self._numbers.clear()
                     if self._numbers:
-                        self._place_numbers()
+                        self._write_node_numbers()
                     if noted:
                         self.simulator.play_all(noted[::3], noted[1::3], noted[2::3])
-            self.places.played(count, row, timeline.host_rows)
+            self.op_rows.played(count, row, timeline.host_rows)
             for device in self._devices:
-                device.allocator.settle()
+                device.allocator.execute_pending()
             if count:
                 timeline.relieve()
 
-    def _place_numbers(self) -> None:
+    def _write_node_numbers(self) -> None:
         numbers, row = self._numbers[:], self._timeline.host_rows
         del self._numbers[: len(numbers)]
         for at, (sequence, forward) in enumerate(numbers):
@@ -201,7 +201,7 @@ class ScriptLaunches:
                 tracker.enter(thread, "h2d")
             end_ns = self.simulator.play(thread, stream, signature, self.clock.now_ns(), copy)
             if kind == "d2h" and blocking:
-                tracker.settle(thread)
+                tracker.charge_so_far(thread)
                 end_ns = max(end_ns, stream.ready_ns)
             if blocking:
                 scheduler.block(thread, end_ns, thread.after_wait_ns)

@@ -19,17 +19,17 @@ class RankOperations:
         self._launches = launches
         self._groups: list[Callable[[bool], None]] = []
 
-    def join(self, settle: Callable[[bool], None]) -> None:
-        """Add a process group. `settle` computes when the group's operations end, and may wait for other ranks."""
-        self._groups.append(settle)
+    def join(self, finish: Callable[[bool], None]) -> None:
+        """Add a process group. `finish` computes when the group's operations end, and may wait for other ranks."""
+        self._groups.append(finish)
 
-    def settle(self, *, wait: bool) -> None:
+    def finish(self, *, wait: bool) -> None:
         """Compute when the operations of all groups end.
 
         Without `wait`, operations that some rank has not called yet are skipped.
         """
-        for settle in self._groups:
-            settle(wait)
+        for finish in self._groups:
+            finish(wait)
 
     def arrival_ns(self, device: int) -> int:
         """Return the earliest start of work on an idle stream that waits for all work on the current stream of `device`."""
@@ -38,7 +38,7 @@ class RankOperations:
             raise NotEmulated("torch.distributed while a CUDA graph captures", "communicate outside of the graph")
         simulator = launches.simulator
         with launches.looking as thread:
-            simulator.tracker.settle(thread)
+            simulator.tracker.charge_so_far(thread)
             launched_ns = max(thread.host_ns, launches.clock.now_ns()) + simulator.recording.latency_ns
             return max(launched_ns, launches.current.caller_of(thread, device).stream.ready_ns)
 

@@ -40,7 +40,7 @@ class ScriptProfile:
         """
         simulator = self._launches.simulator
         with self._launches.looking as thread:
-            simulator.tracker.settle(thread)
+            simulator.tracker.charge_so_far(thread)
             threads = self._launches.current.threads
             return self._timeline.watched(Trace(devices=simulator.recording.devices, threads=threads))
 

@@ -61,7 +61,7 @@ class ScriptSteps:
         self._timeline = launches.simulator.timeline
         self._cells = launches.simulator.recording.cells
         self._step_ended = step_ended
-        self._has_settled_in = self._froze = False
+        self._has_warmed_up = self._froze = False
         self._in_cell = False  # the current module call takes a library time
         self._trained = self._ended = 0
         self._module_names: dict[int, int] = {}  # names of living modules by identity, as in `HostRanges`
@@ -185,9 +185,9 @@ class ScriptSteps:
         if self._step_ended is not None and tracker.number != self._ended:
             self._ended = tracker.number
             self._step_ended(tracker.trained, tracker.number)
-        if self._has_settled_in or not tracker.number:
+        if self._has_warmed_up or not tracker.number:
             return
-        self._has_settled_in = True
+        self._has_warmed_up = True
         if gc.get_freeze_count():  # unfreezing would write to memory that all ranks share
             return
         gc.collect()
@@ -204,7 +204,7 @@ class ScriptSteps:
             gc.freeze()
 
     def stop(self) -> None:
-        self._ranks.settle(wait=False)
+        self._ranks.finish(wait=False)
         with self._launches.looking as thread:
             self._tracker.stop(thread)
             if self._froze:

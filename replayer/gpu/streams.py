@@ -37,7 +37,7 @@ class Streams:
             if capture is not None and capture.record(event, stream):
                 capture.note(_record, event, stream)
                 return
-            self._tracker.settle(thread)
+            self._tracker.charge_so_far(thread)
             event.device = stream.device
             event.time_ns = max(stream.ready_ns, thread.host_ns, self._clock.now_ns())
             if event.awaited:
@@ -64,7 +64,7 @@ class Streams:
                 capture.join(stream, other)
                 capture.note(_wait, stream, other)
                 return
-            self._tracker.settle(thread)
+            self._tracker.charge_so_far(thread)
             stream.wait(other.ready_ns)
 
     def _await_nothing(self, event: VirtualEvent) -> None:
@@ -94,15 +94,15 @@ class Streams:
         """Return when the stream's recorded time has passed."""
         self._launches.forbid_in_capture()
         with self._launches.looking as thread:
-            self._tracker.settle(thread)
+            self._tracker.charge_so_far(thread)
             self._scheduler.block(thread, stream.ready_ns)
 
     def synchronize_device(self, device: int) -> None:
         """Return when the recorded time of all streams of the device has passed."""
         self._launches.forbid_in_capture()
-        self._ranks.settle(wait=True)
+        self._ranks.finish(wait=True)
         with self._launches.looking as thread:
-            self._tracker.settle(thread)
+            self._tracker.charge_so_far(thread)
             streams = [stream.ready_ns for stream in self._scheduler.streams.values() if stream.device == device]
             self._scheduler.block(thread, max(streams, default=0))
 

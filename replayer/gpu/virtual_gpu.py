@@ -123,7 +123,7 @@ class VirtualGpu:
         memory = DeviceMemory(index, *capacity, host_now_ns=lambda: thread.host_ns, wait_until_ns=wait_until)
         if keep_requests:
             memory.requests = RequestLog()
-        allocator = TensorAllocator(memory, lambda: thread.host_ns, self.timeline.memory, self.launches.places)
+        allocator = TensorAllocator(memory, lambda: thread.host_ns, self.timeline.memory, self.launches.op_rows)
         return VirtualDevice(index, device.name, known_properties(device), allocator, scheduler.stream(index, 0))
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:

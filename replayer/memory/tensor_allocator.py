@@ -28,7 +28,7 @@ from replayer.memory.device.blocks import UsedStream
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.device.request_log import RequestKind
-from replayer.memory.op_places import OpPlaces, PlacedOps
+from replayer.memory.op_rows import OpRows, UnresolvedOps
 from traces.model.trace import Column
 
 USE_CYCLES = True  # False executes every request, for tests and benchmarks
@@ -44,20 +44,20 @@ class TensorAllocator:
         now_ns: returns the virtual time.
         note: a callback with rows of a trace's memory table, the next op of each row, and the virtual time. The columns of
             the table are device, 0, bytes, address, allocated and reserved.
-        places: finds the next op of each memory event.
+        op_rows: finds the next op of each memory event.
     """
 
     def __init__(
         self,
         memory: DeviceMemory,
         now_ns: Callable[[], int] = int,
-        note: Callable[[Column, PlacedOps, int], None] | None = None,
-        places: OpPlaces | None = None,
+        note: Callable[[Column, UnresolvedOps, int], None] | None = None,
+        op_rows: OpRows | None = None,
     ) -> None:
         self._memory = memory
         self._now_ns = now_ns
         self._note = note
-        self._places = OpPlaces() if places is None else places
+        self._op_rows = OpRows() if op_rows is None else op_rows
         self._begun = 0
         self._lock = threading.RLock()
         self._freed: list[AllocationHandle] = []  # Note [Frees from finalizers]
@@ -120,7 +120,7 @@ class TensorAllocator:
         block = memory.malloc(size_bytes, stream)
         assert block is not None
         handle = AllocationHandle(self, size_bytes, stream, block)
-        op = self._places.now() - self._begun
+        op = self._op_rows.now() - self._begun
         self._events.append((handle, block.size_bytes, block.address, memory.usage.reserved_bytes, op))
         return handle
 
@@ -160,12 +160,12 @@ class TensorAllocator:
     def flush(self) -> DeviceMemory:
         """Execute all pending requests and return the memory, for callers that read or change its state."""
         with self._lock:
-            self.settle()
+            self.execute_pending()
             self._leave_cycle()
             self._forget_steps()
             return self._memory
 
-    def settle(self) -> None:
+    def execute_pending(self) -> None:
         """Execute the queued frees, and pass the rows of all executed events to `note`."""
         with self._lock:
             if self._cycle is not None:
@@ -180,8 +180,8 @@ class TensorAllocator:
     def end_step(self) -> None:
         """End a training step. The next step may repeat its requests."""
         with self._lock:
-            self.settle()
-            self._begun = self._places.now()
+            self.execute_pending()
+            self._begun = self._op_rows.now()
             if self._memory.requests is not None:
                 self._memory.requests.note(RequestKind.STEP)
             if self._cycle is not None:
@@ -199,7 +199,7 @@ class TensorAllocator:
 
     def _execute_frees(self) -> None:
         freed, memory, reserved_bytes = self._freed, self._memory, self._memory.usage.reserved_bytes
-        op = self._places.now() - self._begun
+        op = self._op_rows.now() - self._begun
         while freed:
             handle = freed.pop(0)
             block = handle.block
@@ -236,4 +236,4 @@ class TensorAllocator:
     def _note_rows(self, rows: Column, ops: Column) -> None:
         """Pass rows to the `note` callback. `ops` are counted from the start of the step."""
         if self._note is not None and len(rows):
-            self._note(rows, self._places.of(ops, self._begun), self._now_ns())
+            self._note(rows, self._op_rows.of(ops, self._begun), self._now_ns())

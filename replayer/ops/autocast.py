@@ -157,7 +157,7 @@ def _eligible(value: TorchAny) -> bool:
     return _is_on_device(value) and value.dtype.is_floating_point and value.dtype is not torch.float64
 
 
-def _place_of(op: TorchAny, name: str) -> int:
+def _argument_index(op: TorchAny, name: str) -> int:
     return [argument.name for argument in op._schema.arguments].index(name)
 
 
@@ -172,7 +172,7 @@ def register() -> None:
     for names, policy in (
         (LOWER, lambda op: partial(autocast.cast, op, None)),
         (FULL, lambda op: partial(autocast.cast, op, torch.float32)),
-        (FULL_BY_DTYPE, lambda op: partial(autocast.full_by_dtype, op, _place_of(op, "dtype"))),
+        (FULL_BY_DTYPE, lambda op: partial(autocast.full_by_dtype, op, _argument_index(op, "dtype"))),
         (WIDEST, lambda op: partial(autocast.widest, op)),
         (["binary_cross_entropy"], lambda op: partial(autocast.banned, op)),
     ):

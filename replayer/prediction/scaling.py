@@ -155,7 +155,7 @@ class _Ratios:
     ) -> None:
         self._trace = trace
         self._recorded = recording.costs
-        self._places = recording.places
+        self._convolution_outputs = recording.convolution_outputs
         self._batch = conditions.batch or batch
         settings = recording.costs.settings
         self._new = OpCosts(card_of(conditions.gpu), settings, recording.speed.floor_ns) if conditions.gpu else None
@@ -174,7 +174,7 @@ class _Ratios:
 
     def _ratio(self, call: ScaledOp) -> tuple[float, Origin]:
         ratio, origin, shapes = 1.0, Origin.MEASURED, self.shapes_of(call)
-        outputs = self._places.of(call.shapes) if call.op == "convolution" else ()
+        outputs = self._convolution_outputs.of(call.shapes) if call.op == "convolution" else ()
         if shapes != call.shapes:
             before = call.shapes, outputs
             outputs = tuple((shape[0] * shapes[0][0] // call.shapes[0][0], *shape[1:]) for shape in outputs)

@@ -26,7 +26,7 @@ from statistics import median
 from replayer.cost_model.constants import LAUNCH_QUEUE_DEPTH, SHORT_KERNEL_NS, TYPICAL_LATENCY_NS
 from replayer.cost_model.device_speed import DeviceSpeed, data_sheet_speed, fitted_speed, shortest_kernel_ns
 from replayer.cost_model.op_costs import OpCosts, Sample
-from replayer.cost_model.op_work import OutputPlaces
+from replayer.cost_model.op_work import ConvolutionOutputs
 from replayer.op_signature import KeptBySignature
 from replayer.recording.cell_pace import CellPace
 from replayer.recording.data_parallel_stages import transport_of
@@ -64,7 +64,7 @@ class RecordedRun:
         device_name, settings = self.devices[0].name if self.devices else "", trace.machine_of(rank).settings
         self.speed: DeviceSpeed = data_sheet_speed(device_name)
         self.costs = OpCosts(card_of(device_name), settings)
-        self.places = OutputPlaces(())
+        self.convolution_outputs = ConvolutionOutputs(())
 
     @classmethod
     def of(cls, trace: Trace, rank: int = 0) -> RecordedRun:
@@ -176,7 +176,7 @@ class RecordedRun:
         floor_ns = shortest_kernel_ns(device.duration_ns[device.kind == DeviceKind.KERNEL])
         self.speed = fitted_speed(fit, replace(self.speed, floor_ns=floor_ns))
         self.costs.floor_ns = floor_ns
-        self.places = OutputPlaces(
+        self.convolution_outputs = ConvolutionOutputs(
             shapes
             for name, samples in self.samples.items()
             if name.startswith("convolution_backward|")
@@ -190,7 +190,7 @@ class RecordedRun:
             if told.partition("|")[2]:
                 continue
             for shapes, dtype, ns in samples:
-                yield op, shapes, self.places.of(shapes) if op == "convolution" else (), dtype, ns
+                yield op, shapes, self.convolution_outputs.of(shapes) if op == "convolution" else (), dtype, ns
 
 
 def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, int]]:

@@ -2,8 +2,8 @@
 
     del model; gc.collect(); torch.cuda.empty_cache()   # frees the memory of a model that is in a reference cycle
 
-After its first step, a replay excludes all existing objects from garbage collection (VirtualGpu, `_settle_in`). Some of the
-excluded objects may belong to the script.
+After its first step, a replay excludes all existing objects from garbage collection (`ScriptSteps._look_at_steps`). Some of
+the excluded objects may belong to the script.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAn
     if isinstance(group, VirtualNccl):
         for backend in gloo:
             group.on_cpu = backend
-        gpu().ranks.join(group.operations.settle)
+        gpu().ranks.join(group.operations.finish)
         atexit.register(lambda: group.operations.leave(failed=hasattr(sys, "last_value")))
     else:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # Note [Gloo's threads and the interpreter's lock]

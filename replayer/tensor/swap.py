@@ -31,7 +31,7 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
     try:
         _swap_in_cpp(tensor, other)
     except RuntimeError as error:
-        place = _weak_count_place()
+        place = _weak_count_offset()
         if place is None:
             advice = "a profile with record_shapes holds a reference to it; move it before profiling, or delete the profile"
             raise NotEmulated("moving a tensor between CPU and GPU in place", advice) from error
@@ -51,7 +51,7 @@ def _without_weak_references(tensor: TorchAny, offset_bytes: int, count_of_none:
 
 
 @cache
-def _weak_count_place() -> tuple[int, int] | None:
+def _weak_count_offset() -> tuple[int, int] | None:
     probe, make_reference = torch.empty(0), getattr(torch._C, "_WeakTensorRef", None)
     if make_reference is None:
         return None

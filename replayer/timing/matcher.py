@@ -18,23 +18,24 @@ Note [Another program]
     A recording can also drive a different program, but unmatched kernels are charged only to the recorded program. The forward
     pass decides which of three cases the script is:
 
-    * SAME: EXACT and EQUIVALENT matches took at least `SAME_SHARE` of the recorded time below ops. Also, at least this share of
-        the script's calls has such a match. Another release of a program has a few other ops. Another model, batch size,
-        resolution or dtype has other shapes or, in a recording without shapes, other numbers of ops. A model with one layer
-        more or less has the same ops in other numbers. The verdict is not SAME if recorded calls of common ops remain
-        unmatched for more than `DIFFERENT_COUNT_SHARE` of the time, or if this share of the script's calls finds no match.
-    * OTHER_SHAPES: the rule of SAME holds if SCALED matches count too, as for another batch size. The host time between ops is
-        the recorded one.
-    * OTHER: every other script. The host time between ops is unknown, so each op takes the median host time of the recorded
-        ops with its name. An op that was recorded without shapes is estimated, because its name does not show the amount
-        of work.
+    * SAME_PROGRAM: EXACT and EQUIVALENT matches took at least `SAME_SHARE` of the recorded time below ops. Also, at least this
+        share of the script's calls has such a match. Another release of a program has a few other ops. Another model, batch
+        size, resolution or dtype has other shapes or, in a recording without shapes, other numbers of ops. A model with one
+        layer more or less has the same ops in other numbers. The verdict is not SAME_PROGRAM if recorded calls of common ops
+        remain unmatched for more than `DIFFERENT_COUNT_SHARE` of the time, or if this share of the script's calls finds no
+        match.
+    * OTHER_SHAPES: the rule of SAME_PROGRAM holds if SCALED matches count too, as for another batch size. The host time
+        between ops is the recorded one.
+    * OTHER_PROGRAM: every other script. The host time between ops is unknown, so each op takes the median host time of the
+        recorded ops with its name. An op that was recorded without shapes is estimated, because its name does not show the
+        amount of work.
 
-    Each op is matched, scaled or estimated individually until a forward pass has decided that the program is the SAME. Until
+    Each op is matched, scaled or estimated individually until a forward pass has decided that the program is the same. Until
     then, nothing else is charged.
 
 Note [Kernels without an op]
     Profilers of 2020 and 2021 recorded some kernels without the op that launched them (sums of gradients in backward). In the
-    SAME program, a call without a recorded op can take such a kernel. The kernel must be nearby, and the same op must have
+    same program, a call without a recorded op can take such a kernel. The kernel must be nearby, and the same op must have
     launched a kernel with the same full name elsewhere in the recording. The match is EQUIVALENT.
 
 Note [Another segment]
@@ -53,7 +54,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
-from enum import IntEnum
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -61,6 +61,7 @@ from replayer.cost_model.constants import AGAIN_SHARE, BORROWED_AHEAD, DIFFERENT
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import Instance, MatchKeys, RecordedSegment, RecordedStep
 from traces.model.trace import Origin
+from traces.model.workload import Sameness
 
 if TYPE_CHECKING:
     from replayer.timing.host_threads import HostThread
@@ -71,14 +72,6 @@ _FREE, _BORROWED, _MATCHED = 0, 1, 2
 _REMEMBERED = 100_000
 
 Match = tuple[Origin, Instance]
-
-
-class ForwardLikeness(IntEnum):
-    """Says how similar the script's forward pass is to the recorded forward pass. See Note [Another program]."""
-
-    OTHER = 0
-    OTHER_SHAPES = 1
-    SAME = 2
 
 
 class RememberedMatch(NamedTuple):
@@ -94,7 +87,7 @@ class MatchHistory(NamedTuple):
 
     calls: list[RememberedMatch]
     unmatched: list[int]
-    likeness: ForwardLikeness | None
+    sameness: Sameness | None
 
 
 Histories = dict[RecordedSegment, MatchHistory]
@@ -168,9 +161,9 @@ class SegmentMatcher:
         self.ops_on: dict[int, int] = {}
         self.lanes: dict[int, SegmentMatcher] = {}
         self.thread: HostThread | None = None
-        self.likeness: ForwardLikeness | None = None
+        self.sameness: Sameness | None = None
         self.charged_before_ns = 0
-        self._settled: list[int] = []  # unmatched kernels that were charged before the segment's end
+        self._charged_early: list[int] = []  # unmatched kernels that were charged before the segment's end
         self._cursors: dict[str, int] = {}
         self._reached_ns = 0  # active host time of the latest matched call in the recorded segment
         self._launches_ns: list[int] | None = None
@@ -338,14 +331,14 @@ class SegmentMatcher:
         if self.history is not None:
             if self.followed == len(self.history.calls):
                 self.unmatched_ns = 0
-                self.likeness = self.history.likeness
+                self.sameness = self.history.sameness
                 return self.history.unmatched
             self._forget()
         if self.name == "forward" and self.recorded.below_ops:
-            self.likeness = self._likeness(self.recorded)
+            self.sameness = self._forward_sameness(self.recorded)
         unmatched = self._take(None)
         if self._log_is_whole:
-            self.step.histories[self.recorded] = MatchHistory(self._call_log, unmatched, self.likeness)
+            self.step.histories[self.recorded] = MatchHistory(self._call_log, unmatched, self.sameness)
         return unmatched
 
     def unmatched_until(self, launched_ns: int) -> list[int]:
@@ -356,23 +349,23 @@ class SegmentMatcher:
             self._forget()
         self._log_is_whole = False
         taken = self._take(launched_ns)
-        self._settled += taken
+        self._charged_early += taken
         return taken
 
-    def _likeness(self, recorded: RecordedSegment) -> ForwardLikeness:
+    def _forward_sameness(self, recorded: RecordedSegment) -> Sameness:
         """See Note [Another program]."""
         state, work_ns = self.step.state, self.step.step.work_ns
-        below_ops = recorded.below_ops.difference(self._settled)
+        below_ops = recorded.below_ops.difference(self._charged_early)
         least_ns = SAME_SHARE * work_ns(recorded.below_ops)
         calls = len(self._call_log)
         least_calls = max(calls - max((1 - SAME_SHARE) * calls, 1), 1)
         matched = [call.match[0] for call in self._call_log if call.match is not None]
         if len(matched) < least_calls or work_ns(k for k in below_ops if state[k] != _FREE) < least_ns:
-            return ForwardLikeness.OTHER
+            return Sameness.OTHER_PROGRAM
         alike = sum(origin is not Origin.SCALED for origin in matched)
         if alike < least_calls or work_ns(k for k in below_ops if state[k] == _MATCHED) < least_ns:
-            return ForwardLikeness.OTHER_SHAPES
-        return ForwardLikeness.OTHER_SHAPES if self._has_other_counts(recorded) else ForwardLikeness.SAME
+            return Sameness.OTHER_SHAPES
+        return Sameness.OTHER_SHAPES if self._has_other_counts(recorded) else Sameness.SAME_PROGRAM
 
     def _has_other_counts(self, recorded: RecordedSegment) -> bool:
         """Return whether an op of both programs is called more or less often than recorded. See Note [Another program]."""

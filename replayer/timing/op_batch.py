@@ -2,7 +2,7 @@
 
 A script that repeats a recorded step calls the same ops in the same order (Note [The last time], matcher.py). Only the times
 differ. So the calls of a segment are stored in columns once. A batch of calls then takes some thirty numpy operations, instead
-of a dozen function calls per op. The columns follow the rules of placement.py.
+of a dozen function calls per op. The columns follow the rules of timing_rules.py.
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
     PhaseGrainBatch     calls of a phase-grained segment
@@ -22,11 +22,11 @@ from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import Kernel, KernelColumns
 from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import RememberedMatch, StepMatcher
-from replayer.timing.placement import host_times, queue_ends
 from replayer.timing.remainder_schedule import WORK, work_rows_of
 from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.timeline_writer import HOST_COLUMNS, DeferredRows, TimelineWriter
+from replayer.timing.timing_rules import host_times, queue_ends
 from traces.model.trace import Column, Origin
 
 LEAST_CALLS = 8  # smaller batches are faster call by call

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from replayer.recording.recorded_step import KernelColumns
-from replayer.timing.placement import queue_ends
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.timeline_writer import WORK_COLUMNS, DeferredRows
+from replayer.timing.timing_rules import queue_ends
 from traces.model.trace import NONE, Column, Origin
 
 WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}

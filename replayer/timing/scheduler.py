@@ -220,7 +220,7 @@ class StreamScheduler:
         """Return the work of this op divided by the work of a recorded call with these shapes."""
         if not shapes:
             return 1.0  # calls without recorded shapes cannot be scaled
-        recorded, own = (shapes, self.recording.places.of(shapes)), (_seen(signature)[0], signature.outputs)
+        recorded, own = (shapes, self.recording.convolution_outputs.of(shapes)), (_seen(signature)[0], signature.outputs)
         return self.recording.costs.ratio(canonical_op(signature.op), dtype, recorded, own)
 
     def mark(self, host_ns: int, device: int = NONE) -> int:

@@ -1,8 +1,8 @@
 """Plays the script's ops on the virtual timeline: computes when each op's kernels start and end.
 
 `play` handles one op in several steps. It finds the script's current phase (step_tracker.py) and the matching recorded call
-(matcher.py). It places the call on the host thread (placement.py). It puts the recorded kernels on the stream (scheduler.py).
-It waits if the host is too far ahead of the wall clock.
+(matcher.py). It finds the call's start on the host thread (timing_rules.py). It puts the recorded kernels on the stream
+(scheduler.py). It waits if the host is too far ahead of the wall clock.
 
 The replay does not sleep once per kernel. The host waits only where CUDA waits, or when its virtual time is too far ahead of
 the wall clock.
@@ -26,11 +26,11 @@ from replayer.timing.cuda_graph import CapturedGraph
 from replayer.timing.host_threads import Caller, HostThread
 from replayer.timing.matcher import MatchHistory, SegmentMatcher
 from replayer.timing.op_batch import LEAST_CALLS, OpBatchSchedule, PhaseGrainBatch
-from replayer.timing.placement import call_start, host_times
 from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.steps.step_tracker import StepTracker
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.stats import ReplayStats
+from replayer.timing.timing_rules import call_start, host_times
 from traces.model.trace import NONE, Column, DeviceKind, Origin
 from traces.script.phase_rule import PLAIN
 from traces.script.step_rule import Optimizers

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections import deque
 
 from replayer.cost_model.constants import LAUNCH_QUEUE_DEPTH
-from replayer.timing.placement import kernel_end
+from replayer.timing.timing_rules import kernel_end
 
 
 class VirtualStream:

@@ -18,7 +18,7 @@ from traces.analyses.modules import module_times
 from traces.figures.measure import phase_times
 from traces.format.trace_file import load, save
 from traces.model.trace import BatchKind, HostKind, StepKind, Trace
-from traces.model.workload import InputTensor, Likeness, WorkloadSignature, compare_workloads
+from traces.model.workload import InputTensor, Sameness, WorkloadSignature, compare_workloads
 
 pytestmark = pytest.mark.real_time
 
@@ -420,7 +420,7 @@ def test_a_recording_and_its_replay_tell_the_same_workload(tmp_path: Path, phase
         module_order=recorded.module_order,
         training_modules=4,
     )
-    likeness = []
+    sameness = []
     for i, arguments in enumerate((("4", "16"), ("8", "16"), ("4", "32"))):
         options = ["--clock", "virtual", "-o", f"{i}.msgpack", "--trace", "a.msgpack"]
         words = [sys.executable, "-m", "tui.cli", "replay", *options, "train.py", *arguments]
@@ -428,8 +428,8 @@ def test_a_recording_and_its_replay_tell_the_same_workload(tmp_path: Path, phase
         assert again.returncode == 0, again.stderr
         replayed = load(tmp_path / f"{i}.msgpack").workload
         assert replayed is not None
-        likeness.append(compare_workloads(recorded, replayed).likeness)
-    assert likeness == [Likeness.SAME, Likeness.OTHER_BATCH_SIZE, Likeness.OTHER_MODEL]
+        sameness.append(compare_workloads(recorded, replayed).sameness)
+    assert sameness == [Sameness.SAME_PROGRAM, Sameness.OTHER_BATCH_SIZE, Sameness.OTHER_PROGRAM]
 
 
 def test_long_runs_do_not_grow(place: Path) -> None:

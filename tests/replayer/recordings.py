@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from replayer.memory.op_places import PlacedOps
+from replayer.memory.op_rows import UnresolvedOps
 from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.recorded_run import RecordedRun
 from replayer.timing.host_threads import HostThread
@@ -100,7 +100,7 @@ class Log:
     def wait(self, thread: int, start_ns: int, end_ns: int) -> None:
         self.waits.append((thread, start_ns, end_ns))
 
-    def memory(self, table: Column, ops: PlacedOps, now_ns: int) -> None:
+    def memory(self, table: Column, ops: UnresolvedOps, now_ns: int) -> None:
         self.memory_rows += [tuple(row) for row in table.tolist()]
 
     def _strings_of(self, signature: OpSignature) -> tuple[int, int, int, int]:

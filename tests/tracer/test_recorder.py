@@ -174,9 +174,9 @@ def test_parts_lie_in_their_phase(bench: Bench) -> None:
     recorder = bench.recorder
     bench.load(10)
     recorder.module_called(bench.model, True)
-    begun = recorder.steps.begin_part()
+    begun = recorder.steps.begin_stage()
     bench.run(40, 500)
-    recorder.steps.end_part("scatter", begun)
+    recorder.steps.end_stage("scatter", begun)
     bench.run(60)
     recorder.enter_phase("backward")
     recorder.leave_phase("backward")
@@ -535,7 +535,7 @@ def test_the_header_is_written_again_for_what_is_new_and_now_and_then(bench: Ben
     for _ in range(4):
         bench.train_step()
         bench.run(_FLUSH_NS)
-    thread = threading.Thread(target=lambda: bench.recorder.steps.end_part("replica", bench.recorder.steps.begin_part()))
+    thread = threading.Thread(target=lambda: bench.recorder.steps.end_stage("replica", bench.recorder.steps.begin_stage()))
     thread.start()
     thread.join()
     bench.train_step()

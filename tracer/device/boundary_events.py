@@ -2,7 +2,7 @@
 
     events = BoundaryEvents(torch.cuda, clock, access)
     boundary = events.take()     # an event on the current stream, or None if CUDA must not be called now
-    events.settle([boundary])    # True if the event is done, then boundary.time_ns is when the GPU passed the event
+    events.read_finished([boundary])    # True if the event is done, then boundary.time_ns is when the GPU passed the event
 
 Note [One clock out of many events]
     CUDA only gives the time between two events, as floats in milliseconds. Each event is measured against the previous event on
@@ -120,7 +120,7 @@ class BoundaryEvents:
             clock = self._clocks[device] = DeviceClock(host_ns)
         return BoundaryEvent(event, device, stream.stream_id, host_ns, clock, host_ns)
 
-    def settle(self, events: list[BoundaryEvent]) -> bool:
+    def read_finished(self, events: list[BoundaryEvent]) -> bool:
         """Reads finished events in the order in which they were taken. Returns whether all events are done."""
         unread = [boundary for boundary in events if boundary.ticks_ns == NONE]
         if not unread:
@@ -137,11 +137,11 @@ class BoundaryEvents:
         finally:
             access.is_calling = False
 
-    def settle_within(self, events: list[BoundaryEvent], patience_ns: int) -> bool:
-        """Repeats `settle` while the device passes at least one event every `patience_ns`."""
+    def read_finished_within(self, events: list[BoundaryEvent], patience_ns: int) -> bool:
+        """Repeats `read_finished` while the device passes at least one event every `patience_ns`."""
         clock = self._clock
         left, since_ns = len(events) + 1, clock.now_ns()
-        while not self.settle(events):
+        while not self.read_finished(events):
             unread = sum(boundary.ticks_ns == NONE for boundary in events)
             if unread < left:
                 left, since_ns = unread, clock.now_ns()

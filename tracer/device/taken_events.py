@@ -30,7 +30,7 @@ class TakenEvents:
 
     def forget_read(self) -> None:
         """Drops the events if all were read. Otherwise events would accumulate in scripts without steps."""
-        if self._events.settle(self.taken):
+        if self._events.read_finished(self.taken):
             self.taken.clear()
 
     def handed_out(self) -> tuple[list[BoundaryEvent], Untimed]:

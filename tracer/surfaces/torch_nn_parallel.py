@@ -30,29 +30,29 @@ from traces.script.patching import OutermostCalls, argument, around, patch_every
 
 
 @contextmanager
-def _part_on(name: str, device: int | None, thread: str, label: str = "") -> Iterator[None]:
+def _stage_on(name: str, device: int | None, thread: str, label: str = "") -> Iterator[None]:
     """Records one stage. `device` is an index, or None for the current device. `thread` is the role of the thread."""
     to = recorder()
     if to is None:
         yield
         return
-    begun = to.steps.begin_part(_stream(device))
+    begun = to.steps.begin_stage(_stream(device))
     try:
         with torch.autograd.profiler.record_function(f"DataParallel.{name}{label}") if to.steps.profiling else nullcontext():
             yield
     finally:
-        to.steps.end_part(name, begun, _stream(device), thread)
+        to.steps.end_stage(name, begun, _stream(device), thread)
 
 
 def _stream(device: int | None) -> Any:
     return torch.cuda.current_stream(device) if device is not None and torch.cuda.is_initialized() else None
 
 
-def _part(name: str, device: int | None) -> AbstractContextManager[None]:
+def _stage(name: str, device: int | None) -> AbstractContextManager[None]:
     """Records a stage in the calling thread. Autograd has one thread per device."""
     if not name.endswith("_backward"):
-        return _part_on(name, device, "")
-    return _part_on(name, device, "backward" if device is None else f"backward {device}")
+        return _stage_on(name, device, "")
+    return _stage_on(name, device, "backward" if device is None else f"backward {device}")
 
 
 def _forward(here: OutermostCalls, call: Callable[..., Any], module: str) -> Callable[..., Any]:
@@ -78,7 +78,7 @@ def replicas(call: Callable[..., Any], modules: Any, *args: Any, **kwargs: Any) 
 def _replica(number: int, module: Any) -> Callable[..., Any]:
     def apply(*args: Any, **kwargs: Any) -> Any:
         label = f"#{torch.cuda.current_device()}" if torch.cuda.is_initialized() else ""
-        with _part_on("parallel_apply", None, f"replica {number}", label):
+        with _stage_on("parallel_apply", None, f"replica {number}", label):
             return module(*args, **kwargs)
 
     return apply
@@ -86,7 +86,7 @@ def _replica(number: int, module: Any) -> Callable[..., Any]:
 
 def install(torch_module: ModuleType) -> None:
     """Wraps the stages, and functions that are forward passes without being modules."""
-    hooks, parallel = DataParallelHooks(torch_module, _part), torch_module.nn.parallel
+    hooks, parallel = DataParallelHooks(torch_module, _stage), torch_module.nn.parallel
     hooks.install()
     patch_everywhere(parallel.parallel_apply, around(parallel.parallel_apply, replicas))
     for call, module in ((parallel.replicate, "network"), (parallel.data_parallel, "module")):

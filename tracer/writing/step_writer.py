@@ -26,7 +26,7 @@ Found = tuple[int, int, int]  # string ids of the op and the searched shape, the
 
 
 @dataclass
-class PhasePart:
+class DataParallelStage:
     """One DataParallel stage within a phase, such as scatter or one replica's parallel_apply."""
 
     name: str
@@ -48,7 +48,7 @@ class EndedStep:
     segments: Sequence[Segment]
     events: dict[int, BoundaryEvent]  # events by the host time of their boundary
     taken: list[BoundaryEvent]  # all events in order, including events of stages
-    parts: list[PhasePart]
+    stages: list[DataParallelStage]
     reads: list[Read]
     found: list[Found] = field(default_factory=list)
     untimed: Untimed = Untimed.NO
@@ -75,17 +75,17 @@ class StepWriter:
                 for name, start_ns, end_ns in segments
             ],
         )
-        for part in step.parts:
-            inside = (i for i, segment in enumerate(step.segments) if segment.start_ns <= part.start_ns < segment.end_ns)
+        for stage in step.stages:
+            inside = (i for i, segment in enumerate(step.segments) if segment.start_ns <= stage.start_ns < segment.end_ns)
             phase = next(inside, None)
             self._output.add(
                 "parts",
                 phase=NONE if phase is None else first_phase + phase,
-                name=self._output.text(part.name),
-                thread=part.thread,
-                start_ns=part.start_ns,
-                duration_ns=part.end_ns - part.start_ns,
-                **dict(zip(_ON_DEVICE, self._device_times(part.begin, part.end), strict=True)),
+                name=self._output.text(stage.name),
+                thread=stage.thread,
+                start_ns=stage.start_ns,
+                duration_ns=stage.end_ns - stage.start_ns,
+                **dict(zip(_ON_DEVICE, self._device_times(stage.begin, stage.end), strict=True)),
             )
         self.write_reads(step.reads, row, rank)
         self.write_found(step.found, row, rank)

@@ -20,7 +20,7 @@ import numpy as np
 from traces.combining.profiler_cost import with_clean_pace
 from traces.figures.measure import of_one_kind, passes_of_steps, work_rows
 from traces.model.intervals import Intervals
-from traces.model.row_order import in_order, place_of_each, repointed, taken
+from traces.model.row_order import in_order, new_positions, repointed, taken
 from traces.model.run import CleanSteps, Run
 from traces.model.time_windows import TimeWindows
 from traces.model.trace import (
@@ -113,7 +113,7 @@ def of_rank(trace: Trace, rank: int) -> Trace:
     part = taken(trace, rows)
     threads = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
     devices = [row for row, device in enumerate(trace.devices) if device.rank == rank]
-    places = {"threads": place_of_each(threads, len(trace.threads)), "devices": place_of_each(devices, len(trace.devices))}
+    places = {"threads": new_positions(threads, len(trace.threads)), "devices": new_positions(devices, len(trace.devices))}
     part = repointed(part, places)
     return replace(part, threads=[trace.threads[row] for row in threads], devices=[trace.devices[row] for row in devices])
 

@@ -17,7 +17,7 @@ import numpy as np
 from traces.combining.merge import merge_ranks
 from traces.format.autograd_numbers import with_node_numbers
 from traces.format.trace_file import load
-from traces.model.row_order import in_order, place_of_each, repointed
+from traces.model.row_order import in_order, new_positions, repointed
 from traces.model.trace import NONE, StepKind, Trace
 
 
@@ -76,5 +76,5 @@ def _with_used_devices(trace: Trace) -> Trace:
     rows = [row for row in range(len(trace.devices)) if row in used]
     if not rows:
         return trace
-    places = {"devices": place_of_each(rows, len(trace.devices))}
+    places = {"devices": new_positions(rows, len(trace.devices))}
     return replace(repointed(trace, places), devices=[trace.devices[row] for row in rows])

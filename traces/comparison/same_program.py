@@ -32,7 +32,7 @@ from traces.comparison.thresholds import OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, S
 from traces.figures.measure import PhaseTimes, launch_phase_names, launch_steps, op_of, phase_times, work_rows
 from traces.model.layouts import CHANNELS_LAST, CONTIGUOUS, IMAGES, Shape
 from traces.model.trace import NONE, TABLES, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
-from traces.model.workload import Likeness, compare_workloads
+from traces.model.workload import Sameness, compare_workloads
 from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
@@ -59,16 +59,6 @@ _BETWEEN_LAYERS = frozenset(
 _OPTIMIZER_STEP, _END = "Optimizer.step#", ".step"
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
-
-
-class Sameness(Enum):
-    SAME_PROGRAM = "same program"
-    OTHER_SHAPES = "same ops, other shapes"
-    OTHER_DTYPES = "same ops and shapes, other dtypes"
-    OTHER_LAYOUTS = "same ops and shapes, other memory layouts"
-    OTHER_BATCH_SIZE = "same model, another batch size"
-    OTHER_PROGRAM = "another program"
-    CANNOT_BE_TOLD = "cannot be told"
 
 
 class Evidence(Enum):
@@ -136,11 +126,11 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
             return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, told)
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a replay may repeat a step
-    names = _likeness((c.canonical for c in ours), (c.canonical for c in theirs), steps)
+    names = _similarity((c.canonical for c in ours), (c.canonical for c in theirs), steps)
     # Shapes decide only if most calls have recorded shapes.
     if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
         return _by_names_alone((recorded, ours), (other, theirs), names, steps, (recorded_steps, other_steps))
-    shapes = _likeness((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
+    shapes = _similarity((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
     if names < SAME_NAMES:
         reason = f"only {_percent(names)} of the ops with GPU work in forward and loss have the same names"
         reason = f"other ops: {reason} and {_percent(shapes)} the same shapes"
@@ -149,7 +139,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         example = _example(ours, theirs)
         reason = "same ops, other shapes" + (f": e.g. {example}" if example else f", {_percent(shapes)} alike")
         return Verdict(Sameness.OTHER_SHAPES, Evidence.OPS_AND_SHAPES, reason)
-    if (dtypes := _dtype_likeness(ours, theirs, steps)) < SAME_SHAPES:
+    if (dtypes := _dtype_similarity(ours, theirs, steps)) < SAME_SHAPES:
         counts = [Counter(call.dtype for call in calls if call.dtype).most_common(1)[0][0] for calls in (ours, theirs)]
         reason = f"same ops and shapes, other dtypes ({_percent(dtypes)} alike): mostly {counts[0]} recorded, {counts[1]} here"
         return Verdict(Sameness.OTHER_DTYPES, Evidence.OPS_AND_SHAPES, reason)
@@ -193,7 +183,7 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare traces without recorded shapes. `names` is the likeness of their op names.
+    """Compare traces without recorded shapes. `names` is the similarity of their op names.
 
     Sizes of copies to the device indicate the batch size, and kernel names indicate the dtypes.
     """
@@ -205,7 +195,7 @@ def _by_names_alone(
     if made := _otherwise_made(recorded, other, steps):
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, made)
     copied = _copied_bytes(a, rows[0]), _copied_bytes(b, rows[1])
-    if all(copied) and _likeness(*copied, steps) < SAME_SHAPES:
+    if all(copied) and _similarity(*copied, steps) < SAME_SHAPES:
         largest = [f"{max(sizes):,}" for sizes in copied]
         told = f"the same ops, but different sizes of device copies: up to {largest[0]} bytes recorded, {largest[1]} here"
         return Verdict(Sameness.OTHER_SHAPES, Evidence.OP_NAMES, told)
@@ -263,32 +253,26 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     match = compare_workloads(recorded.workload, other.workload)
     passes = _backward_passes(recorded), _backward_passes(other)
-    if match.likeness is Likeness.SAME and None not in passes and passes[0] != passes[1]:
+    if match.sameness is Sameness.SAME_PROGRAM and None not in passes and passes[0] != passes[1]:
         counted = f"{passes[0]} backward pass{'es' if passes[0] != 1 else ''} a step recorded, {passes[1]} here"
         reason = f"the same model and batch, but {counted}"
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, reason)
-    sameness = {
-        Likeness.SAME: Sameness.SAME_PROGRAM,
-        Likeness.OTHER_BATCH_SIZE: Sameness.OTHER_BATCH_SIZE,
-        Likeness.OTHER_MODEL: Sameness.OTHER_PROGRAM,
-        Likeness.CANNOT_BE_TOLD: Sameness.CANNOT_BE_TOLD,
-    }[match.likeness]
     reason = "; ".join(match.reasons)
-    if match.likeness is Likeness.OTHER_BATCH_SIZE:
-        reason = f"{sameness.value}, {reason}"
-    if sameness is Sameness.SAME_PROGRAM:
+    if match.sameness is Sameness.OTHER_BATCH_SIZE:
+        reason = f"{match.sameness.value}, {reason}"
+    if match.sameness is Sameness.SAME_PROGRAM:
         return _alike(Evidence.WORKLOAD_SIGNATURE, reason, list(match.not_compared))
-    return Verdict(sameness, Evidence.WORKLOAD_SIGNATURE, reason)
+    return Verdict(match.sameness, Evidence.WORKLOAD_SIGNATURE, reason)
 
 
 def _took_time(times: PhaseTimes) -> bool:
     return bool(times.host_ns.any() or (times.device_ns is not None and times.device_ns.any()))
 
 
-def _dtype_likeness(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> float:
+def _dtype_similarity(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> float:
     known = {call.canonical for call in ours if call.dtype} & {call.canonical for call in theirs if call.dtype}
     a, b = ([(c.canonical, c.dtype) for c in calls if c.dtype and c.canonical in known] for calls in (ours, theirs))
-    return _likeness(a, b, steps) if known else 1.0
+    return _similarity(a, b, steps) if known else 1.0
 
 
 def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
@@ -500,7 +484,7 @@ def _dtype(dtypes: str) -> str | None:
     return next((name for name in names if name in _FLOATING), names[0] if names else None)
 
 
-def _likeness(ours: Iterable[Hashable], theirs: Iterable[Hashable], steps: tuple[int, int]) -> float:
+def _similarity(ours: Iterable[Hashable], theirs: Iterable[Hashable], steps: tuple[int, int]) -> float:
     a, b = Counter(ours), Counter(theirs)
     common = sum(min(a[key] / steps[0], b[key] / steps[1]) for key in a)
     whole = a.total() / steps[0] + b.total() / steps[1]

@@ -240,8 +240,8 @@ LEAST_NOISE = _declare(
 SAME_SHAPES = _declare(
     "SAME_SHAPES",
     0.8,
-    "likeness",
-    "least likeness of two traces of one program, by ops, shapes and dtypes",
+    "similarity",
+    "least similarity of two traces of one program, by ops, shapes and dtypes",
     origin=CHOSEN,
     source="ResNet-50 keeps more than 0.9 between PyTorch releases; one changed layer in ten makes another program",
     used_by="traces/comparison/same_program.py",
@@ -249,10 +249,10 @@ SAME_SHAPES = _declare(
 SAME_NAMES = _declare(
     "SAME_NAMES",
     0.9,
-    "likeness",
-    "least likeness by names of ops, if shapes were not recorded",
+    "similarity",
+    "least similarity by names of ops, if shapes were not recorded",
     origin=FITTED,
-    source="a small network with a different activation has a likeness of 0.82",
+    source="a small network with a different activation has a similarity of 0.82",
     used_by="traces/comparison/same_program.py",
 )
 SAME_NUMBERS = _declare(

@@ -37,7 +37,7 @@ def part_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> 
     `ours` and `theirs` are rows of the steps of both traces.
     """
     a, b = _by_key(recorded, ours), _by_key(other, theirs)
-    keys = sorted(a.keys() | b.keys(), key=lambda key: min(_place(of, key) for of in (a, b)))
+    keys = sorted(a.keys() | b.keys(), key=lambda key: min(_order(of, key) for of in (a, b)))
     devices: dict[str, set[str]] = {}
     for name, device in keys:
         devices.setdefault(name, set()).add(device)
@@ -57,7 +57,7 @@ def _by_key(trace: Trace, steps: Column) -> dict[Key, Parts]:
     return found
 
 
-def _place(parts: dict[Key, Parts], key: Key) -> tuple[int, str]:
+def _order(parts: dict[Key, Parts], key: Key) -> tuple[int, str]:
     return (list(parts).index(key) if key in parts else _ABSENT, key[1])
 
 

@@ -28,7 +28,7 @@ from traces.kineto.spans.impossible import has_dependent_launch
 from traces.kineto.spans.spans import RankTables, read_tables
 from traces.kineto.structure.collectives import read_collectives
 from traces.kineto.structure.devices import is_of_amd, properties_of, read_devices
-from traces.kineto.structure.stages import read_parts
+from traces.kineto.structure.stages import read_stages
 from traces.kineto.structure.steps import read_steps
 from traces.model.machine import Machine, hip_version, runtime_version
 from traces.model.run import KINETO, QUEUES, STREAMS, Run, distributed_of
@@ -281,7 +281,7 @@ def _read_rank(
         host=tables.host,
         device=tables.device,
         memory=tables.memory,
-        parts=read_parts(tables, phases, strings, row_of_device),
+        parts=read_stages(tables, phases, strings, row_of_device),
         collectives=collectives,
         machines={0: _machine(header, TORCH_OF_ERA[the_era], distributed)},
         runs={0: Run(source=KINETO, clock=clock_name, distributed=distributed_of(distributed), stream_numbers=streams)},

@@ -29,7 +29,7 @@ def in_order(trace: Trace) -> Trace:
     step_order = np.argsort(steps.start_ns, kind="stable")
     orders = {
         "steps": step_order,
-        "phases": np.lexsort((phases.start_ns, place_of_each(step_order, len(steps))[phases.step])),
+        "phases": np.lexsort((phases.start_ns, new_positions(step_order, len(steps))[phases.step])),
         "host": np.lexsort((host.kind == HostKind.OP, -host.duration_ns, host.start_ns, host.thread)),
         "device": np.lexsort((device.start_ns, device.stream, device.device)),
         "memory": np.argsort(trace.memory.time_ns, kind="stable"),
@@ -46,7 +46,7 @@ def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
     References to kept rows are updated. References to dropped rows become NONE.
     """
     tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
-    places = {name: place_of_each(order, len(getattr(trace, name))) for name, order in rows.items()}
+    places = {name: new_positions(order, len(getattr(trace, name))) for name, order in rows.items()}
     return repointed(replace(trace, **tables), places)
 
 
@@ -66,7 +66,7 @@ def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
     return replace(trace, **changed)
 
 
-def place_of_each(order: Column | Sequence[int], rows: int) -> Column:
+def new_positions(order: Column | Sequence[int], rows: int) -> Column:
     """Return the new position of each old row after taking the rows `order`. Dropped rows get NONE. The last element is
     NONE.
     """

@@ -8,7 +8,7 @@ same model.
     recorded = WorkloadSignature(parameters=25_557_032, parameter_bytes=102_228_128, modules={"Conv2d": 53, ...},
                                  inputs=(InputTensor((32, 3, 224, 224), "float32"),), batch_bytes=19_267_840, optimizer="SGD")
     compare_workloads(recorded, replayed)
-    # WorkloadMatch(Likeness.OTHER_BATCH_SIZE, ("inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",))
+    # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",))
 
 Unknown fields are None and are not compared. `with_model` takes plain numbers and names, so this package does not need
 torch.
@@ -111,10 +111,13 @@ def _digest(before: str | None, parts: Iterable[tuple[str, Iterable[Shape]]]) ->
     return hashlib.sha256(f"{before or ''}\n{text}".encode()).hexdigest()[:16]
 
 
-class Likeness(Enum):
-    SAME = "same"
-    OTHER_BATCH_SIZE = "another batch size"
-    OTHER_MODEL = "another model"
+class Sameness(Enum):
+    SAME_PROGRAM = "same program"
+    OTHER_SHAPES = "same ops, other shapes"
+    OTHER_DTYPES = "same ops and shapes, other dtypes"
+    OTHER_LAYOUTS = "same ops and shapes, other memory layouts"
+    OTHER_BATCH_SIZE = "same model, another batch size"
+    OTHER_PROGRAM = "another program"
     CANNOT_BE_TOLD = "cannot be told"
 
 
@@ -126,7 +129,7 @@ class WorkloadMatch:
     Reasons have no full stop. `not_compared` lists the fields that only one of the two signatures contains.
     """
 
-    likeness: Likeness
+    sameness: Sameness
     reasons: tuple[str, ...]
     not_compared: tuple[str, ...] = ()
 
@@ -134,8 +137,8 @@ class WorkloadMatch:
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
     """Compare the fields that both signatures have.
 
-    The result is SAME only if both signatures contain the model and the batch. One difference is enough for
-    OTHER_MODEL. Inputs that differ only in their first dimension give OTHER_BATCH_SIZE.
+    The result is SAME_PROGRAM only if both signatures contain the model and the batch. One difference is enough for
+    OTHER_PROGRAM. Inputs that differ only in their first dimension give OTHER_BATCH_SIZE.
     """
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
@@ -148,19 +151,19 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
         if model or not differ_in_batch_size_alone(recorded.inputs, other.inputs):
             model.append(said)
         else:
-            return WorkloadMatch(Likeness.OTHER_BATCH_SIZE, (said,))
+            return WorkloadMatch(Sameness.OTHER_BATCH_SIZE, (said,))
     if model:
-        return WorkloadMatch(Likeness.OTHER_MODEL, tuple(model))
+        return WorkloadMatch(Sameness.OTHER_PROGRAM, tuple(model))
     if batch := _differing(recorded, other, "batch_bytes"):
-        return WorkloadMatch(Likeness.OTHER_BATCH_SIZE, tuple(batch))
+        return WorkloadMatch(Sameness.OTHER_BATCH_SIZE, tuple(batch))
     names = [field.name for field in fields(recorded)]
     alike = [name for name in names if getattr(recorded, name) is not None and getattr(other, name) is not None]
     if not {"parameters", "modules"} & set(alike) or not {"inputs", "batch_bytes"} & set(alike):
-        return WorkloadMatch(Likeness.CANNOT_BE_TOLD, ("model or batch size is missing from one trace",))
+        return WorkloadMatch(Sameness.CANNOT_BE_TOLD, ("model or batch size is missing from one trace",))
     lacking = tuple(said for name, said in _OF_LATER_RELEASES.items() if name not in alike)
     if any(len(tensor.shape) in IMAGES for tensor in recorded.inputs or ()):
         lacking += ("memory layouts",)
-    return WorkloadMatch(Likeness.SAME, ("the same " + ", ".join(name.replace("_", " ") for name in alike),), lacking)
+    return WorkloadMatch(Sameness.SAME_PROGRAM, ("the same " + ", ".join(name.replace("_", " ") for name in alike),), lacking)
 
 
 def _differing(recorded: WorkloadSignature, other: WorkloadSignature, *names: str) -> list[str]:

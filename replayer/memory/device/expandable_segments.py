@@ -92,7 +92,7 @@ class ExpandableSegments:
         if pool is None:
             pool = plain.expandable = ExpandablePool(plain)
             self._pools.append(pool)
-        block: Block | None = self._place(pool, size, page_bytes)
+        block: Block | None = self._first_fit(pool, size, page_bytes)
         if isinstance(block, Unmapped):
             block = self._map(pool, block, min(block.size_bytes, size))
         while block is not None and block.size_bytes < size:
@@ -110,7 +110,7 @@ class ExpandableSegments:
                 pool.reservations.remove(pool.reservation_of(unmapped))
                 self._segments.unreserve(unmapped.address, unmapped.size_bytes)
 
-    def _place(self, pool: ExpandablePool, size: int, page_bytes: int) -> Block:
+    def _first_fit(self, pool: ExpandablePool, size: int, page_bytes: int) -> Block:
         """Return the first block of the lowest sequence of free and unmapped blocks that has room.
 
         Reference: find_expandable_block.

@@ -177,7 +177,7 @@ class CpuCompute:
             return result
         if "device" in kwargs:
             index = on_device(kwargs["device"], index)
-        call.settle()
+        call.adopt_storage_changes()
         stay = _LEAVE_ON_HOST.get(func, ())
         if isinstance(result, (list, tuple)):
             made: TorchAny = [x if i in stay else call.back(x, index) for i, x in enumerate(result)]
@@ -222,7 +222,7 @@ class CpuCompute:
 
 
 class _PayloadCall(HostCall):
-    def settle(self) -> None:
+    def adopt_storage_changes(self) -> None:
         """Update the metadata and memory of arguments that the op resized or moved to another tensor's storage."""
         for tensor, view in self.given:
             meta: TensorMeta = tensor.meta

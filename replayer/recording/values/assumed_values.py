@@ -40,18 +40,18 @@ class AssumedValues:
         self._asked = 0
         self._made_at: Counter[Hashable] = Counter()
 
-    def loss(self, place: Hashable = None) -> float:
+    def loss(self, call_site: Hashable = None) -> float:
         """Return a positive, finite number that decreases with each training step.
 
-        `place` is where the script computes the loss.
+        `call_site` is where the script computes the loss.
         """
         if not self.improving:
             return 1.0
         step = self._step_now()
         too_many = max(self._asked - PATIENCE, 0)
-        if place is not None:
-            self._made_at[place] += 1
-            too_many = max(too_many, self._made_at[place] - WITHOUT_DATA)
+        if call_site is not None:
+            self._made_at[call_site] += 1
+            too_many = max(too_many, self._made_at[call_site] - WITHOUT_DATA)
         return HALF_AFTER / (HALF_AFTER + step) * 0.5 ** min(too_many, 60)
 
     def share(self) -> float:

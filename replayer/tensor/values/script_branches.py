@@ -19,7 +19,7 @@ import sys
 from functools import cache
 from types import CodeType, FrameType
 
-Place = tuple[CodeType, int]  # a code object, and the offset of an instruction
+CallSite = tuple[CodeType, int]  # a code object, and the offset of an instruction
 
 _BETWEEN = {"CACHE", "TO_BOOL", "NOT_TAKEN"}  # possible between a call and the jump that uses its result
 _JUMPS = {*dis.hasjrel, *dis.hasjabs}
@@ -35,8 +35,8 @@ def answer_without_error() -> bool | None:
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 
 
-def calling_place() -> Place | None:
-    """Return the place of the current call in the script, or in a library that the script uses."""
+def call_site() -> CallSite | None:
+    """Return the site of the current call in the script, or in a library that the script uses."""
     frame = _innermost_outside({"torch"})
     return None if frame is None else (frame.f_code, frame.f_lasti)
 

@@ -28,7 +28,7 @@ from replayer.state import gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Content, Matches, Truth, Uniform
 from replayer.tensor.plan import Constant, New, Plan, Several
 from replayer.tensor.values.known_values import Folding, fills_allocation, in_dtype, known_values
-from replayer.tensor.values.script_branches import calling_place
+from replayer.tensor.values.script_branches import call_site
 from replayer.torch_types import TorchAny
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _assumption(func: torch._ops.OpOverload, plan: Plan) -> Assume | None:
 
 
 def _loss(made: TorchAny, args: TorchAny) -> Uniform:
-    return Uniform(gpu().values.assumed.loss(calling_place()), made.meta.dtype, assumed=True)
+    return Uniform(gpu().values.assumed.loss(call_site()), made.meta.dtype, assumed=True)
 
 
 def _comparison(func: torch._ops.OpOverload) -> Assume:

@@ -35,9 +35,10 @@ from replayer.cost_model.constants import KERNELS_PER_TENSOR, LITTLE_REMAINDER, 
 from replayer.errors import NotExact
 from replayer.recording.recorded_step import Kernel
 from replayer.timing.host_threads import HostThread
-from replayer.timing.matcher import ForwardLikeness, SegmentMatcher
+from replayer.timing.matcher import SegmentMatcher
 from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.stream import VirtualStream
+from traces.model.workload import Sameness
 
 
 class PhaseRemainder:
@@ -46,16 +47,16 @@ class PhaseRemainder:
     def __init__(self, scheduler: StreamScheduler, *, strict: bool) -> None:
         self._scheduler = scheduler
         self._strict = strict
-        self.likeness: ForwardLikeness | None = None
+        self.sameness: Sameness | None = None
 
     @property
     def other(self) -> bool:
         """Return whether the script is known to be a different program. See Note [Another program] in matcher.py."""
-        return self.likeness is ForwardLikeness.OTHER
+        return self.sameness is Sameness.OTHER_PROGRAM
 
     def forget(self) -> None:
         """Forget whether the program is the recorded one, because the work so far was not a training step."""
-        self.likeness = None
+        self.sameness = None
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
@@ -76,10 +77,10 @@ class PhaseRemainder:
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
             unmatched = lane.unmatched()
-            if lane is segment and segment.likeness is not None:
-                self.likeness = segment.likeness
+            if lane is segment and segment.sameness is not None:
+                self.sameness = segment.sameness
                 self._scheduler.set_other_program(self.other)
-            is_same = self.likeness is ForwardLikeness.SAME and not mostly_unmatched
+            is_same = self.sameness is Sameness.SAME_PROGRAM and not mostly_unmatched
             if unmatched and is_same and self._is_justified(lane, unmatched):
                 unmatched = _within(lane.step.step.kernels, unmatched, beyond_ns)
                 if unmatched:
@@ -90,11 +91,11 @@ class PhaseRemainder:
         unvisited = (lane for ordinal, lane in recorded.items() if ordinal not in segment.lanes and not lane.predicted)
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
-    def settle(self, segment: SegmentMatcher, thread: HostThread) -> None:
+    def charge_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
         """In the middle of a phase, charge the remainder launched so far or estimate the waiting unmatched ops."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
-            if self.likeness is not ForwardLikeness.SAME:
-                if self.likeness is None and lane.is_same_so_far():
+            if self.sameness is not Sameness.SAME_PROGRAM:
+                if self.sameness is None and lane.is_same_so_far():
                     continue  # the remainder may still cover these ops later
                 self._estimate_deferred(lane, thread, self._stream(ordinal))
                 continue

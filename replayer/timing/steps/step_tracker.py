@@ -39,7 +39,7 @@ from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import RecordedStep
 from replayer.timing.clock import machine_unix_ns
 from replayer.timing.host_threads import HostThread
-from replayer.timing.matcher import ForwardLikeness, Histories, SegmentMatcher, StepMatcher
+from replayer.timing.matcher import Histories, SegmentMatcher, StepMatcher
 from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.steps.cell_phases import CellPhases
 from replayer.timing.steps.data_parallel import DataParallelStages, OpenStage
@@ -47,6 +47,7 @@ from replayer.timing.steps.phase_remainder import PhaseRemainder
 from replayer.timing.steps.workload_check import WorkloadCheck
 from replayer.timing.timeline.timeline_writer import LoaderWait
 from traces.model.trace import NONE, Origin, StepKind
+from traces.model.workload import Sameness
 from traces.script.phase_rule import LOSS, PLAIN
 from traces.script.script_cut import CutStep, ScriptCut
 from traces.script.step_rule import Optimizers
@@ -284,7 +285,7 @@ class StepTracker:
     def _begin(self, thread: HostThread, name: str) -> SegmentMatcher:
         if name == "loader":
             self._scheduler.wait(thread.host_ns)
-        self.step.of_same_program = self.remainder.likeness is ForwardLikeness.SAME
+        self.step.of_same_program = self.remainder.sameness is Sameness.SAME_PROGRAM
         self.segment = self.step.segment(name, same_workload=self._workload.is_same())
         if self._cells is not None and (timed := self._cells.begin(name)) is not None:
             self.segment.recorded = timed
@@ -363,7 +364,7 @@ class StepTracker:
             until_ns = self._begun_device_ns + int(recorded.device_ns * share)
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
-    def settle(self, thread: HostThread) -> None:
+    def charge_so_far(self, thread: HostThread) -> None:
         """Charge what the recorded host had launched by now, before the host waits for or queries the device within a phase.
 
         In a phase-grained recording, the charged share is the number of ops called so far divided by the number of ops in the
@@ -375,7 +376,7 @@ class StepTracker:
         if segment is None or segment.recorded is None:
             return
         if not segment.recorded.phase_grained:
-            self.remainder.settle(segment, thread)
+            self.remainder.charge_so_far(segment, thread)
             return
         if self.stages.charge_so_far():
             return

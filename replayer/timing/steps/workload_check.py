@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traces.model.workload import Likeness, WorkloadSignature, compare_workloads
+from traces.model.workload import Sameness, WorkloadSignature, compare_workloads
 from traces.script.workload_observer import WorkloadObserver
 
 
@@ -19,6 +19,6 @@ class WorkloadCheck:
     def is_same(self) -> bool:
         """Return whether no difference between the workloads has been found so far."""
         if self._script.is_open and self._recorded is not None and (seen := self._script.so_far) is not None:
-            likeness = compare_workloads(self._recorded, seen).likeness
-            self._is_same = likeness in (Likeness.SAME, Likeness.CANNOT_BE_TOLD)
+            sameness = compare_workloads(self._recorded, seen).sameness
+            self._is_same = sameness in (Sameness.SAME_PROGRAM, Sameness.CANNOT_BE_TOLD)
         return self._is_same

@@ -24,11 +24,11 @@ _PER_OP = 3
 
 
 class _ThreadMarks:
-    __slots__ = ("flat", "placed")
+    __slots__ = ("assigned", "flat")
 
     def __init__(self) -> None:
         self.flat: list[int] = []
-        self.placed: list[tuple[int, int, int]] = []
+        self.assigned: list[tuple[int, int, int]] = []
 
 
 class HostRanges:
@@ -44,11 +44,11 @@ class HostRanges:
         """Return the list that takes a thread's marks. The list is the same object for the whole process."""
         return self._threads.setdefault(row, _ThreadMarks()).flat
 
-    def place(self, row: int, ops: int) -> None:
+    def assign_rows(self, row: int, ops: int) -> None:
         """Assign the marks since the last call to the next `ops` rows, starting at `row`."""
         for marks in self._threads.values():
-            if len(marks.flat) > (marks.placed[-1][0] if marks.placed else 0):
-                marks.placed.append((len(marks.flat), row, ops))
+            if len(marks.flat) > (marks.assigned[-1][0] if marks.assigned else 0):
+                marks.assigned.append((len(marks.flat), row, ops))
 
     def reordered(self, row: int, order: list[int]) -> None:
         """Record that the rows from `row` on follow `order` instead of the call order of the pending ops."""
@@ -56,13 +56,13 @@ class HostRanges:
 
     def take(self, row: int) -> TakenRanges:
         """Remove and return all marks of ops before `row`. Open module calls end at this row."""
-        self.place(row, 0)
+        self.assign_rows(row, 0)
         taken = []
         for thread, marks in self._threads.items():
             if marks.flat:
-                taken.append((thread, marks.flat[:], marks.placed))
+                taken.append((thread, marks.flat[:], marks.assigned))
                 del marks.flat[:]
-                marks.placed = []
+                marks.assigned = []
         reordered, self._reordered = self._reordered, []
         return TakenRanges(taken, reordered, self.begun_ns)
 
@@ -80,11 +80,11 @@ class _RangeMarks:
     top: Column
 
     @classmethod
-    def of(cls, thread: int, marks: list[int], places: list[tuple[int, int, int]]) -> _RangeMarks:
-        flat, placed = np.array(marks, np.int64), np.array(places, np.int64)
+    def of(cls, thread: int, marks: list[int], assigned_rows: list[tuple[int, int, int]]) -> _RangeMarks:
+        flat, assigned = np.array(marks, np.int64), np.array(assigned_rows, np.int64)
         name = np.where(flat < 0, 0, flat // NAMED)
         pending = np.where(flat < 0, ~flat, flat % NAMED)
-        until, row, ops = placed.T
+        until, row, ops = assigned.T
         count = np.diff(until, prepend=0)
         op = np.repeat(row, count) + np.minimum(pending // _PER_OP, np.repeat(ops, count))
         depth = np.cumsum(np.where(name > 0, 1, -1))

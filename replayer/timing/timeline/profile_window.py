@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from replayer.timing.placement import queue_ends
 from replayer.timing.timeline.timeline_writer import LoaderWait
+from replayer.timing.timing_rules import queue_ends
 from traces.chrome.events import RankEvents
 from traces.kineto.spans.nesting import nesting_order, parents
 from traces.kineto.spans.python_calls import holding, scripts_calls

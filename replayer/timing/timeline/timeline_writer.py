@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replayer.memory.op_places import PlacedOps, host_rows
+from replayer.memory.op_rows import UnresolvedOps, host_rows
 from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.timing.timeline.host_ranges import HostRanges, TakenRanges
 from traces.format.trace_file import TraceStream
@@ -171,7 +171,7 @@ class _HandedOver:
     first: int
     ranges: TakenRanges
     nodes: array[int]
-    memory_ops: list[PlacedOps]
+    memory_ops: list[UnresolvedOps]
 
     def matrices(self, memory_ns: dict[int, int]) -> dict[str, Column]:
         """Return the rows of each table in the order in which they were added.
@@ -239,7 +239,7 @@ class TimelineWriter:
         self.host_rows = 0
         self.ranges = HostRanges()
         self.nodes = array("q")  # of each backward op: host row, sequence number, forward thread
-        self._memory_ops: list[PlacedOps] = []
+        self._memory_ops: list[UnresolvedOps] = []
         self._memory_ns: dict[int, int] = {}
         self._first_row = 0
         self._watched: list[_HandedOver] | None = None
@@ -272,7 +272,7 @@ class TimelineWriter:
         """Add several rows of the device table, as int64 with one column per table column. `work` adds a single row."""
         self._rows["device"].add(table)
 
-    def memory(self, untimed: Column, ops: PlacedOps, now_ns: int) -> None:
+    def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
         """Add rows of the memory table: device, time, bytes, address, total and reserved bytes.
 
         `untimed` must not change afterwards. Each row gets the start time of its op's host row. If the host row does not exist

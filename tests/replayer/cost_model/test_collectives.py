@@ -149,8 +149,8 @@ def test_the_kth_operation_of_a_step_takes_what_it_took_in_the_recorded_step_tha
     like = ("all_reduce", 1 << 20, 2)
     for step in (4, 5, 6):  # of the script, the second recorded step drives step 5
         recorded_step = step % 2
-        places = [costs.place(*like, step, recorded_step) for _ in range(3 - 2 * recorded_step)]
+        places = [costs.position(*like, step, recorded_step) for _ in range(3 - 2 * recorded_step)]
         took_us = [costs.next(*like, place).duration_ns // US for place in places]
         assert took_us == ([100] if recorded_step else [10, 20, 30])
-    extra = [costs.next(*like, costs.place(*like, 6, 0)).duration_ns // US for _ in range(2)]
+    extra = [costs.next(*like, costs.position(*like, 6, 0)).duration_ns // US for _ in range(2)]
     assert extra == [20, 100]  # beyond the recorded ones, in turn: of the recording's order the eighth and ninth

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replayer.cost_model.efficiency import EfficiencyCurves, features, peaks_of
 from replayer.cost_model.op_costs import OpCosts
-from replayer.cost_model.op_work import OpWork, OutputPlaces, op_work
+from replayer.cost_model.op_work import ConvolutionOutputs, OpWork, op_work
 from traces.model.machine import TorchSettings
 from traces.model.trace import Origin
 from traces.names.cards import card_of
@@ -35,7 +35,7 @@ def test_ops_are_kinds_of_work() -> None:
 
 def test_a_stride_is_told_by_the_output() -> None:
     image, weight, gradient = (8, 64, 56, 56), (128, 64, 3, 3), (8, 128, 28, 28)
-    places = OutputPlaces([(gradient, image, weight)])
+    places = ConvolutionOutputs([(gradient, image, weight)])
     assert places.of((image, weight)) == (gradient,) and places.of((image, (1, 64, 3, 3))) == ()
     whole, strided = (op_work("convolution", (image, weight), outputs=out)[0] for out in ((), places.of((image, weight))))
     assert whole.flops == 4 * strided.flops

@@ -11,7 +11,7 @@ from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.blocks import Block
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.oom import OutOfMemory
-from replayer.memory.op_places import PlacedOps, host_rows
+from replayer.memory.op_rows import UnresolvedOps, host_rows
 from replayer.memory.tensor_allocator import TensorAllocator
 from traces.model.trace import Column
 
@@ -43,7 +43,7 @@ class Twin:
         self.allocator = TensorAllocator(self.behind, note=self._note)
         self.live: list[tuple[Block, AllocationHandle]] = []
 
-    def _note(self, table: Column, ops: PlacedOps, now_ns: int) -> None:
+    def _note(self, table: Column, ops: UnresolvedOps, now_ns: int) -> None:
         assert now_ns == 0 and len(host_rows([ops])) == len(table)
         self.rows += [tuple(row) for row in table.tolist()]
 
@@ -71,7 +71,7 @@ class Twin:
             elif which < len(self.live):
                 self.free(which)
             if self.settle_every and not number % self.settle_every:
-                self.allocator.settle()
+                self.allocator.execute_pending()
         while len(self.live) > kept:
             self.free(0)
         self.allocator.end_step()

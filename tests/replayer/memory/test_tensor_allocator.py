@@ -48,7 +48,7 @@ def test_blocks_and_statistics_are_those_of_doing_everything_at_once(
             allocator.free(handles.pop(which))
         if read_every and i % read_every == 0 and handles:
             assert handles[-1].address == blocks[-1].address
-    allocator.settle()
+    allocator.execute_pending()
     assert [handle.address for handle in handles] == [block.address for block in blocks]
     assert behind.usage.stats() == at_once.usage.stats()
 
@@ -164,5 +164,5 @@ def test_with_a_history_each_allocation_is_done_at_its_own_call() -> None:
     assert [entry["action"] for entry in history.entries] == ["segment_alloc", "alloc"]
     assert handle is not None
     allocator.free(handle)
-    allocator.settle()
+    allocator.execute_pending()
     assert [entry["action"] for entry in history.entries][2:] == ["free_requested", "free_completed"]

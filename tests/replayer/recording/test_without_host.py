@@ -6,8 +6,9 @@ import numpy as np
 
 from replayer.recording.recorded_run import RecordedRun
 from tests.replayer.recordings import Op, Stage, make_recording
-from traces.comparison.same_program import Sameness, same_program
+from traces.comparison.same_program import same_program
 from traces.model.trace import NONE, HostSpans, Trace
+from traces.model.workload import Sameness
 
 
 def kernels_alone() -> Trace:
@@ -23,7 +24,7 @@ def test_a_recording_without_a_host_is_laid_out_and_drives_a_script() -> None:
     stage = Stage(kernels_alone())
     stage.within("zero_grad")
     stage.op("aten::mm")
-    stage.simulator.tracker.settle(stage.thread)
+    stage.simulator.tracker.charge_so_far(stage.thread)
     assert stage.simulator.stats.ops == 1
 
 

@@ -17,7 +17,7 @@ CPU = [torch.profiler.ProfilerActivity.CPU]
 
 
 def weak_references(tensor: Any) -> int:
-    place = swap._weak_count_place()
+    place = swap._weak_count_offset()
     assert place is not None
     return int(swap._word(tensor, place[0]).value - place[1])
 
@@ -78,6 +78,6 @@ def test_a_weight_that_autocast_has_cast_moves() -> None:
 def test_a_release_that_hides_the_count_is_refused_by_name() -> None:
     tensor = torch.zeros(3)
     reference = WEAK_REFERENCE(tensor)
-    with mock.patch.object(swap, "_weak_count_place", lambda: None), pytest.raises(NotEmulated, match=r"delete the profile"):
+    with mock.patch.object(swap, "_weak_count_offset", lambda: None), pytest.raises(NotEmulated, match=r"delete the profile"):
         swap.swap(tensor, torch.ones(2))
     del reference

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tests.replayer.recordings import US, Op, Stage, make_recording
-from traces.comparison.same_program import Sameness, same_program
+from traces.comparison.same_program import same_program
 from traces.model.trace import NONE, Origin
+from traces.model.workload import Sameness
 
 PHASES = [("forward", 0, 400), ("backward", 400, 800), ("optimizer", 800, 1_000)]
 
@@ -28,7 +29,7 @@ def step(stage: Stage, calls: int, name: str = "aten::mm", settle: bool = False)
     for _ in range(calls):
         stage.op(name)
         if settle:
-            tracker.settle(thread)
+            tracker.charge_so_far(thread)
     tracker.enter(thread, "backward")
     for _ in range(calls):
         stage.op(name, (8, 8))
@@ -187,8 +188,8 @@ def test_what_waits_for_a_phase_to_end_is_done_when_the_host_looks() -> None:
         stage.op("aten::tanh", (512, 512))
     charged = stage.simulator.stats.charged_ns
     assert not any(charged.values())
-    stage.simulator.tracker.settle(stage.thread)
+    stage.simulator.tracker.charge_so_far(stage.thread)
     estimated = dict(charged)
     assert sum(estimated.values()) > 0 and estimated[Origin.PHASE] == 0
-    stage.simulator.tracker.settle(stage.thread)
+    stage.simulator.tracker.charge_so_far(stage.thread)
     assert charged == estimated

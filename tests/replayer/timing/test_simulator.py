@@ -165,7 +165,7 @@ def test_what_the_recorded_host_had_launched_is_charged_when_the_host_looks_in_t
         stage.op("aten::old_by_another_name")
         stage.op("aten::relu")
         before_ns = stage.simulator.stats.charged_ns[Origin.PHASE]
-        stage.simulator.tracker.settle(stage.thread)
+        stage.simulator.tracker.charge_so_far(stage.thread)
         # THEN not before a forward pass has told that the script is the recorded program
         assert stage.simulator.stats.charged_ns[Origin.PHASE] - before_ns == (30 * US if steps else 0)
         stage.simulator.tracker.optimizer_stepped(stage.thread, True)
@@ -292,7 +292,7 @@ def test_an_event_in_the_midst_of_a_phase_grained_phase_reads_its_share_of_the_o
         begun_ns = stage.thread.host_ns
         for _ in range(4):
             stage.op("aten::convolution")
-            stage.simulator.tracker.settle(stage.thread)
+            stage.simulator.tracker.charge_so_far(stage.thread)
             marks.append(stage.stream.ready_ns - begun_ns)
         stage.within("backward")
         stage.simulator.tracker.optimizer_stepped(stage.thread, True)
@@ -334,7 +334,7 @@ def test_a_host_that_waits_in_the_midst_of_a_phase_grained_phase_does_not_wait_i
         stage.within("h2d", "aten::copy_")
         for _ in range(4):
             stage.op("aten::convolution")
-            stage.simulator.tracker.settle(stage.thread)
+            stage.simulator.tracker.charge_so_far(stage.thread)
             stage.simulator.scheduler.block(stage.thread, stage.stream.ready_ns)
         stage.within("backward")
         stage.within("optimizer")

@@ -45,7 +45,7 @@ def test_events_say_when_the_gpu_got_there(script: list[tuple[int, int]]) -> Non
         taken.append(here.take())
         truth.append(max(here.cuda.busy_until_ns[0], here.clock.ns))
         lags.append(truth[-1] - here.clock.ns)
-    assert here.events.settle_within(taken, 10**9)
+    assert here.events.read_finished_within(taken, 10**9)
     assert [event.time_ns - taken[0].time_ns for event in taken] == [of - truth[0] for of in truth]
     assert 0 <= truth[0] - taken[0].time_ns <= min(lags)
 
@@ -54,7 +54,7 @@ def test_the_host_never_waits() -> None:
     here = Events()
     here.cuda.launch(5_000)
     event = here.take()
-    assert not here.events.settle([event])
+    assert not here.events.read_finished([event])
     assert (here.clock.ns, event.time_ns) == (1_000_000, NONE)
 
 
@@ -64,9 +64,9 @@ def test_an_event_that_is_found_not_done_narrows_the_clock_down() -> None:
     here.cuda.launch(5_000)
     event = here.take()
     here.clock.ns = 4_000
-    assert not here.events.settle([event])
+    assert not here.events.read_finished([event])
     here.clock.ns = 9_000
-    assert here.events.settle([event])
+    assert here.events.read_finished([event])
     assert event.time_ns == 4_000
 
 
@@ -74,12 +74,12 @@ def test_a_clock_of_the_gpu_that_runs_fast_is_set_back() -> None:
     """GIVEN events 1 000 ns apart by the GPU's clock WHEN the host finds the second one done after 900 THEN it was done."""
     here = Events(0)
     first = here.take()
-    assert here.events.settle([first])
+    assert here.events.read_finished([first])
     here.clock.ns = 900
     second = here.take()
     second.event.ns = 900
     second.event.elapsed_time = first.event.elapsed_time = lambda end: 1_000 / 1e6
-    assert here.events.settle([second])
+    assert here.events.read_finished([second])
     assert second.time_ns == 900 and second.time_ns - first.time_ns == 1_000
 
 
@@ -97,7 +97,7 @@ def test_devices_have_clocks_of_their_own() -> None:
         taken.append(here.take())
         here.cuda.launch(100 * (device + 1), device)
         here.clock.ns += 1_000
-    assert here.events.settle(taken)
+    assert here.events.read_finished(taken)
     assert [(event.device, event.time_ns) for event in taken] == [(0, 0), (1, 1_000), (0, 2_000), (1, 3_000)]
 
 
@@ -119,12 +119,12 @@ def test_a_capture_is_left_alone(own_stream: bool) -> None:
     else:
         here.cuda.captures.add("graph")
     assert here.events.take() is None and here.access.closed is Untimed.CAPTURE
-    assert not here.events.settle(taken) and not here.events.settle_within(taken, 1_000)
+    assert not here.events.read_finished(taken) and not here.events.read_finished_within(taken, 1_000)
     assert not here.access.is_idle_within(1_000, [0])
     assert (here.cuda.calls, here.cuda.destroyed_captures) == (calls, 0)
     here.cuda.capturing = False
     here.cuda.captures.clear()
-    assert here.events.settle(taken)
+    assert here.events.read_finished(taken)
 
 
 def test_a_profile_of_the_script_gets_no_event_of_ours() -> None:
@@ -133,19 +133,19 @@ def test_a_profile_of_the_script_gets_no_event_of_ours() -> None:
     calls = here.cuda.calls
     here.profiles.add("profile")
     assert here.events.take() is None and here.access.closed is Untimed.PROFILE
-    assert not here.events.settle(taken)
+    assert not here.events.read_finished(taken)
     assert here.cuda.calls == calls
 
 
 def test_after_an_error_of_the_device_nothing_is_called() -> None:
     here = Events()
     taken = [here.take(), here.take()]
-    assert here.events.settle(taken[:1])
+    assert here.events.read_finished(taken[:1])
     here.cuda.error = "CUDA error: device-side assert triggered\nCompile with ..."
-    assert not here.events.settle(taken)
+    assert not here.events.read_finished(taken)
     calls = here.cuda.calls
     assert here.access.lost == "CUDA error: device-side assert triggered"
-    assert here.events.take() is None and not here.events.settle(taken) and here.access.attempt(here.cuda.check) is None
+    assert here.events.take() is None and not here.events.read_finished(taken) and here.access.attempt(here.cuda.check) is None
     assert here.cuda.calls == calls
     assert taken[0].time_ns != NONE and taken[1].time_ns == NONE
 
@@ -154,7 +154,7 @@ def test_a_device_that_makes_no_progress_is_not_waited_for() -> None:
     here = Events(0)
     taken = [here.take()]
     here.cuda.hangs = True
-    assert not here.events.settle_within(taken, 1_500_000_000)
+    assert not here.events.read_finished_within(taken, 1_500_000_000)
     assert 1_500_000_000 <= here.clock.ns < 1_502_000_000
     assert not here.access.is_idle_within(10_000_000, [0])
 
@@ -165,7 +165,7 @@ def test_a_device_that_makes_progress_is_waited_for() -> None:
     for _ in range(5):
         here.cuda.launch(1_000_000_000)
         taken.append(here.take())
-    assert here.events.settle_within(taken, 1_500_000_000)
+    assert here.events.read_finished_within(taken, 1_500_000_000)
     assert 5_000_000_000 <= here.clock.ns < 5_002_000_000
 
 

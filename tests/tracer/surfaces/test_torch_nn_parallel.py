@@ -28,10 +28,10 @@ class Notes:
         self.forwards: list[object] = []
         self.steps = self
 
-    def begin_part(self, stream: Any) -> str:
+    def begin_stage(self, stream: Any) -> str:
         return threading.current_thread().name
 
-    def end_part(self, name: str, begun: str, stream: Any, thread: str) -> None:
+    def end_stage(self, name: str, begun: str, stream: Any, thread: str) -> None:
         assert begun == threading.current_thread().name
         self.parts.append((name, thread))
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
 from traces.comparison.changed_ops import ChangeLists, Changes, changes
 from traces.comparison.compare import Both, compare
-from traces.comparison.same_program import Evidence, Sameness, Verdict, same_program
+from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.figures.measure import step_windows
 from traces.figures.spread import Spread
 from traces.kineto import read_kineto
@@ -34,7 +34,7 @@ from traces.model.trace import (
     StepKind,
     Trace,
 )
-from traces.model.workload import InputTensor, WorkloadSignature
+from traces.model.workload import InputTensor, Sameness, WorkloadSignature
 from traces.names.equivalent_ops import canonical_op
 from traces.script.configuration import ReplayConfig
 

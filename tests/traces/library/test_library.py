@@ -15,7 +15,7 @@ from traces.library import entries, find
 from traces.library.build_p100_no_cudnn import build
 from traces.library.build_p100x2_no_cudnn import build as build_x2
 from traces.model.trace import Origin, StepKind, Trace, TraceLibraryError
-from traces.model.workload import InputTensor, Likeness, WorkloadSignature, compare_workloads
+from traces.model.workload import InputTensor, Sameness, WorkloadSignature, compare_workloads
 
 
 def test_the_index_and_the_folder_agree() -> None:
@@ -72,12 +72,12 @@ def test_p100_has_the_published_figures(p100: Trace) -> None:
 
 def test_both_tables_tell_what_the_study_trained(p100: Trace, p100x2: Trace) -> None:
     assert p100.workload is not None and p100x2.workload is not None
-    assert compare_workloads(p100.workload, p100x2.workload).likeness is Likeness.OTHER_BATCH_SIZE
+    assert compare_workloads(p100.workload, p100x2.workload).sameness is Sameness.OTHER_BATCH_SIZE
     own = WorkloadSignature(
         parameters=11_689_512, modules={"Net": 1}, inputs=(InputTensor((128, 3, 224, 224), "float32"),), optimizer="Adam"
     )
-    assert compare_workloads(p100.workload, own).likeness is Likeness.SAME
-    assert compare_workloads(p100.workload, replace(own, parameters=25_557_032)).likeness is Likeness.OTHER_MODEL
+    assert compare_workloads(p100.workload, own).sameness is Sameness.SAME_PROGRAM
+    assert compare_workloads(p100.workload, replace(own, parameters=25_557_032)).sameness is Sameness.OTHER_PROGRAM
 
 
 def test_the_phases_of_p100_tile_its_steps_on_host_and_device(p100: Trace) -> None:

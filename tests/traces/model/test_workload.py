@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.traces.handmade import training
 from traces.format.trace_file import load, save
 from traces.model.trace import PhaseTiming
-from traces.model.workload import InputTensor, Likeness, WorkloadSignature, compare_workloads
+from traces.model.workload import InputTensor, Sameness, WorkloadSignature, compare_workloads
 from traces.script.workload_observer import WorkloadObserver
 
 counts = st.none() | st.integers(0, 1 << 62)
@@ -46,44 +46,48 @@ def test_a_signature_comes_back_from_json(signature: WorkloadSignature) -> None:
 
 @given(signatures, signatures)
 def test_comparing_is_symmetric_and_a_known_signature_is_itself(one: WorkloadSignature, other: WorkloadSignature) -> None:
-    assert compare_workloads(one, other).likeness is compare_workloads(other, one).likeness
-    assert compare_workloads(one, one).likeness in (Likeness.SAME, Likeness.CANNOT_BE_TOLD)
+    assert compare_workloads(one, other).sameness is compare_workloads(other, one).sameness
+    assert compare_workloads(one, one).sameness in (Sameness.SAME_PROGRAM, Sameness.CANNOT_BE_TOLD)
 
 
 @pytest.mark.parametrize(
-    ("changed", "likeness", "reason"),
+    ("changed", "sameness", "reason"),
     [
-        ({}, Likeness.SAME, f"the same parameters, parameter bytes, modules, inputs, batch bytes, optimizer, {_LATEST}"),
+        (
+            {},
+            Sameness.SAME_PROGRAM,
+            f"the same parameters, parameter bytes, modules, inputs, batch bytes, optimizer, {_LATEST}",
+        ),
         (
             {"optimizer": None, "parameters": None},
-            Likeness.SAME,
+            Sameness.SAME_PROGRAM,
             f"the same parameter bytes, modules, inputs, batch bytes, {_LATEST}",
         ),
         (
             {"inputs": (InputTensor((8, 3, 224, 224), "float32"),), "batch_bytes": 4_816_960},
-            Likeness.OTHER_BATCH_SIZE,
+            Sameness.OTHER_BATCH_SIZE,
             "inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",
         ),
-        ({"batch_bytes": 7}, Likeness.OTHER_BATCH_SIZE, "batch bytes 19,267,840 recorded, 7 here"),
+        ({"batch_bytes": 7}, Sameness.OTHER_BATCH_SIZE, "batch bytes 19,267,840 recorded, 7 here"),
         (
             {"inputs": (InputTensor((32, 3, 224, 224), "float16"),)},
-            Likeness.OTHER_MODEL,
+            Sameness.OTHER_PROGRAM,
             "inputs 32x3x224x224 float32 recorded, 32x3x224x224 float16 here",
         ),
-        ({"modules": {"Conv2d": 20, "Linear": 1}}, Likeness.OTHER_MODEL, "53 modules Conv2d recorded, 20 here"),
+        ({"modules": {"Conv2d": 20, "Linear": 1}}, Sameness.OTHER_PROGRAM, "53 modules Conv2d recorded, 20 here"),
         (
             {"module_order": "b"},
-            Likeness.OTHER_MODEL,
+            Sameness.OTHER_PROGRAM,
             "same modules, but their order or parameter shapes differ",
         ),
-        ({"training_modules": 0}, Likeness.OTHER_MODEL, "training modules 161 recorded, 0 here"),
-        ({"optimizer": "Adam"}, Likeness.OTHER_MODEL, "optimizer SGD recorded, Adam here"),
-        ({"inputs": None, "batch_bytes": None}, Likeness.CANNOT_BE_TOLD, "model or batch size is missing from one trace"),
+        ({"training_modules": 0}, Sameness.OTHER_PROGRAM, "training modules 161 recorded, 0 here"),
+        ({"optimizer": "Adam"}, Sameness.OTHER_PROGRAM, "optimizer SGD recorded, Adam here"),
+        ({"inputs": None, "batch_bytes": None}, Sameness.CANNOT_BE_TOLD, "model or batch size is missing from one trace"),
     ],
 )
-def test_what_two_signatures_say(changed: dict[str, Any], likeness: Likeness, reason: str) -> None:
+def test_what_two_signatures_say(changed: dict[str, Any], sameness: Sameness, reason: str) -> None:
     match = compare_workloads(RESNET, replace(RESNET, **changed))
-    assert (match.likeness, match.reasons) == (likeness, (reason,))
+    assert (match.sameness, match.reasons) == (sameness, (reason,))
 
 
 def test_what_an_earlier_signature_lacks_is_named() -> None:

@@ -1,6 +1,6 @@
 """Reads the parts of nn.DataParallel from the ranges that our recorder puts around them.
 
-    parts = read_parts(tables, phases, strings, {0: 0, 1: 1})
+    parts = read_stages(tables, phases, strings, {0: 0, 1: 1})
     # of a range "DataParallel.parallel_apply#1": name "parallel_apply", device 1
 
 Two CUDA events at the start and end of a range give its device times, on the range's device. If the range does not name
@@ -25,7 +25,7 @@ PART = re.compile(
 )
 
 
-def read_parts(tables: RankTables, phases: Phases, strings: Strings, row_of_device: dict[int, int]) -> Parts:
+def read_stages(tables: RankTables, phases: Phases, strings: Strings, row_of_device: dict[int, int]) -> Parts:
     """Return one row per range, ordered by start. `tables.device` and `phases` must already contain rows of `devices`."""
     host = tables.host
     ranges = np.flatnonzero((host.kind == HostKind.ANNOTATION) & matching(host.name, PART, strings))

@@ -142,11 +142,11 @@ def test_who_looks_at_the_device_between_two_parts_sees_it_busy_until_the_second
     script.stage("gather_backward", 0)
     script.on(0, "aten::relu_backward")
     script.on(1, "aten::relu_backward")
-    tracker.settle(script.thread)
+    tracker.charge_so_far(script.thread)
     assert round((scheduler.mark(script.thread.host_ns) - begun_ns) / MS, 6) == round(2.2 + 493.1 / 2, 6)
     script.on(0, "aten::relu_backward")
     script.on(1, "aten::relu_backward")
-    tracker.settle(script.thread)
+    tracker.charge_so_far(script.thread)
     assert scheduler.mark(script.thread.host_ns) - begun_ns == 495.3 * MS
 
 
@@ -160,13 +160,13 @@ def test_who_looks_within_a_part_sees_the_share_of_its_ops() -> None:
     script.stage("replicate", 0, 0)
     since_ns = scheduler.mark(script.thread.host_ns)
     part = tracker.begin_stage(script.replicas[1], "parallel_apply", 1)
-    tracker.settle(script.replicas[1])
+    tracker.charge_so_far(script.replicas[1])
     assert script.other.ready_ns <= since_ns  # nothing was launched yet
     script.on(1, "aten::relu")
-    tracker.settle(script.replicas[1])
+    tracker.charge_so_far(script.replicas[1])
     assert script.other.ready_ns - since_ns == 255.5 * MS / 2
     script.on(1, "aten::relu")
-    tracker.settle(script.replicas[1])
+    tracker.charge_so_far(script.replicas[1])
     assert script.other.ready_ns - since_ns == 255.5 * MS
     tracker.stages.end(script.replicas[1], part)
     assert script.other.ready_ns - since_ns == 255.5 * MS

@@ -48,7 +48,7 @@ def test_ranges_against_a_stack(done: list[int | str]) -> None:
 
     def play() -> None:
         nonlocal row
-        ranges.place(row, len(pending) // 3)
+        ranges.assign_rows(row, len(pending) // 3)
         pending.clear()
         for what, name in waiting:
             if what == "op":
@@ -108,7 +108,7 @@ def test_ops_of_several_streams_are_played_in_another_order_than_they_were_calle
     marks = ranges.of_thread(0)
     # GIVEN ops 0 to 3, of which 1 and 2 are called within a module, played as 0 2 1 3
     marks.extend((8 * NAMED + 3, ~9))
-    ranges.place(0, 4)
+    ranges.assign_rows(0, 4)
     ranges.reordered(0, [0, 2, 1, 3])
     start_ns = np.array([0, 20, 10, 30])
     made, parent = ranges.take(4).rows(np.zeros(4, np.int64), start_ns, start_ns + 5, 0)
@@ -120,7 +120,7 @@ def test_each_thread_has_its_own_calls() -> None:
     ranges = HostRanges()
     ranges.of_thread(0).append(8 * NAMED)
     ranges.of_thread(1).append(9 * NAMED + 3)
-    ranges.place(0, 4)
+    ranges.assign_rows(0, 4)
     threads, start_ns = np.array([0, 1, 0, 1]), np.arange(4) * 10
     made, parent = ranges.take(4).rows(threads, start_ns, start_ns + 5, 0)
     assert made.tolist() == [[0, HostKind.ANNOTATION, 7, 0, 25], [1, HostKind.ANNOTATION, 8, 10, 25]]

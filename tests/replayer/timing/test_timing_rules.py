@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.timing.placement import call_start, host_times, kernel_end, queue_ends
+from replayer.timing.timing_rules import call_start, host_times, kernel_end, queue_ends
 
 NS = st.integers(0, 1 << 50)
 SHORT_NS = st.integers(0, 1_000)

@@ -1,9 +1,9 @@
 """Finds the op at which each memory request was made, for the timeline. Requests and ops are processed in batches.
 
-places = OpPlaces(pending)      # `pending` are the ops that were launched but not played
-places.now()                    # number of ops launched so far
-places.played(count, row, next_row)     # the pending ops became host rows, starting at `row`
-host_rows([places.of(ops)])     # host rows of ops in the last or the next batch
+op_rows = OpRows(pending)         # `pending` are the ops that were launched but not played
+op_rows.now()                   # number of ops launched so far
+op_rows.played(count, row, next_row)   # the pending ops became host rows, starting at `row`
+host_rows([op_rows.of(ops)])    # host rows of ops in the last or the next batch
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from traces.model.trace import Column
 _PER_OP = 3  # entries of `ScriptLaunches.pending`
 
 
-class OpPlaces:
+class OpRows:
     __slots__ = ("_first", "_next_row", "_pending", "_played", "_row")
 
     def __init__(self, pending: Sized = ()) -> None:
@@ -37,16 +37,16 @@ class OpPlaces:
         self._first, self._row, self._next_row = self._played, row, next_row
         self._played += count
 
-    def of(self, ops: Column, begun: int = 0) -> PlacedOps:
+    def of(self, ops: Column, begun: int = 0) -> UnresolvedOps:
         """Look up ops by index, counted from the op number `begun`.
 
         The result is exact for the last played batch. For the next batch, it is exact if no other kind of host row comes
         between.
         """
-        return PlacedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
+        return UnresolvedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 
 
-class PlacedOps(NamedTuple):
+class UnresolvedOps(NamedTuple):
     """Ops whose host rows the writing thread computes later with `host_rows`."""
 
     ops: Column
@@ -58,12 +58,12 @@ class PlacedOps(NamedTuple):
     next_row: int
 
 
-def host_rows(placed: Sequence[PlacedOps]) -> Column:
+def host_rows(unresolved: Sequence[UnresolvedOps]) -> Column:
     """Return the host rows of all these ops. Computing them together is faster."""
-    counts = [len(one.ops) for one in placed]
-    known = np.array([one[1:] for one in placed], np.int64).reshape(-1, 6)
+    counts = [len(one.ops) for one in unresolved]
+    known = np.array([one[1:] for one in unresolved], np.int64).reshape(-1, 6)
     begun, now, first, row, played, next_row = np.repeat(known, counts, axis=0).T
-    ops = np.minimum(begun + np.concatenate([np.empty(0, np.int64), *(one.ops for one in placed)]), now)
+    ops = np.minimum(begun + np.concatenate([np.empty(0, np.int64), *(one.ops for one in unresolved)]), now)
     latest = np.minimum(row + ops - first, next_row)
     rows: Column = np.where(ops < played, np.maximum(latest, row), next_row + ops - played)
     return rows
