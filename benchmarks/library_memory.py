@@ -66,7 +66,7 @@ from replayer.memory.device.settings import parse_settings  # noqa: E402
 from replayer.memory.rerun_requests import ScaledRequests, largest_batch, run_requests  # noqa: E402
 from traces.format.trace_file import save  # noqa: E402
 from traces.library import catalogue  # noqa: E402
-from traces.library.cells import Cell  # noqa: E402
+from traces.library.cells import LibraryCell  # noqa: E402
 from traces.library.limits import MeasuredLimit  # noqa: E402
 from traces.model.machine import Machine  # noqa: E402
 from traces.model.trace import Device, StepKind, Steps, Trace  # noqa: E402
@@ -121,7 +121,7 @@ def split(log: RequestLog) -> list[RequestLog]:
     return cells
 
 
-def compare(every: bool, work: tuple[str, ScaledRequests, list[Cell]]) -> dict[str, list[dict[str, Any]]]:
+def compare(every: bool, work: tuple[str, ScaledRequests, list[LibraryCell]]) -> dict[str, list[dict[str, Any]]]:
     """One network, on cards with the same release: errors of peaks, and where each card is full."""
     network, scaled, cells = work
     measured: dict[int, list[tuple[str, int]]] = {}
@@ -146,7 +146,7 @@ def compare(every: bool, work: tuple[str, ScaledRequests, list[Cell]]) -> dict[s
     return {"peaks": peaks, "full": full}
 
 
-def answered(cell: Cell, scaled: ScaledRequests, ours: int) -> int:
+def answered(cell: LibraryCell, scaled: ScaledRequests, ours: int) -> int:
     """The first batch that does not fit, as `trace fit` has it of a card where the network was measured."""
     limit = MeasuredLimit.of(cell)
     peak_bytes = run_requests(scaled.at(limit.fitted), ROOM, PLAIN, has_optional=False).peak_bytes
@@ -155,7 +155,7 @@ def answered(cell: Cell, scaled: ScaledRequests, ours: int) -> int:
     return largest + 1
 
 
-def judge(kernels_mib: dict[tuple[int, int], int], work: tuple[str, ScaledRequests, list[Cell]]) -> list[dict[str, Any]]:
+def judge(kernels_mib: dict[tuple[int, int], int], work: tuple[str, ScaledRequests, list[LibraryCell]]) -> list[dict[str, Any]]:
     """Where each card is full with what the other half of the networks says of loaded kernels, by half and capability."""
     network, scaled, cells = work
     full = []
@@ -246,7 +246,7 @@ def beside(row: dict[str, Any]) -> str:
     return "; ".join([*told, *([f"{' and '.join(larger)} took more there and fitted"] if larger else [])])
 
 
-def peak_at(cell: Cell, batch: int) -> float:
+def peak_at(cell: LibraryCell, batch: int) -> float:
     """The published peak nearest to a batch, in proportion."""
     at = int(np.abs(cell.memory_batches - batch).argmin())
     return float(cell.peak_bytes[at]) * batch / int(cell.memory_batches[at])
@@ -271,7 +271,7 @@ def main() -> None:
     gpus = [gpu.name for gpu in catalogue.gpus() if (catalogue.BUNDLED / f"{gpu.name}.cells").exists()]
     networks = args.networks.split(",") if args.networks else catalogue.models(gpus[0])
     peaks, full = [], []
-    everything: list[tuple[str, ScaledRequests, list[Cell]]] = []
+    everything: list[tuple[str, ScaledRequests, list[LibraryCell]]] = []
     releases = {gpu: str(catalogue.cell(gpu, networks[0]).source.torch) for gpu in gpus}
     for release in sorted(set(releases.values())):
         cards = [gpu for gpu in gpus if releases[gpu] == release]

@@ -21,7 +21,7 @@ import torch
 
 from replayer import backend, state
 from replayer.cost_model.constants import PAGEABLE_GBPS, PINNED_GBPS
-from replayer.cost_model.copies import CopyCosts
+from replayer.cost_model.copy_costs import CopyCosts
 from replayer.cost_model.device_speed import data_sheet_speed
 from replayer.state import host_memory
 from replayer.surfaces import install_all

@@ -39,7 +39,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.cost_tables import all_reduce_rows, efficiency, write_all_reduce  # noqa: E402
 from benchmarks.what_if_recordings import RecordedOp, ops_of, training_recording  # noqa: E402
 from replayer.cost_model import all_reduce_curve, constants, op_costs  # noqa: E402
-from replayer.cost_model.collectives import CollectiveCosts  # noqa: E402
+from replayer.cost_model.collective_costs import CollectiveCosts  # noqa: E402
 from replayer.cost_model.efficiency import ELSEWHERE  # noqa: E402
 from replayer.prediction.conditions import EXPECTED, Conditions  # noqa: E402
 from replayer.prediction.predict import Predictor, predict  # noqa: E402

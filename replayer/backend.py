@@ -19,6 +19,7 @@ from replayer.ops.composite import cuda_decompositions, losses, rnn
 from replayer.ops.copies import Copies
 from replayer.ops.cpu.cpu_compute import CpuCompute
 from replayer.ops.data_dependent import DataDependentOps
+from replayer.ops.host_reads import HostReads
 from replayer.ops.known_contents import KnownContents
 from replayer.ops.layouts import Layouts, SparseVirtualTensor
 from replayer.tensor.dispatch import dispatcher
@@ -59,7 +60,7 @@ def register(*, compute: bool = False) -> None:
     torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
     plans = PlanCache(VirtualTensor)
     dispatch, run = dispatcher(plans)
-    copies = Copies(plans)
+    copies = Copies(plans, HostReads(plans))
     contents = KnownContents(plans, run)
     by_value = DataDependentOps(plans, contents.index)
     for handlers in (copies.handlers(), contents.handlers(), by_value.handlers(), rnn.handlers(run), gemm.handlers(plans, run)):

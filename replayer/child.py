@@ -22,7 +22,7 @@ import torch
 from replayer import backend, state
 from replayer.gpu.virtual_gpu import GpuOptions, ScriptLinks, VirtualGpu
 from replayer.memory.device.request_log import REQUESTS
-from replayer.recording.cell_pace import CellPace
+from replayer.recording.library_pace import LibraryPace
 from replayer.recording.replicas import devices_for
 from replayer.surfaces import builtins_open, install_all, nvidia_smi, sys_excepthook, torch_before_1_11, torch_utils_data
 from replayer.surfaces.time import PatchedTime
@@ -137,7 +137,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
         ),
         links=ScriptLinks(
             optimizers=state.STATE.optimizers,
-            cells=None if session.cells is None else CellPace(session.cells, state.STATE.optimizers),
+            library_pace=None if session.cells is None else LibraryPace(session.cells, state.STATE.optimizers),
             step_ended=step_ended if config.steps else None,
             node_number=node_numbers(torch),
         ),
@@ -188,7 +188,7 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
         uncharged_ns=stats.uncharged_ns,
         missing=tuple(MissingOp(op, _short(shapes), count) for (op, shapes), count in missing[:_MISSING_LISTED]),
         missing_not_listed=sum(count for _, count in missing[_MISSING_LISTED:]),
-        cells=() if gpu.recording.cells is None else gpu.recording.cells.notes(),
+        cells=() if gpu.recording.library_pace is None else gpu.recording.library_pace.notes(),
         reads_unrecorded=None if config.values == "compute" else stats.reads_unrecorded,
         sizes_assumed=stats.sizes_assumed,
         events_never_recorded=stats.events_never_recorded,

@@ -28,7 +28,7 @@ KERNEL_FLOOR_NS = _declare(
     "duration of a kernel that does almost nothing, where the recording does not show it",
     origin=CHOSEN,
     source="typical of data-center GPUs",
-    used_by=("cost_model/device_speed.py", "cost_model/copies.py"),
+    used_by=("cost_model/device_speed.py", "cost_model/copy_costs.py"),
 )
 LONGEST_FLOOR_NS = _declare(
     "LONGEST_FLOOR_NS",
@@ -263,7 +263,7 @@ PINNED_GBPS = _declare(
     "copies between host and device with pinned memory, where the recording has none",
     origin=PUBLISHED,
     source="GPU Emulator for Easy Reproducibility of DNN Training (Summer of Reproducibility 2023): 77.07 MB in 6.35 ms",
-    used_by="cost_model/copies.py",
+    used_by="cost_model/copy_costs.py",
 )
 PAGEABLE_GBPS = _declare(
     "PAGEABLE_GBPS",
@@ -272,7 +272,7 @@ PAGEABLE_GBPS = _declare(
     "copies between host and device with pageable memory, where the recording has none",
     origin=PUBLISHED,
     source="the same study: 77.07 MB in 17.35 ms",
-    used_by="cost_model/copies.py",
+    used_by="cost_model/copy_costs.py",
 )
 BANDWIDTH_FROM_BYTES = _declare(
     "BANDWIDTH_FROM_BYTES",
@@ -281,7 +281,7 @@ BANDWIDTH_FROM_BYTES = _declare(
     "a smaller copy's duration shows latency rather than bandwidth",
     origin=CHOSEN,
     source="a few microseconds at the bandwidth of PCIe",
-    used_by=("cost_model/copies.py", "recording/cell_pace.py"),
+    used_by=("cost_model/copy_costs.py", "recording/library_pace.py"),
 )
 RING_BANDWIDTH_FROM_BYTES = _declare(
     "RING_BANDWIDTH_FROM_BYTES",
@@ -290,7 +290,7 @@ RING_BANDWIDTH_FROM_BYTES = _declare(
     "a smaller operation between ranks shows latency rather than bandwidth",
     origin=CHOSEN,
     source="latency of a ring against its bandwidth",
-    used_by="cost_model/collectives.py",
+    used_by="cost_model/collective_costs.py",
 )
 GLOO_LATENCY_NS = _declare(
     "GLOO_LATENCY_NS",
@@ -299,7 +299,7 @@ GLOO_LATENCY_NS = _declare(
     "an all-reduce of one number by Gloo between two processes",
     origin=MEASURED,
     source="TCP within one machine, two cores, PyTorch 2.13",
-    used_by="cost_model/collectives.py",
+    used_by="cost_model/collective_costs.py",
 )
 GLOO_BYTES_PER_S = _declare(
     "GLOO_BYTES_PER_S",
@@ -308,7 +308,7 @@ GLOO_BYTES_PER_S = _declare(
     "bandwidth of Gloo between two processes",
     origin=MEASURED,
     source="all-reduces of 1 to 24 MiB within one machine; 1.1e9 between machines (discuss.pytorch.org/t/194008)",
-    used_by="cost_model/collectives.py",
+    used_by="cost_model/collective_costs.py",
 )
 BASE_LATENCY_NS = _declare(
     "BASE_LATENCY_NS",
@@ -317,7 +317,7 @@ BASE_LATENCY_NS = _declare(
     "a small NCCL operation beside its hops between GPUs",
     origin=PUBLISHED,
     source="nccl 2.19, src/graph/tuning.cc, baseLat of ring and LL; two A100s come to 7.8 us, recorded 7.6 us",
-    used_by=("cost_model/all_reduce_curve.py", "cost_model/collectives.py"),
+    used_by=("cost_model/all_reduce_curve.py", "cost_model/collective_costs.py"),
 )
 SWITCHED_GBPS = _declare(
     "SWITCHED_GBPS",
@@ -365,7 +365,7 @@ MOVES_PER_PARAMETER = _declare(
     "an optimizer step and zero_grad, where a cell holds the forward and backward passes only",
     origin=CHOSEN,
     source="parameter, gradient and state of a typical optimizer",
-    used_by="recording/cell_pace.py",
+    used_by="recording/library_pace.py",
 )
 OPTIMIZER_BANDWIDTH_REACHED = _declare(
     "OPTIMIZER_BANDWIDTH_REACHED",
@@ -374,7 +374,7 @@ OPTIMIZER_BANDWIDTH_REACHED = _declare(
     "memory bandwidth of an optimizer's kernels",
     origin=CHOSEN,
     source="long elementwise kernels come near the peak",
-    used_by="recording/cell_pace.py",
+    used_by="recording/library_pace.py",
 )
 
 STAGED_AT_ONCE_BYTES = _declare(

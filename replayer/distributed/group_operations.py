@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from replayer.cost_model.collectives import GroupOperation, Times, kernel_label
+from replayer.cost_model.collective_costs import GroupOperation, Times, kernel_label
 from replayer.distributed import collective_values as values
 from replayer.distributed.store_exchange import RankMessage, StoreExchange
 from replayer.distributed.work import Called, CommStream, VirtualWork

@@ -6,9 +6,9 @@
     work.wait()                             # later work on the current stream starts after the operation
 
 An operation starts when its data is ready on every rank and the previous operation on the group's stream has ended. Its
-duration comes from cost_model/collectives.py. The start time is known when the other ranks' messages have been read. Messages
-are read in `wait`, or when the host waits for the device. Until then, the rank keeps running. On the device, later work waits
-for the slowest rank.
+duration comes from cost_model/collective_costs.py. The start time is known when the other ranks' messages have been read.
+Messages are read in `wait`, or when the host waits for the device. Until then, the rank keeps running. On the device, later
+work waits for the slowest rank.
 
 Note [The map of used parameters]
     With `find_unused_parameters`, the Reducer sums a map of small integers over the ranks. The Reducer copies this map to the

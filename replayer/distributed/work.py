@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Variable
 
-from replayer.cost_model.collectives import PositionInStep
+from replayer.cost_model.collective_costs import PositionInStep
 from replayer.distributed import collective_values as values
 from replayer.distributed.store_exchange import PendingExchange, RankMessage
 from replayer.state import gpu

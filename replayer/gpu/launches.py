@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter_ns  # bound here, because surfaces/time.py may patch the module's attributes
 from typing import Any
 
-from replayer.cost_model.copies import Copy, CopyCosts
+from replayer.cost_model.copy_costs import Copy, CopyCosts
 from replayer.gpu.current_streams import CurrentStreams
 from replayer.gpu.device import VirtualDevice
 from replayer.memory.op_rows import OpRows
@@ -171,9 +171,9 @@ class ScriptLaunches:
     def copying(self) -> AbstractContextManager[None]:
         """Return a context around a copy from the host, including the creation of the target.
 
-        See Note [The host's time in a cell] in steps.py.
+        See Note [The host's time in a library call] in steps.py.
         """
-        return _NOTHING if self.simulator.recording.cells is None else self._paused()
+        return _NOTHING if self.simulator.recording.library_pace is None else self._paused()
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
@@ -187,8 +187,8 @@ class ScriptLaunches:
         self, signature: OpSignature, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False
     ) -> None:
         """Launch a copy of kind "h2d", "d2h" or "d2d". For a blocking copy, the host waits until the copy ends."""
-        cells = self.simulator.recording.cells if kind == "h2d" and not pinned else None
-        told_ns = None if cells is None else cells.copy_ns(size_bytes)
+        library = self.simulator.recording.library_pace if kind == "h2d" and not pinned else None
+        told_ns = None if library is None else library.copy_ns(size_bytes)
         tracker, scheduler = self.simulator.tracker, self.simulator.scheduler
         with self.looking as thread:
             copy = self.transfers.copy(kind, pinned, size_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replayer.cost_model.collectives import CollectiveCosts, GroupOperation, Times, Transfer
+from replayer.cost_model.collective_costs import CollectiveCosts, GroupOperation, Times, Transfer
 from replayer.errors import NotEmulated
 from replayer.gpu.launches import ScriptLaunches
 from replayer.timing.stream import VirtualStream

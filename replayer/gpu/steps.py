@@ -11,7 +11,7 @@ Note [Numbered steps]
     op, which is too slow for every step. The numbers are read in the first training steps only. Later steps with the same ops
     get a copy of these numbers (traces/format/autograd_numbers.py).
 
-Note [The host's time in a cell]
+Note [The host's time in a library call]
     The library's cells are measured phase times. A phase time lasts from the host's entry into the phase until the device was
     done, so the time includes the launches of the measured host. This machine's time for the same calls (copies, the model,
     zero_grad, backward, step) must not be added. A virtual clock is therefore paused in these calls. The wall clock cannot be
@@ -34,8 +34,8 @@ from traces.model.layouts import Shape
 from traces.script.script_hooks import ModuleMarks
 from traces.script.workload_observer import WorkloadObserver
 
-# phases with library times, see Note [The host's time in a cell]
-_OF_CELLS = frozenset({"zero_grad", "backward", "optimizer"})
+# phases with library times, see Note [The host's time in a library call]
+_OF_LIBRARY = frozenset({"zero_grad", "backward", "optimizer"})
 
 # training steps in which autograd's numbers are read; the first one may differ (lazy states, warm-up)
 _NUMBERED_STEPS = 3
@@ -59,14 +59,14 @@ class ScriptSteps:
         self._tracker = launches.simulator.tracker
         self._scheduler = launches.simulator.scheduler
         self._timeline = launches.simulator.timeline
-        self._cells = launches.simulator.recording.cells
+        self._library = launches.simulator.recording.library_pace
         self._step_ended = step_ended
         self._has_warmed_up = self._froze = False
-        self._in_cell = False  # the current module call takes a library time
+        self._in_library_call = False  # the current module call takes a library time
         self._trained = self._ended = 0
         self._module_names: dict[int, int] = {}  # names of living modules by identity, as in `HostRanges`
         self._names = ModuleNames()
-        if self._cells is not None:
+        if self._library is not None:
             self.workload.on_every_call = self._watch_call
 
     def _moves_on(self, thread: HostThread, call: Callable[..., None], *args: object) -> bool:
@@ -83,12 +83,12 @@ class ScriptSteps:
         with self._launches.looking as thread:
             if self._moves_on(thread, self._tracker.enter, name):
                 self._look_at_steps()
-                if name in _OF_CELLS and self._cells is not None:
+                if name in _OF_LIBRARY and self._library is not None:
                     self._clock.pause()
 
     def leave_phase(self, name: str) -> None:
         with self._launches.looking as thread:
-            if name in _OF_CELLS and self._cells is not None:
+            if name in _OF_LIBRARY and self._library is not None:
                 self._clock.resume()
             self._moves_on(thread, self._tracker.leave, name)
 
@@ -119,28 +119,28 @@ class ScriptSteps:
     ) -> Callable[[], None]:
         """Look up the library's times for the module call that begins now.
 
-        Returns a function to call when the module returns. See Note [The host's time in a cell].
+        Returns a function to call when the module returns. See Note [The host's time in a library call].
         """
-        cells = self._cells
-        assert cells is not None
+        library = self._library
+        assert library is not None
         with self._launches.looking:
-            cells.watch(module, inputs, autocast, grad_enabled)
-            self._in_cell = cells.tells_call
+            library.watch(module, inputs, autocast, grad_enabled)
+            self._in_library_call = library.tells_call
             memory = self._devices[max(self._scheduler.home, 0)].memory
-            memory.limit_to(cells.memory_limit(memory.usage.peak_allocated_bytes))
-            memory.returns_pieces = cells.is_known_to_fit
-        return self._cell_returned
+            memory.limit_to(library.memory_limit(memory.usage.peak_allocated_bytes))
+            memory.returns_pieces = library.is_known_to_fit
+        return self._library_call_returned
 
-    def _cell_returned(self) -> None:
-        if self._in_cell:
-            self._in_cell = False
+    def _library_call_returned(self) -> None:
+        if self._in_library_call:
+            self._in_library_call = False
             self._clock.resume()
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
         with self._launches.looking as thread:
             if self._moves_on(thread, self._tracker.module_called, id(module), grad_enabled):
                 self._look_at_steps()
-                if self._in_cell:
+                if self._in_library_call:
                     self._clock.pause()
 
     def module_returned(self) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from replayer.cost_model.collectives import CollectiveCosts
-from replayer.cost_model.copies import CopyCosts
+from replayer.cost_model.collective_costs import CollectiveCosts
+from replayer.cost_model.copy_costs import CopyCosts
 from replayer.gpu.current_streams import CurrentStreams
 from replayer.gpu.device import VirtualDevice
 from replayer.gpu.launches import ScriptLaunches
@@ -31,8 +31,8 @@ from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.request_log import RequestLog
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.op_signature import OpSignature
-from replayer.recording.cell_pace import CellPace
 from replayer.recording.kept_workspaces import keeps_workspaces
+from replayer.recording.library_pace import LibraryPace
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.replicas import add_devices
 from replayer.recording.workspaces import Workspaces, WorkspaceSequence
@@ -62,7 +62,7 @@ class ScriptLinks:
     """Holds the objects of the script's process that the virtual GPU uses."""
 
     optimizers: Optimizers = field(default_factory=Optimizers)
-    cells: CellPace | None = None  # measured phase times from the library, if they replace a trace
+    library_pace: LibraryPace | None = None  # measured phase times from the library, if they replace a trace
     # called with the number of finished training steps and the number of all finished steps
     step_ended: StepEnded | None = None
     node_number: Callable[[], tuple[int, int]] | None = None  # autograd's numbers of the current op (tensor/node_numbers.py)
@@ -86,7 +86,7 @@ class VirtualGpu:
         self.machine = trace.machine_of(rank)
         self.recording = recording = RecordedRun.of(trace, rank)
         recording.devices = list(options.devices) or recording.devices
-        recording.cells = links.cells
+        recording.library_pace = links.library_pace
         if options.gpus:
             add_devices(recording, options.gpus)
         strict = options.strict

@@ -1,11 +1,11 @@
-"""Runs copies between host and device, and reads of device values. For most of these ops the host waits for the device.
+"""Runs copies between host and device and within devices.
 
 The rules follow ATen/native/cuda/Copy.cu. A copy to the device converts dtypes on the host. A blocking copy from the device
 also converts dtypes on the host. A non-blocking copy from the device converts dtypes on the device. Tensors that are not
 contiguous are copied through a temporary tensor.
 
     x = torch.ones(3).cuda()   # aten::copy_, h2d, 12 bytes, blocking
-    x.sum().item()             # aten::_local_scalar_dense: the recorded value, else the known one, else 1.0
+    x.cpu()                    # aten::_to_copy, d2h, 12 bytes, blocking; host_reads.py finds the values
 
 Note [What the host waits for]
     Without `non_blocking`, PyTorch waits for the stream after each copy between host and device. With `non_blocking`, the host
@@ -14,11 +14,6 @@ Note [What the host waits for]
     staged immediately. Larger copies exceed the staging buffers, so the host waits for nearly the whole copy. When copying to
     pageable memory, the host waits for the end of the copy. `to("cpu", non_blocking=True)` allocates its result in pinned
     memory.
-
-Note [Where values come from]
-    A read returns the recorded value for this read (`ReadValues.read`) if there is one. Otherwise the read returns the value
-    that the host knows for this memory (`Allocation.known`). The host knows values after `zeros`, `fill_` or a small copy to
-    the device, and knows results computed from known values. Otherwise the read returns an assumed value (`AssumedValues`).
 """
 
 from __future__ import annotations
@@ -29,6 +24,7 @@ import torch
 
 from replayer.cost_model.constants import STAGED_AT_ONCE_BYTES
 from replayer.op_signature import OpSignature
+from replayer.ops.host_reads import HostReads, known_or_assumed
 from replayer.ops.layouts import moved
 from replayer.ops.pinned_tensors import is_pinned, pinned_empty
 from replayer.state import gpu, host_memory
@@ -44,8 +40,6 @@ from replayer.tensor.values.known_values import (
     set_known_values,
     writable_values,
 )
-from replayer.tensor.values.script_branches import answer_without_error
-from replayer.tensor.values.value_rules import hold_the_same
 from replayer.torch_types import TorchAny
 from traces.model.layouts import memory_layout
 from traces.model.trace import READ_LIMIT
@@ -54,19 +48,12 @@ aten = torch.ops.aten
 
 
 class Copies:
-    def __init__(self, plans: PlanCache) -> None:
+    def __init__(self, plans: PlanCache, reads: HostReads) -> None:
         self._plans, self._tensor_class = plans, plans.tensor_class
+        self.reads = reads
 
     def handlers(self) -> dict[TorchAny, Callable[..., TorchAny]]:
-        return {
-            aten.copy_.default: self.copy_,
-            aten._to_copy.default: self.to_copy,
-            aten._local_scalar_dense.default: self.scalar,
-            aten.equal.default: self.equal,
-            aten.allclose.default: self.allclose,
-        }
-
-    # -- copies ----------------------------------------------------------------------------------------------------
+        return {aten.copy_.default: self.copy_, aten._to_copy.default: self.to_copy, **self.reads.handlers()}
 
     def copy_(self, target: TorchAny, source: TorchAny, non_blocking: bool = False) -> TorchAny:
         if type(target) is not self._tensor_class:
@@ -202,12 +189,12 @@ class Copies:
         pinned = is_pinned(target)
         waits = not (non_blocking and pinned)
         if waits and meta.numel <= READ_LIMIT:
-            values = self._values(source, signature)
+            values = self.reads.values_of(source, signature)
         else:
             gpu().launches.copy(signature, "d2h", moved, meta.index, waits, pinned)
             if not waits:
                 host_memory().use(target.data_ptr(), gpu().current.stream(meta.index))
-            values = _known_or_assumed(source)
+            values = known_or_assumed(source)
         del temporary
         with torch.no_grad():
             self._to_host_memory(target, values, meta.index)
@@ -218,57 +205,6 @@ class Copies:
         else:
             target.fill_(values)
 
-    def _values(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
-        meta: TensorMeta = source.meta
-        recorded = gpu().values.read(signature, meta.index, meta.numel)
-        if recorded is not None:
-            return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
-        return _known_or_assumed(source)
-
-    # -- reads -----------------------------------------------------------------------------------------------------
-
-    def scalar(self, source: TorchAny) -> TorchAny:
-        meta: TensorMeta = source.meta
-        signature = self._read_signature("aten::_local_scalar_dense", meta)
-        values = self._values(source, signature)
-        return values.item() if isinstance(values, torch.Tensor) else values
-
-    def equal(self, one: TorchAny, other: TorchAny) -> bool:
-        """Run `torch.equal`. The device compares the tensors, and the host waits for the answer."""
-        unknown = gpu().values.assumed.improving and answer_without_error() is True
-        return tuple(one.shape) == tuple(other.shape) and self._same("aten::equal", one, other, torch.equal, unknown=unknown)
-
-    def allclose(self, one: TorchAny, other: TorchAny, *tolerances: TorchAny, **options: TorchAny) -> bool:
-        """Run `torch.allclose`, which scripts use to check that two methods agree.
-
-        If both tensors have unknown values, the answer is True.
-        """
-
-        def close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
-            return torch.allclose(mine, theirs, *tolerances, **options)
-
-        return self._same("aten::allclose", one, other, close, unknown=gpu().values.assumed.improving)
-
-    def _same(
-        self, op: str, one: TorchAny, other: TorchAny, compare: Callable[[torch.Tensor, torch.Tensor], bool], *, unknown: bool
-    ) -> bool:
-        meta = one.meta if type(one) is self._tensor_class else other.meta
-        signature = self._read_signature(op, meta)
-        gpu().launches.launch(signature, meta.index)
-        recorded = gpu().values.read(signature, meta.index, 1)
-        if recorded is not None:
-            return bool(recorded[0])
-        if type(one) is not self._tensor_class or type(other) is not self._tensor_class:
-            raise RuntimeError("Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!")
-        if hold_the_same(one, other):
-            return True
-        mine, theirs = host_values(one), host_values(other)
-        if mine is None or theirs is None:
-            return unknown and mine is theirs
-        return compare(mine, theirs)
-
-    # -- signatures -------------------------------------------------------------------------------------------------------
-
     def _signature(self, target: TensorMeta, source: TensorMeta, direction: str = "") -> OpSignature:
         def made() -> OpSignature:
             shapes, names = (target.shape, source.shape), (target.dtype_name, source.dtype_name)
@@ -276,32 +212,6 @@ class Copies:
             return OpSignature("aten::copy_", shapes, names, direction=direction, layout=layout)
 
         return self._plans.signature_of(("copy", target, source, direction), made)
-
-    def _read_signature(self, op: str, meta: TensorMeta) -> OpSignature:
-        return self._plans.signature_of((op, meta), lambda: OpSignature(op, (meta.shape,), (meta.dtype_name,)))
-
-
-def _known_or_assumed(tensor: TorchAny) -> torch.Tensor | float | int | bool:
-    known = known_values(tensor)
-    assumed = gpu().values.assumed
-    meta: TensorMeta = tensor.meta
-    if meta.dtype is torch.bool and meta.numel == 1 and (known is None or _is_assumed(tensor)):
-        answer = answer_without_error() if assumed.improving else None
-        if answer is not None:
-            assumed.note_scalar()
-            return answer
-    if known is not None:
-        if meta.numel == 1:
-            assumed.note_scalar()
-        return known
-    if meta.dtype is torch.bool:
-        return assumed.decide() if meta.numel == 1 else False
-    return assumed.loss() if meta.dtype.is_floating_point or meta.dtype.is_complex else 0
-
-
-def _is_assumed(tensor: TorchAny) -> bool:
-    known = tensor.allocation.known
-    return type(known) is Uniform and known.assumed
 
 
 def _check_broadcast(target: tuple[int, ...], source: tuple[int, ...]) -> None:

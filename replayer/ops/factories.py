@@ -120,7 +120,7 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]
         "empty_strided": made.empty_strided,
         "_copy_from": copy_from,
         "_copy_from_and_resize": copy_from,
-        "_local_scalar_dense": copies.scalar,
+        "_local_scalar_dense": copies.reads.item,
         "resize_": resize_,
         "_efficientzerotensor": made.zeros,
         "kaiser_window": made.kaiser_window,

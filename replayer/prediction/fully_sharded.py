@@ -27,7 +27,7 @@ from itertools import groupby
 
 import numpy as np
 
-from replayer.cost_model.collectives import CollectiveCosts, wire_bytes
+from replayer.cost_model.collective_costs import CollectiveCosts, wire_bytes
 from replayer.prediction.conditions import Conditions
 from replayer.prediction.layers import layers_of
 from replayer.prediction.optimizer_states import states_of

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from replayer.cost_model.collectives import CollectiveCosts, wire_bytes
+from replayer.cost_model.collective_costs import CollectiveCosts, wire_bytes
 from replayer.cost_model.constants import BUCKET_BYTES, FIRST_BUCKET_BYTES, REPLICA_PER_FORWARD
-from replayer.cost_model.copies import CopyCosts
+from replayer.cost_model.copy_costs import CopyCosts
 from replayer.cost_model.device_speed import data_sheet_speed
 from replayer.prediction.conditions import Conditions
 from traces.figures.measure import phase_busy_ns, steady_steps

@@ -30,7 +30,7 @@ from math import prod
 
 import numpy as np
 
-from replayer.cost_model.collectives import CollectiveCosts, wire_bytes
+from replayer.cost_model.collective_costs import CollectiveCosts, wire_bytes
 from replayer.cost_model.op_costs import OpCosts
 from replayer.prediction.batch_shapes import Shapes
 from replayer.prediction.conditions import Conditions

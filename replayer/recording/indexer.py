@@ -34,7 +34,7 @@ from replayer.cost_model.constants import (
     TYPICAL_GAP_NS,
     TYPICAL_LATENCY_NS,
 )
-from replayer.cost_model.copies import directions_of
+from replayer.cost_model.copy_costs import directions_of
 from replayer.recording.data_parallel_stages import nccl_ops, recorded_stages
 from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_step import Instance, Kernel, MatchKeys, RecordedSegment, RecordedStep

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from replayer.cost_model.copies import directions_of
+from replayer.cost_model.copy_costs import directions_of
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import MatchKeys
 from traces.model.layouts import CHANNELS_LAST, Shape

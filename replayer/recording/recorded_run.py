@@ -28,9 +28,9 @@ from replayer.cost_model.device_speed import DeviceSpeed, data_sheet_speed, fitt
 from replayer.cost_model.op_costs import OpCosts, Sample
 from replayer.cost_model.op_work import ConvolutionOutputs
 from replayer.op_signature import KeptBySignature
-from replayer.recording.cell_pace import CellPace
 from replayer.recording.data_parallel_stages import transport_of
 from replayer.recording.indexer import RecordingIndexer
+from replayer.recording.library_pace import LibraryPace
 from replayer.recording.match_keys import RecordedKeys, takes_tensor_list
 from replayer.recording.recorded_step import Instance, RecordedStep
 from traces.model.layouts import Shape
@@ -54,7 +54,7 @@ class RecordedRun:
         self._period = 0  # in training steps, or 0; see Note [Training steps of several kinds]
         self.latency_ns = TYPICAL_LATENCY_NS
         self.transport = transport_of(trace)
-        self.cells: CellPace | None = None
+        self.library_pace: LibraryPace | None = None
         self.match_keys = RecordedKeys(trace)
         self.keys = KeptBySignature(self.match_keys.of_signature)
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH

@@ -6,7 +6,7 @@ memory events shows workspaces: memory that is allocated and freed during the sa
     workspaces = Workspaces.of(trace, recording, rank)
     workspaces.of_op(recording.keys[signature])     # ((), (56623104, -56623104)): after the op's first output
 
-memory/workspaces.py allocates them in a replay.
+memory/scratch_memory.py allocates them in a replay.
 
 Note [Block sizes are not requests]
     Recordings have the sizes of blocks. Up to 1 MiB of a large block may be a tail that was not split off. So the requested

@@ -14,7 +14,7 @@ Note [Gloo and tensors on the device]
     Gloo copies CUDA tensors to the host, communicates there and copies back. A replay does the same and waits for each of the
     three operations. Copies take recorded time, and communication takes as long as it does on this machine. A virtual clock
     stands still during communication. With a virtual clock, the ranks of a collective therefore wait for the last rank and then
-    for the time that `cost_model/collectives.py` estimates.
+    for the time that `cost_model/collective_costs.py` estimates.
 
 Note [Gloo's threads and the interpreter's lock]
     A replay's gloo operations refer to Python tensors, so a gloo thread that releases such an operation needs the interpreter's
@@ -35,7 +35,7 @@ from types import ModuleType
 import torch.distributed as dist
 from torch.utils._pytree import tree_map
 
-from replayer.cost_model.collectives import gloo_ns
+from replayer.cost_model.collective_costs import gloo_ns
 from replayer.distributed.process_group import VirtualNccl
 from replayer.state import STATE, gpu, rank, started
 from replayer.tensor.tensor import VirtualTensor
@@ -214,7 +214,7 @@ def _host_communication(torch_module: ModuleType) -> None:
                 VirtualTensor.plan_cache.specials[overload] = by_host(overload, outputs)
 
 
-# names in cost_model/collectives.py of operations that transfer more or less than one rank's input
+# names in cost_model/collective_costs.py of operations that transfer more or less than one rank's input
 _NAMES = {"allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce"}
 
 # C++ process group ops: first those that write their input in place, then those that write their first argument

@@ -4,7 +4,7 @@
 A virtual tensor has a real shape, strides, dtype, device, autograd graph and memory, but no numbers.
 
 In C++ a virtual tensor is on the device "lazy:i", but Python code sees "cuda:i". This file contains the methods that scripts
-call. `dispatch.py` runs ops, and `ops/copies.py` runs copies and reads.
+call. `dispatch.py` runs ops, `ops/copies.py` runs copies, and `ops/host_reads.py` runs reads.
 
     x = torch.zeros(2, 3, device="cuda")
     type(x), x.device, x.is_cuda    # VirtualTensor, device(type='cuda', index=0), True

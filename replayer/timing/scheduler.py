@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from statistics import median
 
-from replayer.cost_model.copies import Copy
+from replayer.cost_model.copy_costs import Copy
 from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import Instance, Kernel, RecordedStep

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replayer.cost_model.copies import Copy
+from replayer.cost_model.copy_costs import Copy
 from replayer.errors import NotExact
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_run import RecordedRun

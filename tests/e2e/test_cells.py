@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from traces.format.trace_file import load
-from traces.library.cells import Cell, Gpu, write_cells
+from traces.library.cells import Gpu, LibraryCell, write_cells
 from traces.model.trace import Origin
 from traces.model.workload import InputTensor, WorkloadSignature
 from tui.cli import run
@@ -118,7 +118,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     batches = np.array([2, 4, 1000])
     peaks = np.array([1, 2, 8 << 20])
     phases = {"forward": np.array([10, 20, 500]) * 10**6, "rest": np.array([30, 70, 900]) * 10**6}
-    net = Cell(GPU, "net", NET, batches, phases, memory_batches=batches, peak_bytes=peaks, out_of_memory_batch=1_000_000)
+    net = LibraryCell(GPU, "net", NET, batches, phases, memory_batches=batches, peak_bytes=peaks, out_of_memory_batch=1_000_000)
     write_cells(folder / "g9.cells", GPU, [net], {"commit": "0123456789", "repository": "example.org/study"})
     (folder / "train.py").write_text(TRAIN)
     return folder
@@ -192,7 +192,7 @@ def test_beyond_the_last_batch_that_fitted_the_allocator_is_full(library: Path) 
 def test_where_the_card_was_full_a_script_may_halve_its_batch_though_no_peak_is_known(library: Path, tmp_path: Path) -> None:
     batches = np.array([2, 1 << 18])
     phases = {"forward": np.array([10, 20]) * 10**6, "rest": np.array([30, 70]) * 10**6}
-    net = Cell(GPU, "net", NET, batches, phases, out_of_memory_batch=1 << 19)
+    net = LibraryCell(GPU, "net", NET, batches, phases, out_of_memory_batch=1 << 19)
     write_cells(tmp_path / "g8.cells", replace(GPU, name="g8"), [net], {})
     (tmp_path / "halve.py").write_text(HALVE)
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replayer.cost_model.collectives import CollectiveCosts
-from traces.library.cells import Cell, Gpu, write_cells
+from replayer.cost_model.collective_costs import CollectiveCosts
+from traces.library.cells import Gpu, LibraryCell, write_cells
 from traces.library.recorded_cells import at_batch_one
 from traces.model.workload import WorkloadSignature
 
@@ -102,7 +102,7 @@ def test_a_card_on_which_this_network_was_measured_is_answered_from_there(
     workload = at_batch_one(WorkloadSignature.from_json(small["workload"]), 48)
     gpu, at = Gpu("t4", "Tesla T4", 15_000 << 20), np.array([1, 48, 100])
     times = {"forward": at * 10**6, "backward": at * 10**6}
-    cell = Cell(gpu, "mlp", workload, at, times, memory_batches=batches, peak_bytes=peaks, out_of_memory_batch=101)
+    cell = LibraryCell(gpu, "mlp", workload, at, times, memory_batches=batches, peak_bytes=peaks, out_of_memory_batch=101)
     monkeypatch.setenv("TRACE_LIBRARY", str(tmp_path / "cells"))
     (tmp_path / "cells").mkdir()
     write_cells(tmp_path / "cells" / "t4.cells", gpu, [cell], {})

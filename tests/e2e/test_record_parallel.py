@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from replayer.cost_model.collectives import CollectiveCosts
+from replayer.cost_model.collective_costs import CollectiveCosts
 from tests.replayer.recordings import Op, make_recording, phase_recording
 from traces.format.trace_file import load, save
 from traces.model.trace import NONE, Ending, Origin, StepKind, Trace

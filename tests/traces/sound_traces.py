@@ -12,11 +12,11 @@ from traces.model.invariants import limits
 from traces.model.machine import DeviceProperties
 from traces.model.run import (
     REPLAY,
-    CellCall,
-    CellSteps,
     CleanSteps,
     Distributed,
     HostFigures,
+    LibraryCall,
+    LibrarySteps,
     LoaderSettings,
     MemoryUse,
     MissingOp,
@@ -68,7 +68,7 @@ RUN = Run(
         3,
         (MissingOp("aten::foo", "2,2", 3),),
         4,
-        (CellSteps(2, {"forward": 5}, (CellCall("v100/resnet50", 32, True, "measured"),)),),
+        (LibrarySteps(2, {"forward": 5}, (LibraryCall("v100/resnet50", 32, True, "measured"),)),),
         5,
         8,
         6,

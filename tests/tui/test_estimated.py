@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.replayer.recordings import make_recording
 from traces.comparison.compare import compare
-from tui.commands.replay_cells import estimated_text
+from tui.commands.replay_library import estimated_text
 
 
 def test_a_replay_that_ended_no_training_step_says_so() -> None:

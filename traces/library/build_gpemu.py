@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traces.library.cells import Cell, Gpu, write_cells
+from traces.library.cells import Gpu, LibraryCell, write_cells
 from traces.model.trace import Column
 from traces.model.workload import WorkloadSignature
 
@@ -98,7 +98,7 @@ def build(rows: Path, commit: str, folder: Path) -> None:
         print(f"wrote {path}: {len(cells)} networks, {rows_kept} of {rows_there} rows were measured", file=sys.stderr)
 
 
-def _cell(gpu: Gpu, model: str, workload: WorkloadSignature, rows: list[dict[str, str]]) -> Cell:
+def _cell(gpu: Gpu, model: str, workload: WorkloadSignature, rows: list[dict[str, str]]) -> LibraryCell:
     rows = sorted(rows, key=lambda row: int(row["batch"]))
     batches = np.array([int(row["batch"]) for row in rows])
     if (np.diff(batches) != 1).any():
@@ -108,7 +108,7 @@ def _cell(gpu: Gpu, model: str, workload: WorkloadSignature, rows: list[dict[str
     peak, persistent = column["peak_mib"] * _MIB, column["persistent_mib"] * _MIB
     is_measured = (peak % _BLOCK_BYTES == 0) & (persistent % _BLOCK_BYTES == 0) & (peak <= gpu.memory_bytes)
     times = {"h2d": "h2d_pageable_s", "forward": "forward_s", "rest": "rest_s"}
-    return Cell(
+    return LibraryCell(
         gpu,
         model,
         workload,

@@ -21,7 +21,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from traces.library.cells import SUFFIX, Cell, CellFile, Gpu, read_cells
+from traces.library.cells import SUFFIX, CellFile, Gpu, LibraryCell, read_cells
 from traces.library.matching import Match, compared, nearest
 from traces.model.trace import TraceError, TraceLibraryError
 from traces.model.workload import WorkloadSignature
@@ -88,7 +88,7 @@ def models(gpu_name: str) -> list[str]:
     return sorted({model for file in cell_files() if file.gpu.name == name for model in file.models})
 
 
-def cell(gpu_name: str, model: str) -> Cell:
+def cell(gpu_name: str, model: str) -> LibraryCell:
     """Return the cell of this GPU and network. The TraceLibraryError for an unknown cell contains the nearest names."""
     of = gpu(gpu_name)
     files = [file for file in cell_files() if file.gpu.name == of.name and model in file.models]
@@ -107,7 +107,7 @@ def cell_file(name: str) -> CellFile:
     return next(file for file in files_of(found.gpu.name) if found.model in file.models)
 
 
-def find_cell(name: str) -> Cell:
+def find_cell(name: str) -> LibraryCell:
     """Return the cell with a name like "v100/resnet50". Raises TraceLibraryError."""
     gpu_name, _, model = name.partition("/")
     return cell(gpu_name, model)

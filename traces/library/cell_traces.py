@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from traces.library.cells import Cell, CellSource, Gpu
+from traces.library.cells import CellSource, Gpu, LibraryCell
 from traces.model.machine import Machine
 from traces.model.trace import Device, Origin, Phases, PhaseTiming, StepKind, Steps, Trace
 from traces.model.typed_json import to_json
@@ -31,7 +31,7 @@ def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[
     return _trace(gpu, [{}], source or CellSource(), provenance or {}, None)
 
 
-def trace_of(cell: Cell, batch: int) -> Trace:
+def trace_of(cell: LibraryCell, batch: int) -> Trace:
     """Return a trace with one steady step at this batch size. Raises NotMeasured if the cell has no times for it."""
     times = cell.at(batch)
     phases = dict(times.phases_ns)

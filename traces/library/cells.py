@@ -99,7 +99,7 @@ class NotMeasured(TraceLibraryError):
     or before.
     """
 
-    def __init__(self, cell: Cell, batch: int) -> None:
+    def __init__(self, cell: LibraryCell, batch: int) -> None:
         self.out_of_memory = cell.out_of_memory_batch is not None and batch >= cell.out_of_memory_batch
         told = f"{cell.name}: batch {batch} was not measured"
         if self.out_of_memory:
@@ -111,7 +111,7 @@ class NotMeasured(TraceLibraryError):
 
 
 @dataclass(frozen=True)
-class Cell:
+class LibraryCell:
     """Describes one network on one GPU. All columns are int64 and have one value per batch size in `batches`, which increases.
     """
 
@@ -152,7 +152,7 @@ class Cell:
     def h2d_ns(self) -> Column | None:
         return self.phases_ns.get("h2d")
 
-    def is_equal_to(self, other: Cell) -> bool:
+    def is_equal_to(self, other: LibraryCell) -> bool:
         ours, theirs = ({**of.phases_ns, **of.spread_ns, "": of.batches, "peak": of.peak_bytes} for of in (self, other))
         return (
             (self.name, self.workload, self.out_of_memory_batch) == (other.name, other.workload, other.out_of_memory_batch)
@@ -224,7 +224,7 @@ class CellFile:
         self.shared = shared
         self.source, self.provenance = parted(shared)
         self._stored = stored
-        self._cells: dict[str, Cell] = {}
+        self._cells: dict[str, LibraryCell] = {}
 
     @cached_property
     def models(self) -> list[str]:
@@ -236,7 +236,7 @@ class CellFile:
         except ValueError as error:
             raise TraceFormatError(self.path, 0, f"{model}: {error}") from error
 
-    def cell(self, model: str) -> Cell:
+    def cell(self, model: str) -> LibraryCell:
         if model not in self._cells:
             try:
                 self._cells[model] = self._unpacked(model, self._stored[model])
@@ -244,10 +244,10 @@ class CellFile:
                 raise TraceFormatError(self.path, 0, f"{model}: {error}") from error
         return self._cells[model]
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[LibraryCell]:
         return [self.cell(model) for model in self.models]
 
-    def _unpacked(self, model: str, stored: dict[str, Any]) -> Cell:
+    def _unpacked(self, model: str, stored: dict[str, Any]) -> LibraryCell:
         columns = {name: _unpack_column(name, packed) for name, packed in stored["columns"].items()}
         batches = columns.pop("batches", np.zeros(0, np.int64))
         memory = columns.pop("memory_batches", np.zeros(0, np.int64))
@@ -260,14 +260,14 @@ class CellFile:
         own = stored.get("provenance", {})
         if not isinstance(own, dict):
             raise ValueError("provenance is no object")
-        cell = Cell(self.gpu, model, self.workload(model), batches, phases, spread, memory, peak, persistent, oom,
+        cell = LibraryCell(self.gpu, model, self.workload(model), batches, phases, spread, memory, peak, persistent, oom,
                     *parted({**self.shared, **own}))  # fmt: skip
         if reason := fault(cell):
             raise ValueError(reason)
         return cell
 
 
-def fault(cell: Cell) -> str | None:
+def fault(cell: LibraryCell) -> str | None:
     """Return the first rule that a cell breaks as text, or None for a valid cell."""
     if not len(cell.batches):
         return "no batch size was measured"
@@ -323,7 +323,7 @@ def read_cells(path: str | os.PathLike[str]) -> CellFile:
         raise TraceFormatError(path, at, f"damaged: {error or type(error).__name__}") from error
 
 
-def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[Cell], shared: Mapping[str, Any]) -> None:
+def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[LibraryCell], shared: Mapping[str, Any]) -> None:
     """Write the cells of one GPU atomically. `shared` is the provenance of all cells. Raises TraceWriteError."""
     path = Path(path)
     stored = []

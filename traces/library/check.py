@@ -24,7 +24,7 @@ from traces.comparison.thresholds import LEAST_OF_SMALLER_BATCH, MOST_NOISE, SHO
 from traces.figures.measure import steady_steps
 from traces.format.trace_file import load
 from traces.library.catalogue import BUNDLED, cell_files
-from traces.library.cells import SUFFIX, Cell, CellSource, read_cells
+from traces.library.cells import SUFFIX, CellSource, LibraryCell, read_cells
 from traces.library.matching import compared
 from traces.model.trace import Trace, TraceError
 from traces.model.typed_json import fitting, to_json
@@ -64,7 +64,7 @@ def check(path: Path) -> list[Fault]:
     return list(_of_recording(load(path), path.stem))
 
 
-def _of_cell(cell: Cell, path: Path) -> Iterator[Fault]:
+def _of_cell(cell: LibraryCell, path: Path) -> Iterator[Fault]:
     name = cell.name
     yield from _of_signature(cell.workload, cell.source, name)
     yield from _of_source(cell.source, cell.whole_provenance, name)

@@ -17,19 +17,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traces.comparison.thresholds import SAME_PEAK
-from traces.library.cells import Cell
+from traces.library.cells import LibraryCell
 
 
 @dataclass(frozen=True)
 class MeasuredLimit:
     """Holds the memory limit. `fitted` is the largest measured batch. `full` is the first batch that did not fit, or None."""
 
-    cell: Cell
+    cell: LibraryCell
     fitted: int
     full: int | None
 
     @classmethod
-    def of(cls, cell: Cell) -> MeasuredLimit:
+    def of(cls, cell: LibraryCell) -> MeasuredLimit:
         return cls(cell, cell.last_batch, cell.out_of_memory_batch)
 
     @property

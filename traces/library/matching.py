@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from traces.library.cells import Cell, CellFile
+from traces.library.cells import CellFile, LibraryCell
 from traces.model.trace import TraceLibraryError
 from traces.model.workload import InputTensor, WorkloadSignature
 
@@ -36,7 +36,7 @@ class Match:
     `input_ratio` is the script's input size divided by the cell's.
     """
 
-    cell: Cell
+    cell: LibraryCell
     differences: tuple[str, ...]
     scalable: bool
     input_ratio: float = 1.0
@@ -58,7 +58,7 @@ def nearest(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
     return compared(files[n].cell(model), script)
 
 
-def compared(cell: Cell, script: WorkloadSignature) -> Match:
+def compared(cell: LibraryCell, script: WorkloadSignature) -> Match:
     measured = cell.workload
     network = tuple(_of_network(measured, script))
     training = () if network else tuple(_of_training(measured, script))

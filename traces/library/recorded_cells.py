@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from traces.figures.measure import memory_peaks, phase_times, steady_steps
-from traces.library.cells import PHASES, Cell, CellSource, Gpu
+from traces.library.cells import PHASES, CellSource, Gpu, LibraryCell
 from traces.library.matching import batch_of
 from traces.model.trace import Trace, TraceLibraryError
 from traces.model.typed_json import to_json
@@ -84,7 +84,7 @@ def cell_of(
     model: str,
     out_of_memory_batch: int | None = None,
     notes: Mapping[str, Any] | None = None,
-) -> Cell:
+) -> LibraryCell:
     """Build a cell from runs at different batch sizes. If two runs have the same batch size, the later one is used.
 
     Raises TraceLibraryError.
@@ -106,7 +106,7 @@ def cell_of(
         "steps": {str(row.batch): row.steps for row in ordered},
         **(notes or {}),
     }
-    return Cell(
+    return LibraryCell(
         gpu,
         model,
         at_batch_one(first.workload, row_of(first).batch),

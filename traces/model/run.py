@@ -138,7 +138,7 @@ class MemoryUse:
 
 
 @dataclass(frozen=True)
-class CellCall:
+class LibraryCall:
     """A model call whose time comes from a library cell. A library cell is a set of published timings for one GPU and
     model.
     """
@@ -150,12 +150,12 @@ class CellCall:
 
 
 @dataclass(frozen=True)
-class CellSteps:
+class LibrarySteps:
     """Steps that consist of the same model calls, in a replay timed from library cells."""
 
     steps: int
     phases_ns: Mapping[str, int]
-    calls: tuple[CellCall, ...]
+    calls: tuple[LibraryCall, ...]
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class ReplayNotes:
     missing: tuple[MissingOp, ...] = ()
     missing_not_listed: int = 0
     # only in a replay of library step times, by `Steps.recorded_step`
-    cells: tuple[CellSteps, ...] = ()
+    cells: tuple[LibrarySteps, ...] = ()
     reads_unrecorded: int | None = None  # None if the replay computed the values
     sizes_assumed: int | None = None
     events_never_recorded: int | None = None  # events that the script waited for without recording them

@@ -33,7 +33,7 @@ class ReplayConfig:
 
 
 @dataclass(frozen=True)
-class CellChoice:
+class LibraryChoice:
     """Selects library cells, which are sets of published timings, to replay instead of a recording."""
 
     files: tuple[Path, ...]
@@ -52,7 +52,7 @@ class ReplaySession:
     launcher: int  # process id of `trace replay`
     live: bool = False  # a viewer reads the timelines while they grow
     config: ReplayConfig = field(default_factory=ReplayConfig)
-    cells: CellChoice | None = None
+    cells: LibraryChoice | None = None
     storage: Path | None = None  # socket of the StorageServer that the script reads data through
 
 

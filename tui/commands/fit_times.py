@@ -14,10 +14,10 @@ Note [A step that nobody measured]
 
 Note [A rank's step]
     Each rank computes as much as a single GPU. The rank's timeline has the bytes and ranks of each collective. The time of a
-    collective over the GPU's link is estimated (replayer/cost_model/collectives.py). Reductions overlap with the backward pass,
-    one after another, as in DistributedDataParallel (replayer/prediction/parallel.py). Reductions lengthen the step only by the
-    part after the backward pass. All other collectives count in full, so collectives that overlap with the forward pass (FSDP)
-    are overestimated.
+    collective over the GPU's link is estimated (replayer/cost_model/collective_costs.py). Reductions overlap with the backward
+    pass, one after another, as in DistributedDataParallel (replayer/prediction/parallel.py). Reductions lengthen the step only
+    by the part after the backward pass. All other collectives count in full, so collectives that overlap with the forward pass
+    (FSDP) are overestimated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy as np
 
 from traces.analyses.communication import communication_kernels
 from traces.library import catalogue
-from traces.library.cells import Cell, NotMeasured
+from traces.library.cells import LibraryCell, NotMeasured
 from traces.library.limits import MeasuredLimit
 from traces.model.trace import Column, StepKind, Trace, TraceError, TraceLibraryError
 from traces.model.workload import WorkloadSignature
@@ -89,7 +89,7 @@ class KnownTimes:
         return StepTime(round(estimated_ns * self._correction), source, is_estimate=True)
 
     @cached_property
-    def _cells(self) -> list[tuple[Card, Cell]]:
+    def _cells(self) -> list[tuple[Card, LibraryCell]]:
         found = []
         for gpu in catalogue.gpus():
             try:
@@ -145,7 +145,7 @@ class KnownTimes:
 
         See Note [A rank's step].
         """
-        from replayer.cost_model.collectives import CollectiveCosts
+        from replayer.cost_model.collective_costs import CollectiveCosts
         from replayer.prediction.parallel import left_after_backward_ns
 
         durations_ns, trace = self._durations_ns(card), self._ran

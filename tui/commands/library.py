@@ -25,7 +25,7 @@ from traces.format.trace_file import load
 from traces.library import FORMER_NAMES, find
 from traces.library import SUFFIX as TRACE_SUFFIX
 from traces.library.catalogue import BUNDLED, cell_file, cell_files, faults, find_cell, gpus, models, user_folder
-from traces.library.cells import SUFFIX, Cell, Gpu, read_cells, write_cells
+from traces.library.cells import SUFFIX, Gpu, LibraryCell, read_cells, write_cells
 from traces.library.check import ERROR, Fault, unreadable
 from traces.library.check import check as findings_of
 from traces.library.listing import LibraryEntry, all_entries
@@ -124,7 +124,7 @@ def show(name: str, json: bool) -> int:
     return 0
 
 
-def _shown_cell(name: str) -> Cell:
+def _shown_cell(name: str) -> LibraryCell:
     """Returns the cells of a library entry, with or without a batch size, or the cells of a file that has only one entry."""
     path = Path(name)
     if path.suffix != SUFFIX or not path.is_file():
@@ -241,7 +241,7 @@ def _parted(name: str) -> tuple[str, str]:
     return gpu_name, model
 
 
-def _facts(cell: Cell) -> dict[str, Any]:
+def _facts(cell: LibraryCell) -> dict[str, Any]:
     """Returns the facts about one entry for --json. Times are in ns, by batch size."""
     provenance = cell.whole_provenance
     return {
@@ -265,7 +265,7 @@ def _facts(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _spread_text(cell: Cell) -> str:
+def _spread_text(cell: LibraryCell) -> str:
     shares = {
         phase: spread[times > 0] / times[times > 0] for phase, times in cell.phases_ns.items()
         if (spread := cell.spread_ns.get(phase)) is not None and (times > 0).any()
@@ -274,7 +274,7 @@ def _spread_text(cell: Cell) -> str:
     return f"standard deviation between steps: {told}"
 
 
-def _workload(cell: Cell) -> dict[str, Any]:
+def _workload(cell: LibraryCell) -> dict[str, Any]:
     of = cell.workload
     parts = []
     if of.parameters is not None:
@@ -286,7 +286,7 @@ def _workload(cell: Cell) -> dict[str, Any]:
     return {"trains": ", ".join(parts) or "not told: it has no workload signature, so --gpu does not find it"}
 
 
-def _figures(cell: Cell) -> list[list[str]]:
+def _figures(cell: LibraryCell) -> list[list[str]]:
     """Returns lines for some of the measured batch sizes: the time of each phase, and the peak memory."""
     chosen = [batch for batch in _SHOWN_BATCHES if batch in cell.batches]
     chosen = sorted({*chosen, int(cell.batches[0]), cell.last_batch})

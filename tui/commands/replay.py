@@ -25,7 +25,7 @@ from traces.library.cells import Gpu
 from traces.model.trace import HostKind, Origin, Trace, TraceError
 from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.launch import ChildResult, run_child
-from tui.commands.replay_cells import (
+from tui.commands.replay_library import (
     card_alone,
     card_of,
     choice_of,

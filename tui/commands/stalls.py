@@ -20,12 +20,12 @@ from traces.combining.replayed_ranks import one_replay, timelines_in
 from traces.format.trace_file import save
 from traces.model.json_facts import as_json
 from traces.model.trace import Trace, TraceError
-from traces.script.configuration import FAILURE, CellChoice, ReplayConfig, ReplaySession
+from traces.script.configuration import FAILURE, LibraryChoice, ReplayConfig, ReplaySession
 from traces.script.launch import run_child
 from traces.stalls.data_stalls import MOST_WORKERS, Pace, Stalls, stalls_of
 from traces.stalls.storage_model import CacheShare, Disk
 from traces.stalls.storage_server import Loading, StorageServer
-from tui.commands.replay_cells import card_alone, card_of, choice_of, saved_in
+from tui.commands.replay_library import card_alone, card_of, choice_of, saved_in
 from tui.figures import ABSENT, count_text, share_text, size_text, table, time_text
 from tui.options import StallsOptions, share
 from tui.outputs import show_text, to_json
@@ -121,7 +121,7 @@ def _cores() -> int:
 
 
 def _run(
-    folder: Path, asked: StallsOptions, path: Path | None, choice: CellChoice | None, loader: str, disk: Disk | None,
+    folder: Path, asked: StallsOptions, path: Path | None, choice: LibraryChoice | None, loader: str, disk: Disk | None,
     cache: CacheShare | None,
 ) -> tuple[Trace, list[Loading], int]:  # fmt: skip
     """Runs the script once. Returns the timeline, the data loaded for each batch, and the exit code.

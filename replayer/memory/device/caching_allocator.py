@@ -94,7 +94,7 @@ class DeviceMemory:
         self._settings: AllocatorSettings | None = None
         self._expands = False
         self._max_split_bytes = UNLIMITED
-        self.returns_pieces = False  # Note [A batch that is known to fit], in recording/cell_pace.py
+        self.returns_pieces = False  # Note [A batch that is known to fit], in recording/library_pace.py
         if settings is not None:
             self.apply(settings)
 

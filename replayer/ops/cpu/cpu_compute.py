@@ -33,6 +33,7 @@ from replayer.ops.copies import Copies
 from replayer.ops.cpu.cpu_kernels import FORMS
 from replayer.ops.gemm import PRODUCTS, use_workspace
 from replayer.ops.host_call import HostCall
+from replayer.ops.host_reads import HostReads
 from replayer.state import gpu
 from replayer.tensor.allocation import adopt, allocate, make, make_view
 from replayer.tensor.planning.plan_cache import PlanCache
@@ -82,7 +83,9 @@ class ComputedCopies(Copies):
         copy = super()._to_host_memory
         _now_or_at_replays(lambda: copy(target, values, device), target, device)
 
-    def _values(self, source: TorchAny, signature: OpSignature) -> torch.Tensor:
+
+class ComputedReads(HostReads):
+    def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor:
         meta: TensorMeta = source.meta
         gpu().values.read(signature, meta.index, meta.numel)
         return payload_of(source)
@@ -140,7 +143,7 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
 class CpuCompute:
     def __init__(self, plans: PlanCache) -> None:
         self._plans, self._tensor_class = plans, plans.tensor_class
-        self.copies = ComputedCopies(plans)
+        self.copies = ComputedCopies(plans, ComputedReads(plans))
         own = self.copies.handlers()
         self._handlers = {op: own[op] for op in (aten.copy_.default, aten._to_copy.default, aten._local_scalar_dense.default)}
         for op in (aten.alias.default, aten.index_put.default, aten._nested_tensor_from_mask_left_aligned.default):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from replayer.memory.device.oom import OutOfMemory
-from replayer.memory.workspaces import ScratchScope, use_scratch
+from replayer.memory.scratch_memory import ScratchScope, use_scratch
 from replayer.tensor.allocation import Allocation, adopt, allocate, make, make_view, new_tensor, wrapper
 from replayer.tensor.plan import Constant, New, Outcome, OutcomeKind, Plan, Reshaped, Same, Several, View, argument_at
 from replayer.tensor.values.value_rules import forget_written, value_rule

@@ -26,11 +26,11 @@ Note [Waits between phases]
     `torch.cuda.synchronize()` after `backward()`. In a phase-grained recording, a phase's time therefore begins when the
     previous phase ends.
 
-Note [Cells]
-    If times come from the library of measured models (`RecordedRun.cells`), there is no recorded step. A phase's device time is
-    looked up when the phase begins. The time of the forward pass is looked up when the script calls its model. The library has
-    no host times, so the host runs at this machine's pace. The host may be one step ahead of the device, which is about what
-    CUDA's launch queue allows.
+Note [Times from the library]
+    If times come from the library of measured models (`RecordedRun.library_pace`), there is no recorded step. A phase's device
+    time is looked up when the phase begins. The time of the forward pass is looked up when the script calls its model. The
+    library has no host times, so the host runs at this machine's pace. The host may be one step ahead of the device, which is
+    about what CUDA's launch queue allows.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from replayer.timing.clock import machine_unix_ns
 from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import Histories, SegmentMatcher, StepMatcher
 from replayer.timing.scheduler import StreamScheduler
-from replayer.timing.steps.cell_phases import CellPhases
 from replayer.timing.steps.data_parallel import DataParallelStages, OpenStage
+from replayer.timing.steps.library_phases import LibraryPhases
 from replayer.timing.steps.phase_remainder import PhaseRemainder
 from replayer.timing.steps.workload_check import WorkloadCheck
 from replayer.timing.timeline.timeline_writer import LoaderWait
@@ -82,7 +82,7 @@ class StepTracker:
         self._step_start_ns = NONE
         self._done: list[tuple[str, int, int, int, int, int]] = []
         self._begun_ns = self._begun_device_ns = 0
-        self._by_phases = recording.trace.grain == "phase" and recording.cells is None
+        self._by_phases = recording.trace.grain == "phase" and recording.library_pace is None
         self._left_ns = NONE  # when the host left the current phase or step, see Note [Waits between phases]
         self._wall_ns = scheduler.clock.now_ns()
         self._loader_ns = 0
@@ -90,8 +90,8 @@ class StepTracker:
         self._asked_ns: dict[int, tuple[int, int]] = {}
         self._at_call: tuple[SegmentMatcher | None, int] = None, 0
         self._ops_in: dict[tuple[bool, str, int], int] = {}
-        # See Note [Cells].
-        self._cells = None if recording.cells is None else CellPhases(recording.cells)
+        # See Note [Times from the library].
+        self._library = None if recording.library_pace is None else LibraryPhases(recording.library_pace)
         self._step_done_ns = 0  # when the device finished the previous step, if times come from the library
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
@@ -133,8 +133,8 @@ class StepTracker:
     def module_called(self, thread: HostThread, module: int, grad_enabled: bool) -> None:
         self.script.module_called(thread, module, grad_enabled, self._scheduler.clock.now_ns())
         self.turns = self.script.turns
-        if self._cells is not None:
-            self._charge_call(thread, self._cells)
+        if self._library is not None:
+            self._charge_call(thread, self._library)
 
     def enter(self, thread: HostThread, name: str) -> None:
         self.script.enter(thread, name, self._scheduler.clock.now_ns())
@@ -186,8 +186,8 @@ class StepTracker:
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
         """Drop everything before the first batch, which is not part of the first step."""
         self._finish(thread, now_ns)
-        if self._cells is not None:
-            self._cells.set_up_ends()
+        if self._library is not None:
+            self._library.set_up_ends()
         self.remainder.forget()
         self.step = self._matcher(self._recording.step(0))
         self._scheduler.stats.restart()
@@ -225,8 +225,8 @@ class StepTracker:
         self._finish(thread, step.end_ns)
         self._charge_unvisited(thread)
         row = self.step.step.row
-        if self._cells is not None:
-            row = self._cells.step_ended(trained=not evaluation)
+        if self._library is not None:
+            row = self._library.step_ended(trained=not evaluation)
             thread.host_ns = max(thread.host_ns, self._step_done_ns)
             self._step_done_ns = scheduler.mark(thread.host_ns)
         scheduler.wait(thread.host_ns)
@@ -287,7 +287,7 @@ class StepTracker:
             self._scheduler.wait(thread.host_ns)
         self.step.of_same_program = self.remainder.sameness is Sameness.SAME_PROGRAM
         self.segment = self.step.segment(name, same_workload=self._workload.is_same())
-        if self._cells is not None and (timed := self._cells.begin(name)) is not None:
+        if self._library is not None and (timed := self._library.begin(name)) is not None:
             self.segment.recorded = timed
         self._begun_ns = thread.host_ns if self._left_ns == NONE or self.segment.recorded is None else self._left_ns
         self._left_ns = NONE
@@ -299,16 +299,16 @@ class StepTracker:
         self.segment.charged_before_ns = sum(self._scheduler.stats.charged_ns.values())
         return self.segment
 
-    def _charge_call(self, thread: HostThread, cells: CellPhases) -> None:
-        """Add the model call's time to the current segment. See Note [Cells]."""
-        call = cells.take_call()
+    def _charge_call(self, thread: HostThread, library: LibraryPhases) -> None:
+        """Add the model call's time to the current segment. See Note [Times from the library]."""
+        call = library.take_call()
         if call is None:
             return
         segment = self.segment or self._begin(thread, "forward")
         before_ns = self._scheduler.mark(max(thread.host_ns, self._scheduler.clock.now_ns())) - self._begun_device_ns
         if segment.recorded is not None:
             before_ns = max(before_ns, segment.recorded.device_ns)
-        segment.recorded = cells.prolonged(segment.name, max(before_ns, 0), call)
+        segment.recorded = library.prolonged(segment.name, max(before_ns, 0), call)
 
     def _finish(self, thread: HostThread, now_ns: int) -> None:
         segment, self.segment = self.segment, None
@@ -338,7 +338,7 @@ class StepTracker:
             if self._pad_loader and recorded is not None:
                 due_ns = max(due_ns, self._begun_ns + recorded.host_ns)
         elif now_ns > due_ns and recorded is not None:
-            in_time_ns = due_ns if self._cells is None else max(due_ns, self._begun_device_ns + recorded.device_ns)
+            in_time_ns = due_ns if self._library is None else max(due_ns, self._begun_device_ns + recorded.device_ns)
             scheduler.stats.lag_ns += max(now_ns - in_time_ns, 0)
         thread.host_ns = max(due_ns, now_ns)
         self._ops_in[self._evaluates, segment.name, segment.count] = segment.ops
@@ -347,8 +347,8 @@ class StepTracker:
         end_ns = thread.host_ns if left_ns == NONE else left_ns
         mark_ns = scheduler.mark(end_ns)
         origin = recorded.origin if recorded is not None and recorded.phase_grained else Origin.EXACT
-        if self._cells is not None:
-            self._cells.end(segment.name, recorded, mark_ns - self._begun_device_ns)
+        if self._library is not None:
+            self._library.end(segment.name, recorded, mark_ns - self._begun_device_ns)
         self._done.append((segment.name, self._begun_ns, end_ns, self._begun_device_ns, mark_ns, int(origin)))
 
     def _drop_if_another(self, segment: SegmentMatcher) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.cost_model.collectives import CollectiveCosts
+from replayer.cost_model.collective_costs import CollectiveCosts
 from replayer.prediction.conditions import Conditions
 from replayer.prediction.fully_sharded import ROOT, ShardedStep, moved_bytes, rank_memory
 from replayer.prediction.layers import layers_of

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from traces.library import catalogue
 from traces.library.build_gpemu import GPUS, build, first_extrapolated
-from traces.library.cells import Cell, CellSource, Gpu, NotMeasured, read_cells, write_cells
+from traces.library.cells import CellSource, Gpu, LibraryCell, NotMeasured, read_cells, write_cells
 from traces.model.trace import TraceFormatError, TraceLibraryError, TraceWriteError
 from traces.model.workload import InputTensor, WorkloadSignature
 
@@ -33,10 +33,11 @@ NETWORK = WorkloadSignature(
 )
 
 
-def a_cell(model: str = "net", batches: tuple[int, ...] = (1, 2, 4), **changes: object) -> Cell:
+def a_cell(model: str = "net", batches: tuple[int, ...] = (1, 2, 4), **changes: object) -> LibraryCell:
     of = np.array(batches, np.int64)
     told = CellSource(commit="abc"), {"done": "by hand"}
-    plain = Cell(GPU, model, NETWORK, of, {"forward": of * 1000, "rest": of * 2000 + 7}, source=told[0], provenance=told[1])
+    times = {"forward": of * 1000, "rest": of * 2000 + 7}
+    plain = LibraryCell(GPU, model, NETWORK, of, times, source=told[0], provenance=told[1])
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 

@@ -1,6 +1,6 @@
 """Phase times from the library of measured models. A cell has the times of one model on one GPU at several batch sizes.
 
-    pace = CellPace(choice, optimizers())
+    pace = LibraryPace(choice, optimizers())
     pace.watch(model, [((32, 3, 224, 224), "float32")], "off", True)    # the script calls `model`; finds v100/resnet50
     call = pace.take_call()             # ModelCall(cell=..., batch=32, forward_ns=31_724_691, ...)
     pace.called(call)
@@ -42,14 +42,14 @@ import numpy as np
 from replayer.cost_model.constants import BANDWIDTH_FROM_BYTES, MOVES_PER_PARAMETER, OPTIMIZER_BANDWIDTH_REACHED
 from replayer.errors import NotInLibrary
 from traces.library.catalogue import twice_text
-from traces.library.cells import Cell, CellTimes, Gpu, NotMeasured, read_cells
+from traces.library.cells import CellTimes, Gpu, LibraryCell, NotMeasured, read_cells
 from traces.library.matching import Match, batch_of, compared, nearest
 from traces.model.layouts import Shape
-from traces.model.run import CellCall, CellSteps
+from traces.model.run import LibraryCall, LibrarySteps
 from traces.model.trace import Column, Origin
 from traces.model.workload import InputTensor, WorkloadSignature
 from traces.names.cards import card_of
-from traces.script.configuration import CellChoice
+from traces.script.configuration import LibraryChoice
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import with_modules
 
@@ -66,7 +66,7 @@ class ModelCall:
     The call has a forward pass and, in training, the later phases of the step.
     """
 
-    of: CellCall
+    of: LibraryCall
     origin: Origin
     phases_ns: Mapping[str, int]
 
@@ -74,7 +74,7 @@ class ModelCall:
 _Copies = tuple[Column, Column]
 
 
-def _copies_of(cells: list[Cell]) -> _Copies | None:
+def _copies_of(cells: list[LibraryCell]) -> _Copies | None:
     by_bytes: dict[int, list[int]] = {}
     for cell in cells:
         if cell.h2d_ns is not None and cell.workload.batch_bytes:
@@ -99,28 +99,28 @@ class _Pending:
             self.origin = call.origin
 
 
-class CellPace:
+class LibraryPace:
     """Finds the library's times for the model that the script calls. The class is not thread-safe."""
 
-    def __init__(self, choice: CellChoice, optimizers: Optimizers) -> None:
+    def __init__(self, choice: LibraryChoice, optimizers: Optimizers) -> None:
         self._choice = choice
         self._optimizers = optimizers
         self._files = [read_cells(path) for path in choice.files]
         self.gpu: Gpu = self._files[0].gpu
-        self._named: Cell | None = self._files[0].cell(choice.model) if choice.model else None
+        self._named: LibraryCell | None = self._files[0].cell(choice.model) if choice.model else None
         self._models = weakref.WeakKeyDictionary[Any, WorkloadSignature]()
         self._matches: dict[tuple[object, ...], Match] = {}
         self._call: ModelCall | None = None
         self._calls: list[ModelCall] = []
         self._pending = _Pending()
         self._rows: dict[tuple[object, ...], int] = {}
-        self._played: list[CellSteps] = []
+        self._played: list[LibrarySteps] = []
         self._copied = False  # whether a copy of this step was timed by the library
-        self._last: Cell | None = self._named
+        self._last: LibraryCell | None = self._named
         self._copies_by_cell: dict[str, _Copies | None] = {}
         self._said: set[str] = set()
         self.tells_call = False  # whether the library has the time of the next call
-        self._full: Cell | None = None
+        self._full: LibraryCell | None = None
         self._full_steps = 0
         self.is_known_to_fit = False  # True if the current call's batch fits; Note [A batch that is known to fit]
         bandwidth = card_of(self.gpu.device).memory_gbps * OPTIMIZER_BANDWIDTH_REACHED
@@ -219,7 +219,7 @@ class CellPace:
         of = tuple(call.of for call in calls)
         row = self._rows.setdefault((copied, of), len(self._played))
         if row == len(self._played):
-            self._played.append(CellSteps(0, _sum_of(calls, copied), of))
+            self._played.append(LibrarySteps(0, _sum_of(calls, copied), of))
         self._played[row] = replace(self._played[row], steps=self._played[row].steps + 1)
         return row
 
@@ -229,7 +229,7 @@ class CellPace:
         self._pending = _Pending()
         self._copied = False
 
-    def notes(self) -> tuple[CellSteps, ...]:
+    def notes(self) -> tuple[LibrarySteps, ...]:
         """Return the composition of the steps for the replay's header, in the order of the indices from `step_ended`."""
         return tuple(self._played)
 
@@ -248,7 +248,7 @@ class CellPace:
                 self._stop(twice_text(found.cell.name, having[0], having[1]))
         return found
 
-    def _of_cell(self, cell: Cell, batch: int, trains: bool) -> ModelCall | None:
+    def _of_cell(self, cell: LibraryCell, batch: int, trains: bool) -> ModelCall | None:
         if not trains:
             self._say(f"evaluation takes the time of {cell.name}'s forward pass in training, an estimate")
             how = "training's forward pass"
@@ -287,14 +287,14 @@ class CellPace:
         self._say(f"{told}; each of its ops is estimated from the card's data sheet")
         return None
 
-    def _made(self, cell: Cell, times: CellTimes, trains: bool, origin: Origin, how: str = "") -> ModelCall:
+    def _made(self, cell: LibraryCell, times: CellTimes, trains: bool, origin: Origin, how: str = "") -> ModelCall:
         phases = dict(times.phases_ns)
         if (rest_ns := phases.pop("rest", None)) is not None:  # see Note [The optimizer's share]
             moved_ns = int((cell.workload.parameter_bytes or 0) * self._ns_per_parameter_byte)
             phases["optimizer"] = min(moved_ns, rest_ns // 2)
             phases["backward"] = rest_ns - phases["optimizer"]
         how = how or ("interpolated" if times.is_scaled else "measured")
-        return ModelCall(CellCall(cell.name, times.batch, trains, how), origin, phases)
+        return ModelCall(LibraryCall(cell.name, times.batch, trains, how), origin, phases)
 
     def _copies(self) -> _Copies | None:
         of = self._last.name if self._last is not None else ""
@@ -324,7 +324,7 @@ def _sum_of(calls: tuple[ModelCall, ...], copied: bool) -> dict[str, int]:
     return total
 
 
-def _source(cell: Cell) -> str:
+def _source(cell: LibraryCell) -> str:
     told = cell.source
     of = told.repository or told.study or "a recording"
     return f"{of} {told.commit[:10]}" if told.commit else of

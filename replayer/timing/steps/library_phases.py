@@ -1,6 +1,6 @@
 """Phases whose times are from the library of measured models. Each phase has one segment with its current duration.
 
-    phases = CellPhases(cells)
+    phases = LibraryPhases(library)
     segment.recorded = phases.begin("backward")      # None if the library has no time for the phase
     phases.end("backward", segment.recorded, device_ns)
 
@@ -10,22 +10,22 @@ tenth of backward is subtracted.
 
 from __future__ import annotations
 
-from replayer.recording.cell_pace import COUNTED_ELSEWHERE_NS, CellPace, ModelCall
+from replayer.recording.library_pace import COUNTED_ELSEWHERE_NS, LibraryPace, ModelCall
 from replayer.recording.recorded_step import RecordedSegment
 from traces.model.trace import Origin
 
 
-class CellPhases:
-    """See Note [Cells] in step_tracker.py."""
+class LibraryPhases:
+    """See Note [Times from the library] in step_tracker.py."""
 
-    def __init__(self, cells: CellPace) -> None:
-        self._cells = cells
+    def __init__(self, library: LibraryPace) -> None:
+        self._library = library
         self._segments: dict[str, RecordedSegment] = {}  # one object per phase, because caches belong to the object
         self._before_backward_ns = 0
 
     def begin(self, name: str) -> RecordedSegment | None:
         """Begin a phase. Returns the segment with its device time, or None if the library has no time for the phase."""
-        known = self._cells.phase(name)
+        known = self._library.phase(name)
         if known is None:
             return None
         device_ns, origin = known
@@ -46,9 +46,9 @@ class CellPhases:
 
         Returns None if the ops of the call are estimated one by one.
         """
-        call = self._cells.take_call()
+        call = self._library.take_call()
         if call is not None:
-            self._cells.called(call)
+            self._library.called(call)
         return call
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
@@ -56,11 +56,11 @@ class CellPhases:
         return self._segment(name, before_ns + max(call.phases_ns["forward"], 1), call.origin)
 
     def set_up_ends(self) -> None:
-        self._cells.set_up_ends()
+        self._library.set_up_ends()
 
     def step_ended(self, *, trained: bool) -> int:
-        """End the step. Returns the row of the step's times, see `CellPace.step_ended`."""
-        return self._cells.step_ended(trained=trained)
+        """End the step. Returns the row of the step's times, see `LibraryPace.step_ended`."""
+        return self._library.step_ended(trained=trained)
 
     def _segment(self, name: str, device_ns: int, origin: Origin) -> RecordedSegment:
         recorded = self._segments.setdefault(name, RecordedSegment(name))

@@ -20,10 +20,10 @@ from traces.library.catalogue import cell_file, files_of, gpus
 from traces.library.catalogue import gpu as gpu_of
 from traces.library.cell_traces import blank_trace, driven_trace
 from traces.library.cells import Gpu, read_cells
-from traces.model.run import CellSteps
+from traces.model.run import LibrarySteps
 from traces.model.trace import Trace, TraceError, TraceLibraryError
 from traces.names.cards import find_card
-from traces.script.configuration import CellChoice
+from traces.script.configuration import LibraryChoice
 from tui.figures import time_text
 from tui.text.diff import estimate_sentences
 from tui.text.memory import memory_sentences
@@ -32,7 +32,7 @@ from tui.text.memory import memory_sentences
 _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"})
 
 
-def choice_of(trace: str, gpu: str, estimate: bool) -> CellChoice | None:
+def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
     """Returns the cells for --gpu, or for a --trace that names a library entry. Returns None for a recording. Raises
     TraceLibraryError.
     """
@@ -44,10 +44,10 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> CellChoice | None:
                 known = f"the library has no measurements of {gpu}, only of {', '.join(of.name for of in gpus())}"
                 raise TraceLibraryError(f"{known}; --estimate estimates each op instead")
             return None
-        return CellChoice(tuple(file.path for file in files_of(gpu)), estimate=estimate)
+        return LibraryChoice(tuple(file.path for file in files_of(gpu)), estimate=estimate)
     if is_cell_name(trace):
         name = trace.partition("@")[0]
-        return CellChoice((cell_file(name).path,), name.partition("/")[2], estimate)
+        return LibraryChoice((cell_file(name).path,), name.partition("/")[2], estimate)
     if estimate:
         raise TraceLibraryError("--estimate needs --gpu, or a --trace of the library such as v100/resnet50")
     return None
@@ -87,7 +87,7 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
     return "\n".join([*said, *estimate_sentences(comparison.coverage), *memory_sentences(comparison.memory)])
 
 
-def card_of(choice: CellChoice) -> tuple[Gpu, Trace]:
+def card_of(choice: LibraryChoice) -> tuple[Gpu, Trace]:
     """Returns the GPU of the chosen library entry, and a trace of that GPU without steps."""
     file = read_cells(choice.files[0])
     return file.gpu, blank_trace(file.gpu, file.source, file.provenance)
@@ -128,7 +128,7 @@ def was_measured(replayed: Trace) -> bool:
     return any(steps.calls for steps in _played(replayed))
 
 
-def _played(replayed: Trace) -> tuple[CellSteps, ...]:
+def _played(replayed: Trace) -> tuple[LibrarySteps, ...]:
     """Returns the library entries used by the first rank. All ranks of a program use the same batch sizes."""
     notes = replayed.run_of(replayed.ranks[0]).replay
     return notes.cells if notes is not None else ()

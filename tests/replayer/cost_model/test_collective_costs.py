@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.cost_model.all_reduce_curve import AllReduceCurve
-from replayer.cost_model.collectives import CollectiveCosts, kernel_label, wire_bytes
+from replayer.cost_model.collective_costs import CollectiveCosts, kernel_label, wire_bytes
 from traces.model.trace import NONE, Collectives, Device, Ending, Origin, Steps, Trace
 
 

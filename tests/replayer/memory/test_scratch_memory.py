@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replayer.memory.workspaces import ScratchScope
+from replayer.memory.scratch_memory import ScratchScope
 from tests.replayer.fakes import FakeDevice
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replayer.cost_model.constants import KERNEL_FLOOR_NS, PAGEABLE_GBPS, PINNED_GBPS
-from replayer.cost_model.copies import CopyCosts, directions_of
+from replayer.cost_model.copy_costs import CopyCosts, directions_of
 from replayer.cost_model.device_speed import DeviceSpeed
 from tests.replayer.recordings import Op, make_recording
 from traces.model.trace import DeviceKind, DeviceSpans, Origin, Trace

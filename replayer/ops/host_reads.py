@@ -1,0 +1,114 @@
+"""Ops by which the host reads values of device tensors. The host waits for the device.
+
+    reads = HostReads(plans)
+    reads.item(x.sum())        # aten::_local_scalar_dense: the recorded value, else the known one, else 1.0
+    reads.equal(x, y)          # aten::equal
+
+Note [Where values come from]
+    A read returns the recorded value for this read (`ReadValues.read`) if there is one. Otherwise the read returns the value
+    that the host knows for this memory (`Allocation.known`). The host knows values after `zeros`, `fill_` or a small copy to
+    the device, and knows results computed from known values. Otherwise the read returns an assumed value (`AssumedValues`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from replayer.op_signature import OpSignature
+from replayer.state import gpu
+from replayer.tensor.allocation import Uniform
+from replayer.tensor.planning.plan_cache import PlanCache
+from replayer.tensor.tensor_meta import TensorMeta
+from replayer.tensor.values.known_values import host_values, known_values
+from replayer.tensor.values.script_branches import answer_without_error
+from replayer.tensor.values.value_rules import hold_the_same
+from replayer.torch_types import TorchAny
+
+aten = torch.ops.aten
+
+
+class HostReads:
+    def __init__(self, plans: PlanCache) -> None:
+        self._plans, self._tensor_class = plans, plans.tensor_class
+
+    def handlers(self) -> dict[TorchAny, Callable[..., TorchAny]]:
+        return {
+            aten._local_scalar_dense.default: self.item,
+            aten.equal.default: self.equal,
+            aten.allclose.default: self.allclose,
+        }
+
+    def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
+        meta: TensorMeta = source.meta
+        recorded = gpu().values.read(signature, meta.index, meta.numel)
+        if recorded is not None:
+            return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
+        return known_or_assumed(source)
+
+    def item(self, source: TorchAny) -> TorchAny:
+        meta: TensorMeta = source.meta
+        signature = self._read_signature("aten::_local_scalar_dense", meta)
+        values = self.values_of(source, signature)
+        return values.item() if isinstance(values, torch.Tensor) else values
+
+    def equal(self, one: TorchAny, other: TorchAny) -> bool:
+        """Run `torch.equal`. The device compares the tensors, and the host waits for the answer."""
+        unknown = gpu().values.assumed.improving and answer_without_error() is True
+        return tuple(one.shape) == tuple(other.shape) and self._same("aten::equal", one, other, torch.equal, unknown=unknown)
+
+    def allclose(self, one: TorchAny, other: TorchAny, *tolerances: TorchAny, **options: TorchAny) -> bool:
+        """Run `torch.allclose`, which scripts use to check that two methods agree.
+
+        If both tensors have unknown values, the answer is True.
+        """
+
+        def close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+            return torch.allclose(mine, theirs, *tolerances, **options)
+
+        return self._same("aten::allclose", one, other, close, unknown=gpu().values.assumed.improving)
+
+    def _same(
+        self, op: str, one: TorchAny, other: TorchAny, compare: Callable[[torch.Tensor, torch.Tensor], bool], *, unknown: bool
+    ) -> bool:
+        meta = one.meta if type(one) is self._tensor_class else other.meta
+        signature = self._read_signature(op, meta)
+        gpu().launches.launch(signature, meta.index)
+        recorded = gpu().values.read(signature, meta.index, 1)
+        if recorded is not None:
+            return bool(recorded[0])
+        if type(one) is not self._tensor_class or type(other) is not self._tensor_class:
+            raise RuntimeError("Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!")
+        if hold_the_same(one, other):
+            return True
+        mine, theirs = host_values(one), host_values(other)
+        if mine is None or theirs is None:
+            return unknown and mine is theirs
+        return compare(mine, theirs)
+
+    def _read_signature(self, op: str, meta: TensorMeta) -> OpSignature:
+        return self._plans.signature_of((op, meta), lambda: OpSignature(op, (meta.shape,), (meta.dtype_name,)))
+
+
+def known_or_assumed(tensor: TorchAny) -> torch.Tensor | float | int | bool:
+    known = known_values(tensor)
+    assumed = gpu().values.assumed
+    meta: TensorMeta = tensor.meta
+    if meta.dtype is torch.bool and meta.numel == 1 and (known is None or _is_assumed(tensor)):
+        answer = answer_without_error() if assumed.improving else None
+        if answer is not None:
+            assumed.note_scalar()
+            return answer
+    if known is not None:
+        if meta.numel == 1:
+            assumed.note_scalar()
+        return known
+    if meta.dtype is torch.bool:
+        return assumed.decide() if meta.numel == 1 else False
+    return assumed.loss() if meta.dtype.is_floating_point or meta.dtype.is_complex else 0
+
+
+def _is_assumed(tensor: TorchAny) -> bool:
+    known = tensor.allocation.known
+    return type(known) is Uniform and known.assumed
