@@ -36,7 +36,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.traces import oracle  # noqa: E402
+from tests.traces import oracle, raw_events  # noqa: E402
 from traces.analyses.communication import communication, communication_kernels  # noqa: E402
 from traces.analyses.idle import idle_times  # noqa: E402
 from traces.figures.measure import backlog, busy_ns, op_of, steady_steps, work_rows  # noqa: E402
@@ -557,10 +557,10 @@ def ahead(name: str, path: Path, trace: Trace) -> dict[str, Any] | None:
     lag_ns = max((int(lag[lag > -(2**60)].max()) for lag in lags), default=0)
     if lag_ns < _AHEAD_SHARE * of.pace_ns:
         return None
-    raw = oracle.read(path)
+    raw = raw_events.read(path)
     order = np.argsort(trace.steps.start_ns, kind="stable")
     table = trace.steps
-    steps = [oracle.Step(int(table.number[row]), int(table.start_ns[row]), int(table.end_ns[row])) for row in order]
+    steps = [raw_events.Step(int(table.number[row]), int(table.start_ns[row]), int(table.end_ns[row])) for row in order]
     place = {int(row): at for at, row in enumerate(order)}
     steady = [place[int(row)] for row in steady_steps(trace)]
     found = oracle.figures(raw, steps, steady)

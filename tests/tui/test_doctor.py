@@ -102,5 +102,5 @@ def test_a_limit_on_locked_memory_is_told_where_it_binds(monkeypatch: pytest.Mon
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(doctor, "_LOW_DISK_BYTES", 1 << 60)
+    monkeypatch.setattr(doctor, "LOW_DISK_BYTES", 1 << 60)
     assert {of.state for of in doctor._disk()} == {Health.warn}

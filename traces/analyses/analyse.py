@@ -18,6 +18,7 @@ from traces.analyses.launches import LongLaunches, StreamLaunches, launch_figure
 from traces.analyses.modules import ModuleTime, module_times
 from traces.analyses.stragglers import RankLateness, stragglers
 from traces.analyses.transfers import TransferSum, transfers
+from traces.figures.problems import hides_work
 from traces.model.trace import Trace
 from traces.rates.achieved_rates import OpRates, achieved_tables
 
@@ -26,7 +27,10 @@ MOST_ROWS = 500  # rows per table; enough to find the counterparts of all rows t
 
 @dataclass(frozen=True, slots=True)
 class Analyses:
-    """Holds the results of all analyses. A result is empty or None if the trace lacks the data for it."""
+    """Holds the results of all analyses. A result is empty or None if the trace lacks the data for it.
+
+    If much device work is missing (`traces.figures.problems.hides_work`), idle times and the critical path are unknown.
+    """
 
     idle: dict[str, IdleTime]
     launches: list[StreamLaunches]
@@ -40,9 +44,10 @@ class Analyses:
 
 
 def analyse(trace: Trace) -> Analyses:
-    path, (kinds, shapes) = critical_path(trace), achieved_tables(trace)
+    lacks_work = hides_work(trace)
+    path, (kinds, shapes) = None if lacks_work else critical_path(trace), achieved_tables(trace)
     return Analyses(
-        idle=idle_times(trace),
+        idle={} if lacks_work else idle_times(trace),
         launches=launch_figures(trace),
         long_launches=long_launches(trace),
         transfers=transfers(trace),

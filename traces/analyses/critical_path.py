@@ -6,10 +6,9 @@ end.
     path.segments[0]                # PathSegment(start_ns, end_ns, kind="data", name="loader")
 
 Note [Where a path begins and ends]
-    A step ends when its host span and the work launched in it have both ended. That is the later of its host end and its
-    completion on the slowest device (`traces.figures.pace`). The step's path begins where the previous step ended. Without a
-    predecessor, the path begins where the step begins on the host. The paths of consecutive steps therefore join without gaps,
-    and their length is the pace. If the host runs ahead of the GPU, a path runs along the device from completion to completion.
+    A path runs from the begin of its step to the end (Note [A step's time] in `traces.figures.pace`). The paths of consecutive
+    steps join without gaps, and their length is the pace. If the host runs ahead of the GPU, a path runs along the device from
+    completion to completion.
 
 Note [The walk]
     The walk starts at the end of the step and goes backwards. If the step ended with a completion, the walk starts with the
@@ -39,9 +38,9 @@ from traces.analyses.idle import data_waits
 from traces.analyses.launches import launched_ns
 from traces.analyses.waits import host_waits
 from traces.figures.measure import launch_steps, profiled_steps
-from traces.figures.pace import step_times
+from traces.figures.pace import StepTimes, step_times
 from traces.model.time_windows import TimeWindows
-from traces.model.trace import NONE, Column, DeviceKind, Trace
+from traces.model.trace import NONE, DeviceKind, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +73,10 @@ class CriticalPath:
     segments: tuple[PathSegment, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PathBounds:
-    """Holds the begin and end of each step's path, by row of `trace.steps`. See Note [Where a path begins and ends]."""
-
-    start_ns: Column
-    end_ns: Column
-    completion_ns: Column  # on the slowest device; NONE before the rank's first work
-
-
-def path_bounds(trace: Trace) -> PathBounds:
-    times, steps = step_times(trace), trace.steps
-    completion_ns = np.full(len(steps), NONE, dtype=np.int64)
-    for device, done_ns in times.completion_ns.items():
-        mine = times.launches[device] & (steps.rank == times.device_ranks[device])
-        completion_ns = np.where(mine, np.maximum(completion_ns, done_ns), completion_ns)
-    end_ns = np.maximum(steps.end_ns, completion_ns)
-    order = np.lexsort((steps.start_ns, steps.rank))
-    start_ns = steps.start_ns.copy()
-    start_ns[order[1:]] = np.where(times.follows[order[1:]], end_ns[order[:-1]], start_ns[order[1:]])
-    return PathBounds(np.minimum(start_ns, end_ns), end_ns, completion_ns)
-
-
-def median_step(trace: Trace, bounds: PathBounds) -> int:
+def median_step(trace: Trace, times: StepTimes) -> int:
     """Return the row of the `profiled_steps` with the median path length, or NONE without steps."""
     rows = profiled_steps(trace)
-    lasted_ns = bounds.end_ns - bounds.start_ns
+    lasted_ns = times.end_ns - times.begin_ns
     return int(rows[np.argsort(lasted_ns[rows], kind="stable")[len(rows) // 2]]) if len(rows) else NONE
 
 
@@ -109,11 +86,11 @@ def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
     """
     if not len(trace.steps) or not trace.device.is_work.any():
         return None
-    bounds = path_bounds(trace)
-    step = median_step(trace, bounds) if step is None else step
+    times = step_times(trace)
+    step = median_step(trace, times) if step is None else step
     if step == NONE:
         return None
-    walk = _Walk(trace, step, bounds)
+    walk = _Walk(trace, step, times)
     walk.run()
     segments = tuple(reversed(walk.segments))
     by_kind: dict[str, int] = {}
@@ -123,7 +100,7 @@ def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
         by_kind[segment.kind] = by_kind.get(segment.kind, 0) + lasted_ns
         if segment.row != NONE:
             by_name[segment.name] = by_name.get(segment.name, 0) + lasted_ns
-    number, duration_ns = int(trace.steps.number[step]), int(bounds.end_ns[step] - bounds.start_ns[step])
+    number, duration_ns = int(trace.steps.number[step]), int(times.end_ns[step] - times.begin_ns[step])
     return CriticalPath(PathSums(number, duration_ns, _most_first(by_kind), _most_first(by_name)), segments)
 
 
@@ -134,12 +111,12 @@ def _most_first(sums: dict[str, int]) -> dict[str, int]:
 class _Walk:
     """Describes one walk from a step's end back to its begin. See Note [The walk]."""
 
-    def __init__(self, trace: Trace, step: int, bounds: PathBounds) -> None:
+    def __init__(self, trace: Trace, step: int, times: StepTimes) -> None:
         self.trace = trace
         self.segments: list[PathSegment] = []
         self.visited: set[int] = set()  # visited rows; work with equal rounded begin and end would be visited twice
         rank = int(trace.steps.rank[step])
-        self.begin_ns, self.at_ns = int(bounds.start_ns[step]), int(bounds.end_ns[step])
+        self.begin_ns, self.at_ns = int(times.begin_ns[step]), int(times.end_ns[step])
         devices = [row for row, device in enumerate(trace.devices) if device.rank == rank]
         table = trace.device
         near = (table.end_ns > self.begin_ns) & (table.start_ns < self.at_ns)
@@ -153,7 +130,7 @@ class _Walk:
         self.waits = host_waits(trace, rank)
         phases = trace.phases.take((trace.phases.step >= 0) & (trace.steps.rank[trace.phases.step] == rank))
         self.phases, self.phase_names = TimeWindows(phases.start_ns, phases.end_ns), phases.name
-        self.last = self._completing(step) if bounds.completion_ns[step] == self.at_ns else NONE
+        self.last = self._completing(step)
 
     def _completing(self, step: int) -> int:
         own = self.work[(launch_steps(self.trace)[self.work] == step) & (self.ends_ns == self.at_ns)]

@@ -20,8 +20,7 @@ begins if that is earlier (`traces.analyses.launches.launched_ns`). The reasons 
     launch              after the launch, without any visible wait: launch latency, or profiler overhead
     unknown             the launch was not recorded
 
-Times are measured within the windows of the steady steps (`traces.figures.pace.device_windows`). A window runs from completion
-to completion.
+Times are measured within the windows of the steady steps (`traces.figures.pace.device_windows`).
 
 Holistic Trace Analysis counts a stream's whole gap as "host_wait" if the launch was called after the gap began. This module
 splits the gap at the launch. `Gaps.called_ns` gives the figure of Holistic Trace Analysis, and tests/traces/chrome/test_hta.py

@@ -56,6 +56,7 @@ from traces.figures.pace import (
     step_times,
 )
 from traces.figures.phase_medians import PhaseMedians, phase_medians
+from traces.figures.problems import hides_work, serious_problems
 from traces.figures.spread import NOTHING, Spread, relative_error, spread
 from traces.figures.stage_times import PartError, part_errors
 from traces.figures.step_memory import step_rises
@@ -194,6 +195,7 @@ class Comparison:
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     parts: dict[str, PartError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
     communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
+    problems: Both[list[str]] = Both([], [])  # sentences about problems that make the figures of a trace unreliable
     estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
     version: int = VERSION
 
@@ -283,9 +285,10 @@ def compare(
         steps_compared=Both(len(timed), len(timed_other)),
         paces=paces,
         bottlenecks=Both(
-            bottleneck(paces.recorded, analyses.recorded.idle, between_ranks.recorded if between_ranks else None),
-            bottleneck(paces.replayed, analyses.replayed.idle, between_ranks.replayed if between_ranks else None),
+            _bottleneck(recorded, paces.recorded, analyses.recorded, between_ranks.recorded if between_ranks else None),
+            _bottleneck(other, paces.replayed, analyses.replayed, between_ranks.replayed if between_ranks else None),
         ),
+        problems=Both(*([of.text for of in serious_problems(trace)] for trace in (recorded, other))),
         steps=steps,
         host_pace=_spread(times, timed, timed_other, steady, host_series),
         device_pace=_spread(times, timed, timed_other, steady, device_series),
@@ -453,6 +456,10 @@ def _clean(trace: Trace, rows: Column) -> Column:
     if len(kinds) == 1 or not np.isin(kinds, passes[clean]).all():
         return clean
     return np.concatenate([np.resize(clean[passes[clean] == kind], count) for kind, count in zip(kinds, counts, strict=True)])
+
+
+def _bottleneck(trace: Trace, of: StepPace | None, analyses: Analyses, between_ranks: Communication | None) -> PaceLimit | None:
+    return bottleneck(of, analyses.idle, between_ranks, lacks_work=hides_work(trace))
 
 
 def _communication(recorded: Trace, other: Trace) -> Both[Communication | None] | None:

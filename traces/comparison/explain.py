@@ -98,7 +98,8 @@ def explain(comparison: Comparison) -> Explanation:
 
 def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
     verdict, noise = comparison.verdict, comparison.steps.noise_floor
-    said = comparison.estimate_sentences()
+    said = [f"In {name}: {text}" for name, texts in zip("AB", comparison.problems, strict=True) for text in texts]
+    said += comparison.estimate_sentences()
     if verdict.same is False:
         said.append(f"These are not the same program ({verdict.reason}), so different work is compared.")
     elif noise and delta_ns and abs(delta_ns) <= noise * before_ns:
@@ -145,6 +146,8 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
 
 def _idle(comparison: Comparison) -> Iterator[Reason]:
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
+    if not before or not after:  # unknown in a trace, for example because kernels are missing
+        return
     pairs = [(device, device) for device in sorted(before.keys() | after.keys())]
     if len(before) == len(after):  # the traces may number the devices of ranks differently
         pairs = list(zip(sorted(before), sorted(after), strict=True))

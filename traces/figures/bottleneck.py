@@ -26,18 +26,27 @@ class PaceLimit:
     """Says what limits a recording's pace: "device", "host", "data", "other ranks" or "unknown".
 
     Without that limit, a step would be at most `gain_ns` shorter. `share` is the gain divided by the pace. If the device is the
-    limit, the gain is the time in which the device is idle or only communicates. A gain of None is unknown.
+    limit, the gain is the time in which the device is idle or only communicates. A gain of None is unknown. `reason` says why
+    the limit is unknown.
     """
 
     limit: str
     gain_ns: int | None
     share: float | None
+    reason: str = ""
 
 
-def bottleneck(pace: StepPace | None, idle: Mapping[str, IdleTime], between_ranks: Communication | None) -> PaceLimit | None:
-    """Return what limits a trace's pace, or None if the trace has no steps. `idle` has the idle times by device."""
+def bottleneck(
+    pace: StepPace | None, idle: Mapping[str, IdleTime], between_ranks: Communication | None, *, lacks_work: bool = False
+) -> PaceLimit | None:
+    """Return what limits a trace's pace, or None if the trace has no steps. `idle` has the idle times by device.
+
+    `lacks_work` says that device work is missing (`traces.figures.problems.hides_work`), so idle time is unknown.
+    """
     if pace is None or not pace.pace_ns:
         return None
+    if lacks_work:
+        return PaceLimit(UNKNOWN, None, None, "kernels are missing from the recording")
     data_ns = pace.pace_ns - pace.without_data_ns
     if pace.busy_share is None:
         return _without_kernels(pace, data_ns)
@@ -64,7 +73,9 @@ def _without_kernels(pace: StepPace, data_ns: int) -> PaceLimit:
         return PaceLimit(DEVICE, None, None)
     if data_ns >= MUCH_DATA * pace.pace_ns:
         return _bottleneck(DATA, data_ns, pace)
-    return PaceLimit(HOST if pace.device_ns is None else UNKNOWN, None, None)
+    if pace.device_ns is None:
+        return PaceLimit(HOST, None, None)
+    return PaceLimit(UNKNOWN, None, None, "the recording has no kernels, and host and GPU take the same time")
 
 
 def _exposed_ns(between_ranks: Communication | None) -> int:

@@ -28,6 +28,10 @@ Note [A step's time]
     GPU time        of a step: how long each device was busy (union) with the work launched in it, summed over devices
     lag             completion(s) - host end(s), on the slowest device; if it grows, the device falls further behind
 
+    A step *ends* when its host span and the work launched in it have ended. A step *begins* where the previous step ended, or
+    without a predecessor where its host span begins. Consecutive steps therefore join without gaps. Busy time, idle time and
+    the critical path are measured between these two times.
+
     Steps timed only by CUDA events have no kernels (`trace record`: clean steps, and all steps at phase grain). Their
     completion is the latest device end of their phases, and their GPU time is unknown. Steps that take no time on the host are
     treated in the same way, because no launch can begin in them. A replay estimate without host time has such steps.
@@ -88,8 +92,10 @@ class StepTimes:
     host_interval_ns: Column
     completion_ns: dict[int, Column]
     device_interval_ns: dict[int, Column]
-    window_start_ns: dict[int, Column]
+    begin_ns: Column
+    end_ns: Column
     gpu_ns: dict[int, Column]
+    others_ns: dict[int, Column]  # how long the device was busy between begin and end with work of no step (the backlog)
     launches: dict[int, Column]  # whether the step launched work on the device or has CUDA events there
     data_wait_ns: Column  # see Note [Waits for data]
     loader_ns: Column  # the time of all the step's loader phases
@@ -115,7 +121,7 @@ class StepPace:
     device_ns: int | None  # None without device work and CUDA events
     device: int
     gpu_time_ns: int | None
-    busy_share: float | None  # GPU time of the busiest device, divided by the pace
+    busy_share: float | None  # GPU time and backlog of the busiest device, divided by the pace
     without_data_ns: int
     noise: float | None  # half the interquartile range divided by the median; None below four steps
     falls_behind_ns: int  # growth of the lag per step; 0 if the lag does not grow steadily
@@ -142,7 +148,8 @@ def step_times(trace: Trace) -> StepTimes:
     by_events = _timed_by_events(trace, has_work)
     ends = _latest_ends(trace, work, step_of, by_events)
     gpu_ns = _gpu_ns(trace, work, step_of)
-    completion_ns, interval_ns, begin_ns, launches, device_ranks = {}, {}, {}, {}, {}
+    completion_ns, interval_ns, launches, device_ranks = {}, {}, {}, {}
+    end_ns = steps.end_ns.copy()
     for device, latest_ns in ends.items():
         rank = device_ranks[device] = rank_of_device(trace, device)
         mine = order[steps.rank[order] == rank]
@@ -155,15 +162,20 @@ def step_times(trace: Trace) -> StepTimes:
         )
         since_ns = np.where(follows & (last_ns != NONE), last_ns, np.maximum(steps.start_ns, earlier_ns))
         since_ns = np.minimum(since_ns, known)
-        completion_ns[device], begin_ns[device] = known, since_ns
+        completion_ns[device] = known
         interval_ns[device] = np.where(known == NONE, NONE, known - since_ns)
         launches[device] = latest_ns != _LONG_AGO
+        end_ns = np.where(launches[device] & (steps.rank == rank), np.maximum(end_ns, known), end_ns)
+    begin_ns = np.where(follows, np.append(end_ns, NONE)[before], steps.start_ns)
+    begin_ns = np.minimum(begin_ns, end_ns)
     return StepTimes(
         host_interval_ns=np.where(follows, steps.end_ns - np.append(steps.end_ns, NONE)[before], steps.duration_ns),
         completion_ns=completion_ns,
         device_interval_ns=interval_ns,
-        window_start_ns=begin_ns,
+        begin_ns=begin_ns,
+        end_ns=end_ns,
         gpu_ns=gpu_ns,
+        others_ns=_others_ns(trace, work[step_of[work] == NONE], begin_ns, end_ns),
         launches=launches,
         data_wait_ns=_data_waits(trace, work, by_events),
         loader_ns=_loader_ns(trace),
@@ -234,11 +246,13 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         return None
     host_ns, pace_ns = _median(host), _median(chosen)
     device_ns = None if slowest is None else _median(slowest)
-    of_devices = [
-        own[with_kernels[times.rank[with_kernels] == times.device_ranks[device]]] for device, own in times.gpu_ns.items()
-    ]
-    busiest_ns = max((float(np.median(own)) for own in of_devices if len(own)), default=0.0)
-    gpu_time_ns = median(times.gpu_time_ns[with_kernels]) if any(own.any() for own in of_devices) else None
+    busy_ns = []
+    for device, own_ns in times.gpu_ns.items():
+        mine = with_kernels[times.rank[with_kernels] == times.device_ranks[device]]
+        if own_ns[mine].any():
+            busy_ns.append(float(np.median((own_ns + times.others_ns.get(device, 0))[mine])))
+    busiest_ns = max(busy_ns, default=0.0)
+    gpu_time_ns = median(times.gpu_time_ns[with_kernels]) if busy_ns else None
     busy_share = busiest_ns / pace_ns if pace_ns and gpu_time_ns is not None else None
     runs_ahead = device_ns is not None and device_ns > RUNS_AHEAD * host_ns
     return StepPace(
@@ -274,9 +288,8 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
     """Return, by device row, the time windows in which the busy and idle time of the steps are measured.
 
-    The steps default to `profiled_steps`. Each run of consecutive steps has one window. The window begins at the completion of
-    the step before the run and ends at the completion of the run's last step. Without steps, the window runs from the device's
-    first work to its last.
+    The steps default to `profiled_steps`. Each run of consecutive steps has one window, from the begin of its first step to the
+    end of its last step (Note [A step's time]). Without steps, the window runs from the device's first work to its last.
     """
     rows = profiled_steps(trace) if rows is None else rows
     if not len(rows):
@@ -285,10 +298,10 @@ def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Interv
         return {device: Intervals([spans.start_ns[of].min()], [spans.end_ns[of].max()]) for device, of in own.items()}
     times = step_times(trace)
     found = {}
-    for device, done_ns in times.completion_ns.items():
-        mine = rows[(trace.steps.rank[rows] == times.device_ranks[device]) & (done_ns[rows] != NONE)]
-        windows = Intervals(times.window_start_ns[device][mine], done_ns[mine])  # adjacent windows merge
-        if windows.total_ns and device in times.gpu_ns and times.gpu_ns[device][mine].any():
+    for device, own_ns in times.gpu_ns.items():
+        mine = rows[trace.steps.rank[rows] == times.device_ranks[device]]
+        windows = Intervals(times.begin_ns[mine], times.end_ns[mine])  # adjacent windows merge
+        if windows.total_ns and own_ns[mine].any():
             found[device] = windows
     return found
 
@@ -359,6 +372,16 @@ def _gpu_ns(trace: Trace, work: Column, step_of: Column) -> dict[int, Column]:
         found[int(device)] = union_by_group(
             step_of[mine], trace.device.start_ns[mine], trace.device.end_ns[mine], len(trace.steps)
         )
+    return found
+
+
+def _others_ns(trace: Trace, rows: Column, begin_ns: Column, end_ns: Column) -> dict[int, Column]:
+    found, spans = {}, trace.device
+    for own in grouped(spans.device[rows]):
+        device = int(spans.device[rows[own[0]]])
+        busy = Intervals(spans.start_ns[rows[own]], spans.end_ns[rows[own]])
+        mine = trace.steps.rank == rank_of_device(trace, device)
+        found[device] = np.where(mine, busy.within(begin_ns, end_ns), 0)
     return found
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from traces.comparison.thresholds import SERIOUS_SHARE
+from traces.model.trace import DeviceKind, Trace
 
 
 class Severity(IntEnum):
@@ -44,6 +45,7 @@ class _Kind:
     severity: Severity
     text: str
     serious_if_many: bool = False  # the problem becomes serious at SERIOUS_SHARE of the kernels
+    hides_work: bool = False  # the device worked at times that look idle
 
 
 _INFORMATION, _WARNING, _SERIOUS = Severity.INFORMATION, Severity.WARNING, Severity.SERIOUS
@@ -91,6 +93,7 @@ _KINDS = {
         "{n} kernel[|s] or cop[y|ies] seem[s|] to run while later work of the same stream runs, which is impossible."
         " [Its duration counts|Their durations count] as 0.",
         serious_if_many=True,
+        hides_work=True,
     ),
     "invalid-escape": _Kind(
         _INFORMATION, "{n} backslash[|es] that begin[s|] no known escape [is|are] kept as [it is|they are]."
@@ -107,7 +110,12 @@ _KINDS = {
         " [It belongs|They belong] to no op, and launch delays and idle reasons leave [it|them] out.",
         serious_if_many=True,
     ),
-    "lost-kernel": _Kind(_WARNING, "{n} of {of} kernels [is|are] missing: idle time is not reliable.", serious_if_many=True),
+    "lost-kernel": _Kind(
+        _WARNING,
+        "{n} of {of} kernels [is|are] missing: idle time is not reliable.",
+        serious_if_many=True,
+        hides_work=True,
+    ),
     "negative-duration": _Kind(_WARNING, "{n} event[|s] end[s|] before [it begins|they begin]. [It counts|They count] as 0."),
     "non-finite-number": _Kind(_INFORMATION, "{n} number[|s] written as NaN, Infinity or N/A count[s|] as missing."),
     "other-phase-event": _Kind(_INFORMATION, "{n} event[|s] of a type without duration (samples, marks) [is|are] left out."),
@@ -148,6 +156,17 @@ def problems_of(counts: Mapping[str, int], kernels: int) -> list[Problem]:
     """Return the problems of a trace with `kernels` kernels, the most serious first, then by kind."""
     found = [_problem(kind, count, kernels) for kind, count in counts.items() if count]
     return sorted(found, key=lambda problem: (-problem.severity, problem.kind))
+
+
+def serious_problems(trace: Trace) -> list[Problem]:
+    """Return the problems that make the main figures of a trace unreliable."""
+    kernels = int((trace.device.kind == DeviceKind.KERNEL).sum())
+    return [of for of in problems_of(trace.problems, kernels) if of.severity is Severity.SERIOUS]
+
+
+def hides_work(trace: Trace) -> bool:
+    """Return whether so much device work is missing that idle time and everything computed from idle time are unknown."""
+    return any(_KINDS.get(of.kind, _UNKNOWN).hides_work for of in serious_problems(trace))
 
 
 def _problem(kind: str, count: int, kernels: int) -> Problem:

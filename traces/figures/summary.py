@@ -42,7 +42,7 @@ from traces.figures.pipeline import (
     parallel_parts,
     step_kinds,
 )
-from traces.figures.problems import problems_of
+from traces.figures.problems import hides_work, problems_of
 from traces.model.json_facts import as_json
 from traces.model.machine import Machine
 from traces.model.run import CleanSteps, ProfilerCost, RecorderNotes, Run
@@ -206,7 +206,7 @@ def summarize(trace: Trace) -> Summary:
         step_median_ns=None if pace is None else pace.pace_ns,
         compute_side_median_ns=None if pace is None else pace.without_data_ns,
         pace=pace,
-        bottleneck=bottleneck(pace, analyses.idle, between_ranks),
+        bottleneck=bottleneck(pace, analyses.idle, between_ranks, lacks_work=hides_work(trace)),
         step_kinds=step_kinds(trace),
         clean=run.clean,
         host_scale=run.host_scale or None,

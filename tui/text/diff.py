@@ -145,8 +145,9 @@ def warning_sentences(comparison: Comparison) -> list[str]:
     """Returns notes on the figures, most serious first. Problems come first, then estimates, then notes on how figures were
     measured.
     """
-    said = comparison.estimate_sentences() + memory_sentences(comparison.memory) + event_sentences(comparison)
     names = ("the recording", "the replay") if comparison.replay else ("A", "B")
+    said = [f"In {name}: {text}" for name, texts in zip(names, comparison.problems, strict=True) for text in texts]
+    said += comparison.estimate_sentences() + memory_sentences(comparison.memory) + event_sentences(comparison)
     lags = (comparison.paces.recorded, comparison.paces.replayed)
     said += [text for name, of in zip(names, lags, strict=True) if (text := lag_sentence(of, f"The GPU of {name}"))]
     if _has_only_phases(comparison):

@@ -134,7 +134,7 @@ def note_sentences(summary: Summary) -> list[str]:
     problems = problems_of(summary.problems, summary.counts.kernels)
     said = [problem.text for problem in problems if problem.severity >= Severity.WARNING]
     within_ns = sum(of.busy_ns for of in summary.analyses.idle.values() if of.steps)
-    if summary.steps and within_ns < summary.gpu_busy_ns / 2:
+    if summary.steps and summary.analyses.idle and within_ns < summary.gpu_busy_ns / 2:
         share = share_text(1 - within_ns / summary.gpu_busy_ns)
         said.insert(0, f"{share} of the GPU's busy time is outside the steps counted in GPU busy and GPU idle")
     if lag := lag_sentence(summary.pace):

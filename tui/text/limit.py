@@ -26,7 +26,7 @@ def limit_sentence(pace: StepPace | None, of: PaceLimit | None) -> str:
     if pace is None or of is None:
         return ""
     if of.limit == "unknown":
-        return "unknown (the recording has no kernels, and host and GPU take the same time)"
+        return f"unknown ({of.reason})"
     gained = ""
     if of.gain_ns is not None and of.share is not None:
         gained = f"a step could be up to {time_text(of.gain_ns)} shorter ({share_text(of.share)})"

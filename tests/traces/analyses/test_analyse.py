@@ -48,12 +48,12 @@ def real(shared_traces: Path) -> Trace:
 def test_idle_time_is_data_host_and_launch() -> None:
     """Per step, in us: data until 20; kernels from 27 to 47, 57 to 77 and 87 to 97, each stretch launched 4 before."""
     of = idle_times(training(steps=4))["cuda:0"]
-    # From the first step's begin to the last one's completion: its last kernel ends 3 before the step.
-    assert of.steps == 4 and of.window_ns == 397 * US
+    # From the first step's begin to the last step's end on the host, 3 after the last kernel.
+    assert of.steps == 4 and of.window_ns == 400 * US
     assert of.busy_ns == 4 * 50 * US and of.busy_ns + of.idle_ns == of.window_ns
     assert of.by_reason["data"] == 4 * 20 * US
     assert of.by_reason["launch"] == 4 * 3 * 4 * US
-    assert of.by_reason["host"] == (397 - 200 - 80 - 48) * US
+    assert of.by_reason["host"] == (400 - 200 - 80 - 48) * US
     assert not of.by_reason["stream"] and not of.by_reason["unknown"]
 
 
@@ -253,7 +253,7 @@ def test_a_million_spans_take_seconds() -> None:
     of = analyse(trace)
     assert sum(row.calls for row in of.achieved) == len(trace.device) > 900_000
     assert sum(row.count for row in of.launches) == 5 * steps  # the others lie outside of the steps
-    assert of.idle["cuda:0"].window_ns == (steps * 100 - 3) * US
+    assert of.idle["cuda:0"].window_ns == steps * 100 * US
     assert (trace.device.kind == DeviceKind.KERNEL).any()
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.traces.handmade import training
 from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleTime
+from traces.comparison.compare import Both, compare
+from traces.comparison.explain import explain
 from traces.figures.bottleneck import PaceLimit, bottleneck
 from traces.figures.pace import StepPace
+from traces.figures.summary import summarize
+from traces.model.trace import DeviceKind
 
 MS = 1_000_000
 # A step takes 100 ms, of which the GPU is busy for 40 and waits 35 for data.
@@ -53,8 +58,33 @@ def test_a_busy_device_is_the_limit_unless_it_communicates() -> None:
 def test_without_kernels_only_what_the_times_show_is_said() -> None:
     bare = replace(OF_DATA, gpu_time_ns=None, busy_share=None)
     assert bottleneck(bare, {}, None) == PaceLimit("data", 35 * MS, 0.35)
-    assert bottleneck(replace(bare, without_data_ns=99 * MS), {}, None) == PaceLimit("unknown", None, None)
+    assert bottleneck(replace(bare, without_data_ns=99 * MS), {}, None) == PaceLimit(
+        "unknown", None, None, "the recording has no kernels, and host and GPU take the same time"
+    )
     assert bottleneck(replace(bare, host_runs_ahead=True), {}, None) == PaceLimit("device", None, None)
     no_device = replace(bare, device_ns=None, device=-1, without_data_ns=100 * MS)
     assert bottleneck(no_device, {}, None) == PaceLimit("host", None, None)
     assert bottleneck(None, {}, None) is None
+
+
+def test_nothing_that_relies_on_lost_kernels_is_a_figure() -> None:
+    """A recording with 4 lost kernels beside its few: no limit, no idle time, no critical path, and comparisons say so."""
+    whole, trace = training(steps=4), training(steps=4)
+    trace.problems = {"lost-kernel": 4}
+    summary, expected = summarize(trace), PaceLimit("unknown", None, None, "kernels are missing from the recording")
+    assert summary.bottleneck == expected and not summary.busy_shares
+    assert (summary.analyses.idle, summary.analyses.critical_path, summary.gpus["cuda:0"].idle_share) == ({}, None, None)
+    apart = compare(whole, trace)
+    assert apart.bottlenecks == Both(summarize(whole).bottleneck, expected)
+    kernels = int((trace.device.kind == DeviceKind.KERNEL).sum())
+    text = f"4 of {kernels + 4} kernels are missing: idle time is not reliable."
+    assert apart.problems == Both([], [text])
+    assert f"In B: {text}" in explain(apart).caution and not any("idle" in of.what for of in explain(apart).reasons)
+
+
+def test_few_lost_kernels_are_a_warning() -> None:
+    """One of 321 kernels is less than a hundredth."""
+    trace = training(steps=80)
+    trace.problems = {"lost-kernel": 1}
+    assert int((trace.device.kind == DeviceKind.KERNEL).sum()) == 320
+    assert summarize(trace).bottleneck == summarize(training(steps=80)).bottleneck

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import SHARED_TRACES
-from tests.traces import oracle
+from tests.traces import oracle, raw_events
 from traces.analyses.waits import host_waits
 from traces.figures.measure import busy_by_device, profiled_steps, steady_steps, work_rows
 from traces.figures.pace import device_windows, pace, step_times
@@ -42,15 +42,15 @@ class Both:
     """One rank of a recording, as the product and as the oracle read it."""
 
     trace: Trace
-    raw: oracle.Recording
+    raw: raw_events.Recording
     rows: Any  # the rank's rows of trace.steps, in order of time
     devices: list[int]  # the rank's rows of trace.devices that work, in the order of the oracle's
     rank: int
 
     @property
-    def steps(self) -> list[oracle.Step]:
+    def steps(self) -> list[raw_events.Step]:
         of = self.trace.steps
-        return [oracle.Step(int(of.number[row]), int(of.start_ns[row]), int(of.end_ns[row])) for row in self.rows]
+        return [raw_events.Step(int(of.number[row]), int(of.start_ns[row]), int(of.end_ns[row])) for row in self.rows]
 
     def places(self, rows: Any) -> list[int]:
         """Places in `steps` of rows of trace.steps, without those of other ranks."""
@@ -58,7 +58,7 @@ class Both:
         return [place[int(row)] for row in rows if int(row) in place]
 
 
-def both(trace: Trace, raw: oracle.Recording, rank: int | None = None) -> Both:
+def both(trace: Trace, raw: raw_events.Recording, rank: int | None = None) -> Both:
     steps = trace.steps
     rows = np.flatnonzero(steps.rank == rank) if rank is not None else np.arange(len(steps))
     rows = rows[np.argsort(steps.start_ns[rows], kind="stable")]
@@ -123,7 +123,7 @@ def check(trace: Trace, found: list[oracle.Figures]) -> None:
 @pytest.mark.parametrize("path", _real())
 def test_real_recordings(path: Path) -> None:
     try:
-        trace, raw = read_kineto(path), oracle.read(path)
+        trace, raw = read_kineto(path), raw_events.read(path)
     except TraceImportError as error:
         pytest.skip(f"no recording: {error}")
     of = both(trace, raw)
@@ -227,7 +227,7 @@ def test_generated_recordings(tmp_path_factory: pytest.TempPathFactory, document
     trace = read_kineto(folder if len(documents) > 1 else folder / "rank0.json")
     found = []
     for rank, document in enumerate(documents):
-        raw = oracle.parse(json.dumps(document))
+        raw = raw_events.parse(json.dumps(document))
         of = both(trace, raw, trace.ranks[rank])
         assert of.steps == raw.marks
         found.append(check_rank(of))
@@ -251,7 +251,7 @@ def test_the_oracle_on_a_host_that_runs_ahead() -> None:
         kernel | {"ts": 15, "args": place | {"correlation": 1}},
         kernel | {"ts": 45, "args": place | {"correlation": 2}},
     ]
-    raw = oracle.parse(json.dumps(events))
+    raw = raw_events.parse(json.dumps(events))
     found = oracle.figures(raw, raw.marks, [0, 1])
     assert found.host_pace_ns == 10_000
     assert found.device_pace_ns == (35_000 + 30_000) / 2  # from the first step's start at 10, and from its completion

@@ -270,7 +270,7 @@ def test_clean_steps_give_the_times_and_profiled_steps_the_gpu_time() -> None:
     assert (of.pace_ns, of.gpu_time_ns, of.busy_share) == (10 * MS, 9 * MS, 0.9)
 
 
-def test_busy_and_idle_are_taken_from_the_completion_before_the_first_step_to_the_last_one() -> None:
+def test_busy_and_idle_are_measured_from_the_end_of_the_step_before_to_the_end_of_the_last() -> None:
     kinds = [StepKind.WARMUP, StepKind.STEADY, StepKind.STEADY]
     trace = a_trace([(0, 10), (10, 20), (20, 30)], [Work(1, 2, 12), Work(11, 13, 23), Work(21, 24, 34)], kinds=kinds)
     window = device_windows(trace)[0]
@@ -281,7 +281,15 @@ def test_steps_that_are_not_consecutive_have_a_window_for_each_run() -> None:
     work = [Work(1, 2, 9), Work(11, 12, 19), Work(1001, 1002, 1008)]
     window = device_windows(a_trace([(0, 10), (10, 20), (1000, 1010)], work, numbers=[5, 6, 105]))[0]
     assert ms(window.start_ns - START_NS) == [0, 1000]
-    assert ms(window.end_ns - START_NS) == [19, 1008]
+    assert ms(window.end_ns - START_NS) == [20, 1010]  # the host of either run ends after its last kernel
+
+
+def test_the_backlog_counts_as_busy_and_belongs_to_no_step() -> None:
+    """A step of 20 ms, of which 8 are work from before the recording and 11 are its own: 19 of 20 ms are busy."""
+    trace = a_trace([(0, 20)], [Work(None, -2, 8), Work(1, 8, 19)])
+    of, window = pace(trace), device_windows(trace)[0]
+    assert of is not None and (of.gpu_time_ns, of.busy_share, of.limit) == (11 * MS, 0.95, "device")
+    assert (ms(window.start_ns - START_NS), ms(window.end_ns - START_NS)) == ([0], [20])
 
 
 def test_a_lag_that_does_not_grow_is_not_falling_behind() -> None:

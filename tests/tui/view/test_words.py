@@ -49,7 +49,7 @@ def test_the_headline_of_two_says_what_diff_says() -> None:
     assert f"step 100.0 µs → 91.0 µs ({facts.steps.error:+.1%})".replace("%)", " %)") in text
     for words in (
         "without loading 80.0 µs → 88.0 µs (+10.0 %)",
-        "busy 50.4 % → 60.8 %",
+        "busy 50.0 % → 60.4 %",
         "memory 3.0 MiB → 3.0 MiB",
         "matched exact",
     ):

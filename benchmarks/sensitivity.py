@@ -1,0 +1,218 @@
+"""Moves each number that decides a verdict up and down by a fifth, and shows which verdicts and tests change.
+
+    python benchmarks/fidelity.py --runs 1 --keep fidelity
+    python benchmarks/sensitivity.py fidelity [--only SAME] [--markdown docs/sensitivity.md]
+
+The script judges three sets of traces: each recording of the fidelity table against its replay, each recording by itself, and
+pairs of recordings. The tests compare small programs with twins that differ in one thing. Counts are whole numbers, so a fifth
+is rounded, and by at least 1.
+
+Each moved number needs a new process, because modules import thresholds as plain numbers. The process is forked after the
+traces were loaded and before any module that uses a threshold was imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import traces  # noqa: E402
+from traces.comparison import thresholds  # noqa: E402
+from traces.comparison.declared_constants import ConstantOrigin  # noqa: E402
+from traces.comparison.thresholds import THRESHOLDS  # noqa: E402
+from traces.model.trace import Trace  # noqa: E402
+
+MOVES = {"up": 1.2, "down": 0.8}
+PAIRS = (
+    ("v100_resnet50_workers0", "v100_resnet50_workers0_rerun"),
+    ("v100_resnet50_workers0", "v100_resnet50_workers4"),
+    ("h100_qwen05b_inference", "mi300x_qwen05b_inference"),
+    ("a100_particle_fwd_bs2", "a100_particle_fwd_bs32"),
+)
+TWINS = tuple(
+    f"tests/traces/{name}.py"
+    for name in (
+        "comparison/test_compare",
+        "comparison/test_explain",
+        "comparison/test_counterparts",
+        "comparison/test_changed_ops",
+        "figures/test_pace",
+        "figures/test_bottleneck",
+        "figures/test_problems",
+        "analyses/test_waits",
+        "analyses/test_launches",
+        "analyses/test_critical_path",
+        "kineto/test_text",
+        "stalls/test_data_stalls",
+        "library/test_library_limits",
+    )
+)
+Verdicts = dict[str, str]  # by the name of a figure
+Judged = tuple[Verdicts, list[str]]  # and the failed tests
+
+
+def moved(value: object, factor: float) -> object:
+    if isinstance(value, tuple):
+        return tuple(moved(each, factor) for each in value)
+    if isinstance(value, int):
+        apart = max(round(abs(value * (factor - 1))), 1)
+        return value + apart if factor > 1 else value - apart
+    return value * factor if isinstance(value, float) else value
+
+
+def verdicts(recordings: dict[str, Trace], replays: dict[str, Trace]) -> Verdicts:
+    """Everything that a user reads as a verdict: the same program, the same times, and what limits the pace."""
+    from traces.comparison.compare import compare
+    from traces.figures.problems import problems_of
+    from traces.figures.summary import summarize
+
+    found: Verdicts = {}
+    both = {f"{name} and its replay": (recordings[name], replay) for name, replay in replays.items()}
+    both |= {f"{a} and {b}": (recordings[a], recordings[b]) for a, b in PAIRS if a in recordings and b in recordings}
+    for name, (first, second) in both.items():
+        of = compare(first, second)
+        found[f"{name}: program"] = of.verdict.sameness.value
+        found[f"{name}: within tolerance"] = str(of.within_tolerance)
+        limit = of.bottlenecks.replayed
+        found[f"{name}: limit of the second"] = "none" if limit is None else limit.limit
+    for name, trace in recordings.items():
+        summary = summarize(trace)
+        found[f"{name}: limit"] = "none" if summary.bottleneck is None else summary.bottleneck.limit
+        problems = problems_of(summary.problems, summary.counts.kernels)
+        found[f"{name}: serious problems"] = ", ".join(of.kind for of in problems if of.severity >= 2) or "none"
+        falls = summary.pace is not None and summary.pace.falls_behind_ns > 0
+        found[f"{name}: falls behind"] = "yes" if falls else "no"
+    return found
+
+
+class _Failures:
+    """A plugin of pytest that collects the names of failed tests."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.names.append(report.nodeid.rpartition("/")[2])
+
+
+def failed_tests() -> list[str]:
+    failures = _Failures()
+    os.chdir(ROOT)
+    files = [name for name in TWINS if Path(name).exists()]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", *files], plugins=[failures])
+    return sorted(set(failures.names))
+
+
+def in_a_child(work: Callable[[], Judged]) -> Judged:
+    """Runs the function in a forked process and returns its result. Raises RuntimeError if the process fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                result.write_text(json.dumps(work()), encoding="utf-8")
+                code = 0
+            finally:
+                os._exit(code)
+        if os.waitpid(child, 0)[1] != 0:
+            raise RuntimeError("a process that judged the traces failed")
+        found, failures = json.loads(result.read_text(encoding="utf-8"))
+        return found, failures
+
+
+def judged(name: str, factor: float, recordings: dict[str, Trace], replays: dict[str, Trace]) -> Judged:
+    """The verdicts and the failed tests with one threshold moved. The name "" moves none."""
+
+    def work() -> Judged:
+        if name:
+            of = THRESHOLDS[name]
+            early = [file for file in of.used_by if file.removesuffix(".py").replace("/", ".") in sys.modules]
+            if early:
+                raise RuntimeError(f"{name} cannot be moved: {early[0]} was imported too early")
+            setattr(thresholds, name, moved(of.value, factor))
+        return verdicts(recordings, replays), failed_tests()
+
+    return in_a_child(work)
+
+
+def changes(before: Judged, after: Judged) -> tuple[list[str], list[str]]:
+    """The changed verdicts as sentences, and the tests that fail only with the moved threshold."""
+    apart = [f"{name}: {before[0][name]} → {now}" for name, now in after[0].items() if before[0].get(name) != now]
+    return apart, [name for name in after[1] if name not in before[1]]
+
+
+HEADER = ("threshold", "value", "origin", "moved", "changed verdicts", "twin tests that fail")
+
+
+def row(name: str, move: str, apart: list[str], failures: list[str]) -> tuple[str, ...]:
+    of = THRESHOLDS[name]
+    value = moved(of.value, MOVES[move])
+    shown = ", ".join(f"{each:g}" for each in (value if isinstance(value, tuple) else (value,)))
+    origin = f"**{of.origin.value}**" if of.origin is ConstantOrigin.FITTED else of.origin.value
+    return name, shown, origin, move, "<br>".join(apart) or "none", "<br>".join(failures) or "none"
+
+
+def page(rows: list[tuple[str, ...]], figures: int) -> str:
+    still = sorted({cells[0] for cells in rows} - {cells[0] for cells in rows if cells[4:] != ("none", "none")})
+    steps = sum(cells[4] != "none" for cells in rows)
+    lines = [
+        "# What a threshold changes",
+        "",
+        "This page was written by `python benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`. Each number of",
+        "[constants.md](constants.md) that decides a verdict was moved up and down by a fifth. The table lists the moves that",
+        "change a verdict or make a test fail. A test fails if its value worked out by hand contains the threshold, or if a",
+        "program and its twin are no longer told apart.",
+        "",
+        f"The verdicts are {figures} figures: programs, times and limits of all recordings in docs/fidelity.md, alone, with",
+        f"their replays and with each other. {steps} of {len(rows)} moves change at least one of these verdicts.",
+        "",
+        "| " + " | ".join(HEADER) + " |",
+        "|" + "---|" * len(HEADER),
+        *("| " + " | ".join(cells) + " |" for cells in rows if cells[4:] != ("none", "none")),
+        "",
+        f"These thresholds change neither verdicts nor tests: {', '.join(still)}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="what benchmarks/fidelity.py --keep wrote")
+    parser.add_argument("--only", default="", metavar="TEXT", help="thresholds whose names contain this")
+    parser.add_argument("--markdown", type=Path, help="write the table here too")
+    args = parser.parse_args()
+    recordings = {of.parent.name: traces.load(of) for of in sorted(args.folder.glob("*/*.msgpack")) if of.stem != "replay"}
+    replays = {of.parent.name: traces.load(of) for of in sorted(args.folder.glob("*/replay.msgpack"))}
+    np.ones(1).sum()  # loads what numpy loads late, so that children share it
+    usual = judged("", 1.0, recordings, replays)
+    if usual[1]:
+        print(f"fail without a moved threshold, and are left out: {', '.join(usual[1])}", file=sys.stderr)
+    rows = []
+    for name in THRESHOLDS:
+        if args.only not in name:
+            continue
+        for move, factor in MOVES.items():
+            rows.append(row(name, move, *changes(usual, judged(name, factor, recordings, replays))))
+            print("  ".join(rows[-1]), flush=True)
+    if args.markdown:
+        args.markdown.write_text(page(rows, len(usual[0])), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

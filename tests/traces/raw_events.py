@@ -1,0 +1,129 @@
+"""Reads a profiler's JSON into plain lists of work, calls, step marks and ops. Shares no code with `traces`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+_WORK = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
+_CALLS = {"cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"}
+_OPS = {"cpu_op", "Operator"}
+
+
+@dataclass(frozen=True)
+class Step:
+    number: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass
+class Work:
+    """A kernel, copy or memset. `launched_ns` is None if its launch is not known."""
+
+    device: int
+    stream: int
+    start_ns: int
+    end_ns: int
+    launched_ns: int | None
+    name: str = ""
+    call: Call | None = None
+    step: int | None = None  # place in the list of steps
+
+
+@dataclass(frozen=True)
+class Call:
+    name: str
+    start_ns: int
+    end_ns: int
+    correlation: int
+    op: int  # the External id
+    thread: str = ""
+
+
+@dataclass(frozen=True)
+class Recording:
+    work: list[Work]
+    calls: list[Call]
+    marks: list[Step]
+    ops: list[tuple[str, int]] = field(default_factory=list)  # thread and start of each op
+
+
+def read(path: Path) -> Recording:
+    data = path.read_bytes()
+    return parse(gzip.decompress(data) if path.suffix == ".gz" else data)
+
+
+def parse(text: str | bytes) -> Recording:
+    document = json.loads(text, parse_float=str, strict=False)
+    listed = document["traceEvents"] if isinstance(document, dict) else document
+    base_ns = int(document.get("baseTimeNanoseconds", 0)) if isinstance(document, dict) else 0
+    events = [event for event in listed if event.get("ph") == "X"]
+    padded = not any(_is_unpadded(str(event["ts"])) for event in events)
+    calls: list[Call] = []
+    marks: list[Step] = []
+    ops: dict[int, int] = {}
+    threads: list[tuple[str, int]] = []
+    for event in events:
+        start_ns, args = _ns(event["ts"], padded) + base_ns, event.get("args", {})
+        end_ns, category, name = start_ns + _ns(event.get("dur", 0), padded), event.get("cat"), str(event["name"])
+        thread = f"{event.get('pid')} {event.get('tid')}"
+        if category in _CALLS:
+            calls.append(Call(name, start_ns, end_ns, int(args.get("correlation", 0)), _id(event, "External id"), thread))
+        elif name.startswith("ProfilerStep#") and category in _OPS | {"user_annotation"}:
+            marks.append(Step(int(name.partition("#")[2]), start_ns, end_ns))
+        elif category in _OPS:
+            threads.append((thread, start_ns))
+            ops.setdefault(int(args.get("External id", -1)), start_ns)
+    rows = [event for event in events if event.get("cat") in _WORK]
+    ids = [(_id(row, "External id"), _id(row, "correlation")) for row in rows]
+    named = [pair for pair in ids if pair[0]]
+    names_ops = bool(named) and sum(external == correlation for external, correlation in named) * 2 < len(named)
+    of_correlation: dict[int, list[Call]] = {}
+    for call in calls:
+        of_correlation.setdefault(call.correlation, []).append(call)
+    work = []
+    for row, (external, correlation) in zip(rows, ids, strict=True):
+        start_ns, args = _ns(row["ts"], padded) + base_ns, row.get("args", {})
+        launch = _launch(of_correlation.get(correlation, []) if correlation else [], start_ns, external)
+        launched_ns = launch.start_ns if launch else ops.get(external) if names_ops and external else None
+        if launch is None and launched_ns is not None and launched_ns > start_ns:
+            launched_ns = None
+        end_ns = start_ns + _ns(row.get("dur", 0), padded)
+        place = _number(args, "device", row["pid"]), _number(args, "stream", row["tid"])
+        work.append(Work(*place, start_ns, end_ns, launched_ns, str(row["name"]), launch))
+    return Recording(work, calls, sorted(marks, key=lambda mark: mark.start_ns), threads)
+
+
+def _launch(calls: list[Call], start_ns: int, op: int) -> Call | None:
+    """Which of the calls with its correlation id launched work that starts then. Of a call within a call the outer one counts;
+    of others those that name the same op, and the last that began before the work."""
+    outer = [a for a in calls if not any(a != b and b.start_ns <= a.start_ns and a.end_ns <= b.end_ns for b in calls)]
+    named = [call for call in outer if op and call.op == op] or outer
+    begun = [call for call in named if call.start_ns <= start_ns] or named[:1]
+    return max(begun, key=lambda call: call.start_ns, default=None)
+
+
+def _id(row: dict[str, Any], key: str) -> int:
+    args = row.get("args", {})
+    return int(args.get(key, args.get(key.lower(), 0)))
+
+
+def _number(args: dict[str, Any], key: str, fallback: Any) -> int:
+    digits = "".join(letter for letter in str(args.get(key, fallback)) if letter.isdigit())
+    return int(digits or 0)
+
+
+def _is_unpadded(stamp: str) -> bool:
+    """Whether ".5" is 5 nanoseconds, as Kineto wrote absolute stamps in spring 2024."""
+    whole, _, part = stamp.partition(".")
+    return len(whole) > 15 and len(part) in (1, 2) and part not in ("0", "2", "25", "5", "75", "8")
+
+
+def _ns(microseconds: str | int, padded: bool) -> int:
+    whole, _, part = str(microseconds).partition(".")
+    return round(Decimal(microseconds) * 1000) if padded or not part else int(whole) * 1000 + int(part)
