@@ -12,8 +12,8 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
+from traces.model.json_facts import as_json
 from tui.figures import printable
 from tui.terminal import look
 
@@ -37,8 +37,9 @@ def show_text(text: str) -> None:
     print(printable(text, colour=look(sys.stdout)["colour"]))
 
 
-def to_json(facts: dict[str, Any]) -> str:
-    return json.dumps(facts, indent=2, allow_nan=False)
+def json_text(facts: object) -> str:
+    """Returns the JSON of a result, which is a dataclass. docs/json.md lists the results."""
+    return json.dumps(as_json(facts), indent=2, allow_nan=False)
 
 
 def require_place_for(path: Path | None) -> None:
@@ -60,8 +61,8 @@ def require_suffix(path: Path, *suffixes: str) -> None:
         raise TraceOutputError(f"{path}: the file name must end in {' or '.join(suffixes)}")
 
 
-def write_json(path: Path, facts: dict[str, Any]) -> None:
-    write_text(path, to_json(facts) + "\n")
+def write_json(path: Path, facts: object) -> None:
+    write_text(path, json_text(facts) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:

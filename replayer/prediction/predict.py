@@ -35,7 +35,6 @@ from replayer.prediction.tensor_parallel import TensorSplit, tensor_parallel
 from replayer.recording.recorded_run import RecordedRun
 from traces.figures.measure import busy_ns, launch_phase_names, launch_steps, memory_peaks, window_ns
 from traces.figures.pace import pace
-from traces.model.json_facts import as_json
 from traces.model.trace import Column, Device, DeviceKind, Origin, Trace, TraceError
 from traces.model.workload import InputTensor
 from traces.names.cards import UNKNOWN_CARD, card_of
@@ -53,11 +52,10 @@ class PredictedTime:
     predicted_ns: float
 
 
-@dataclass(frozen=True)
-class Prediction:
+@dataclass(frozen=True, kw_only=True)
+class PredictedFigures:
     """The predicted figures. An `expected_error` of 0.08 means that the step time is accurate to within 8 %."""
 
-    conditions: Conditions
     device: str
     batch: int
     recorded_batch: int
@@ -72,17 +70,16 @@ class Prediction:
     memory_bytes: int | None
     parallel: Parallel | None
     notes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction(PredictedFigures):
+    conditions: Conditions
     trace: Trace = field(repr=False, compare=False)
 
     @property
     def samples_per_s(self) -> float | None:
         return self.batch / self.step.predicted_ns * 1e9 if self.batch and self.step.predicted_ns else None
-
-    def to_json(self) -> dict[str, Any]:
-        facts = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("trace", "conditions")}
-        facts |= {"estimated": True, "conditions": self.conditions, "samples_per_s": self.samples_per_s}
-        known: dict[str, Any] = as_json(facts)
-        return known
 
 
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
@@ -130,22 +127,22 @@ class Predictor:
         shares = _shares(trace)
         device = trace.devices[0] if trace.devices else None
         return Prediction(
-            conditions,
-            device.name if device else "",
-            (conditions.batch or batch) * (max(conditions.nproc, 1) if parallel != "tp" else 1),
-            batch,
-            PredictedTime(self._step_ns, several.step_ns if several else one_ns),
-            PredictedTime(busy_ns(recorded) / steps, busy_ns(trace) / steps),
-            _by_phase(recorded, scaling, steps),
-            _by_kind(recorded, scaling, steps),
-            {ORIGIN_NAMES[origin]: share for origin, share in shares.items()},
-            _expected_error(shares, conditions),
-            scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1),
-            self._peak_bytes,
-            device.total_memory_bytes if device else None,
-            several,
-            _notes(recorded, conditions, (several.peak_bytes if several else None) or self._peak_bytes, trace.devices),
-            trace,
+            conditions=conditions,
+            device=device.name if device else "",
+            batch=(conditions.batch or batch) * (max(conditions.nproc, 1) if parallel != "tp" else 1),
+            recorded_batch=batch,
+            step=PredictedTime(self._step_ns, several.step_ns if several else one_ns),
+            busy=PredictedTime(busy_ns(recorded) / steps, busy_ns(trace) / steps),
+            phases=_by_phase(recorded, scaling, steps),
+            kinds=_by_kind(recorded, scaling, steps),
+            origins={ORIGIN_NAMES[origin]: share for origin, share in shares.items()},
+            expected_error=_expected_error(shares, conditions),
+            unscaled_share=scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1),
+            memory_peak_bytes=self._peak_bytes,
+            memory_bytes=device.total_memory_bytes if device else None,
+            parallel=several,
+            notes=_notes(recorded, conditions, (several.peak_bytes if several else None) or self._peak_bytes, trace.devices),
+            trace=trace,
         )
 
     def forget(self) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.replayer.recordings import Op, make_recording, phase_recording
+from tests.tui.json_types import PAGE, faults
 from traces.analyses.modules import forward_ops, module_times
 from traces.format.trace_file import load, save
 from traces.model.run import REPLAY
@@ -86,6 +87,7 @@ def test_a_script_trains_at_the_pace_of_a_phase_grained_trace(tmp_path: Path, ph
     assert done.returncode == 0, done.stderr
     assert re.search(r"device cuda:0 Tesla P100-PCIE-16GB loss [012]\.\d\d", done.stdout)  # so small a network is computed
     facts = json.loads((tmp_path / "r.json").read_text())
+    assert faults(facts, PAGE.OUTPUTS["trace replay --report"]) == []
     assert facts["compute_side"]["recorded_median_ns"] == 66_000_000
     assert abs(facts["compute_side"]["error"]) < 0.05
     for name, ms in PHASES_MS.items():
@@ -112,6 +114,7 @@ def test_a_kernel_grained_trace_is_matched_and_what_does_not_match_is_charged_by
     assert exact_ms == pytest.approx(6 * 8)
     assert phase_ms == pytest.approx(6 * 10)
     facts = json.loads((tmp_path / "r.json").read_text())
+    assert faults(facts, PAGE.OUTPUTS["trace replay --report"]) == []
     assert facts["coverage"]["exact"] > 0.4 and facts["coverage"]["phase"] > 0.5
     assert any(entry["op"].startswith("aten::_foreach") for entry in facts["missing"])
 
@@ -147,6 +150,7 @@ with torch.inference_mode():
     assert (steps.duration_ns[9:] / 1e6).tolist() == pytest.approx([20] * 3, abs=5)
     assert steps.duration_ns[8] / 1e6 == pytest.approx(64, abs=12)  # forward to optimizer, not 22 ms more of validation
     facts = json.loads((tmp_path / "r.json").read_text())
+    assert faults(facts, PAGE.OUTPUTS["trace replay --report"]) == []
     assert facts["steps_compared"]["replayed"] == 4 and abs(facts["compute_side"]["error"]) < 0.05
     assert facts["evaluation"]["steps_compared"] == {"recorded": 0, "replayed": 7}
 

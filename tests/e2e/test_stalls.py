@@ -14,6 +14,7 @@ import pytest
 
 from tests.limits import locks_limited_to
 from tests.replayer.recordings import phase_recording
+from tests.tui.json_types import PAGE, faults
 from traces.format.trace_file import save
 from traces.model.trace import Trace, TraceError
 from tui.commands import stalls as stalls_command
@@ -65,6 +66,7 @@ def test_a_disk_that_is_too_slow_is_named_with_the_rate_that_would_do(tmp_path: 
     done = stalls(tmp_path, "--disk", "2MB/s", "--json", "train.py", "0.0003")
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
+    assert faults(facts, PAGE.OUTPUTS["trace stalls --json"]) == []
     assert facts["bottleneck"] == "storage"
     # 20 files of 10 kB at 2 MB/s are 100 ms; the worker prepares between its reads.
     assert 100_000_000 <= facts["fetched"]["step_ns"] < 150_000_000

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.tui.json_types import PAGE, faults
 from tui.cli import run
 from tui.commands import doctor
 from tui.commands.doctor import Diagnosis, Health
@@ -43,6 +44,7 @@ def test_a_line_for_each_finding(quick: None, capfd: pytest.CaptureFixture[str])
         assert words in told
     assert run(["doctor", "--json"]) == 0
     facts = json.loads(capfd.readouterr().out)
+    assert faults(facts, PAGE.OUTPUTS["trace doctor --json"]) == []
     assert facts["works"] is True and {of["state"] for of in facts["findings"]} <= {"ok", "warn"}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from replayer.memory.device.request_log import LogEntry, RequestKind, RequestLog
+from tests.tui.json_types import PAGE, faults
 from traces.format.trace_file import save
 from traces.model.trace import Trace, TraceError
 from traces.model.workload import InputTensor, WorkloadSignature
@@ -66,6 +67,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert faults(facts, PAGE.OUTPUTS["trace fit --json"]) == []
     return facts
 
 

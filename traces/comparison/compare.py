@@ -60,9 +60,10 @@ from traces.figures.problems import hides_work, serious_problems
 from traces.figures.spread import NOTHING, Spread, relative_error, spread
 from traces.figures.stage_times import PartError, part_errors
 from traces.figures.step_memory import step_rises
-from traces.model.json_facts import OMITTED_IF_EMPTY, as_json
+from traces.model.json_facts import OMITTED_IF_EMPTY, Json, as_json, extended
 from traces.model.run import HostFigures, MissingOp, ReplayNotes
 from traces.model.trace import NONE, PHASES, Column, StepKind, Trace
+from traces.model.workload import Sameness
 
 VERSION = 1
 _IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
@@ -153,8 +154,8 @@ class MemoryComparison:
     fits: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, kw_only=True)
+class ComparedFigures:
     """Holds the result of a comparison. `judged` names the deciding figure: "steps", "compute_side" or "gpu_busy".
 
     If step time and GPU time are both known, both must be within tolerance. `judged` is then the step time, unless only the GPU
@@ -164,7 +165,6 @@ class Comparison:
     the same, or if no figure is in both traces. Identical traces pass.
     """
 
-    verdict: Verdict
     replay: bool  # whether the second trace is a replay instead of a recording
     steps_compared: Both[int]
     paces: Both[StepPace | None]
@@ -199,6 +199,30 @@ class Comparison:
     estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
     version: int = VERSION
 
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictFacts:
+    """Says whether both traces are of the same program."""
+
+    same_program: bool | None  # null if unknown
+    reason: str
+    verdict: Sameness
+    evidence: Evidence
+    not_compared: tuple[str, ...]  # facts that only one trace has, such as "shapes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonFacts(ComparedFigures, VerdictFacts):
+    """The JSON of a comparison. `pace` repeats `steps`, and `gpu_time` repeats `gpu_busy`."""
+
+    pace: Spread
+    gpu_time: Spread
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(ComparedFigures):
+    verdict: Verdict
+
     @property
     def judged_error(self) -> float | None:
         return self.figures[self.judged].error
@@ -212,17 +236,16 @@ class Comparison:
         """Return one sentence for each trace that is an estimate."""
         return [f"{name} is an ESTIMATE by `trace predict`, not a recording." for name in self.estimates]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the dict that `trace diff --json` and `trace replay --report` print. Keys may be added but are never renamed.
+    def facts(self) -> ComparisonFacts:
+        """Return what `trace diff --json` and `trace replay --report` print. Keys may be added but are never renamed."""
+        of = self.verdict
+        return extended(
+            ComparisonFacts, self, same_program=of.same, reason=of.reason, verdict=of.sameness, evidence=of.evidence,
+            not_compared=of.not_compared, pace=self.steps, gpu_time=self.gpu_busy,
+        )  # fmt: skip
 
-        `evaluation` is present only if a trace has evaluation steps, and `parts` only if a trace has regions of
-        nn.DataParallel.
-        """
-        facts: dict[str, Any] = as_json(self)
-        verdict = facts.pop("verdict")
-        said = {"same_program": self.verdict.same, "reason": self.verdict.reason}
-        said |= {"verdict": verdict["sameness"], "evidence": verdict["evidence"], "not_compared": verdict["not_compared"]}
-        return {**said, **facts, "pace": facts["steps"], "gpu_time": facts["gpu_busy"]}
+    def to_json(self) -> Json:
+        return as_json(self.facts())
 
     def __repr__(self) -> str:
         lines = [f"Comparison with {'a replay' if self.replay else 'another recording'}: {self.verdict.sameness.value}"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -43,7 +42,7 @@ from traces.figures.pipeline import (
     step_kinds,
 )
 from traces.figures.problems import hides_work, problems_of
-from traces.model.json_facts import as_json
+from traces.model.json_facts import Json, as_json
 from traces.model.machine import Machine
 from traces.model.run import CleanSteps, ProfilerCost, RecorderNotes, Run
 from traces.model.trace import NONE, DeviceKind, HostKind, StepKind, Trace
@@ -142,7 +141,7 @@ class Summary:
     problems: dict[str, int]
     machine: Machine  # the machine of the first rank
     run: Run
-    provenance: dict[str, Any]
+    provenance: dict[str, Json]
     analyses: Analyses
 
     @property
@@ -150,10 +149,9 @@ class Summary:
         """Return each working device's busy time as a share of the steps' time, or of the trace's time if it has no steps."""
         return {device: of.busy_ns / of.window_ns for device, of in self.analyses.idle.items() if of.window_ns}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the dictionary that `trace info --json` prints."""
-        facts: dict[str, Any] = as_json(self)
-        return facts
+        return as_json(self)
 
     def __repr__(self) -> str:
         names = ", ".join(sorted({device.name or "an unnamed GPU" for device in self.devices})) or "no GPU"

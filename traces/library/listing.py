@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from traces.format.trace_file import load
 from traces.library import SUFFIX, entries
 from traces.library.catalogue import cell_files, folders
 from traces.library.recorded_cells import gpu_of
-from traces.model.json_facts import as_json
+from traces.model.json_facts import extended
 from traces.model.trace import TraceError
 
 
@@ -33,9 +33,23 @@ class LibraryEntry:
     batches: tuple[int, int] | None = None
     out_of_memory_batch: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        told = {name: of for name, of in as_json(self).items() if name not in ("source_text", "path", "grain_of_file")}
-        return {**told, "kind": self.grain_of_file}
+    def facts(self) -> EntryFacts:
+        return extended(EntryFacts, self, kind=self.grain_of_file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryFacts:
+    """One entry of the library."""
+
+    name: str
+    gpu: str
+    device: str
+    model: str
+    grain: str
+    source: str
+    batches: tuple[int, int] | None  # the first and the last measured batch size
+    out_of_memory_batch: int | None
+    kind: Literal["recording", "cells"]
 
 
 def all_entries() -> list[LibraryEntry]:

@@ -3,7 +3,8 @@
     as_json(compare(recorded, replayed))["steps"]["error"]      # 0.004
     as_json(summarize(trace))["counts"]["kernels"]              # 8772
 
-Field names become keys. User scripts read these keys, so keys may be added but never renamed.
+Field names become keys. User scripts read these keys, so keys may be added but never renamed. docs/json.md lists the dataclass
+that each command prints.
 """
 
 from __future__ import annotations
@@ -11,17 +12,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 OMITTED_IF_EMPTY = {"json": "omitted if empty"}
+OMITTED_IF_NONE = {"json": "omitted if null"}
+
+# JSON of the user or of a recording that is printed unchanged
+Json = Any
+
+T = TypeVar("T")
 
 
-def as_json(value: Any) -> Any:
+def extended(kind: type[T], base: object, /, **more: object) -> T:
+    """Return a `kind` with the fields of the dataclass `base` that `kind` also has, and with the fields `more`."""
+    names = {field.name for field in fields(kind)} - more.keys()  # type: ignore[arg-type]
+    return kind(**{name: getattr(base, name) for name in names}, **more)
+
+
+def as_json(value: Any) -> Json:
     """Return `value` as JSON types: dataclasses become dictionaries, enumerations their values, and keys text."""
     if is_dataclass(value) and not isinstance(value, type):
         shown = {field.name: getattr(value, field.name) for field in fields(value)}
-        empty = [field.name for field in fields(value) if field.metadata is not None and field.metadata.get("json")]
-        return {name: as_json(of) for name, of in shown.items() if of or name not in empty}
+        omitted = {field.name: field.metadata["json"] for field in fields(value) if "json" in field.metadata}
+        unset = {name for name, of in shown.items() if of is None or (not of and omitted.get(name) != OMITTED_IF_NONE["json"])}
+        return {name: as_json(of) for name, of in shown.items() if name not in omitted or name not in unset}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from traces.comparison.compare import compare
-from traces.comparison.gate import check, read_budgets
-from traces.model.json_facts import as_json
-from tui.outputs import to_json
+from traces.comparison.compare import ComparisonFacts, compare
+from traces.comparison.gate import GateResult, check, read_budgets
+from traces.model.json_facts import OMITTED_IF_EMPTY, extended
+from tui.outputs import json_text
 from tui.terminal import is_quiet, look
 from tui.text.diff import diff_text
 from tui.text.gate import gate_line
@@ -19,13 +20,19 @@ from tui.trace_names import load_trace
 ALIKE, APART, CANNOT_BE_TOLD = 0, 1, 3
 
 
+@dataclass(frozen=True, kw_only=True)
+class DiffFacts(ComparisonFacts):
+    """The comparison of two traces. Times are in nanoseconds per step."""
+
+    gate: GateResult | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # the budgets, with `--gate`
+
+
 def run(first: str, second: str, json: bool, tolerance: float, details: bool = False, gate: Path | None = None) -> int:
     budgets = None if gate is None else read_budgets(gate)
     comparison = compare(load_trace(first), load_trace(second), tolerance)
     result = None if budgets is None else check(budgets, comparison)
     if json:
-        facts = comparison.to_json()
-        print(to_json(facts if result is None else {**facts, "gate": as_json(result)}))
+        print(json_text(extended(DiffFacts, comparison.facts(), gate=result)))
     else:
         hint = f"trace diff {shlex.join([first, second])} --details"
         if not is_quiet():

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 
 from traces.analyses.python_functions import FunctionChange, function_changes
-from traces.model.json_facts import as_json
+from traces.model.json_facts import extended
 from traces.model.trace import TraceError
 from tui.figures import ABSENT, fit, table, time_text
-from tui.outputs import show_text, to_json
+from tui.outputs import json_text, show_text
 from tui.terminal import look
 from tui.trace_names import load_trace
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionFacts(FunctionChange):
+    """A function in both traces. A trace that lacks the function has null."""
+
+    delta_ns: int  # GPU time of the second trace minus GPU time of the first trace
+
+
+@dataclass(frozen=True)
+class DiffByFunctionFacts:
+    """GPU time by the Python function that launched the work, the largest difference first."""
+
+    functions: list[FunctionFacts]
+
 
 _MOST = 25  # maximum number of functions in the table, --json has all functions
 
@@ -29,7 +45,8 @@ def by_function(first: str, second: str, json: bool) -> int:
         who = "neither trace has" if len(lacking) == 2 else f"{lacking[0]} has no"
         raise TraceError(f"{who} Python stacks; record with trace record --stacks, or profile with with_stack=True")
     if json:
-        print(to_json({"functions": [as_json(change) | {"delta_ns": change.delta_ns} for change in changes]}))
+        functions = [extended(FunctionFacts, change, delta_ns=change.delta_ns) for change in changes]
+        print(json_text(DiffByFunctionFacts(functions)))
         return 0
     width = int(look(sys.stdout)["width"])
     rows = [_row(change, width) for change in changes[:_MOST]]

@@ -28,9 +28,8 @@ from typing import Any
 
 from replayer.timing.clock import WallClock, lower_timer_slack
 from traces.comparison.thresholds import LATE_NS, LOW_DISK_BYTES
-from traces.model.json_facts import as_json
 from tui.figures import paint, size_text
-from tui.outputs import show_text, to_json
+from tui.outputs import json_text, show_text
 from tui.running.kernel_access import why_no_kernels
 from tui.running.progress import working
 from tui.terminal import look
@@ -86,6 +85,14 @@ class Diagnosis:
     advice: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class DoctorFacts:
+    """The checks of this machine. `works` is false if something that replays need does not work."""
+
+    works: bool
+    findings: list[Diagnosis]
+
+
 def _judged(check: str, is_well: bool, told: str, advice: str, otherwise: str = "") -> Diagnosis:
     return Diagnosis(check, Health.ok, told) if is_well else Diagnosis(check, Health.warn, otherwise or told, advice)
 
@@ -104,7 +111,7 @@ def run(json_wanted: bool) -> int:
                 sys.stdout.flush()
     failed = any(of.state is Health.fail for of in findings)
     if json_wanted:
-        print(to_json({"works": not failed, "findings": as_json(findings)}))
+        print(json_text(DoctorFacts(not failed, findings)))
     return int(failed)
 
 

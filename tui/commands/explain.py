@@ -6,9 +6,8 @@ import shlex
 
 from traces.comparison.compare import compare
 from traces.comparison.explain import explain
-from traces.model.json_facts import as_json
 from tui.figures import fit_apart, kernel_texts
-from tui.outputs import show_text, to_json
+from tui.outputs import json_text, show_text
 from tui.trace_names import load_trace
 
 _NAME = 60  # maximum characters of a kernel's name
@@ -17,7 +16,7 @@ _NAME = 60  # maximum characters of a kernel's name
 def run(first: str, second: str, json: bool) -> int:
     told = explain(compare(load_trace(first), load_trace(second)))
     if json:
-        print(to_json(as_json(told)))
+        print(json_text(told))
         return 0
     show_text(told.headline)
     if told.caution:

@@ -6,15 +6,21 @@ trace: wrote v100.json.gz; open it in ui.perfetto.dev or chrome://tracing
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from traces.chrome.export import export_chrome
 from traces.chrome.pair import export_pair
 from traces.model.trace import NONE
-from tui.outputs import require_place_for, require_suffix, to_json
+from tui.outputs import json_text, require_place_for, require_suffix
 from tui.running.narration import say
 from tui.running.progress import working
 from tui.trace_names import load_trace
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFacts:
+    files: list[str]  # the written files
 
 
 def run(first: str, second: str | None, output: Path, json: bool) -> int:
@@ -32,7 +38,7 @@ def run(first: str, second: str | None, output: Path, json: bool) -> int:
         with working(f"writing {target}"):
             written = [export_pair(trace, other, target, names)]
     if json:
-        print(to_json({"files": [str(path) for path in written]}))
+        print(json_text(ExportFacts([str(path) for path in written])))
     else:
         files = ", ".join(map(str, written))
         say(f"wrote {files}; open it in ui.perfetto.dev or chrome://tracing")

@@ -28,6 +28,7 @@ from replayer.memory.rerun_requests import MAX_BATCH, ScaledRequests, largest_ba
 from traces.combining.replayed_ranks import process_of_each_rank, timelines_in
 from traces.format.trace_file import save
 from traces.library.limits import MeasuredLimit
+from traces.model.json_facts import Json, extended
 from traces.model.machine import Machine
 from traces.model.trace import Device, StepKind, Steps, Trace, TraceError
 from traces.model.workload import WorkloadSignature
@@ -37,11 +38,11 @@ from traces.script.launch import run_child
 from tui.commands.fit_times import KnownTimes
 from tui.figures import counted
 from tui.options import FitOptions
-from tui.outputs import show_text, to_json
+from tui.outputs import json_text, show_text
 from tui.running.narration import ending_text
 from tui.running.progress import working
 from tui.terminal import is_verbose, look
-from tui.text.fit import CardFit, Need, OtherMemory, fit_lines
+from tui.text.fit import CardFacts, CardFit, Need, OtherMemory, fit_lines
 
 # usual names of the batch-size option
 _BATCH_OPTIONS = (
@@ -69,6 +70,14 @@ class _FitRun:
         return inputs[0].shape[0] if inputs and inputs[0].shape else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class FitFacts(Need):
+    """The memory that a script requests, and one entry per GPU."""
+
+    workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py
+    gpus: list[CardFacts]
+
+
 def run(fit: FitOptions) -> int:
     cards = [find_card(name) for name in fit.gpus.split(",")] if fit.gpus else list(CARDS)
     option = fit.batch_option.removesuffix("=") or _usual_option(fit.script)
@@ -84,8 +93,8 @@ def run(fit: FitOptions) -> int:
         found = [_card_fit(card, first, scaled, need, known, peaks) for card in cards]
     if fit.verify and scaled:
         found = _verified(fit, found, option, need)
-    facts = {**need.to_json(), "gpus": [one.to_json() for one in found]}
-    show_text(to_json(facts) if fit.json else "\n".join(fit_lines(need, found, **look(sys.stdout))))
+    facts = extended(FitFacts, need, workload=need.workload.to_json(), gpus=[one.facts() for one in found])
+    show_text(json_text(facts) if fit.json else "\n".join(fit_lines(need, found, **look(sys.stdout))))
     return 0 if any(one.fits for one in found) else 1
 
 

@@ -8,21 +8,29 @@ trace: wrote v100.msgpack; next: trace info v100.msgpack, or trace replay SCRIPT
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from traces.figures.problems import problems_of
 from traces.figures.summary import Summary, summarize
 from traces.format.trace_file import save
 from traces.kineto import read_kineto
+from traces.model.json_facts import extended
 from traces.model.trace import TraceError
 from tui.figures import counted
-from tui.outputs import require_place_for, to_json
+from tui.outputs import json_text, require_place_for
 from tui.running.narration import say
 from tui.running.progress import working
 
 # endings of archives and profiler files, such as worker0.pt.trace.json.gz
 _ENDINGS = (".zip", ".tgz", ".gz", ".tar", ".json", ".trace", ".pt")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportFacts(Summary):
+    """The summary of the imported trace, and the file that contains the trace."""
+
+    output: str
 
 
 def run(recording: Path, output: Path | None, json: bool) -> int:
@@ -36,7 +44,7 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
         save(trace, target)
     summary = summarize(trace)
     if json:
-        print(to_json({**summary.to_json(), "output": str(target)}))
+        print(json_text(extended(ImportFacts, summary, output=str(target))))
         return 0
     say(_contents(summary))
     for problem in problems_of(trace.problems, summary.counts.kernels):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from traces.figures.summary import summarize
-from tui.outputs import to_json
+from tui.outputs import json_text
 from tui.terminal import look
 from tui.text.info import info_text
 from tui.trace_names import load_trace
@@ -13,5 +13,5 @@ from tui.trace_names import load_trace
 
 def run(name: str, json: bool, details: bool = False) -> int:
     summary = summarize(load_trace(name))
-    print(to_json(summary.to_json()) if json else info_text(summary, name, details=details, **look(sys.stdout)))
+    print(json_text(summary) if json else info_text(summary, name, details=details, **look(sys.stdout)))
     return 0

@@ -14,7 +14,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,12 @@ from traces.library.catalogue import BUNDLED, cell_file, cell_files, faults, fin
 from traces.library.cells import SUFFIX, Gpu, LibraryCell, read_cells, write_cells
 from traces.library.check import ERROR, Fault, unreadable
 from traces.library.check import check as findings_of
-from traces.library.listing import LibraryEntry, all_entries
+from traces.library.listing import EntryFacts, LibraryEntry, all_entries
 from traces.library.recorded_cells import cell_of, gpu_of, row_of
+from traces.model.json_facts import OMITTED_IF_NONE, Json, as_json, extended
 from traces.model.trace import Trace, TraceError, TraceLibraryError
 from tui.figures import counted, size_text, table, time_text
-from tui.outputs import show_text, to_json
+from tui.outputs import json_text, show_text
 from tui.running.narration import say
 from tui.terminal import look
 from tui.trace_names import find_trace
@@ -59,6 +60,83 @@ class Filters:
         return all(_passes(of[name].lower(), word.lower()) for name, word in vars(self).items())
 
 
+@dataclass(frozen=True, slots=True)
+class ListFacts:
+    """The entries of the library that pass the filters."""
+
+    entries: list[EntryFacts]
+    faults: list[str]  # files of the library that cannot be read
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingFacts(EntryFacts):
+    """A recording of the library."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    device: str  # the name that torch.cuda.get_device_name returns
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CellMemory:
+    """Memory by batch size. All three lists have the same length."""
+
+    batches: list[int]
+    peak_bytes: list[int]
+    persistent_bytes: list[int]  # held between steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellFacts:
+    """The measured step times of one network on one GPU. Lists have one value per batch size in `batches`."""
+
+    name: str
+    board: Board
+    virtual_gpu: Json = field(default=None, metadata=OMITTED_IF_NONE)  # set if the times are from a replay
+    software: Json = field(default=None, metadata=OMITTED_IF_NONE)
+    settings: Json = field(default=None, metadata=OMITTED_IF_NONE)
+    protocol: Json = field(default=None, metadata=OMITTED_IF_NONE)  # how the times were measured
+    grain: Json = field(default=None, metadata=OMITTED_IF_NONE)
+    spread: Json = field(default=None, metadata=OMITTED_IF_NONE)  # what is known about the spread of the times
+    estimated: Json = field(default=None, metadata=OMITTED_IF_NONE)  # what is an estimate
+    source: dict[str, Json]  # study, repository, commit, source, date, done
+    measured: tuple[int, int]  # the first and the last batch size
+    measured_batches: int
+    out_of_memory_batch: int | None
+    workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py, at batch 1
+    batches: list[int]
+    phases_ns: dict[str, list[int]]
+    spread_ns: dict[str, list[int]]  # standard deviations
+    memory: CellMemory
+
+
+@dataclass(frozen=True, slots=True)
+class AddFacts:
+    """The entries that were copied into your own library."""
+
+    added: list[str]
+    file: str
+    against_sending_it: list[str]  # reasons against a contribution
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFacts:
+    """The findings for each file, and the number of errors."""
+
+    files: dict[str, list[Fault]]
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFacts:
+    removed: str
+    file: str
+
+
 def _passes(text: str, word: str) -> bool:
     if any(sign in word for sign in "*?["):
         return any(fnmatchcase(of, word) for of in (text, *text.split()))
@@ -68,7 +146,7 @@ def _passes(text: str, word: str) -> bool:
 def list_(filters: Filters, json: bool) -> int:
     entries = [entry for entry in all_entries() if filters.take(entry)]
     if json:
-        print(to_json({"entries": [entry.to_json() for entry in entries], "faults": faults()}))
+        print(json_text(ListFacts([entry.facts() for entry in entries], faults())))
         return 0
     if not entries:
         say(f"the library has nothing like that{_meant(filters)}; trace library list shows all")
@@ -107,15 +185,15 @@ def show(name: str, json: bool) -> int:
         raise TraceLibraryError(f"{name} is a GPU of the library, {as_one}; {listed}")
     entry = next((entry for entry in all_entries() if entry.name == name), None)
     if entry is not None and entry.grain_of_file == "recording":
-        facts = entry.to_json() | {"path": str(find(name))}
-        show_text(to_json(facts) if json else _lines(facts, f"trace info {shlex.quote(name)}"))
+        recording = extended(RecordingFacts, entry.facts(), path=str(find(name)))
+        show_text(json_text(recording) if json else _lines(as_json(recording), f"trace info {shlex.quote(name)}"))
         return 0
     cell = _shown_cell(name)
     facts = _facts(cell)
     if json:
-        print(to_json(facts))
+        print(json_text(facts))
         return 0
-    told = {key: value for key, value in facts.items() if key not in _OF_THE_TABLE}
+    told = {key: value for key, value in as_json(facts).items() if key not in _OF_THE_TABLE}
     told["board"] = f"{cell.gpu.device}, {size_text(cell.gpu.memory_bytes)}"
     told["out_of_memory_batch"] = cell.out_of_memory_batch or f"none up to {cell.last_batch}"
     show_text(_lines(told | _workload(cell), f"trace replay --trace {cell.name} train.py"))
@@ -166,7 +244,7 @@ def add(path: Path, name: str, json: bool) -> int:
     found = findings_of(path if file is not None else find(path))
     against = [of.text for of in found if of.level == ERROR and not of.is_duplicate]
     if json:
-        print(to_json({"added": names, "file": str(target), "against_sending_it": against}))
+        print(json_text(AddFacts(names, str(target), against)))
     else:
         for text in against:
             say(f"not fit to be sent: {text}")
@@ -192,7 +270,7 @@ def check(paths: list[Path], json: bool) -> int:
     found = [finding for of in told.values() for finding in of]
     errors = sum(finding.level == ERROR for finding in found)
     if json:
-        print(to_json({"files": {path: [vars(finding) for finding in of] for path, of in told.items()}, "errors": errors}))
+        print(json_text(CheckFacts(told, errors)))
     else:
         for name, of in told.items():
             for finding in of:
@@ -223,7 +301,7 @@ def remove(name: str, json: bool) -> int:
         else:
             target.unlink()
     if json:
-        print(to_json({"removed": name, "file": str(target)}))
+        print(json_text(RemoveFacts(name, str(target))))
     else:
         say(f"removed {name} ({target})")
     return 0
@@ -241,28 +319,25 @@ def _parted(name: str) -> tuple[str, str]:
     return gpu_name, model
 
 
-def _facts(cell: LibraryCell) -> dict[str, Any]:
-    """Returns the facts about one entry for --json. Times are in ns, by batch size."""
+def _facts(cell: LibraryCell) -> CellFacts:
     provenance = cell.whole_provenance
-    return {
-        "name": cell.name,
-        "board": {"device": cell.gpu.device, "memory_bytes": cell.gpu.memory_bytes},
-        **{key: provenance[key] for key in _OF_THE_RUN if key in provenance},
-        **({"spread": _spread_text(cell)} if cell.spread_ns and "spread" not in provenance else {}),
-        "source": {key: provenance[key] for key in _OF_THE_SOURCE if key in provenance},
-        "measured": [int(cell.batches[0]), cell.last_batch],
-        "measured_batches": len(cell.batches),
-        "out_of_memory_batch": cell.out_of_memory_batch,
-        "workload": cell.workload.to_json(),
-        "batches": cell.batches.tolist(),
-        "phases_ns": {phase: times.tolist() for phase, times in cell.phases_ns.items()},
-        "spread_ns": {phase: spread.tolist() for phase, spread in cell.spread_ns.items()},
-        "memory": {
-            "batches": cell.memory_batches.tolist(),
-            "peak_bytes": cell.peak_bytes.tolist(),
-            "persistent_bytes": cell.persistent_bytes.tolist(),
-        },
-    }
+    of_run = {key: provenance[key] for key in _OF_THE_RUN if key in provenance}
+    if cell.spread_ns and "spread" not in provenance:
+        of_run["spread"] = _spread_text(cell)
+    return CellFacts(
+        name=cell.name,
+        board=Board(cell.gpu.device, cell.gpu.memory_bytes),
+        **of_run,
+        source={key: provenance[key] for key in _OF_THE_SOURCE if key in provenance},
+        measured=(int(cell.batches[0]), cell.last_batch),
+        measured_batches=len(cell.batches),
+        out_of_memory_batch=cell.out_of_memory_batch,
+        workload=cell.workload.to_json(),
+        batches=cell.batches.tolist(),
+        phases_ns={phase: times.tolist() for phase, times in cell.phases_ns.items()},
+        spread_ns={phase: spread.tolist() for phase, spread in cell.spread_ns.items()},
+        memory=CellMemory(cell.memory_batches.tolist(), cell.peak_bytes.tolist(), cell.persistent_bytes.tolist()),
+    )
 
 
 def _spread_text(cell: LibraryCell) -> str:

@@ -6,15 +6,16 @@ run(PredictOptions("v100.msgpack", on_gpu="T4"))
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from replayer.prediction.conditions import Conditions, conditions_of
-from replayer.prediction.predict import Prediction, Predictor, predict
+from replayer.prediction.predict import PredictedFigures, Prediction, Predictor, predict
 from traces.format.trace_file import save
+from traces.model.json_facts import extended
 from traces.model.trace import Trace, TraceError
 from tui.options import PredictOptions
-from tui.outputs import require_place_for, show_text, to_json
+from tui.outputs import json_text, require_place_for, show_text
 from tui.running.progress import working
 from tui.terminal import look
 from tui.text.predict import prediction_text, sweep_text
@@ -22,6 +23,25 @@ from tui.trace_names import load_trace
 
 _BATCHES = (0.25, 0.5, 1, 2, 4, 8)  # multiples of the recorded batch size
 _GPUS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionFacts(PredictedFigures):
+    """An estimate of a recording under other conditions. Times are in nanoseconds per step."""
+
+    estimated: bool  # always true
+    conditions: Conditions
+    samples_per_s: float | None
+    cost_per_sample: float | None  # with `--price`, in the unit of the price
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepFacts:
+    """One estimate per combination of the values in `--sweep`."""
+
+    estimated: bool = True  # always true
+    sweep: str
+    predictions: list[PredictionFacts]
 
 
 def run(asked: PredictOptions) -> int:
@@ -34,17 +54,22 @@ def run(asked: PredictOptions) -> int:
     if asked.sweep:
         found = _sweep(recorded, asked, conditions)
         costs = [_cost(prediction, asked) for prediction in found]
-        facts = [prediction.to_json() | {"cost_per_sample": cost} for prediction, cost in zip(found, costs, strict=True)]
-        told = {"estimated": True, "sweep": asked.sweep, "predictions": facts}
-        show_text(to_json(told) if asked.json else sweep_text(found, costs, asked.trace, **look(sys.stdout)))
+        facts = [_facts(prediction, cost) for prediction, cost in zip(found, costs, strict=True)]
+        sweep = SweepFacts(sweep=asked.sweep, predictions=facts)
+        show_text(json_text(sweep) if asked.json else sweep_text(found, costs, asked.trace, **look(sys.stdout)))
         return 0
     prediction = predict(recorded, conditions, strict=asked.strict)
     if asked.output is not None:
         save(prediction.trace, asked.output)
     cost = _cost(prediction, asked)
-    told = prediction.to_json() | {"cost_per_sample": cost}
-    show_text(to_json(told) if asked.json else prediction_text(prediction, asked.trace, cost, asked.output, **look(sys.stdout)))
+    text = json_text(_facts(prediction, cost)) if asked.json else None
+    show_text(text or prediction_text(prediction, asked.trace, cost, asked.output, **look(sys.stdout)))
     return 0
+
+
+def _facts(prediction: Prediction, cost: float | None) -> PredictionFacts:
+    more = {"estimated": True, "samples_per_s": prediction.samples_per_s, "cost_per_sample": cost}
+    return extended(PredictionFacts, prediction, **more)
 
 
 def _cost(prediction: Prediction, asked: PredictOptions) -> float | None:

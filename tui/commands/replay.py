@@ -175,7 +175,7 @@ def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> Non
             save(replayed, replay.output)
     finally:
         if replay.report is not None:
-            write_json(replay.report, comparison.to_json())
+            write_json(replay.report, comparison.facts())
 
 
 def _tell(replay: ReplayOptions, result: ChildResult, replayed: Trace, comparison: Comparison, is_estimate: bool) -> None:

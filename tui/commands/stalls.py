@@ -14,11 +14,12 @@ import re
 import shutil
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from traces.combining.replayed_ranks import one_replay, timelines_in
 from traces.format.trace_file import save
-from traces.model.json_facts import as_json
+from traces.model.json_facts import extended
 from traces.model.trace import Trace, TraceError
 from traces.script.configuration import FAILURE, LibraryChoice, ReplayConfig, ReplaySession
 from traces.script.launch import run_child
@@ -28,7 +29,7 @@ from traces.stalls.storage_server import Loading, StorageServer
 from tui.commands.replay_library import card_alone, card_of, choice_of, saved_in
 from tui.figures import ABSENT, count_text, share_text, size_text, table, time_text
 from tui.options import StallsOptions, share
-from tui.outputs import show_text, to_json
+from tui.outputs import json_text, show_text
 from tui.running.narration import ending_text, hint_misplaced_option, say
 from tui.running.progress import working
 from tui.terminal import is_verbose
@@ -42,6 +43,14 @@ _NOTICEABLE_ESTIMATE = 0.01  # minimum share of GPU time to mention
 _RATE = re.compile(
     r"(?P<rate>\d+\.?\d*)\s*(?P<unit>[kMG])?B/s(?:\s*,\s*(?P<latency>\d+\.?\d*)\s*(?P<time>us|ms))?", re.IGNORECASE
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StallsFacts(Stalls):
+    """The data stalls of one script. Shares are of a step's time."""
+
+    preparation_share: float  # share of a step spent waiting for batches when the data is cached
+    fetch_share: float | None  # share of a step spent waiting for storage
 
 
 def disk_of(text: str) -> Disk:
@@ -101,8 +110,8 @@ def run(asked: StallsOptions) -> int:
         raise TraceError(f"{full} is full, and the runs are stored there; set TMPDIR to another folder") from error
     (ready, _), cached_run, *cold = done
     found = stalls_of(ready, *cached_run, _cores(), list(cores), *(cold[0] if cold else (None, None)))
-    facts = as_json(found) | {"preparation_share": found.preparation_share, "fetch_share": found.fetch_share}
-    show_text(to_json(facts) if asked.json else "\n".join(text(found, asked, cached)))
+    shares = {"preparation_share": found.preparation_share, "fetch_share": found.fetch_share}
+    show_text(json_text(extended(StallsFacts, found, **shares)) if asked.json else "\n".join(text(found, asked, cached)))
     return 0
 
 

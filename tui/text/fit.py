@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 from replayer.memory.rerun_requests import Outcome
 from traces.library.limits import MeasuredLimit
@@ -30,9 +30,6 @@ class Need:
     peak_reserved_bytes: int
     workload: WorkloadSignature
     notes: list[str]
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "workload": self.workload.to_json()}
 
 
 @dataclass(frozen=True)
@@ -90,34 +87,77 @@ class CardFit:
         """Returns the unused bytes. The number is meaningful only if the script fits."""
         return self.usable_bytes - self.outcome.reserved_bytes
 
-    def to_json(self) -> dict[str, Any]:
-        outcome = self.outcome
-        return {
-            "gpu": self.card.names[0],
-            "memory_bytes": self.card.memory_bytes,
-            "context_bytes_estimated": self.card.context_bytes,
-            "fits": self.fits,
-            "fits_by_allocator": outcome.fits,
-            "peak_allocated_bytes": outcome.peak_bytes,
-            "peak_reserved_bytes": outcome.reserved_bytes,
-            "headroom_bytes": self.headroom_bytes if self.told else None,
-            "alloc_retries": outcome.retries,
-            "out_of_memory": None if outcome.fits else {"step": outcome.steps + 1, "asked_bytes": outcome.asked_bytes},
-            "largest_batch": self.largest_batch,
-            "largest_batch_from": None if self.largest_batch is None else "measured" if self.is_measured else "estimated",
-            "largest_batch_by_allocator": self.estimated_batch,
-            "largest_batch_verified": self.verified,
-            "measured": None if self.limit is None else _limit_json(self.limit),
-            "measured_with_other_memory": None if self.other is None else _limit_json(self.other.limit),
-            "step_ns": None if self.step is None else self.step.step_ns,
-            "step_from": None if self.step is None else self.step.source,
-            "step_estimated": None if self.step is None else self.step.is_estimate,
-            "step_communication_ns_estimated": None if self.step is None else self.step.communication_ns,
-        }
+    def facts(self) -> CardFacts:
+        outcome, step = self.outcome, self.step
+        return CardFacts(
+            gpu=self.card.names[0],
+            memory_bytes=self.card.memory_bytes,
+            context_bytes_estimated=self.card.context_bytes,
+            fits=self.fits,
+            fits_by_allocator=outcome.fits,
+            peak_allocated_bytes=outcome.peak_bytes,
+            peak_reserved_bytes=outcome.reserved_bytes,
+            headroom_bytes=self.headroom_bytes if self.told else None,
+            alloc_retries=outcome.retries,
+            out_of_memory=None if outcome.fits else OutOfMemoryFacts(outcome.steps + 1, outcome.asked_bytes),
+            largest_batch=self.largest_batch,
+            largest_batch_from=None if self.largest_batch is None else "measured" if self.is_measured else "estimated",
+            largest_batch_by_allocator=self.estimated_batch,
+            largest_batch_verified=self.verified,
+            measured=None if self.limit is None else LimitFacts.of(self.limit),
+            measured_with_other_memory=None if self.other is None else LimitFacts.of(self.other.limit),
+            step_ns=None if step is None else step.step_ns,
+            step_from=None if step is None else step.source,
+            step_estimated=None if step is None else step.is_estimate,
+            step_communication_ns_estimated=None if step is None else step.communication_ns,
+        )
 
 
-def _limit_json(limit: MeasuredLimit) -> dict[str, Any]:
-    return {"entry": limit.cell.name, "largest_batch": limit.fitted, "out_of_memory_batch": limit.full}
+@dataclass(frozen=True)
+class OutOfMemoryFacts:
+    """The request that does not fit."""
+
+    step: int  # 1-based number of the step
+    asked_bytes: int
+
+
+@dataclass(frozen=True)
+class LimitFacts:
+    """A batch limit of the same model, measured on the GPU."""
+
+    entry: str  # the library entry with the measurement
+    largest_batch: int | None
+    out_of_memory_batch: int | None
+
+    @staticmethod
+    def of(limit: MeasuredLimit) -> LimitFacts:
+        return LimitFacts(limit.cell.name, limit.fitted, limit.full)
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """Whether the script fits on one GPU. A measured limit takes precedence over the allocator's result."""
+
+    gpu: str
+    memory_bytes: int
+    context_bytes_estimated: int  # memory that CUDA takes for itself
+    fits: bool
+    fits_by_allocator: bool
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    headroom_bytes: int | None  # null if the script does not fit
+    alloc_retries: int
+    out_of_memory: OutOfMemoryFacts | None
+    largest_batch: int | None
+    largest_batch_from: Literal["measured", "estimated"] | None
+    largest_batch_by_allocator: int | None
+    largest_batch_verified: bool | None  # with `--verify`
+    measured: LimitFacts | None
+    measured_with_other_memory: LimitFacts | None  # does not apply, because the memory peaks differ
+    step_ns: int | None
+    step_from: str | None
+    step_estimated: bool | None
+    step_communication_ns_estimated: int | None
 
 
 def fit_lines(need: Need, found: Sequence[CardFit], *, width: int, colour: bool) -> list[str]:

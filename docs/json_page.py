@@ -1,0 +1,174 @@
+"""Writes docs/json.md: the JSON that each command prints, from the dataclasses that the commands print.
+
+python docs/json_page.py
+
+The meaning of a key is the comment beside the field, or above the field.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from traces.comparison.compare import ComparisonFacts
+from traces.comparison.explain import Explanation
+from traces.figures.summary import Summary
+from tui.commands import diff, diff_by, doctor, export, fit, import_, library, predict, stalls
+
+DOCS = Path(__file__).resolve().parent
+PAGE = DOCS / "json.md"
+OUTPUTS: dict[str, type] = {
+    "trace info --json": Summary,
+    "trace import --json": import_.ImportFacts,
+    "trace diff --json": diff.DiffFacts,
+    "trace replay --report": ComparisonFacts,
+    "trace diff --by function --json": diff_by.DiffByFunctionFacts,
+    "trace explain --json": Explanation,
+    "trace predict --json": predict.PredictionFacts,
+    "trace predict --sweep --json": predict.SweepFacts,
+    "trace fit --json": fit.FitFacts,
+    "trace stalls --json": stalls.StallsFacts,
+    "trace export --json": export.ExportFacts,
+    "trace library list --json": library.ListFacts,
+    "trace library show RECORDING --json": library.RecordingFacts,
+    "trace library show ENTRY --json": library.CellFacts,
+    "trace library add --json": library.AddFacts,
+    "trace library check --json": library.CheckFacts,
+    "trace library remove --json": library.RemoveFacts,
+    "trace doctor --json": doctor.DoctorFacts,
+}
+HEAD = """# JSON output
+
+This page is written by `docs/json_page.py` from the types that the commands print. Keys may be added in later releases, but
+are never renamed. The suffix of a key gives the unit: `_ns` nanoseconds, `_bytes` bytes, `_s` seconds. A share or an error of
+0.05 means 5 %.
+
+## Commands
+
+| command | result |
+|---|---|
+"""
+_SCALARS = {int: "integer", float: "number", str: "string", bool: "boolean", Any: "any JSON", NoneType: "null"}
+
+
+@cache
+def hints_of(kind: type) -> dict[str, Any]:
+    """Returns the type of each key in order, with type variables replaced."""
+    origin = get_origin(kind) or kind
+    hints = get_type_hints(origin)
+    given: dict[Any, Any] = dict(zip(getattr(origin, "__parameters__", ()), get_args(kind), strict=False))
+    return {field.name: given.get(hints[field.name], hints[field.name]) for field in fields(origin)}
+
+
+def is_omitted(kind: type, name: str) -> str:
+    """Returns when the key is omitted: "omitted if empty", "omitted if null" or ""."""
+    of = next(field for field in fields(get_origin(kind) or kind) if field.name == name)
+    return str(of.metadata.get("json", ""))
+
+
+def name_of(kind: Any) -> str:
+    """Returns the name of an object in the page: "Spread", or "Both of integer"."""
+    given = get_args(kind)
+    name = (get_origin(kind) or kind).__name__
+    return f"{name} of {' or '.join(map(type_text, given))}" if given else str(name)
+
+
+def type_text(hint: Any) -> str:
+    origin, given = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(type_text(one) for one in given)
+    if origin is Literal:
+        return " or ".join(f'"{one}"' for one in given)
+    if origin is tuple and given[-1] is not Ellipsis:
+        return f"array of {len(given)} {type_text(given[0])}"
+    if origin in (list, tuple):
+        return f"array of {type_text(given[0])}"
+    if origin is not None and issubclass(origin, Mapping):
+        return f"object of {type_text(given[1])}"
+    if is_dataclass(origin or hint):
+        return name_of(hint) if given else f"[{name_of(hint)}](#{name_of(hint).lower()})"
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return " or ".join(f'"{one.value}"' for one in hint)
+    return _SCALARS[hint]
+
+
+def comments_of(kind: type) -> dict[str, str]:
+    """Returns the comment of each field, of the class and the classes it inherits from."""
+    found: dict[str, str] = {}
+    for of in reversed((get_origin(kind) or kind).__mro__):
+        if not is_dataclass(of):
+            continue
+        lines, _ = inspect.getsourcelines(of)
+        body = ast.parse("".join(lines)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for node in body.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                found[node.target.id] = _comment(lines, node)
+    return found
+
+
+def _comment(lines: list[str], node: ast.AnnAssign) -> str:
+    _, sign, beside = lines[(node.end_lineno or node.lineno) - 1][node.end_col_offset or 0 :].partition("# ")
+    if sign:
+        return beside.strip()
+    above: list[str] = []
+    for line in reversed(lines[: node.lineno - 1]):
+        if not line.strip().startswith("# "):
+            break
+        above.insert(0, line.strip()[2:])
+    return " ".join(above)
+
+
+def described(kind: Any) -> Iterator[Any]:
+    """Yields the dataclasses inside a type."""
+    origin = get_origin(kind) or kind
+    if is_dataclass(origin):
+        yield kind
+    for one in get_args(kind):
+        yield from described(one)
+
+
+def all_objects() -> list[Any]:
+    found: dict[str, Any] = {}
+    waiting: list[Any] = list(OUTPUTS.values())
+    while waiting:
+        for kind in described(waiting.pop(0)):
+            if name_of(kind) not in found:
+                found[name_of(kind)] = kind
+                waiting += hints_of(kind).values()
+    return list(found.values())
+
+
+def section(kind: Any) -> str:
+    origin = get_origin(kind) or kind
+    # dataclass gives a class without a docstring the text of its signature
+    is_written = not (origin.__doc__ or "").startswith(f"{origin.__name__}(")
+    doc = (inspect.getdoc(origin) or "").replace("\n", " ").replace("  ", "\n\n") if is_written else ""
+    comments = comments_of(kind)
+    rows = []
+    for name, hint in hints_of(kind).items():
+        meaning = "; ".join(filter(None, (comments.get(name, ""), is_omitted(kind, name))))
+        rows.append(f"| `{name}` | {type_text(hint)} | {meaning} |".replace("|  |", "| |"))
+    head = [f"\n## {name_of(kind)}\n", *([doc, ""] if doc else []), "| key | type | meaning |", "|---|---|---|"]
+    return "\n".join([*head, *rows, ""])
+
+
+def page() -> str:
+    commands = "".join(f"| `{command}` | {type_text(kind)} |\n" for command, kind in OUTPUTS.items())
+    return HEAD + commands + "".join(section(kind) for kind in all_objects())
+
+
+def main() -> None:
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

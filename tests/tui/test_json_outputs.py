@@ -1,0 +1,150 @@
+"""Each command's JSON has the type that docs/json.md gives, and the page is current."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from tests.traces.library.test_library_cells import GPU, a_cell
+from tests.tui.json_types import PAGE, faults
+from traces.library.cells import write_cells
+from traces.model.json_facts import OMITTED_IF_EMPTY, OMITTED_IF_NONE, as_json, extended
+from tui.cli import run
+
+
+class Shade(StrEnum):
+    DARK = "dark"
+
+
+@dataclass(frozen=True)
+class Inner:
+    at_ns: int
+    shares: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    """One object."""
+
+    shade: Shade
+    kind: Literal["a", "b"]
+    # where it is
+    inner: list[Inner]
+    pair: tuple[int, int] | None  # first and last
+    rest: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)
+    note: str | None = field(default=None, metadata=OMITTED_IF_NONE)
+
+
+SOUND = {"shade": "dark", "kind": "a", "inner": [{"at_ns": 3, "shares": {"x": 0.5}}], "pair": [1, 2]}
+
+
+def test_json_of_its_type_has_no_faults() -> None:
+    assert faults(SOUND, Outer) == []
+    assert faults(SOUND | {"pair": None, "rest": ["x"]}, Outer) == []
+    assert as_json(Outer(shade=Shade.DARK, kind="a", inner=[Inner(3, {"x": 0.5})], pair=(1, 2))) == SOUND
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"shade": "light"}, ".shade: 'light' is not \"dark\""),
+        ({"kind": "c"}, ".kind: 'c' is not \"a\" or \"b\""),
+        ({"inner": {}}, ".inner: {} is not array of [Inner](#inner)"),
+        ({"inner": [{"at_ns": 1.5, "shares": {}}]}, ".inner[0].at_ns: 1.5 is not integer"),
+        ({"inner": [{"at_ns": True, "shares": {}}]}, ".inner[0].at_ns: True is not integer"),
+        ({"inner": [{"at_ns": 1}]}, ".inner[0].shares: missing"),
+        ({"inner": [{"at_ns": 1, "shares": {"x": "1"}}]}, ".inner[0].shares.x: '1' is not number"),
+        ({"pair": [1, 2, 3]}, ".pair: [1, 2, 3] is not array of 2 integer"),
+        ({"more": 1}, ".more: not a key of Outer"),
+    ],
+)
+def test_json_of_another_type_is_found(changed: dict[str, Any], fault: str) -> None:
+    assert faults(SOUND | changed, Outer) == [fault]
+
+
+def test_a_key_that_may_not_be_omitted_is_missed() -> None:
+    assert faults({key: value for key, value in SOUND.items() if key != "pair"}, Outer) == [".pair: missing"]
+
+
+def test_empty_and_null_fields_are_omitted_where_the_type_says_so() -> None:
+    assert as_json(Outer(shade=Shade.DARK, kind="a", inner=[], pair=None, rest=[], note="")) == {
+        "shade": "dark", "kind": "a", "inner": [], "pair": None, "note": "",
+    }  # fmt: skip
+
+
+def test_an_extended_result_has_the_fields_of_both() -> None:
+    @dataclass(frozen=True)
+    class More(Inner):
+        share: float
+
+    assert as_json(extended(More, Inner(3, {}), share=0.5)) == {"at_ns": 3, "shares": {}, "share": 0.5}
+
+
+def test_a_section_lists_keys_types_and_comments() -> None:
+    assert PAGE.section(Outer).splitlines()[1:] == [
+        "## Outer",
+        "",
+        "One object.",
+        "",
+        "| key | type | meaning |",
+        "|---|---|---|",
+        '| `shade` | "dark" | |',
+        '| `kind` | "a" or "b" | |',
+        "| `inner` | array of [Inner](#inner) | where it is |",
+        "| `pair` | array of 2 integer or null | first and last |",
+        "| `rest` | array of string | omitted if empty |",
+        "| `note` | string or null | omitted if null |",
+    ]
+
+
+def test_the_page_is_written_by_its_script() -> None:
+    assert PAGE.PAGE.read_text(encoding="utf-8") == PAGE.page(), "run python docs/json_page.py"
+
+
+def printed(capfd: pytest.CaptureFixture[str], command: str, *words: str, code: int = 0) -> None:
+    """Runs a command, and checks its JSON against the type in docs/json.md."""
+    assert run(list(words)) == code, capfd.readouterr().err
+    assert faults(json.loads(capfd.readouterr().out), PAGE.OUTPUTS[command]) == []
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("traces.library.catalogue.user_folder", lambda: tmp_path / "own")
+    monkeypatch.setattr("tui.commands.library.user_folder", lambda: tmp_path / "own")
+    monkeypatch.delenv("TRACE_LIBRARY", raising=False)
+    return tmp_path
+
+
+def test_commands_on_bundled_recordings(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    both = "p100-no-cudnn", "p100x2-no-cudnn"
+    Path("budgets.toml").write_text('[budget]\nstep_time = "1 ms"\n')
+    printed(capfd, "trace info --json", "info", both[1], "--json")
+    printed(capfd, "trace diff --json", "diff", *both, "--json", code=1)
+    printed(capfd, "trace diff --json", "diff", *both, "--json", "--gate", "budgets.toml", code=1)
+    printed(capfd, "trace explain --json", "explain", *both, "--json")
+    printed(capfd, "trace export --json", "export", both[0], "-o", "x.json.gz", "--json")
+    printed(capfd, "trace library show RECORDING --json", "library", "show", both[0], "--json")
+
+
+def test_commands_on_a_profile(folder: Path, shared_traces: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    profile = str(shared_traces / "v100_resnet50_workers0.json.gz")
+    printed(capfd, "trace import --json", "import", profile, "-o", "a.msgpack", "--json")
+    printed(capfd, "trace diff --json", "diff", "a.msgpack", "a.msgpack", "--json")
+    printed(capfd, "trace diff --by function --json", "diff", "a.msgpack", "a.msgpack", "--by", "function", "--json")
+    printed(capfd, "trace predict --json", "predict", "a.msgpack", "--on-gpu", "T4", "--price", "2", "--json")
+    printed(capfd, "trace predict --sweep --json", "predict", "a.msgpack", "--sweep", "gpus", "--json")
+
+
+def test_commands_on_the_library(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_cells("one.cells", GPU, [a_cell("net")], {})
+    printed(capfd, "trace library list --json", "library", "list", "--json")
+    printed(capfd, "trace library show ENTRY --json", "library", "show", "v100/resnet50", "--json")
+    printed(capfd, "trace library check --json", "library", "check", "one.cells", "none.cells", "--json", code=2)
+    printed(capfd, "trace library add --json", "library", "add", "one.cells", "--json")
+    printed(capfd, "trace library remove --json", "library", "remove", a_cell("net").name, "--json")
