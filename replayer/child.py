@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import torch
 
 from replayer import backend, state
+from replayer.compiled.compiled_code import compiled_code
 from replayer.gpu.virtual_gpu import GpuOptions, ScriptLinks, VirtualGpu
 from replayer.memory.device.request_log import REQUESTS
 from replayer.recording.library_pace import LibraryPace
@@ -193,6 +194,7 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
         sizes_assumed=stats.sizes_assumed,
         events_never_recorded=stats.events_never_recorded,
         memory=tuple(replace(of.memory.usage.usage_of_run(), given=bool(config.gpu_memory_bytes)) for of in gpu.devices),
+        compiled=compiled_code(),
     )
     return Trace(
         grain=trace.grain,

@@ -27,13 +27,12 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from functools import wraps
 
 import torch
 from torch._library import simple_registry
 
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch
+from traces.script.patching import patch, stands_for
 
 VARIABLE = "TRACE_WITHOUT_SHORTCUTS"
 
@@ -55,7 +54,7 @@ def install(tensor_class: type) -> None:
         native: TorchAny = torch.native_batch_norm
         is_heard = torch._C._is_torch_function_mode_enabled
 
-        @wraps(composite)
+        @stands_for(composite)
         def batch_norm(
             input: TorchAny, weight: TorchAny, bias: TorchAny, running_mean: TorchAny, running_var: TorchAny,
             training: TorchAny, momentum: TorchAny, eps: TorchAny,
@@ -78,7 +77,7 @@ def without_override_lookup(update: Callable[..., TorchAny], tensor_class: type)
     without_overrides: TorchAny = torch._C.DisableTorchFunctionSubclass
     takes_closure = update.__name__ == "step"
 
-    @wraps(update)
+    @stands_for(update)
     def shorter(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if takes_closure and (args or kwargs):
             return update(self, *args, **kwargs)

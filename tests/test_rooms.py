@@ -25,6 +25,7 @@ FLOORS = (
     "backend",
     "surfaces",
     "distributed",
+    "compiled",
     "ops",
     "tensor",
     "state",

@@ -1,81 +1,68 @@
-"""Patches torch.compile. Under replay, compiled code runs eagerly, with the same results, names and checkpoints.
+"""Patches torch.compile. torch's own Dynamo traces compiled functions, and replayer/compiled/ replaces Inductor.
 
-    model = torch.compile(model)
-    model(x)                            # printed at the first call: under replay, torch.compile runs eagerly
-    model.state_dict()                  # keys begin with "_orig_mod.", as for compiled modules
+    compiled = torch.compile(model, mode="reduce-overhead")
+    compiled(x)                         # traced by Dynamo and AOTAutograd, and run op by op on virtual tensors
 
-Kernels are timed op by op. torch.compile of a module returns the usual `OptimizedModule` with the compiler switched off, so
-`_orig_mod`, `isinstance` and saving work. A function is returned unchanged.
+Guards, graph breaks, recompilations and their counters, logs and errors are therefore torch's own. The backends "inductor" and
+"cudagraphs" run as replayer/compiled/backend.py says, because both need a driver. All other backends run unchanged.
 
-Calls that ask for a graph (torch.export, `torch._dynamo.optimize`, `export`, `explain`) get a graph from torch's own tracer.
-The tracer treats every Python frame as script code, except frames of torch and of folders on its skip list.
+Dynamo treats every Python frame as script code, except frames of torch and of folders on its skip list.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 from replayer.surfaces.patching import refusal, when_imported
+from replayer.tensor.planning.plan_keys import KEYER_FILE
 from replayer.torch_types import TorchAny
-from traces.script.patching import around, patch, patch_around
+from traces.script.patching import patch, patch_around
 
 # These functions exist only in CUDA builds. With a GPU, `torch.compiler.reset()` imports torch._inductor.cudagraph_trees, which
 # imports these functions.
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
+_COMPILATIONS_KEPT = 1 << 20
+
 _ROOMS = Path(__file__).parents[2]
+_OURS = tuple(f"{_ROOMS / room}/" for room in ("replayer", "traces", "tracer"))
+_WITH_WRAPPERS = (
+    "traces/script/patching.py", "traces/script/script_hooks.py", "replayer/surfaces/", "replayer/torch_shortcuts.py",
+)  # fmt: skip
+_WRAPPERS = tuple(f"{_ROOMS / place}" for place in _WITH_WRAPPERS)
 
 
 def install(torch_module: ModuleType) -> None:
-    told: list[str] = []
+    wrapper: TorchAny = torch_module._TorchCompileInductorWrapper
 
-    def tell() -> None:
-        if not told:
-            told.append("torch.compile")
-            print("trace: under replay, torch.compile runs eagerly", file=sys.stderr)
+    def compile_with_mode(self: TorchAny, model: TorchAny, inputs: TorchAny, *, config_patches: TorchAny = None) -> TorchAny:
+        return _compile_graph(model, inputs, config_patches={**self.config, **(config_patches or {})})
 
-    def tell_and_call(call: Callable[..., TorchAny], /, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        tell()
-        return call(*args, **kwargs)
+    def get_compiler_config(self: TorchAny) -> TorchAny:
+        """Return the same as torch, but without importing Inductor's passes, which takes half a second."""
+        config: TorchAny = import_module("torch._inductor.config")
+        with config.patch(self.config):
+            return config.get_config_copy()
 
-    def compile_eagerly(model: TorchAny = None, *, disable: bool = False, **options: TorchAny) -> TorchAny:
-        if model is None:
-
-            def decorate(decorated: Callable[..., TorchAny]) -> TorchAny:
-                return compile_eagerly(decorated, disable=disable, **options)
-
-            return decorate
-        if disable:
-            return model
-        if isinstance(model, torch_module.nn.Module):
-            # Importing torch._dynamo takes a second, so this happens only if a script compiles a module.
-            dynamo: TorchAny = import_module("torch._dynamo")
-            compiled = dynamo.disable(model)
-            if not told:
-                compiled.__dict__["forward"] = around(compiled.__dict__["forward"], tell_and_call)
-            return compiled
-        return model if told or not callable(model) else around(model, tell_and_call)
-
-    compile_eagerly.__name__ = compile_eagerly.__qualname__ = "compile"
-    patch(torch_module, compile=compile_eagerly)
+    patch(wrapper, __call__=compile_with_mode, get_compiler_config=get_compiler_config)
+    # Without this call, torch forgets all but the last 64 compilations.
+    when_imported("torch._dynamo.utils", lambda utils: utils.set_compilation_metrics_limit(_COMPILATIONS_KEPT))
+    when_imported("torch._dynamo.backends.inductor", lambda module: patch(module, inductor=_compile_graph))
+    when_imported("torch._inductor.compile_fx", lambda module: patch(module, compile_fx=_compile_graph))
     for name in _IMPORTED:
         if not hasattr(torch_module._C, name):
             patch(torch_module._C, **{name: refusal(f"torch._C.{name}", "nothing is compiled")})
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
+    when_imported("torch._dynamo.convert_frame", _leave_out_frames_below_ours)
+    when_imported("torch._dynamo.variables.functions", _trace_originals)
 
-    def warn_unless_compiled(
-        warn_once: Callable[..., None], warning_id: str, message: str, *options: TorchAny, **named: TorchAny
-    ) -> None:
-        """Suppress the warning "called without torch.compile()" for code that the script passed to torch.compile."""
-        if not (told and "without torch.compile()" in message):
-            warn_once(warning_id, message, *options, **named)
 
-    attention = "torch.nn.attention.flex_attention"
-    when_imported(attention, lambda module: patch_around(module, _warn_once=warn_unless_compiled))
+def _compile_graph(*args: TorchAny, **options: TorchAny) -> TorchAny:
+    """Importing torch._dynamo takes a second, so this import happens only if a script compiles something."""
+    backend: TorchAny = import_module("replayer.compiled.backend")
+    return backend.compile_graph(*args, **options)
 
 
 def _leave_out_our_frames(rules: TorchAny) -> None:
@@ -83,5 +70,40 @@ def _leave_out_our_frames(rules: TorchAny) -> None:
 
     The tracer cannot trace C functions either.
     """
-    rules.SKIP_DIRS.extend(f"{_ROOMS / room}/" for room in ("replayer", "traces", "tracer"))
+    rules.SKIP_DIRS.extend(_OURS)
     rules._recompile_re()
+
+    def lookup_original(lookup: TorchAny, function: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+        return lookup(_original_of(function), *args, **kwargs)
+
+    patch_around(rules, lookup_inner=lookup_original)
+
+
+def _trace_originals(variables: TorchAny) -> None:
+    """Make torch's tracer trace the original functions where the replayer has put wrappers around them."""
+
+    def traced(create: TorchAny, self: TorchAny, fn: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> None:
+        create(self, _original_of(fn), *args, **kwargs)
+
+    patch_around(variables.UserFunctionVariable, __init__=traced)
+
+
+def _original_of(function: TorchAny) -> TorchAny:
+    return getattr(function, "stands_for", function) if isinstance(function, FunctionType) else function
+
+
+def _leave_out_frames_below_ours(convert_frame: TorchAny) -> None:
+    """Stop torch's tracer from tracing functions of other modules that the replayer's own code calls.
+
+    Wrappers of the script's functions are an exception, because the functions that they call may belong to the script.
+    """
+    types: TorchAny = import_module("torch._dynamo.types")
+    nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
+
+    def convert(call: TorchAny, self: TorchAny, frame: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+        file = frame.f_code.co_filename
+        if file == KEYER_FILE or (file.startswith(_OURS) and not file.startswith(_WRAPPERS)):
+            return types.ConvertFrameReturn(frame_exec_strategy=nowhere)
+        return call(self, frame, *args, **kwargs)
+
+    patch_around(convert_frame.CatchErrorsWrapper, __call__=convert)

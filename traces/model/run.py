@@ -159,6 +159,25 @@ class LibrarySteps:
 
 
 @dataclass(frozen=True)
+class EagerRegion:
+    """A compiled region that a replay could not trace and therefore ran eagerly."""
+
+    region: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class CompiledCode:
+    """What torch's Dynamo did in a run. Regions are compiled pieces of the script, counted with their recompilations."""
+
+    regions: int = 0
+    graph_breaks: int = 0
+    recompiles: int = 0
+    compile_ns: int = 0  # The replaying host took this long.
+    eager: tuple[EagerRegion, ...] = ()
+
+
+@dataclass(frozen=True)
 class ReplayNotes:
     """The replayer's notes about its run."""
 
@@ -174,6 +193,7 @@ class ReplayNotes:
     sizes_assumed: int | None = None
     events_never_recorded: int | None = None  # events that the script waited for without recording them
     memory: tuple[MemoryUse, ...] = ()
+    compiled: CompiledCode | None = None  # None if the script compiled nothing.
 
 
 @dataclass(frozen=True)

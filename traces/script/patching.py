@@ -50,10 +50,24 @@ def _script_as(original: Any, value: Any) -> None:
         setattr(value, "__prepare_scriptable__", getattr(original, "__prepare_scriptable__", lambda: original))  # noqa: B010
 
 
+def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a wrapper of `original`. The wrapper gets the name and docstring of `original`.
+
+    The replayer makes torch's Dynamo trace `original` in place of the wrapper.
+    """
+
+    def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+        wrapper = wraps(original)(wrapper)
+        vars(wrapper)["stands_for"] = getattr(original, "stands_for", original)
+        return wrapper
+
+    return decorate
+
+
 def around(original: Callable[..., Any], by: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls `by(original, *args, **kwargs)`, with the name and docstring of `original`."""
 
-    @wraps(original)
+    @stands_for(original)
     def called(*args: Any, **kwargs: Any) -> Any:
         return by(original, *args, **kwargs)
 
@@ -124,7 +138,7 @@ class OutermostCalls(threading.local):
         context is None.
         """
 
-        @wraps(call)
+        @stands_for(call)
         def outermost(*args: Any, **kwargs: Any) -> Any:
             if name in self.names or (entered := scope(args, kwargs)) is None:
                 return call(*args, **kwargs)
@@ -179,7 +193,7 @@ class PhaseScope:
         `call`.
         """
 
-        @wraps(call)
+        @stands_for(call)
         def inside(*args: Any, **kwargs: Any) -> Any:
             with self:
                 return call(*args, **kwargs)

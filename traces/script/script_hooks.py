@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from weakref import WeakSet
 
 from traces.model.layouts import Shape
-from traces.script.patching import PhaseListener, PhaseScope, patch
+from traces.script.patching import PhaseListener, PhaseScope, patch, stands_for
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
@@ -128,7 +128,7 @@ class ScriptHooks:
         def wrap_step_with_phase(call: Call) -> Call:
             hooked = wrap_step(step(call))
 
-            @wraps(hooked)
+            @stands_for(hooked)
             def step_as_phase(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
                 nested = stepping.inside
                 with stepping:
@@ -169,7 +169,7 @@ class ScriptHooks:
         within = calls.within
 
         # torch's profiler reads the module from the local variable `self` of this frame.
-        @wraps(call)
+        @stands_for(call)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if inside := calls.inside:
                 if inside is not True:

@@ -25,6 +25,8 @@ Keyer = Callable[[tuple[TorchAny, ...], dict[str, TorchAny]], TorchAny]
 # ops with integers that determine a shape, although the schema says Scalar
 _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
 
+KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks and profiles
+
 
 def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Callable[[Key], TorchAny] | None = None) -> Keyer:
     """Return a function that computes the key of a call of `func` with `count` positional arguments from (args, kwargs).
@@ -57,7 +59,7 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
     source = f"def key(a, k):\n {unpack}\n return {found}(({read}*options(k)) if k else ({read}))"
     names: dict[str, TorchAny] = {"V": tensor_class, "key_of": key_of, "key_of_tensor": key_of_tensor}
     names |= {"options": options, "get": get}
-    exec(source, names)
+    exec(compile(source, KEYER_FILE, "exec"), names)
     made: Keyer = names["key"]
     return made
 

@@ -17,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from tests.replayer.fake_gpu import GIB, use
 from traces.model.machine import Machine
+from traces.script.patching import replaced
 
 CUDA_OF_BUILD = runpy.run_path(str(torch.version.__file__))["cuda"]  # what the patched module no longer says
 cuda: Any = torch.cuda  # torch has no types for much of this
@@ -126,23 +127,47 @@ def test_the_plan_cache_of_cufft_keeps_its_limit_and_holds_nothing() -> None:
 # --- torch.compile
 
 
-def test_compiled_modules_and_functions_run_eagerly_and_say_so_once() -> None:
+def test_compiled_modules_and_functions_are_traced_by_dynamo() -> None:
+    """GIVEN a compiled module and a compiled function WHEN both run THEN Dynamo has traced two graphs, and names and results
+    are those of compiled modules."""
+    from torch._dynamo.utils import counters
+
     use()
+    model = torch.nn.Linear(4, 2).cuda()
+    compiled: Any = torch.compile(model, mode="max-autotune")
+    assert compiled(torch.ones(3, 4, device="cuda")).shape == (3, 2)
+    assert list(compiled.state_dict()) == ["_orig_mod.weight", "_orig_mod.bias"]
+
+    @torch.compile(fullgraph=True)
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    assert double(torch.ones(2, device="cuda")).shape == (2,)
+    assert counters["stats"]["unique_graphs"] == 2
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="graph_break"):
+        torch.compile(lambda x: (torch._dynamo.graph_break(), x)[1], fullgraph=True)(torch.ones(2, device="cuda"))
+
+
+def test_a_region_that_cannot_be_traced_runs_eagerly_and_is_named() -> None:
+    """GIVEN an AOTAutograd that fails WHEN compiled code runs THEN the code runs eagerly, and the replay's notes and one line
+    on stderr name the region."""
+    from replayer.compiled.compiled_code import compiled_code
+
+    use()
+
+    def fails(*_args: object) -> None:
+        raise AssertionError("no trace")
+
+    from torch._functorch import aot_autograd
+
     said = io.StringIO()
-    with contextlib.redirect_stderr(said):
-        model = torch.nn.Linear(4, 2).cuda()
-        compiled: Any = torch.compile(model, mode="max-autotune")
-        assert compiled(torch.ones(3, 4, device="cuda")).shape == (3, 2)
-        assert list(compiled.state_dict()) == ["_orig_mod.weight", "_orig_mod.bias"]
-
-        @torch.compile(fullgraph=True)
-        def double(x: torch.Tensor) -> torch.Tensor:
-            return x * 2
-
-        assert double(torch.ones(2, device="cuda")).shape == (2,)
-        model.compile()
-        assert model(torch.ones(3, 4, device="cuda")).shape == (3, 2)
-    assert said.getvalue() == "trace: under replay, torch.compile runs eagerly\n"
+    with contextlib.redirect_stderr(said), replaced(aot_autograd, create_aot_state=fails):
+        compiled = torch.compile(lambda x: x.sin() + 1)
+        assert compiled(torch.ones(2, device="cuda")).shape == (2,)
+    told = compiled_code()
+    assert told is not None and told.regions == 1
+    assert [(one.region, one.reason) for one in told.eager] == [("0/0", "AssertionError: no trace")]
+    assert "compiled region 0/0 cannot be traced in a replay and runs eagerly" in said.getvalue()
 
 
 # --- profilers

@@ -40,4 +40,4 @@ def test_flex_attention_forward_and_backward() -> None:
 def test_flex_attention_in_compiled_code_is_not_said_to_be_uncompiled() -> None:
     """In an interpreter of its own: PyTorch warns once per process."""
     said = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
-    assert "flex_attention called" not in said.stderr and "torch.compile runs eagerly" in said.stderr
+    assert "flex_attention called" not in said.stderr

@@ -1,0 +1,37 @@
+"""Counts what torch's Dynamo compiled in this process: regions, graph breaks and recompilations.
+
+compiled_code()     # CompiledCode(regions=2, graph_breaks=1, recompiles=0, ...); None if nothing was compiled
+"""
+
+from __future__ import annotations
+
+import sys
+
+from replayer.torch_types import TorchAny
+from traces.model.run import CompiledCode, EagerRegion
+
+_eager: list[EagerRegion] = []
+
+
+def ran_eagerly(region: str, error: BaseException) -> None:
+    """Note that a region could not be traced. One line on stderr names the region."""
+    text = str(error)
+    reason = f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+    _eager.append(EagerRegion(region, reason))
+    print(f"trace: compiled region {region} cannot be traced in a replay and runs eagerly ({reason})", file=sys.stderr)
+
+
+def compiled_code() -> CompiledCode | None:
+    utils: TorchAny = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return None
+    compilations = [one for one in utils.get_compilation_metrics() if one.is_forward is not False and one.compile_id]
+    if not compilations:
+        return None
+    return CompiledCode(
+        regions=len({one.compile_id for one in compilations if not one.fail_type and one.graph_op_count}),
+        graph_breaks=sum(utils.counters["graph_break"].values()),
+        recompiles=len({one.compile_id for one in compilations if one.recompile_reason}),
+        compile_ns=int(1e9 * sum(one.entire_frame_compile_time_s or 0 for one in compilations)),
+        eager=tuple(_eager),
+    )

@@ -1,0 +1,510 @@
+"""Small programs that compile. Each function runs one program and returns facts that do not depend on the device.
+
+    python tests/replayer/compiled/programs.py cpu aot_eager            # natively
+    trace replay --trace FILE tests/replayer/compiled/programs.py cuda inductor
+
+Each line of the output is one program: its name, torch._dynamo's counters and the facts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch.nn.functional as F
+from torch import nn
+
+Program = Callable[["Compiler"], Any]
+PROGRAMS: dict[str, Program] = {}
+
+# With autograd compiled, Dynamo also traces torch's own Python functions. How many frames it traces differs from run to run.
+UNSTABLE = {"autograd_compiled"}
+
+
+class Compiler:
+    """Compiles for one device with one backend."""
+
+    def __init__(self, device: str, backend: str) -> None:
+        self.device = device
+        self.backend = backend
+
+    def __call__(self, function: Any = None, **options: Any) -> Any:
+        if self.backend != "inductor":
+            options.pop("mode", None)
+        if function is None:
+            return partial(self, **options)
+        return torch.compile(function, backend=self.backend, **options)
+
+    def tensor(self, *shape: int, **options: Any) -> torch.Tensor:
+        return torch.ones(*shape, device=self.device, **options)
+
+
+def program(function: Program) -> Program:
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+def _train(model: Any, compiled: Any, *inputs: Any, steps: int = 3) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        output = compiled(*inputs)
+        output.float().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def mlp(compiler: Compiler) -> Any:
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).to(compiler.device)
+    _train(model, compiler(model), compiler.tensor(4, 8))
+
+
+@program
+def convolutions(compiler: Compiler) -> Any:
+    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    model = nn.Sequential(*layers)
+    model.to(compiler.device)
+    _train(model, compiler(model, mode="max-autotune"), compiler.tensor(2, 3, 8, 8))
+
+
+class Attention(nn.Module):
+    """Causal self-attention in the manner of nanoGPT."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, time, width = x.shape
+        q, k, v = self.qkv(x).view(batch, time, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).reshape(batch, time, width))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.attention = Attention(width, heads)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norms[0](x))
+        return x + self.mlp(self.norms[1](x))
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers: int = 2, width: int = 16, heads: int = 2, words: int = 32) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(64, width)
+        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
+        self.head = nn.Linear(width, words, bias=False)
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(x)
+        return logits if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+@program
+def gpt(compiler: Compiler) -> Any:
+    model = Gpt().to(compiler.device)
+    tokens = torch.zeros(2, 8, dtype=torch.long, device=compiler.device)
+    _train(model, compiler(model), tokens, tokens)
+
+
+@program
+def gpt_autocast(compiler: Compiler) -> Any:
+    model = Gpt().to(compiler.device)
+    compiled = compiler(model)
+    tokens = torch.zeros(2, 8, dtype=torch.long, device=compiler.device)
+    with torch.autocast(compiler.device, torch.bfloat16):
+        loss = compiled(tokens, tokens)
+    loss.backward()
+
+
+@program
+def layers_compiled_one_by_one(compiler: Compiler) -> Any:
+    """Compiles each block in place, as torchtitan and torchtune do."""
+    model = Gpt(layers=3).to(compiler.device)
+    for block in model.blocks:
+        block.compile(backend=compiler.backend)
+    tokens = torch.zeros(2, 8, dtype=torch.long, device=compiler.device)
+    _train(model, model, tokens, tokens)
+
+
+@program
+def rms_norm_and_rotary(compiler: Compiler) -> Any:
+    """Normalization, rotary positions and squared ReLU in the manner of modded-nanogpt."""
+
+    @compiler
+    def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        y = F.rms_norm(x, (x.size(-1),))
+        half = y.size(-1) // 2
+        angle = torch.outer(torch.arange(y.size(1), device=y.device), 1.0 / 1e4 ** torch.linspace(0, 1, half, device=y.device))
+        first, second = y.chunk(2, dim=-1)
+        y = torch.cat([first * angle.cos() + second * angle.sin(), second * angle.cos() - first * angle.sin()], -1)
+        return x + F.relu(y @ weight).square()
+
+    weight = compiler.tensor(8, 8, requires_grad=True)
+    block(compiler.tensor(2, 4, 8), weight).sum().backward()
+    assert weight.grad is not None
+
+
+@program
+def print_breaks_the_graph(compiler: Compiler) -> Any:
+    @compiler
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x = x.sin()
+        print("broken", file=sys.stderr)
+        return x.cos()
+
+    function(compiler.tensor(4))
+
+
+@program
+def item_breaks_the_graph(compiler: Compiler) -> Any:
+    @compiler
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * x.sum().item() + 1
+
+    function(compiler.tensor(4))
+
+
+@program
+def branch_on_values(compiler: Compiler) -> Any:
+    @compiler
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() if x.sum() > 0 else x.cos()
+
+    function(compiler.tensor(4))
+
+
+@program
+def numpy_inside(compiler: Compiler) -> Any:
+    import numpy as np
+
+    @compiler
+    def function(x: torch.Tensor, y: Any) -> torch.Tensor:
+        return x * float(np.prod(y.shape)) + 1
+
+    function(compiler.tensor(4), np.ones((2, 3)))
+
+
+@program
+def full_graph_error(compiler: Compiler) -> Any:
+    @compiler(fullgraph=True)
+    def function(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x.sin()
+
+    try:
+        function(compiler.tensor(4))
+    except Exception as error:
+        return [type(error).__name__, str(error).splitlines()[0]]
+    raise AssertionError("fullgraph=True accepted a graph break")
+
+
+@program
+def sizes_become_dynamic(compiler: Compiler) -> Any:
+    function = compiler(lambda x: x.relu() + x.shape[0])
+    return [list(function(compiler.tensor(size, 4)).shape) for size in (3, 4, 5, 6)]
+
+
+@program
+def always_static(compiler: Compiler) -> Any:
+    function = compiler(lambda x: x.relu() * 2, dynamic=False)
+    for size in (3, 4, 5, 6):
+        function(compiler.tensor(size, 4))
+
+
+@program
+def dynamic_from_the_start(compiler: Compiler) -> Any:
+    function = compiler(lambda x: (x @ x.T).softmax(-1), dynamic=True)
+    for size in (3, 4, 5):
+        function(compiler.tensor(size, 4))
+
+
+@program
+def marked_dynamic(compiler: Compiler) -> Any:
+    function = compiler(lambda x: x.relu().sum(1))
+    for size in (3, 4, 5):
+        x = compiler.tensor(size, 4)
+        torch._dynamo.mark_dynamic(x, 0)
+        function(x)
+
+
+@program
+def marked_dynamic_wrongly(compiler: Compiler) -> Any:
+    function = compiler(lambda x: x.view(3, 4).sin())
+    x = compiler.tensor(3, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    try:
+        function(x)
+    except Exception as error:
+        return type(error).__name__
+    raise AssertionError("a specialized dimension was accepted as dynamic")
+
+
+@program
+def recompiles_until_the_limit(compiler: Compiler) -> Any:
+    @compiler(dynamic=False)
+    def function(x: torch.Tensor, flag: int) -> torch.Tensor:
+        return x + flag
+
+    for number in range(12):
+        function(compiler.tensor(number + 2), number)
+
+
+@program
+def recompiling_is_an_error(compiler: Compiler) -> Any:
+    function = compiler(lambda x: x.sin(), dynamic=False)
+    function(compiler.tensor(3))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        try:
+            function(compiler.tensor(4))
+        except Exception as error:
+            return type(error).__name__
+    raise AssertionError("a recompilation was accepted")
+
+
+@program
+def stances(compiler: Compiler) -> Any:
+    function = compiler(lambda x: x.sin() if torch.compiler.is_compiling() else x.cos(), dynamic=False)
+    function(compiler.tensor(3))
+    with torch.compiler.set_stance("force_eager"):
+        function(compiler.tensor(4))
+    with torch.compiler.set_stance("eager_on_recompile"):
+        function(compiler.tensor(5))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        try:
+            function(compiler.tensor(6))
+        except RuntimeError as error:
+            return str(error).splitlines()[0][:60]
+    raise AssertionError("a recompilation was accepted")
+
+
+@program
+def disabled_function(compiler: Compiler) -> Any:
+    @torch.compiler.disable
+    def eager(x: torch.Tensor) -> torch.Tensor:
+        assert not torch.compiler.is_compiling()
+        return x.cos()
+
+    compiler(lambda x: eager(x.sin()) + 1)(compiler.tensor(4))
+
+
+@program
+def allowed_in_graph(compiler: Compiler) -> Any:
+    @torch.compiler.allow_in_graph
+    def opaque(x: torch.Tensor) -> torch.Tensor:
+        return x.cos() * 2
+
+    compiler(lambda x: opaque(x.sin()) + 1, fullgraph=True)(compiler.tensor(4))
+
+
+@program
+def explained(compiler: Compiler) -> Any:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x = x.sin()
+        torch._dynamo.graph_break()
+        return x.cos() + 1
+
+    told = torch._dynamo.explain(function)(compiler.tensor(4))
+    return [told.graph_count, told.graph_break_count, told.op_count]
+
+
+@program
+def logged(compiler: Compiler) -> Any:
+    """The texts of TORCH_LOGS=graph_breaks,recompiles."""
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    torch._logging.set_logs(graph_breaks=True, recompiles=True)
+    loggers = [logging.getLogger(name) for name in ("torch._dynamo", "torch._dynamo.symbolic_convert", "torch._dynamo.guards")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        function = compiler(lambda x: (torch._dynamo.graph_break(), x.sin())[1], dynamic=False)
+        function(compiler.tensor(3))
+        function(compiler.tensor(4))
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+        torch._logging.set_logs()
+    text = said.getvalue()
+    return ["Graph break" in text, "Recompiling function" in text, "size mismatch at index 0. expected 3, actual 4" in text]
+
+
+@program
+def optimizer_step(compiler: Compiler) -> Any:
+    model = nn.Linear(4, 4).to(compiler.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, foreach=True)
+    step = compiler(lambda: optimizer.step())
+    for _ in range(3):
+        model(compiler.tensor(2, 4)).sum().backward()
+        step()
+        optimizer.zero_grad()
+
+
+@program
+def whole_step(compiler: Compiler) -> Any:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).to(compiler.device)
+
+    @compiler
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(model(x), torch.zeros(3, 2, device=x.device))
+
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        loss_of(compiler.tensor(3, 4)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def checkpointed(compiler: Compiler) -> Any:
+    from torch.utils.checkpoint import checkpoint
+
+    model = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 4)).to(compiler.device)
+    compiled = compiler(lambda x: checkpoint(model, x, use_reentrant=False) * 2)
+    compiled(compiler.tensor(2, 4, requires_grad=True)).sum().backward()
+
+
+@program
+def flexible_attention(compiler: Compiler) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 128, 128, device=compiler.device)
+    q = compiler.tensor(1, 2, 128, 16)
+    return list(compiler(flex_attention)(q, q, q, block_mask=mask).shape)
+
+
+@program
+def autograd_compiled(compiler: Compiler) -> Any:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).to(compiler.device)
+
+    def train(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        compiled = compiler(train)
+        for _ in range(2):
+            compiled(compiler.tensor(3, 4))
+
+
+@program
+def evaluation(compiler: Compiler) -> Any:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 2)).to(compiler.device)
+    compiled = compiler(model)
+    _train(model, compiled, compiler.tensor(3, 4), steps=2)
+    model.eval()
+    with torch.no_grad():
+        compiled(compiler.tensor(3, 4))
+
+
+@program
+def mutated_inputs(compiler: Compiler) -> Any:
+    @compiler
+    def function(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        out.add_(x)
+        return out.view(-1)[1:]
+
+    return list(function(compiler.tensor(2, 3), compiler.tensor(2, 3)).shape)
+
+
+@program
+def hooks_and_buffers(compiler: Compiler) -> Any:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count += 1
+            return self.inner(x) * self.count
+
+    model = Counting().to(compiler.device)
+    model.inner.register_forward_hook(lambda _module, _inputs, output: output * 2)
+    _train(model, compiler(model), compiler.tensor(2, 4))
+
+
+@program
+def conditional(compiler: Compiler) -> Any:
+    function = compiler(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
+    return list(function(compiler.tensor(3)).shape)
+
+
+@program
+def vectorized(compiler: Compiler) -> Any:
+    function = compiler(lambda x: torch.func.vmap(torch.func.grad(lambda y: (y * y).sum()))(x))
+    return list(function(compiler.tensor(3, 4)).shape)
+
+
+@program
+def recurrent(compiler: Compiler) -> Any:
+    model = nn.LSTM(4, 8, batch_first=True).to(compiler.device)
+    compiler(model)(compiler.tensor(2, 3, 4))[0].sum().backward()
+
+
+@program
+def unet(compiler: Compiler) -> Any:
+    """A network in the manner of diffusers: group norms, skip connections, an embedded time."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.time = nn.Linear(8, 8)
+            self.down, self.up = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ConvTranspose2d(8, 3, 4, stride=2, padding=1)
+            self.norm = nn.GroupNorm(2, 8)
+
+        def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+            angles = time[:, None] * torch.exp(torch.arange(4, device=x.device) / -4)
+            h = self.down(x) + self.time(torch.cat([angles.sin(), angles.cos()], 1))[:, :, None, None]
+            return x + self.up(F.silu(self.norm(h)))
+
+    model = Net().to(compiler.device)
+    _train(model, compiler(model), compiler.tensor(2, 3, 8, 8), compiler.tensor(2))
+
+
+def run(name: str, compiler: Compiler) -> dict[str, Any]:
+    """Runs one program with fresh counters."""
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    with contextlib.redirect_stderr(io.StringIO()):
+        facts = PROGRAMS[name](compiler)
+    kept = {key: dict(value) for key, value in counters.items() if key not in ("inductor", "aot_autograd")}
+    if name in UNSTABLE:
+        kept = {key: kept[key] for key in ("stats", "compiled_autograd")}
+    text = re.sub("0x[0-9a-f]+", "ADDRESS", json.dumps({"program": name, "counters": kept, "facts": facts}))
+    return json.loads(text)
+
+
+def main() -> None:
+    import torch._dynamo
+
+    torch.manual_seed(0)
+    compiler = Compiler(*sys.argv[1:3])
+    for name in sys.argv[3:] or PROGRAMS:
+        try:
+            print(json.dumps(run(name, compiler)))
+        except Exception as error:
+            print(json.dumps({"program": name, "error": f"{type(error).__name__}: {error}"[:800]}))
+
+
+if __name__ == "__main__":
+    main()

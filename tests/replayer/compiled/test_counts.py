@@ -1,0 +1,37 @@
+"""torch's Dynamo counts the same in a replay as natively on the CPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = str(Path(__file__).with_name("programs.py"))
+PROGRAMS = (
+    "gpt", "item_breaks_the_graph", "full_graph_error", "sizes_become_dynamic", "recompiles_until_the_limit", "stances",
+    "optimizer_step", "checkpointed", "hooks_and_buffers", "logged",
+)  # fmt: skip
+
+
+def _facts(*command: str) -> dict[str, Any]:
+    done = subprocess.run([*command, *PROGRAMS], cwd=ROOT, capture_output=True, text=True, check=True, timeout=200)
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {program["program"]: program for program in found}
+
+
+@pytest.mark.xdist_group("compiled")
+def test_counts_in_a_replay_are_those_of_the_cpu() -> None:
+    """GIVEN programs that compile WHEN they run natively with aot_eager and in a replay THEN frames, graphs, graph breaks,
+    recompilations, errors and logs are the same."""
+    native = _facts(sys.executable, SCRIPT, "cpu", "aot_eager")
+    trace = str(Path(sys.executable).parent / "trace")
+    replayed = _facts(trace, "replay", "--gpu", "v100", "--estimate", SCRIPT, "cuda", "inductor")
+    assert list(native) == list(PROGRAMS) and not [name for name in native if "error" in native[name]]
+    assert replayed == native
+    assert native["item_breaks_the_graph"]["counters"]["stats"]["unique_graphs"] == 2
+    assert native["recompiles_until_the_limit"]["counters"]["stats"]["unique_graphs"] == 8
