@@ -1,24 +1,21 @@
 """Runs the operations of one process group. Each operation is posted to the other ranks and put on the group's streams.
 
 operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0")
-work = operations.run("all_reduce", inputs, outputs, combine)
+work = operations.run(GroupCall("all_reduce", inputs, outputs, combine))
 operations.finish()     # determines when all operations so far end on the device
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from replayer.cost_model.collective_costs import GroupOperation, Times, kernel_label
 from replayer.distributed import collective_values as values
+from replayer.distributed.group_call import GroupCall
 from replayer.distributed.store_exchange import RankMessage, StoreExchange
 from replayer.distributed.work import Called, CommStream, VirtualWork
 from replayer.state import gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
-
-Tensors = Sequence[TorchAny]
 
 
 class GroupOperations:
@@ -57,48 +54,36 @@ class GroupOperations:
         for comm_stream in self._comm_streams.values():
             comm_stream.in_flight.clear()
 
-    def run(
-        self,
-        name: str,
-        inputs: Tensors,
-        outputs: Tensors,
-        combine: values.Combine | None,
-        splits: list[int] | None = None,
-        *,
-        pair: tuple[int, int] | None = None,
-        device: int = NONE,
-        like: Tensors = (),
-    ) -> TorchAny:
-        """Begin an operation and return its work. `pair` is the sender and receiver of a point-to-point operation."""
-        tensors = [*inputs, *outputs, *like]
+    def run(self, call: GroupCall, kind: type[VirtualWork] = VirtualWork) -> VirtualWork:
+        tensors = call.tensors
         virtual = [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
-        here = gpu()
+        here, device = gpu(), call.device
         if virtual:
             device = virtual[0].meta.index
         elif tensors:
             device = getattr(tensors[0], "reducer_device", NONE)
         if tensors and (device == NONE or (virtual and len(virtual) < len(tensors))):
             self._require_objects(tensors)
-        members = range(self._size) if pair is None else sorted(set(pair))
-        channel = "all" if pair is None else f"{pair[0]}-{pair[1]}"
+        members = range(self._size) if call.pair is None else sorted(set(call.pair))
+        channel = "all" if call.pair is None else f"{call.pair[0]}-{call.pair[1]}"
         comm_stream = self._comm_streams.get((channel, device))
         if comm_stream is None:
             comm_stream = self._comm_streams[channel, device] = CommStream(device)
         call_ns = here.streams.host_now_ns()
         arrived_ns = call_ns if device == NONE else here.ranks.arrival_ns(device)
-        message = values.message_of(name, arrived_ns, inputs, like, splits)
+        message = values.message_of(call, arrived_ns)
         pending = self._store_exchange().post(f"{channel}/{'cpu' if device == NONE else 'cuda'}", list(members), message)
         tracker = here.simulator.tracker
         steps = tracker.number, here.recording.number_of(tracker.step.step)
-        position = here.ranks.costs.position(name, message.size_bytes, self._size, *steps)
-        work = VirtualWork(self._play, comm_stream, Called(call_ns, message, position), pending, outputs, combine)
-        values.clear_known_values(outputs)
+        position = here.ranks.costs.position(call.name, message.size_bytes, self._size, *steps)
+        work = kind(self._play, comm_stream, Called(call_ns, message, position), pending, call)
+        values.clear_known_values(call.outputs)
         comm_stream.in_flight.append(work)
         if self.coalesced is not None:
             self.coalesced.append(work)
         return work
 
-    def _require_objects(self, tensors: Tensors) -> None:
+    def _require_objects(self, tensors: list[TorchAny]) -> None:
         if not self.carries_objects:
             kinds = {tensor.device.type for tensor in tensors}
             raise RuntimeError(f"No backend type associated with device type {'cpu' if 'cpu' in kinds else kinds.pop()}")

@@ -28,8 +28,10 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
 from replayer.distributed import collective_values as values
+from replayer.distributed.group_call import GroupCall
 from replayer.distributed.group_operations import GroupOperations
-from replayer.distributed.work import WorkGroup
+from replayer.distributed.reductions import Reduction
+from replayer.distributed.work import GatheredWork, VirtualWork, WorkGroup
 from replayer.state import gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
@@ -149,79 +151,94 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
 
     @_by_device
     def allreduce(self, tensors: TorchAny, opts: TorchAny = None) -> TorchAny:
-        tensors = _listed(tensors)
-        combine = values.reduced(opts.reduceOp if isinstance(opts, dist.AllreduceOptions) else opts)
-        return self.operations.run("all_reduce", tensors, tensors, combine)
+        op = opts.reduceOp if isinstance(opts, dist.AllreduceOptions) else opts
+        return self.operations.run(_all_reduce(_listed(tensors), op))
 
     def allreduce_coalesced(self, tensors: TorchAny, opts: TorchAny = None) -> TorchAny:
-        combine = values.reduced(opts.reduceOp if opts is not None else None)
-        return WorkGroup([self.operations.run("all_reduce", [tensor], [tensor], combine) for tensor in tensors])
+        return WorkGroup([self.operations.run(_all_reduce([tensor], _op_of(opts))) for tensor in tensors])
 
     @_by_device
     def broadcast(self, tensors: TorchAny, opts: TorchAny = None) -> TorchAny:
         tensors = _listed(tensors)
         root = opts.rootRank if isinstance(opts, dist.BroadcastOptions) else int(opts or 0)
-        return self.operations.run("broadcast", tensors, tensors, values.of_rank(root))
+        return self.operations.run(GroupCall("broadcast", tensors, tensors, values.of_rank(root), detail=f"from rank {root}"))
 
     @_by_device
     def reduce(self, tensors: TorchAny, opts: TorchAny) -> TorchAny:
-        outputs = tensors if opts.rootRank == self._rank else []
-        return self.operations.run("reduce", tensors, outputs, values.reduced(opts.reduceOp))
+        how, outputs = Reduction.of(opts.reduceOp, tensors), tensors if opts.rootRank == self._rank else []
+        detail = f"{how.name} to rank {opts.rootRank}"
+        return self.operations.run(GroupCall("reduce", tensors, outputs, how.combine, detail=detail, factor=how.factor))
 
     @_by_device
     def allgather(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
-        return self.operations.run("all_gather", _listed(inputs), outputs[0], values.joined)
+        inputs = _listed(inputs)
+        wants, sent = [output.numel() for output in outputs[0]], [inputs[0].numel()] * self._size
+        call = GroupCall("all_gather", inputs, outputs[0], values.joined, sends=sent, wants=wants)
+        return self.operations.run(call, GatheredWork if len(set(wants)) == 1 else VirtualWork)
 
     @_by_device
     def all_gather_single(self, output: TorchAny, source: TorchAny, opts: TorchAny = None) -> TorchAny:
-        return self.operations.run("all_gather_into_tensor", [source], [output], values.joined)
+        if output.dtype != source.dtype:
+            raise TypeError("output tensor must have the same type as input tensor")
+        if output.numel() != source.numel() * self._size:
+            raise ValueError("output tensor size must be equal to world_size times input tensor size")
+        return self.operations.run(GroupCall("all_gather_into_tensor", [source], [output], values.joined))
 
     @_by_device
     def reduce_scatter(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
-        combine = values.scattered(values.reduced(opts.reduceOp if opts is not None else None), self._rank, self._size)
-        return self.operations.run("reduce_scatter", inputs[0], outputs, combine)
+        return self.operations.run(_reduce_scatter("reduce_scatter", inputs[0], outputs, self._rank, self._size, opts))
 
     @_by_device
     def reduce_scatter_single(self, output: TorchAny, source: TorchAny, opts: TorchAny = None) -> TorchAny:
-        combine = values.scattered(values.reduced(opts.reduceOp if opts is not None else None), self._rank, self._size)
-        return self.operations.run("reduce_scatter_tensor", [source], [output], combine)
+        if output.dtype != source.dtype:
+            raise TypeError("input tensor must be the same type as the output tensor.")
+        if source.numel() != output.numel() * self._size:
+            raise ValueError("input tensor must be the same size as output size times world size")
+        call = _reduce_scatter("reduce_scatter_tensor", [source], [output], self._rank, self._size, opts)
+        return self.operations.run(call)
 
     @_by_device
     def all_to_all_single(
         self, output: TorchAny, source: TorchAny, output_sizes: TorchAny, input_sizes: TorchAny, opts: TorchAny = None
     ) -> TorchAny:
-        # Each rank posts its split sizes. If all ranks' values are known, the output's values are too.
-        rows = list(input_sizes) if input_sizes else [source.shape[0] // self._size] * self._size
-        each = source[0].numel() if source.dim() > 1 and source.shape[0] else 1
-        splits = [size * each for size in rows]
-        return self.operations.run("all_to_all_single", [source], [output], values.exchanged(self._rank), splits)
+        sends, wants = _elements(source, input_sizes, self._size), _elements(output, output_sizes, self._size)
+        combine = values.exchanged(self._rank)
+        return self.operations.run(GroupCall("all_to_all_single", [source], [output], combine, sends=sends, wants=wants))
 
     @_by_device
     def alltoall(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
-        splits = [tensor.numel() for tensor in inputs]
-        return self.operations.run("all_to_all", inputs, outputs, values.exchanged(self._rank), splits)
+        sends, wants = ([tensor.numel() for tensor in tensors] for tensors in (inputs, outputs))
+        combine = values.exchanged(self._rank)
+        return self.operations.run(GroupCall("all_to_all", inputs, outputs, combine, sends=sends, wants=wants))
 
     @_by_device
     def gather(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
-        return self.operations.run("gather", inputs, outputs[0] if outputs else [], values.joined)
+        onto = outputs[0] if outputs else []
+        sent, wants = [inputs[0].numel()] * self._size, [tensor.numel() for tensor in onto] or None
+        detail = f"to rank {opts.rootRank}"
+        return self.operations.run(GroupCall("gather", inputs, onto, values.joined, sends=sent, wants=wants, detail=detail))
 
     @_by_device
     def scatter(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
-        given = inputs[0] if inputs else []
-        combine = values.scattered(values.of_rank(opts.rootRank), self._rank, self._size)
-        return self.operations.run("scatter", given, outputs, combine, like=outputs)
+        given, root = inputs[0] if inputs else [], opts.rootRank
+        combine = values.scattered(values.of_rank(root), self._rank, self._size)
+        sends = [tensor.numel() for tensor in given] if self._rank == root else None
+        wants = [outputs[0].numel() if rank == root else 0 for rank in range(self._size)]
+        detail = f"from rank {root}"
+        call = GroupCall("scatter", given, outputs, combine, like=outputs, sends=sends, wants=wants, detail=detail)
+        return self.operations.run(call)
 
     @_by_device
     def send(self, tensors: TorchAny, to: int, tag: int = 0) -> TorchAny:
-        return self.operations.run("send", tensors, [], None, pair=(self._rank, to))
+        return self.operations.run(GroupCall("send", tensors, [], None, pair=(self._rank, to)))
 
     @_by_device
     def recv(self, tensors: TorchAny, source: int, tag: int = 0) -> TorchAny:
         combine = values.of_rank(sorted({source, self._rank}).index(source))
-        return self.operations.run("recv", [], tensors, combine, pair=(source, self._rank), like=tensors)
+        return self.operations.run(GroupCall("recv", [], tensors, combine, pair=(source, self._rank), like=tensors))
 
     def barrier(self, opts: TorchAny = None) -> TorchAny:
-        work = self.operations.run("barrier", [], [], None, device=gpu().current.device())
+        work = self.operations.run(GroupCall("barrier", [], [], None, device=gpu().current.device()))
         work.blocks_host = True
         return work
 
@@ -239,6 +256,27 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
     def _end_coalescing(self, device: TorchAny) -> TorchAny:
         works, self.operations.coalesced = self.operations.coalesced or [], None
         return WorkGroup(works)
+
+
+def _all_reduce(tensors: Tensors, op: TorchAny) -> GroupCall:
+    how = Reduction.of(op, tensors)
+    return GroupCall("all_reduce", tensors, tensors, how.combine, detail=how.name, factor=how.factor)
+
+
+def _reduce_scatter(name: str, inputs: Tensors, outputs: Tensors, rank: int, size: int, opts: TorchAny) -> GroupCall:
+    how = Reduction.of(_op_of(opts), inputs)
+    combine = values.scattered(how.combine, rank, size)
+    return GroupCall(name, inputs, outputs, combine, detail=how.name, factor=how.factor)
+
+
+def _op_of(opts: TorchAny) -> TorchAny:
+    return opts.reduceOp if opts is not None else None
+
+
+def _elements(tensor: TorchAny, rows: TorchAny, size: int) -> list[int]:
+    """Return the number of elements for each rank. Without `rows`, each rank has the same number of rows."""
+    each = tensor[0].numel() if tensor.dim() > 1 and tensor.shape[0] else 1
+    return [count * each for count in list(rows) or [tensor.shape[0] // size] * size]
 
 
 def _listed(tensors: TorchAny) -> list[TorchAny]:

@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter_ns, sleep
 
+import torch
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistError
 
@@ -48,8 +49,19 @@ class RankMessage:
     dtype: str
     payload: bytes | None = None
     uniform: float | int | bool | None = None
-    splits: list[int] | None = None
+    sends: list[int] | None = None
+    wants: list[int] | None = None
+    detail: str = ""
     read_count: int = 0
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+        return self.size_bytes // getattr(torch, self.dtype).itemsize if self.dtype else 0
+
+    def __str__(self) -> str:
+        of = f" of {self.count} {self.dtype} elements" if self.dtype else ""
+        return f"{self.operation}{of}{f' ({self.detail})' if self.detail else ''}"
 
     def pack(self) -> list[bytes]:
         """Serialize the message. A long payload is split into several pieces that fit the store."""
@@ -140,11 +152,12 @@ class StoreExchange:
         firsts = zip(keys, self._store.multi_get(keys), strict=True)
         messages = [RankMessage.unpack(first, partial(self._piece, key)) for key, first in firsts]
         mine = messages[list(members).index(self.rank)]
-        for member, message in zip(members, messages, strict=True):
-            if message.operation != mine.operation and {message.operation, mine.operation} != {"send", "recv"}:
+        for place, message in enumerate(messages):
+            conflict = conflict_of(messages, list(members).index(self.rank), place)
+            if conflict:
                 raise RuntimeError(
-                    f"rank {member} of the group called {message.operation} where rank {self.rank} called {mine.operation};"
-                    " NCCL would hang here: all ranks must call the same operations in the same order"
+                    f"rank {members[place]} of the group called {message} where rank {self.rank} called {mine}: {conflict};"
+                    " NCCL would hang or corrupt data here"
                 )
         self._read[channel] = number + 1
         self._delete_read(channel, min(message.read_count for message in messages))
@@ -229,6 +242,25 @@ class StoreExchange:
         first_ns, first_machine_ns, boot = json.loads(self._store.get("clock/0"))
         passed_ns = machine_ns - first_machine_ns if self._clock.flows and boot == _boot_id() and boot else 0
         return int(own_ns - first_ns - passed_ns * self._clock.speed)
+
+
+def conflict_of(messages: Sequence[RankMessage], own: int, other: int) -> str:
+    """Return what two ranks disagree about, or "". `own` and `other` are places among the participating ranks."""
+    mine, theirs = messages[own], messages[other]
+    names = {mine.operation, theirs.operation}
+    if len(names) > 1 and names != {"send", "recv"}:
+        return "all ranks must call the same operations in the same order"
+    if mine.detail != theirs.detail:
+        return "all ranks must pass the same arguments"
+    if mine.dtype != theirs.dtype:
+        return "the dtypes must be equal"
+    if (mine.sends or mine.wants) is None:
+        return "the numbers of elements must be equal" if mine.count != theirs.count else ""
+    for sender, to, receiver in ((mine, other, theirs), (theirs, own, mine)):
+        of = own if sender is mine else other
+        if sender.sends is not None and receiver.wants is not None and sender.sends[to] != receiver.wants[of]:
+            return f"the sender has {sender.sends[to]} elements for the receiver, which expects {receiver.wants[of]}"
+    return ""
 
 
 def _piece_key(key: str, place: int) -> str:

@@ -1,29 +1,24 @@
 # mypy: allow-untyped-calls
 """A running operation between ranks, and the device stream of its communicator.
 
-    work = VirtualWork(play, comm_stream, called, pending, outputs, combine)
+    work = VirtualWork(play, comm_stream, called, pending, call)
     work.wait()         # later work on the current stream starts after the operation
-
-Note [Waiting at the end of backward]
-    DistributedDataParallel's Reducer takes the future of an operation and waits for it in C++, in a callback at the end of the
-    backward pass. The replayer's futures are complete from the start and hold the output tensors, so C++ never waits for
-    another rank. A callback of the replayer makes the stream wait. The autograd engine runs callbacks in queue order, so the
-    replayer's callback runs before the Reducer's callback.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.autograd import Variable
 
 from replayer.cost_model.collective_costs import PositionInStep
 from replayer.distributed import collective_values as values
+from replayer.distributed.group_call import GroupCall
 from replayer.distributed.store_exchange import PendingExchange, RankMessage
+from replayer.distributed.work_future import WorkFuture
 from replayer.state import gpu
 from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
@@ -40,13 +35,8 @@ class _Awaited(_Work):  # type: ignore[misc]
     def is_success(self) -> bool:
         return bool(self.is_completed())
 
-    def get_future(self) -> TorchAny:
-        """Return a completed future. See Note [Waiting at the end of backward]."""
-        future: TorchAny = torch.futures.Future()
-        future.set_result(list(self.result()))
-        if torch._C._current_graph_task_id() >= 0:
-            Variable._execution_engine.queue_callback(self.synchronize)
-        return future
+    def get_future(self) -> WorkFuture:
+        return WorkFuture.of(list(self.result()), self.device, self.finished_ns, self.wait)
 
 
 class Called(NamedTuple):
@@ -64,13 +54,13 @@ class VirtualWork(_Awaited):
         comm_stream: CommStream,
         called: Called,
         pending: PendingExchange,
-        outputs: Sequence[TorchAny],
-        combine: values.Combine | None,
+        call: GroupCall,
     ) -> None:
         super().__init__()
         self._play, self._comm_stream, self._pending = play, comm_stream, pending
-        self._outputs, self._combine = list(outputs), combine
+        self._outputs, self._combine = list(call.outputs), call.combine
         self._called = called
+        self.device = comm_stream.device
         self.end_ns: int | None = None
         self.blocks_host = False
 
@@ -101,12 +91,10 @@ class VirtualWork(_Awaited):
     def wait(self, timeout: timedelta | None = None) -> bool:
         end_ns = self.finished_ns()
         here = gpu()
-        device = self._comm_stream.device
-        if device != NONE:
-            here.current.stream(device).wait(end_ns)
-        if device == NONE or self.blocks_host:
+        if self.device != NONE:
+            here.current.stream(self.device).wait(end_ns)
+        if self.device == NONE or self.blocks_host:
             here.simulator.scheduler.block(here.current.thread(), end_ns)
-        self._outputs = []
         return True
 
     def block_current_stream(self) -> None:
@@ -124,10 +112,21 @@ class VirtualWork(_Awaited):
         return self._outputs
 
 
+class GatheredWork(VirtualWork):
+    """An all-gather into a list of tensors. As in NCCL, its future has one tensor that contains the parts of all ranks."""
+
+    def get_future(self) -> WorkFuture:
+        return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])
+
+
 class WorkGroup(_Awaited):
     def __init__(self, works: list[VirtualWork]) -> None:
         super().__init__()
         self._works = works
+        self.device = works[0].device if works else NONE
+
+    def finished_ns(self) -> int:
+        return max((work.finished_ns() for work in self._works), default=0)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         return all([work.wait() for work in self._works])

@@ -26,17 +26,20 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from types import ModuleType
 
+import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_map
 
 from replayer.cost_model.collective_costs import gloo_ns
 from replayer.distributed.process_group import VirtualNccl
+from replayer.distributed.work_future import WorkFuture
 from replayer.state import STATE, gpu, rank, started
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import known_values
@@ -62,7 +65,10 @@ def install(torch_module: ModuleType) -> None:
         original = getattr(c10d, name)
         patch_everywhere(original, around(original, by))
     patch_around(dist, _verify_params_across_processes=_verify_parameters)
-    patch_around(dist.Reducer, __init__=_make_reducer)
+    patch_around(dist.Reducer, __init__=_make_reducer, _delay_all_reduce=_reduce_at_once)
+    patch_around(torch_module.nn.parallel.DistributedDataParallel, _register_builtin_comm_hook=_register_hook)
+    for name in ("collect_all", "wait_all"):
+        patch_around(torch_module.futures, **{name: _join_first})
     patch_around(dist.Logger, set_runtime_stats_and_log=_quiet_statistics)
     if hasattr(c10d, "_maybe_attach_flight_recorder"):
         patch_around(c10d, _maybe_attach_flight_recorder=_no_flight_recorder)
@@ -77,6 +83,28 @@ def _object_device(object_device: Callable[..., TorchAny], group: TorchAny = Non
 def _make_reducer(init: Callable[..., None], self: TorchAny, parameters: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> None:
     with replaced(STATE, makes_reducer=any(isinstance(parameter, VirtualTensor) for parameter in parameters)):
         init(self, parameters, *args, **kwargs)
+
+
+def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
+    with replaced(STATE, reducer_reads_now=True):
+        reduce(self)
+
+
+def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny) -> None:
+    """Register the Python version of a hook that C++ would run on the value of a future. C++ cannot read this value."""
+    if kind == torch._C._distributed_c10d.BuiltinCommHookType.FP16_COMPRESS and isinstance(self.process_group, VirtualNccl):
+        hooks = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
+        self.register_comm_hook(self.process_group, hooks.fp16_compress_hook)
+    else:
+        register(self, kind)
+
+
+def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> TorchAny:
+    """Make the current stream wait for futures of operations between ranks, because C++ returns other objects for them."""
+    for future in futures:
+        if isinstance(future, WorkFuture):
+            future.join()
+    return collect(futures)
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:

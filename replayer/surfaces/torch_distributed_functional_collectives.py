@@ -17,21 +17,16 @@ Note [Waited for where it is begun]
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
-from replayer.surfaces.patching import refusal
 from replayer.tensor.allocation import Allocation
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
-
-_REFUSED = ("isend", "irecv", "batch_p2p_ops")
-_ADVICE = "use torch.distributed.send and recv"
 
 
 def install(torch_module: ModuleType) -> None:
@@ -39,10 +34,9 @@ def install(torch_module: ModuleType) -> None:
     if not torch_module.distributed.is_available():
         return
     functional = _Functional()
-    ops = torch_module.ops._c10d_functional
-    taken: dict[str, Callable[..., TorchAny]] = {name: getattr(functional, name) for name in _TAKEN}
-    taken |= {name: refusal(f"torch.ops._c10d_functional.{name}", _ADVICE) for name in _REFUSED}
-    VirtualTensor.plan_cache.specials |= {getattr(ops, name).default: by for name, by in taken.items() if hasattr(ops, name)}
+    specials = VirtualTensor.plan_cache.specials
+    for ops in (torch_module.ops._c10d_functional, torch_module.ops._dtensor):
+        specials |= {getattr(ops, name).default: getattr(functional, name) for name in _TAKEN if hasattr(ops, name)}
     _wait_at_once(importlib.import_module("torch.distributed._functional_collectives"))
 
 
@@ -126,6 +120,27 @@ class _Functional:
         out = self._empty(tensor, sum(output_sizes))
         exchange = _named(self._group(group), "all_to_all_single", "alltoall_base")
         return self._begun(out, exchange(out, tensor.contiguous(), output_sizes, input_sizes))
+
+    def isend(self, tensor: TorchAny, to: int, tag: int, group: TorchAny) -> TorchAny:
+        return self._begun(tensor, self._group(group).send([tensor], to, tag))
+
+    def irecv(self, tensor: TorchAny, source: int, tag: int, group: TorchAny) -> TorchAny:
+        return self._begun(tensor, self._group(group).recv([tensor], source, tag))
+
+    def batch_p2p_ops(
+        self, names: list[str], peers: list[int], tags: list[int], tensors: list[TorchAny], group: TorchAny
+    ) -> list[TorchAny]:
+        calls = zip(names, tensors, peers, tags, strict=True)
+        return [getattr(self, name)(tensor, peer, tag, group) for name, tensor, peer, tag in calls]
+
+    def shard_dim_alltoall(self, tensor: TorchAny, gather_dim: int, shard_dim: int, group: TorchAny) -> TorchAny:
+        """Move a DTensor's shards from `gather_dim` to `shard_dim`, as PyTorch does in Functional.cpp."""
+        group = self._group(group)
+        size = group.size()
+        parts = tensor.unflatten(shard_dim, (size, tensor.shape[shard_dim] // size)).movedim(shard_dim, 0).contiguous()
+        received = torch.empty_like(parts)
+        _named(group, "all_to_all_single", "alltoall_base")(received, parts, [], []).wait()
+        return received.movedim(0, gather_dim).flatten(gather_dim, gather_dim + 1)
 
     def _begun(self, tensor: TorchAny, work: TorchAny) -> TorchAny:
         self._under_way[tensor.allocation] = work

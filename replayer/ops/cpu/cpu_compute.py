@@ -56,7 +56,7 @@ _TAKE_HOST = frozenset(
         aten._ctc_loss.Tensor,
     }
 )
-_BETWEEN_PROCESSES = frozenset({"c10d", "_c10d_functional"})
+_BETWEEN_PROCESSES = frozenset({"c10d", "_c10d_functional", "_dtensor"})
 _LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}
 
 

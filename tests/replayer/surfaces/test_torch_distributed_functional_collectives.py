@@ -15,7 +15,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from replayer.errors import NotEmulated
 from tests.replayer.ranks import run_ranks
 from traces.model.trace import Trace
 
@@ -124,12 +123,26 @@ def test_dtensors_are_sharded_and_made_whole_again() -> None:
     assert calls(run_ranks(2, body)[1])["all_gather_into_tensor"] == 2
 
 
-def test_what_only_compilers_send_by_is_refused_by_name() -> None:
+def test_a_send_and_a_receive_of_the_compiler_arrive() -> None:
     if not hasattr(OPS, "isend"):
         pytest.skip("before torch 2.13 there was none")
 
     def body(rank: int) -> None:
-        with pytest.raises(NotEmulated, match=r"_c10d_functional\.isend is not emulated"):
-            OPS.isend(numbers(rank), 1 - rank, 0, dist.group.WORLD.group_name)  # type: ignore[union-attr]
+        group = dist.group.WORLD.group_name  # type: ignore[union-attr]
+        value = torch.tensor([rank + 5.0], device="cuda")
+        moved = OPS.isend(value, 1, 0, group) if rank == 0 else OPS.irecv(value, 0, 0, group)
+        OPS.wait_tensor(moved)
+        assert moved.tolist() == [5.0]
+
+    run_ranks(2, body)
+
+
+def test_shards_move_from_one_dimension_to_another() -> None:
+    """GIVEN a matrix with rows 0 1 and 2 3, a row per rank WHEN it is sharded by columns THEN the ranks have 0 2 and 1 3."""
+
+    def body(rank: int) -> None:
+        mesh = init_device_mesh("cuda", (2,))
+        rows = distribute_tensor(torch.tensor([[0.0, 1.0], [2.0, 3.0]], device="cuda"), mesh, [Shard(0)])
+        assert rows.redistribute(placements=[Shard(1)]).to_local().tolist() == [[[0.0], [2.0]], [[1.0], [3.0]]][rank]
 
     run_ranks(2, body)

@@ -1,0 +1,52 @@
+"""One call of an operation between ranks, with everything that the ranks must agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from replayer.torch_types import TorchAny
+from traces.model.trace import NONE
+
+
+@dataclass
+class RankValues:
+    """The input of one rank.
+
+    `values` is flat, or None if unknown. In an all-to-all, `sends` is the number of elements for each rank.
+    """
+
+    values: torch.Tensor | None
+    sends: list[int] | None = None
+
+
+Combine = Callable[[list[RankValues]], torch.Tensor | None]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupCall:
+    """An operation that this rank calls.
+
+    `combine` computes the outputs from the inputs of all ranks. `pair` is the sender and receiver of a send or receive. `like`
+    are tensors of the right size and dtype if there are no inputs. `sends` and `wants` are the numbers of elements that this
+    rank sends to each rank and receives from each rank, if the numbers can differ between ranks. All ranks must pass the same
+    `detail`, such as the reduction. Inputs are multiplied by `factor`.
+    """
+
+    name: str
+    inputs: Sequence[TorchAny]
+    outputs: Sequence[TorchAny]
+    combine: Combine | None
+    pair: tuple[int, int] | None = None
+    device: int = NONE
+    like: Sequence[TorchAny] = ()
+    sends: list[int] | None = None
+    wants: list[int] | None = None
+    detail: str = ""
+    factor: torch.Tensor | float | None = None
+
+    @property
+    def tensors(self) -> list[TorchAny]:
+        return [*self.inputs, *self.outputs, *self.like]

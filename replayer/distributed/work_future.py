@@ -1,0 +1,97 @@
+# mypy: allow-untyped-calls
+"""Futures of operations between ranks, with the stream rules of PyTorch's futures for CUDA tensors.
+
+    future = work.get_future()                      # done at once, like NCCL's future
+    halved = future.then(lambda done: done.value()[0] / 2)
+    halved.wait()                                   # later work on the current stream starts after the division
+
+`then` calls the callback at once. The callback's current stream is a stream of the pool that waits for the future. PyTorch does
+the same in `ivalue::Future::invokeCallback`.
+
+Note [Futures in the backward pass]
+    DistributedDataParallel's Reducer reads a future's value in C++, which calls no Python method. The Reducer does this in a
+    callback at the end of the backward pass, and the autograd engine runs such callbacks in queue order. Each future therefore
+    queues a callback that makes the current stream wait. With `static_graph`, the Reducer starts and reads all futures in one
+    callback (`_delay_all_reduce`) of the first step. During that callback, the current stream waits as soon as a future is
+    made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.autograd import Variable
+
+from replayer.state import STATE
+from replayer.torch_types import TorchAny
+from traces.model.trace import NONE
+
+_Future: TorchAny = torch.futures.Future
+
+
+class WorkFuture(_Future):  # type: ignore[misc]
+    """A completed future. Its value is ready later: on the device `device`, or on the host if `device` is NONE.
+
+    `finish` determines the values and the time when they are ready. `join` makes the current stream or the host wait for this
+    time.
+    """
+
+    def __init__(self, device: int, finish: Callable[[], object], join: Callable[[], object]) -> None:
+        super().__init__()
+        self._device, self._finish, self._join = device, finish, join
+
+    @classmethod
+    def of(cls, value: TorchAny, device: int, finish: Callable[[], object], join: Callable[[], object]) -> WorkFuture:
+        made = cls(device, finish, join)
+        made.set_result(value)
+        made._join_before_reducer_reads()
+        return made
+
+    def join(self) -> None:
+        self._join()
+
+    def wait(self) -> TorchAny:
+        self._join()
+        return super().wait()
+
+    def value(self) -> TorchAny:
+        self._finish()
+        return super().value()
+
+    def then(self, callback: Callable[[TorchAny], TorchAny]) -> WorkFuture:
+        if self._device == NONE:
+            self._join()
+            result = WorkFuture(NONE, _nothing, _nothing)
+            self._complete(result, callback)
+            return result
+        stream, ready = torch.cuda.Stream(self._device), torch.cuda.Event()
+        result = WorkFuture(self._device, _nothing, lambda: torch.cuda.current_stream(self._device).wait_event(ready))
+        with torch.cuda.stream(stream):
+            self._join()
+            self._complete(result, callback)
+            ready.record(stream)
+        result._join_before_reducer_reads()
+        return result
+
+    def add_done_callback(self, callback: Callable[[TorchAny], TorchAny]) -> None:
+        self.then(callback)
+
+    def _complete(self, result: WorkFuture, callback: Callable[[TorchAny], TorchAny]) -> None:
+        try:
+            result.set_result(callback(self))
+        except Exception as error:
+            if torch._C._current_graph_task_id() >= 0:
+                raise  # the Reducer would take the error for a gradient
+            result.set_exception(error)
+
+    def _join_before_reducer_reads(self) -> None:
+        """See Note [Futures in the backward pass]."""
+        if STATE.reducer_reads_now:
+            self._join()
+        elif torch._C._current_graph_task_id() >= 0:
+            Variable._execution_engine.queue_callback(self.join)
+
+
+def _nothing() -> None:
+    return None
