@@ -14,9 +14,10 @@ from types import ModuleType
 from typing import Any
 
 from tracer import state
-from tracer.device.boundary_events import BoundaryEvents, CurrentStream
+from tracer.device.boundary_events import BoundaryEvents
 from tracer.device.clock import EpochClock
 from tracer.device.device_access import DeviceAccess
+from tracer.device.torch_cuda import TorchCuda
 from tracer.profile import Profiler
 from tracer.provenance import ProcessFacts
 from tracer.recorder import Recorder
@@ -48,7 +49,7 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
     profile = out.with_name(f"{out.name}.{os.getpid()}.profile.json") if in_depth else None
     distributed = torch.distributed.is_available()
     access = DeviceAccess(torch.cuda, state.captures(), state.profiles())
-    events = BoundaryEvents(torch.cuda, clock, access, CurrentStream(torch))
+    events = BoundaryEvents(TorchCuda(torch), clock, access)
     recorder = Recorder(
         output=RecordingFile(out.with_name(f"{out.name}.{os.getpid()}.part"), clock),
         events=events,

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracer.device.boundary_events import BoundaryEvent
+from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents
 from tracer.device.device_access import DeviceAccess
-from tracer.device.taken_events import TakenEvents
 from tracer.own_cost import OwnCost, costed
 from tracer.provenance import ProcessFacts
 from tracer.recording_writer import RecordingWriter
@@ -26,7 +25,7 @@ class CommunicationRecorder:
     def __init__(
         self,
         writer: RecordingWriter,
-        taken: TakenEvents,
+        events: BoundaryEvents,
         access: DeviceAccess,
         facts: ProcessFacts,
         flight: FlightRecorder | None,
@@ -36,7 +35,8 @@ class CommunicationRecorder:
         because the profiler records these collectives.
         """
         self.cost = cost
-        self._writer, self._taken, self._access, self._facts, self._flight = writer, taken, access, facts, flight
+        self.has_flight = flight is not None
+        self._writer, self._events, self._access, self._facts, self._flight = writer, events, access, facts, flight
 
     @costed
     def joined(self, rank: int) -> None:
@@ -65,7 +65,7 @@ class CommunicationRecorder:
     @costed
     def begin_call(self, stream: Any) -> BoundaryEvent | None:
         """Takes an event before the script calls a collective on this stream or waits for one. Returns the event."""
-        return self._taken.take(stream)
+        return self._events.take_on(stream)
 
     @costed
     def communicated(
@@ -74,7 +74,7 @@ class CommunicationRecorder:
         """Records a blocking collective that has returned. With an event `begin`, the duration ends at the stream's current
         position.
         """
-        end = None if begin is None else self._taken.take(stream)
+        end = None if begin is None else self._events.take_on(stream)
         self._writer.collectives.add(call, self._writer.rank, begin, end, ending)
         self._write_done()
 
@@ -86,7 +86,7 @@ class CommunicationRecorder:
     @costed
     def waited_for(self, pending: PendingCollective, before: BoundaryEvent | None, stream: Any) -> None:
         """Records that the stream has waited for one work of a collective. `before` is the event taken before that wait."""
-        self._writer.collectives.waited(pending, before, None if before is None else self._taken.take(stream))
+        self._writer.collectives.waited(pending, before, None if before is None else self._events.take_on(stream))
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
@@ -97,7 +97,7 @@ class CommunicationRecorder:
 
     def look_if_due(self) -> bool:
         """Reads the flight recorder after a step if a read is due. Returns whether it was read."""
-        if self._flight is None or not self._flight.is_due() or (self._access.is_used and self._access.is_capturing):
+        if self._flight is None or not self._flight.is_due() or self._access.is_capturing:
             return False
         self.look()
         return True
@@ -117,5 +117,5 @@ class CommunicationRecorder:
 
     def _write_done(self) -> None:
         if not self._writer.pending:
-            self._taken.forget_read()
+            self._events.forget_read()
         self._writer.collectives.write_done()

@@ -41,6 +41,7 @@ class OwnCost:
 
     def __init__(self, clock: EpochClock) -> None:
         self.clock = clock
+        self.perf_ns = clock.perf_ns
         self.spent_ns = 0
         self.calls = 0  # number of calls of costed methods from outside
         self.is_inside = False  # True while a costed method runs; guarded by the lock
@@ -119,7 +120,7 @@ def costed(method: T) -> T:
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:
         cost = self.cost
-        perf_ns = cost.clock.perf_ns
+        perf_ns = cost.perf_ns
         began_ns = perf_ns()
         with cost.lock:
             if cost.is_inside:  # the calling costed method already counts this time

@@ -108,7 +108,7 @@ class Profiler:
         now_ns = self._clock.perf_ns()
         self._longest_ns = max(self._longest_ns, now_ns - self._began_ns if self._began_ns else 0)
         self._began_ns = now_ns
-        if self._access.is_used and self._access.is_capturing:
+        if self._access.is_capturing:
             return
         if self._profile is not None and (action == "" or (action == "prepare" and self._tracing)):
             self.stop()

@@ -18,7 +18,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,11 +25,11 @@ from tracer.communication import CommunicationRecorder
 from tracer.device.boundary_events import BoundaryEvents
 from tracer.device.clock import EpochClock
 from tracer.device.device_access import DeviceAccess
-from tracer.device.taken_events import TakenEvents
 from tracer.own_cost import OwnCost, costed
 from tracer.profile import Profiler
 from tracer.provenance import ProcessFacts
 from tracer.recording_writer import HeaderSources, RecordingWriter
+from tracer.repeated_steps import ENTER, EXHAUSTED, LEAVE, MODULE, OP, STEPPED
 from tracer.schedule import Schedule
 from tracer.step_recorder import StepRecorder
 from tracer.thread_rows import ThreadRows
@@ -48,18 +47,18 @@ from traces.script.workload_observer import WorkloadObserver
 _LOCK_S = 0.5
 
 
-class CapturedCalls:
-    """Keeps the calls that one thread reports while it captures a graph. See Note [Replays of a CUDA graph]."""
+class CapturedReports:
+    """Keeps what one thread reports while it captures a graph. See Note [Replays of a CUDA graph]."""
 
     def __init__(self) -> None:
-        self.calls: list[Callable[[], None]] = []
+        self.reports: list[tuple[int, Any]] = []
         self._thread = threading.get_ident()
 
-    def notes(self, call: Callable[..., None], *args: Any) -> bool:
-        """Keeps a call of the capturing thread. Returns False for other threads, because their calls must be made now."""
+    def notes(self, kind: int, argument: Any) -> bool:
+        """Keeps a report of the capturing thread. Returns False for other threads, because their work runs now."""
         if threading.get_ident() != self._thread:
             return False
-        self.calls.append(partial(call, *args))
+        self.reports.append((kind, argument))
         return True
 
 
@@ -83,27 +82,27 @@ class Recorder:
         self.cost = OwnCost(clock)
         self.closed = False
         self._output, self._access, self._profiler, self._facts = output, access, profiler, facts
-        self._taken = TakenEvents(events, access)
+        self._events = events
         self._threads = ThreadRows(rank)
         sources = HeaderSources(self._threads, profiler, flight, lambda: self.workload.signature, self.cost)
         self._writer = RecordingWriter(rank, output, facts, events, access, sources)
-        self.communication = CommunicationRecorder(self._writer, self._taken, access, facts, flight, self.cost)
+        self.communication = CommunicationRecorder(self._writer, events, access, facts, flight, self.cost)
         self.steps = StepRecorder(
-            optimizers, self._taken, schedule, profiler, self._writer, self.communication, self._threads, self.cost
+            optimizers, events, schedule, profiler, self._writer, self.communication, self._threads, self.cost
         )
-        self._script = self.steps.script
-        self._capture: CapturedCalls | None = None  # in progress
-        self._captured = WeakKeyDictionary[Any, CapturedCalls]()  # keyed by graph
+        self._report: Callable[..., None] = self.steps.report  # takes the kind of a report and its argument
+        self._capture: CapturedReports | None = None  # in progress
+        self._captured = WeakKeyDictionary[Any, CapturedReports]()  # keyed by graph
 
     @property
     def phase(self) -> str:
         """Returns the name of the phase that the script has entered and not yet left, or ""."""
-        return self._script.entered
+        return self.steps.entered
 
     @property
     def workload(self) -> WorkloadObserver:
         """Returns the collector of the workload signature."""
-        return self._script.workload
+        return self.steps.script.workload
 
     @costed
     def make_way_for_profile(self) -> None:
@@ -117,24 +116,18 @@ class Recorder:
 
     # --- phases and steps
 
-    @costed
     def enter_phase(self, name: str) -> None:
         """Records that the script enters the phase loader, h2d, zero_grad, backward, optimizer or other."""
-        if self._capture is not None and self._capture.notes(self.enter_phase, name):
-            return
-        self._script.enter(threading.get_ident(), name, self.clock.now_ns())
+        self._report(ENTER, name)
 
-    @costed
     def leave_phase(self, name: str) -> None:
-        self._note_failure()
-        if self._capture is not None and self._capture.notes(self.leave_phase, name):
-            return
-        self._script.leave(threading.get_ident(), name, self.clock.now_ns())
+        if (error := sys.exception()) is not None:
+            self._facts.failed(error)
+        self._report(LEAVE, name)
 
-    @costed
     def loader_exhausted(self) -> None:
         """Records that the last entered loader had no batch left."""
-        self._script.loader_exhausted(threading.get_ident())
+        self.steps.report(EXHAUSTED)
 
     def module_marks(self, module: object) -> None:
         """Returns None, because module calls are recorded as profiler ranges (surfaces/torch_nn_module.py)."""
@@ -142,71 +135,59 @@ class Recorder:
     def modules_left(self) -> None:
         """Does nothing."""
 
-    @costed
     def module_called(self, module: object, grad_enabled: bool) -> None:
         """Records a call of an outermost module. A forward pass begins or continues."""
-        if self._capture is not None and self._capture.notes(self.module_called, module, grad_enabled):
-            return
-        self._script.module_called(threading.get_ident(), id(module), grad_enabled, self.clock.now_ns())
+        self._report(MODULE, (id(module), grad_enabled))
 
     def module_returned(self) -> None:
         """Records that the outermost module has returned."""
-        self._note_failure()
-        if self._capture is None or not self._capture.notes(self.module_returned):
-            self._script.module_returned()
+        if (error := sys.exception()) is not None:
+            self._facts.failed(error)
+        self.steps.has_returned = True
 
-    @costed
     def loss_called(self) -> None:
-        if self._capture is not None and self._capture.notes(self.loss_called):
-            return
-        self._script.op(threading.get_ident(), LOSS, self.clock.now_ns())
+        self._report(OP, LOSS)
 
-    @costed
     def aside_called(self) -> None:
         """Records work outside forward and backward, such as clipping, unscaling or reading a value."""
-        if self._capture is not None and self._capture.notes(self.aside_called):
-            return
-        self._script.op(threading.get_ident(), ASIDE, self.clock.now_ns())
+        self._report(OP, ASIDE)
 
-    @costed
     def optimizer_stepped(self, is_first: bool) -> None:
         """Records that an optimizer's `step` has returned."""
-        if self._capture is not None and self._capture.notes(self.optimizer_stepped, is_first):
-            return
-        self._script.optimizer_stepped(threading.get_ident(), is_first, self.clock.now_ns())
+        self._report(STEPPED, is_first)
+
+    def _report_or_keep(self, kind: int, argument: Any = None) -> None:
+        if self._capture is None or not self._capture.notes(kind, argument):
+            self.steps.report(kind, argument)
 
     # --- CUDA graphs
 
     def capture_begins(self, graph: object) -> None:
         """Records the begin of a capture of this thread's stream. See Note [Replays of a CUDA graph]."""
-        self._capture = CapturedCalls()
+        self._capture = CapturedReports()
+        self._report = self._report_or_keep
         self._captured[graph] = self._capture
         self.steps.has_captured = True
 
     def capture_ends(self) -> None:
         """Records that the capture has ended or failed."""
         self._capture = None
+        self._report = self.steps.report
 
     def replay_begins(self, graph: object) -> None:
         """Prepares for the replay of a graph. The first captured call begins the graph's forward pass."""
-        calls = self._calls_of(graph)
-        if calls:
-            calls[0]()
+        for report in self._reports_of(graph)[:1]:
+            self._report(*report)
 
     def replay_ends(self, graph: object) -> None:
-        """Makes the other captured calls after the graph was launched. All work of the graph belongs to the current segment."""
-        for call in self._calls_of(graph)[1:]:
-            call()
+        """Repeats the other reports after the graph was launched. All work of the graph belongs to the current segment."""
+        for report in self._reports_of(graph)[1:]:
+            self._report(*report)
+        self.steps.has_returned = True
 
-    def _calls_of(self, graph: object) -> list[Callable[[], None]]:
+    def _reports_of(self, graph: object) -> list[tuple[int, Any]]:
         captured = self._captured.get(graph)
-        return captured.calls if captured is not None else []
-
-    def _note_failure(self) -> None:
-        """Keeps the text of an out-of-memory error, because a replay uses the same wording."""
-        error = sys.exception()
-        if error is not None:
-            self._facts.failed(error)
+        return captured.reports if captured is not None else []
 
     # --- values and batches
 
@@ -260,8 +241,8 @@ class Recorder:
             if self.closed:
                 return
             self.closed = True
-            self._script.stop(self._threads.script_thread, self.clock.now_ns())
+            self.steps.stop()
             self._profiler.stop(at_end=True)
             self.communication.look(last=True)
             self._facts.failed(getattr(sys, "last_value", None))
-            self._writer.close(self._taken.taken, self.steps.reads, self.steps.found)
+            self._writer.close(self._events.taken, self.steps.reads, self.steps.found)

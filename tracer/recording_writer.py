@@ -78,7 +78,7 @@ class RecordingWriter:
 
     def write_done(self) -> None:
         access, events = self._access, self._events
-        if access.is_used and access.is_capturing:
+        if access.is_capturing:
             return
         done = 0
         for step in self.pending:  # read all events before writing, because later events make the clock offset more exact
@@ -91,11 +91,11 @@ class RecordingWriter:
 
     def flush_if_due(self) -> None:
         """Writes finished steps, and appends them to the file if enough time has passed."""
-        due = self._output.due
+        cost = self._from.cost
+        due = cost.perf_ns() >= self._output.due_ns
         if due or len(self.pending) >= _TOGETHER:
             with deferred_signals():
                 self.write_done()
-                cost = self._from.cost
                 cost.steps_ended(self.number - self._counted)
                 self._counted = self.number
                 if due:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import ref
 
 from traces.script.step_rule import Optimizers
 
@@ -18,13 +18,24 @@ if TYPE_CHECKING:
     from tracer.recorder import Recorder
 
 
+class LivingObjects(dict[int, ref[Any]]):
+    """A set of objects that live, by identity. Asking whether the set is empty takes no call of a Python function."""
+
+    def add(self, item: object) -> None:
+        number = id(item)
+        self[number] = ref(item, lambda _: self.pop(number, None))
+
+    def discard(self, item: object) -> None:
+        self.pop(id(item), None)
+
+
 class _RecorderState:
     def __init__(self) -> None:
         self.make: Callable[[], Recorder | None] | None = None
         self.recorder: Recorder | None = None
         self.optimizers = Optimizers()
-        self.captures = WeakSet[Any]()
-        self.profiles = WeakSet[Any]()
+        self.captures = LivingObjects()
+        self.profiles = LivingObjects()
 
     def after_fork(self) -> None:
         """Forgets the parent's recorder in a forked child. A child that trains gets a separate recorder and file."""
@@ -60,10 +71,10 @@ def optimizers() -> Optimizers:
     return _STATE.optimizers
 
 
-def captures() -> WeakSet[Any]:
+def captures() -> LivingObjects:
     return _STATE.captures
 
 
-def profiles() -> WeakSet[Any]:
+def profiles() -> LivingObjects:
     """Returns the script's profiles that are running."""
     return _STATE.profiles

@@ -1,27 +1,45 @@
 """Cuts the running script into steps and phases, and takes a CUDA event at each boundary.
 
     steps = StepRecorder(...)
-    steps.script.enter(thread, "backward", now_ns)      # `ScriptCut` calls `steps` back at each boundary
+    steps.report(ENTER, "backward")     # `ScriptCut` calls `steps` back at each boundary
 
 The class also holds the data of the current step: DataParallel stages, values that the host read, and data-dependent sizes.
+
+Note [Segments on several streams]
+    A segment begins with an event on the current stream, and ends with an event on the stream on which it began. Usually one
+    event ends a segment and begins the next. A script that copies its batch on a second stream changes the stream between two
+    segments. Then the second segment begins with an event of its own, at the same host time.
 """
 
 from __future__ import annotations
 
-import threading
+from threading import get_ident
 from typing import Any
 
 from tracer.communication import CommunicationRecorder
-from tracer.device.boundary_events import BoundaryEvent
-from tracer.device.taken_events import TakenEvents
+from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents
 from tracer.own_cost import OwnCost, costed
 from tracer.profile import Profiler
 from tracer.recording_writer import RecordingWriter
+from tracer.repeated_steps import (
+    BEGINS,
+    CONTINUES,
+    ENDS,
+    ENTER,
+    LEAVE,
+    LEAVES,
+    MODULE,
+    NOTHING,
+    OP,
+    STEPPED,
+    Meaning,
+    RepeatedSteps,
+)
 from tracer.schedule import Schedule
 from tracer.thread_rows import ThreadRows
 from tracer.writing.step_writer import DataParallelStage, EndedStep, Found, Read
 from traces.model.trace import NONE, StepKind, Untimed
-from traces.script.phase_rule import PLAIN
+from traces.script.phase_rule import PLAIN, Segment, new_segment
 from traces.script.script_cut import CutStep, ScriptCut
 from traces.script.step_rule import Optimizers
 
@@ -32,7 +50,7 @@ class StepRecorder:
     def __init__(
         self,
         optimizers: Optimizers,
-        taken: TakenEvents,
+        events: BoundaryEvents,
         schedule: Schedule,
         profiler: Profiler,
         writer: RecordingWriter,
@@ -42,15 +60,130 @@ class StepRecorder:
     ) -> None:
         self.script = ScriptCut[int](self, optimizers)  # threads are identified by `threading.get_ident()`
         self.cost = cost
+        self.has_returned = False  # True if a module has returned that `script` takes for running
         self.has_captured = False  # True if a CUDA graph was captured since the last step ended
         self.reads: list[Read] = []  # values read since the last step ended
         self.found: list[Found] = []  # sizes found since the last step ended
-        self._taken, self._schedule, self._profiler = taken, schedule, profiler
+        self._events, self._schedule, self._profiler = events, schedule, profiler
         self._writer, self._communication, self._threads = writer, communication, threads
         self._clock = cost.clock
+        self._repeated = RepeatedSteps()
+        self._state: tuple[object, ...] = ()  # of `script` when the current step began
+        self._action = NOTHING  # what the current report has done
+        self._boundary = NONE  # the number of the report at which the current phase was left
+        self._is_catching_up = False  # True while `script` gets reports whose events were taken
+        self._ended: CutStep | None = None  # the step that the current report has ended
         self._start_ns = NONE  # begin of the current step, NONE before the first event of the first step
         self._at: dict[int, BoundaryEvent] = {}  # events by the host time of their boundary
+        self._begins: dict[int, BoundaryEvent] = {}  # events that only begin a segment
+        self._open: BoundaryEvent | None = None  # the begin of the current segment
         self._stages: list[DataParallelStage] = []
+
+    # --- reports
+
+    def report(self, kind: int, argument: Any = None) -> None:
+        """Handles a report of the script. See Note [Steps repeat]."""
+        cost = self.cost
+        perf_ns = cost.perf_ns
+        began_ns = perf_ns()
+        with cost.lock:
+            is_inside, cost.is_inside = cost.is_inside, True
+            try:
+                now_ns, thread = began_ns + self._clock.offset_ns, get_ident()
+                repeated = self._repeated
+                times_ns, known = repeated.times_ns, repeated.known
+                if not known or thread != self.script.thread:
+                    self._report_other(kind, argument, thread, now_ns)
+                    return
+                known_kind, known_argument, action, boundary, _ = known[len(times_ns)]
+                if kind != known_kind or argument != known_argument:
+                    self._report_other(kind, argument, thread, now_ns)
+                    return
+                if action == ENDS:
+                    self._finish(repeated.ended(now_ns, self._start_ns))
+                    return
+                times_ns.append(now_ns)
+                self.has_returned &= kind != MODULE
+                if action == LEAVES:
+                    self._take_event(now_ns, self._open)
+                elif action == CONTINUES:
+                    self._continue_from(self._start_ns if boundary == NONE else times_ns[boundary])
+                elif action == BEGINS:
+                    self._begin(now_ns)
+            finally:
+                if not is_inside:
+                    cost.is_inside = False
+                    cost.calls += 1
+                    cost.spent_ns += perf_ns() - began_ns
+
+    @property
+    def entered(self) -> str:
+        """Returns the phase that was entered by name and not left yet, or ""."""
+        repeated = self._repeated
+        if repeated.known and repeated.times_ns:
+            return repeated.known[len(repeated.times_ns) - 1].entered
+        return self.script.entered
+
+    def catch_up(self) -> None:
+        """Passes on to `script` the reports of the current step that `script` has not got."""
+        repeated = self._repeated
+        if repeated.known:
+            thread = self.script.thread or get_ident()
+            self._is_catching_up = True
+            try:
+                for meaning, time_ns in repeated.differs():
+                    self._tell(meaning.kind, meaning.argument, thread, time_ns)
+            finally:
+                self._is_catching_up = False
+
+    def stop(self) -> None:
+        """Ends the last step, at the end of the script."""
+        self.catch_up()
+        self.script.stop(self._threads.script_thread, self._clock.now_ns())
+
+    def _report_other(self, kind: int, argument: Any, thread: int, now_ns: int) -> None:
+        """Handles a report that is not the one that the current step was expected to make."""
+        script, repeated = self.script, self._repeated
+        is_beside = script.thread is not None and script.thread != thread
+        if is_beside and not (kind == STEPPED and argument):
+            return self._tell(kind, argument, thread, now_ns)  # does nothing
+        self.catch_up()
+        if is_beside or script.thread is None:
+            repeated.give_up()
+        if self.has_returned:
+            script.module_returned()
+            self.has_returned = False
+        self._action, self._boundary, self._ended = NOTHING, NONE, None
+        self._tell(kind, argument, thread, now_ns)
+        meaning = Meaning(kind, argument, self._action, self._boundary, script.entered)
+        if self._ended is None:
+            repeated.note(meaning, now_ns)
+            return
+        before, self._state = self._state, script.state
+        if self._action != ENDS or kind != STEPPED:
+            repeated.give_up()
+        repeated.learn(meaning, self._ended, before == self._state and not script.workload.is_open)
+
+    def _tell(self, kind: int, argument: Any, thread: int, now_ns: int) -> None:
+        script = self.script
+        if kind == ENTER:
+            script.enter(thread, argument, now_ns)
+        elif kind == LEAVE:
+            script.leave(thread, argument, now_ns)
+        elif kind == MODULE:
+            module, grad_enabled = argument
+            script.module_called(thread, module, grad_enabled, now_ns)
+        elif kind == OP:
+            script.op(thread, argument, now_ns)
+        elif kind == STEPPED:
+            script.optimizer_stepped(thread, argument, now_ns)
+        else:
+            script.loader_exhausted(thread)
+
+    def _did(self, action: int) -> None:
+        if self._action != NOTHING:
+            self._repeated.give_up()
+        self._action = action
 
     # --- DataParallel stages
 
@@ -63,38 +196,46 @@ class StepRecorder:
     def begin_stage(self, stream: Any = None) -> tuple[int, BoundaryEvent | None]:
         """Begins a DataParallel stage, which may also begin a forward pass. Returns an argument for `end_stage`."""
         now_ns = self._clock.now_ns()
-        self.script.op(threading.get_ident(), PLAIN, now_ns)
-        return now_ns, self._taken.take(stream)
+        self.report(OP, PLAIN)
+        return now_ns, self._events.take_on(stream)
 
     @costed
     def end_stage(self, name: str, begun: tuple[int, BoundaryEvent | None], stream: Any = None, thread: str = "") -> None:
         """Records the end of a stage. `thread` is the role of a thread that was created for the stage (see `ThreadRows`)."""
         start_ns, begin = begun
         self._profiler.all_threads |= thread.startswith("replica")
-        end_ns, end = self._clock.now_ns(), self._taken.take(stream)
+        end_ns, end = self._clock.now_ns(), self._events.take_on(stream)
         self._stages.append(DataParallelStage(name, self._threads.row(thread), start_ns, end_ns, begin, end))
 
     # --- callbacks of ScriptCut
 
     def segment_begins(self, thread: int, name: str, now_ns: int) -> None:
-        """Takes an event, unless the end of the previous phase already has one."""
-        segments = self.script.segments
-        if not segments and self._start_ns != NONE:
-            return  # the first segment begins with the step, which already has an event
-        if self._start_ns == NONE:
+        if self._is_catching_up:
+            return
+        segments = self.script.phases.segments
+        boundary_ns = segments[-1].end_ns if segments else self._start_ns
+        if boundary_ns == NONE:
             self._start_ns = now_ns
-        if not segments or segments[-1].end_ns == now_ns:
-            self._take_event(now_ns)
+        if boundary_ns == NONE or (segments and boundary_ns == now_ns):
+            self._did(BEGINS)
+            self._begin(now_ns)
+        else:
+            self._did(CONTINUES)
+            self._boundary = self._repeated.last_left if segments else NONE
+            self._continue_from(boundary_ns)
 
     def phase_left(self, thread: int, name: str, now_ns: int) -> None:
         """Takes an event at the end of a phase. A loader segment lasts until the next segment begins."""
-        if name != "loader":
-            self._take_event(now_ns)
+        if name != "loader" and not self._is_catching_up:
+            self._did(LEAVES)
+            self._take_event(now_ns, self._open)
 
     def set_up_ends(self, thread: int, now_ns: int) -> None:
         """Notes the end of set-up. The first step begins with the next call."""
+        self._repeated.give_up()
         self._start_ns = NONE
         self._at.clear()
+        self._begins.clear()
 
     def step_evaluates(self, is_evaluation: bool) -> None:
         """Does nothing, because evaluation steps are recorded when they end."""
@@ -103,44 +244,74 @@ class StepRecorder:
         """Returns None, because the recorder does not follow a recording."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
-        """Keeps the step until the GPU has passed the step's events. Writes earlier steps that are done."""
-        now_ns, left_ns = step.end_ns, step.left_ns
-        if not step.is_evaluation and left_ns is not None and left_ns in self._at:
-            self._at[now_ns] = self._at[left_ns]  # on the GPU, the step ended when the optimizer returned
+        self._did(ENDS)
+        self._ended = step
+        self._finish(step)
+
+    def _begin(self, now_ns: int) -> None:
+        """Takes an event that begins a segment and usually ends the previous one (Note [Segments on several streams])."""
+        before, begin = self._open, self._events.take(now_ns)
+        self._open = begin
+        if begin is None:
+            return
+        if before is None or before.of is begin.of or before.of.device != begin.of.device:
+            self._at[now_ns] = begin
         else:
-            self._take_event(now_ns)
-        if step.segments:
-            self._keep(step)
-        last = self._at.get(now_ns)
-        self._at, self._stages = {}, []
-        self._taken.handed_out()
+            self._begins[now_ns] = begin
+            self._take_event(now_ns, before)
+
+    def _continue_from(self, boundary_ns: int) -> None:
+        """Begins a segment at an earlier boundary, which usually has an event."""
+        before = self._open = self._at.get(boundary_ns)
+        if before is not None:
+            events = self._events
+            if not events.is_current(before.of) and (begin := events.take(self._clock.now_ns())) is not None:
+                self._open = self._begins[boundary_ns] = begin
+
+    def _finish(self, step: CutStep) -> None:
+        """Keeps the step until the GPU has passed the step's events. Writes earlier steps that are done."""
+        is_evaluation, segments, left_ns, now_ns = step
+        last = None if is_evaluation or left_ns is None else self._at.get(left_ns)
+        if last is not None:
+            self._at[now_ns] = last  # on the GPU, the step ended when the optimizer returned
+        else:
+            last = self._take_event(now_ns, self._open)
+        if segments:
+            self._keep(is_evaluation, segments, now_ns)
+        else:
+            self._events.hand_out()
+        self._at, self._begins, self._stages = {}, {}, []
         self._start_ns = now_ns
-        looked = self._communication.look_if_due()
-        if self._profiler.paused or looked:  # this time does not belong to any step
-            self._start_ns = self._clock.now_ns()
-            self._take_event(self._start_ns)
+        communication = self._communication
+        has_looked = communication.has_flight and communication.look_if_due()
+        if has_looked or self._profiler.paused:  # this time does not belong to any step
+            now_ns = self._start_ns = self._clock.now_ns()
+            self._take_event(now_ns, None)
         elif last is not None:
             self._at[now_ns] = last
-        self._threads.note_script_thread(thread)
+        if self.script.thread is not None:
+            self._threads.note_script_thread(self.script.thread)
         self._writer.flush_if_due()
 
-    def _keep(self, step: CutStep) -> None:
-        segments = step.segments
-        start_ns = self._start_ns if self._start_ns != NONE else segments[0].start_ns
-        # A step begins where the previous step ended. The time before the first event belongs to the first segment of the step.
-        segments[0] = segments[0]._replace(start_ns=start_ns)
-        taken, untimed = self._taken.handed_out()
+    def _keep(self, is_evaluation: bool, segments: list[Segment], end_ns: int) -> None:
+        name, start_ns, first_end_ns = segments[0]
+        if self._start_ns != NONE:
+            # A step begins where the previous step ended. The time before the first event belongs to the first segment.
+            start_ns = self._start_ns
+            segments[0] = new_segment((name, start_ns, first_end_ns))
+        taken, untimed = self._events.hand_out()
         ended = EndedStep(
-            self._writer.number, self._kind(step.is_evaluation, untimed), start_ns, step.end_ns, segments, self._at, taken,
+            self._writer.number, self._kind(is_evaluation, untimed), start_ns, end_ns, segments, self._at, self._begins, taken,
             self._stages, self.reads, self.found, untimed,
         )  # fmt: skip
         # If a signal handler raises here, the step is lost. This order prevents writing a step twice.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not self.has_captured and untimed not in (Untimed.CAPTURE, Untimed.PROFILE):
-            self._schedule.end_step(step.is_evaluation)
+            self._schedule.end_step(is_evaluation)
         self.has_captured = False
-        self._turn_profiler()
+        if self._profiler.wanted or self._profiler.paused:
+            self._turn_profiler()
 
     def _kind(self, is_evaluation: bool, untimed: Untimed) -> StepKind:
         """Returns the step's kind. The schedule does not count steps that capture a graph or that the script profiles.
@@ -162,7 +333,9 @@ class StepRecorder:
         self._profiler.begin_step(self._writer.number, self._schedule.profile)
         self.cost.spent_ns -= self._clock.perf_ns() - began_ns
 
-    def _take_event(self, now_ns: int) -> None:
-        event = self._taken.take()
+    def _take_event(self, now_ns: int, begin: BoundaryEvent | None) -> BoundaryEvent | None:
+        """Takes an event on the stream of `begin`, or on the current stream."""
+        event = self._events.take(now_ns, None if begin is None else begin.of)
         if event is not None:
             self._at[now_ns] = event
+        return event

@@ -22,6 +22,8 @@ from traces.script.step_rule import Optimizers
 class FakeClock:
     """`now_ns` is what the test says; each look costs nothing."""
 
+    offset_ns = 0
+
     def __init__(self, now_ns: int = 1_000_000) -> None:
         self.ns = now_ns
 
@@ -51,6 +53,7 @@ class FakeCuda:
         self.busy_until_ns: dict[int, int] = {}
         self.device = 0
         self.stream = 0
+        self.contexts = {0, 1}
         self.used = True
         self.capturing = False  # on the current stream
         self.captures: set[str] = set()  # of any stream
@@ -71,8 +74,17 @@ class FakeCuda:
     def current_device(self) -> int:
         return self.device
 
-    def current_stream(self) -> FakeStream:
-        return FakeStream(self.device, self.stream)
+    def current_stream(self, device: int) -> FakeStream:
+        return FakeStream(device, self.stream)
+
+    def stream_key(self, device: int) -> tuple[int, int, int]:
+        return self.stream, device, 1
+
+    def device_count(self) -> int:
+        return 4
+
+    def has_context(self, device: int) -> bool:
+        return device in self.contexts
 
     def launch(self, duration_ns: int, device: int = 0) -> None:
         self.busy_until_ns[device] = max(self.busy_until_ns.get(device, 0), self.clock.ns) + duration_ns
@@ -92,8 +104,7 @@ class FakeCuda:
         if self.error:
             raise CudaError(self.error)
 
-    def Event(self, enable_timing: bool) -> FakeEvent:  # torch.cuda's own name
-        assert enable_timing
+    def event(self) -> FakeEvent:
         self.made += 1
         return FakeEvent(self)
 
@@ -123,6 +134,7 @@ class FakeEvent:
 class FakeStream(NamedTuple):
     device_index: int
     stream_id: int = 0
+    device_type: int = 1
 
 
 class FakeProfiler:
@@ -242,6 +254,7 @@ class Bench:
         self.profiler = FakeProfiler()
         self.path = folder / "run.part"
         clock: Any = self.clock
+        cuda: Any = self.cuda
         profiler: Any = self.profiler
         facts: Any = FakeFacts()
         any_flight: Any = flight
@@ -253,7 +266,7 @@ class Bench:
         self.access = DeviceAccess(self.cuda, self.cuda.captures, self.profiles)
         self.recorder = Recorder(
             self.output,
-            BoundaryEvents(self.cuda, clock, self.access),
+            BoundaryEvents(cuda, clock, self.access),
             self.access,
             schedule or Schedule(warmup=1, clean=100, profiled=0),
             profiler,

@@ -424,7 +424,7 @@ def test_what_other_threads_do_during_a_capture_happens_at_once(bench: Bench) ->
     thread.start()
     thread.join()
     assert bench.recorder.phase == "loader"
-    assert bench.recorder._calls_of(graph) == []
+    assert bench.recorder._reports_of(graph) == []
 
 
 def test_a_script_that_profiles_itself_gets_no_events_of_ours(bench: Bench) -> None:
@@ -513,6 +513,36 @@ def test_a_phase_between_two_devices_has_no_device_time(bench: Bench) -> None:
     names = [trace.strings[int(i)] for i in own.name]
     assert own.device[names.index("forward")] == NONE and own.device_end_ns[names.index("forward")] == NONE
     assert own.device[names.index("backward")] == 1
+
+
+def test_a_copy_on_a_second_stream_leaves_the_forward_pass_its_time(bench: Bench) -> None:
+    """GIVEN a batch that is copied on stream 5 THEN each phase has the time of the stream on which it began: the loader that of
+    stream 0, the copy that of stream 5, the forward pass that of stream 0. The device finishes the step before 3 160 ns after
+    that step's begin, and the loader ends after 350 + 10 000 + 10 ns."""
+    bench.train_step()
+    bench.run(10_000)
+    bench.load(10)
+    bench.cuda.stream = 5
+    bench.recorder.enter_phase("h2d")
+    bench.run(40, 40)
+    bench.recorder.leave_phase("h2d")
+    bench.cuda.stream = 0
+    bench.recorder.module_called(bench.model, True)
+    bench.run(100, 1000)
+    bench.recorder.loss_called()
+    bench.run(10, 50)
+    bench.recorder.enter_phase("backward")
+    bench.recorder.leave_phase("backward")
+    bench.recorder.enter_phase("optimizer")
+    bench.recorder.leave_phase("optimizer")
+    bench.recorder.optimizer_stepped(True)
+    bench.run(10_000)
+    trace = recorded(bench)
+    own = trace.phases.take(trace.phases.step == 1)
+    names = [trace.strings[int(i)] for i in own.name]
+    assert names == ["loader", "h2d", "forward", "loss", "backward", "optimizer"]
+    assert (own.device == 0).all()
+    assert (own.device_end_ns - own.device_start_ns).tolist() == [7_200, 40, 1000, 50, 0, 0]
 
 
 def test_events_are_used_again(bench: Bench) -> None:
@@ -604,7 +634,7 @@ def interrupting(line: int) -> Iterator[list[str]]:
 
 def test_a_module_s_call_counts_as_the_recorder_s_cost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count(0, 3)
-    monkeypatch.setattr(bench.clock, "perf_ns", lambda: next(ticks))
+    monkeypatch.setattr(bench.recorder.cost, "perf_ns", lambda: next(ticks))
     before_ns = bench.recorder.cost.spent_ns
     bench.recorder.module_called(bench.model, True)
     assert bench.recorder.cost.spent_ns == before_ns + 3

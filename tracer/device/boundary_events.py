@@ -1,7 +1,8 @@
 """Records CUDA events at phase boundaries and reads the events without waiting.
 
-    events = BoundaryEvents(torch.cuda, clock, access)
-    boundary = events.take()     # an event on the current stream, or None if CUDA must not be called now
+    events = BoundaryEvents(TorchCuda(torch), clock, access)
+    boundary = events.take(now_ns)     # an event on the current stream, or None if CUDA must not be called now
+    events.hand_out()            # the events since the last call, and why some events could not be taken
     events.read_finished([boundary])    # True if the event is done, then boundary.time_ns is when the GPU passed the event
 
 Note [One clock out of many events]
@@ -11,28 +12,40 @@ Note [One clock out of many events]
     records it, nor when the host finds it unfinished. An event is done when the host finds it done. The clock uses the earliest
     host time that satisfies all bounds. After the first boundary with an idle GPU, this time is exact to some microseconds. All
     times of a step use the same offset, so the offset does not change durations within a step.
+
+Note [Only the last event is queried]
+    A stream passes its events in order. If the last event of each stream is done, the earlier events are done too. Only a
+    device that is behind has its events queried one by one.
+
+Note [Devices without a context]
+    Recording an event on a device creates the device's context, which takes some hundred megabytes. So no event is taken on a
+    device without a context. A script may use `cuda:1` while the current device stays `cuda:0`. If exactly one device has a
+    context, this device gets the events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 from tracer.device.clock import EpochClock
 from tracer.device.device_access import DeviceAccess
-from traces.model.trace import NONE
+from tracer.device.torch_cuda import TorchCuda
+from traces.model.trace import NONE, Untimed
 
 # The recorder sleeps for this time between two queries of an event. The time is short compared with the end of a process.
 _LOOK_AGAIN_NS = 500_000
 
 
-@dataclass(slots=True, eq=False)
 class DeviceClock:
     """Maps the events of one device to host time. See Note [One clock out of many events]."""
 
-    offset_ns: int  # best estimate of the host time of the device's first event
-    last: BoundaryEvent | None = None  # the reference for measuring the next event
+    __slots__ = ("free", "last", "offset_ns")
+
+    def __init__(self, offset_ns: int) -> None:
+        self.offset_ns = offset_ns  # best estimate of the host time of the device's first event
+        self.last: BoundaryEvent | None = None  # the reference for measuring the next event
+        self.free: list[Any] = []  # CUDA events to use again. An event cannot change its device once recorded.
 
     def narrow(self, ticks_ns: int, not_before_ns: int, found_ns: int) -> None:
         """Narrows the clock offset with an event at `ticks_ns`. The event was not done before `not_before_ns` and was found
@@ -41,98 +54,127 @@ class DeviceClock:
         self.offset_ns = max(min(self.offset_ns, found_ns - ticks_ns), not_before_ns - ticks_ns)
 
 
-@dataclass(slots=True, eq=False)
+class EventStream:
+    """A stream with events of the recorder."""
+
+    __slots__ = ("clock", "device", "key", "stream")
+
+    def __init__(self, key: tuple[int, ...], stream: Any, clock: DeviceClock) -> None:
+        self.key, self.stream, self.clock = key, stream, clock
+        self.device = int(stream.device_index)
+
+
 class BoundaryEvent:
-    event: Any
-    device: int
-    stream: int
-    host_ns: int  # host time at which the event was recorded
-    clock: DeviceClock
-    not_before_ns: int  # host time at which the event was last found unfinished
-    ticks_ns: int = NONE  # time since the device's first event, NONE until read
+    __slots__ = ("event", "host_ns", "not_before_ns", "of", "ticks_ns")
+
+    def __init__(self, event: Any, of: EventStream, host_ns: int) -> None:
+        self.event, self.of = event, of
+        self.host_ns = host_ns  # host time just before the event was recorded
+        self.not_before_ns = host_ns  # host time at which the event was last found unfinished
+        self.ticks_ns = NONE  # time since the device's first event, NONE until read
+
+    @property
+    def device(self) -> int:
+        return self.of.device
 
     @property
     def time_ns(self) -> int:
         """Returns when the GPU passed the event, in host time. Returns NONE until the event was read."""
-        return NONE if self.ticks_ns == NONE else self.clock.offset_ns + self.ticks_ns
-
-
-class CurrentStream:
-    """Returns the calling thread's current stream on the thread's current device.
-
-    `torch.cuda.current_stream()` takes 3 to 9 us, mostly to find the device and to create the object. This class queries the
-    stream's id, which takes 0.2 us, and caches one object per id.
-    """
-
-    def __init__(self, torch: Any) -> None:
-        self._cuda, self._bindings = torch.cuda, torch._C
-        self._known: dict[tuple[int, ...], Any] = {}  # keyed by stream id, device index and device type
-
-    def __call__(self) -> Any:
-        device = self._cuda.current_device()
-        key = self._bindings._cuda_getCurrentStream(device)
-        stream = self._known.get(key)
-        if stream is None:
-            stream = self._known[key] = self._cuda.current_stream(device)
-        return stream
+        return NONE if self.ticks_ns == NONE else self.of.clock.offset_ns + self.ticks_ns
 
 
 class BoundaryEvents:
     """Takes events at boundaries and reads the events in order. CUDA events are reused."""
 
-    def __init__(
-        self, cuda: Any, clock: EpochClock, access: DeviceAccess, current_stream: Callable[[], Any] | None = None
-    ) -> None:
-        self._cuda = cuda
-        self._current_stream = current_stream or cuda.current_stream
-        self._clock = clock
-        self._access = access
-        self._free: dict[int, list[Any]] = {}  # keyed by device, because an event cannot change its device once recorded
+    def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
+        self.taken: list[BoundaryEvent] = []  # since the last step ended
+        self.untimed = Untimed.NO  # why some of these events could not be taken
+        self._cuda, self._clock, self._access = cuda, clock, access
+        self._streams: dict[tuple[int, ...], EventStream] = {}  # keyed by stream id, device index and device type
         self._clocks: dict[int, DeviceClock] = {}  # by device
+        self._in_use: set[int] = set()  # devices known to have a context
 
     @property
     def devices(self) -> Iterable[int]:
         return list(self._clocks)
 
-    def take(self, stream: Any = None) -> BoundaryEvent | None:
-        """Records an event on `stream` (default: current stream). Returns None if CUDA must not be called now
+    def current(self) -> EventStream | None:
+        """Returns the calling thread's current stream. See Note [Devices without a context]."""
+        cuda = self._cuda
+        device = cuda.current_device()
+        if device not in self._in_use:
+            device = self._with_context(device)
+            if device == NONE:
+                return None
+        key = cuda.stream_key(device)
+        return self._streams.get(key) or self._met(key, cuda.current_stream(device))
+
+    def take_on(self, stream: Any) -> BoundaryEvent | None:
+        """Records an event on a stream of torch (None: the current stream). Returns None if CUDA must not be called now
         (device_access.py).
         """
+        if stream is None or self._access.closed is not None:
+            return self.take(self._clock.now_ns())
+        key = stream.stream_id, stream.device_index, stream.device_type
+        return self.take(self._clock.now_ns(), self._streams.get(key) or self._met(key, stream))
+
+    def take(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
+        """Records an event now on `of`, or on the current stream. Returns None if CUDA must not be called now."""
         access = self._access
-        if access.closed is not None:
+        closed = access.closed
+        if closed is not None:
+            if self.untimed == Untimed.NO:
+                self.untimed = closed
             return None
         access.is_calling = True
         try:
-            if stream is None:
-                stream = self._current_stream()
-            device = stream.device_index
-            free = self._free.get(device)
-            event = free.pop() if free else self._cuda.Event(enable_timing=True)
-            host_ns = self._clock.now_ns()
-            event.record(stream)
+            if of is None and (of := self.current()) is None:
+                return None
+            free = of.clock.free
+            event = free.pop() if free else self._cuda.event()
+            event.record(of.stream)
         except RuntimeError as error:
-            access.lose(error)
+            why = access.failed(error)
+            self.untimed = self.untimed or why
             return None
         finally:
             access.is_calling = False
-        clock = self._clocks.get(device)
-        if clock is None:
-            clock = self._clocks[device] = DeviceClock(host_ns)
-        return BoundaryEvent(event, device, stream.stream_id, host_ns, clock, host_ns)
+        boundary = BoundaryEvent(event, of, now_ns)
+        self.taken.append(boundary)
+        return boundary
+
+    def is_current(self, stream: EventStream) -> bool:
+        """Returns whether `stream` is the calling thread's current stream. Returns True if CUDA fails."""
+        cuda = self._cuda
+        try:
+            return cuda.stream_key(cuda.current_device()) == stream.key
+        except RuntimeError as error:
+            self._access.failed(error)
+            return True
+
+    def forget_read(self) -> None:
+        """Drops the events if all were read. Otherwise events would accumulate in scripts without steps."""
+        if self.read_finished(self.taken):
+            self.taken.clear()
+
+    def hand_out(self) -> tuple[list[BoundaryEvent], Untimed]:
+        """Returns and clears the events of the step that has ended, and why some of them could not be taken."""
+        out = self.taken, self.untimed
+        self.taken, self.untimed = [], Untimed.NO
+        return out
 
     def read_finished(self, events: list[BoundaryEvent]) -> bool:
         """Reads finished events in the order in which they were taken. Returns whether all events are done."""
-        unread = [boundary for boundary in events if boundary.ticks_ns == NONE]
-        if not unread:
+        if not events or (events[-1].ticks_ns != NONE and all(event.ticks_ns != NONE for event in events)):
             return True
         access = self._access
         if access.closed is not None:
             return False
         access.is_calling = True
         try:
-            return all(self._read(boundary) for boundary in unread)
+            return self._read(events)
         except RuntimeError as error:
-            access.lose(error)
+            access.failed(error)
             return False
         finally:
             access.is_calling = False
@@ -150,16 +192,48 @@ class BoundaryEvents:
             clock.sleep(_LOOK_AGAIN_NS)
         return True
 
-    def _read(self, boundary: BoundaryEvent) -> bool:
-        clock, event = boundary.clock, boundary.event
-        asked_ns = self._clock.now_ns()
-        if not event.query():
-            boundary.not_before_ns = asked_ns
-            return False
-        last = clock.last
-        boundary.ticks_ns = 0 if last is None else last.ticks_ns + round(last.event.elapsed_time(event) * 1e6)
-        clock.narrow(boundary.ticks_ns, boundary.not_before_ns, self._clock.now_ns())
-        clock.last = boundary
-        if last is not None:
-            self._free.setdefault(boundary.device, []).append(last.event)
+    def _read(self, events: list[BoundaryEvent]) -> bool:
+        """See Note [Only the last event is queried]."""
+        now_ns = self._clock.now_ns
+        last_of = events[-1:] if len(self._streams) == 1 else {id(boundary.of): boundary for boundary in events}.values()
+        are_done = all(boundary.ticks_ns != NONE or boundary.event.query() for boundary in last_of)
+        found_ns = now_ns()
+        for boundary in events:
+            if boundary.ticks_ns != NONE:
+                continue
+            event, clock = boundary.event, boundary.of.clock
+            if not are_done:
+                asked_ns = now_ns()
+                if not event.query():
+                    boundary.not_before_ns = asked_ns
+                    return False
+                found_ns = now_ns()
+            last = clock.last
+            if last is None:
+                ticks_ns = 0
+            else:
+                ticks_ns = last.ticks_ns + round(last.event.elapsed_time(event) * 1e6)
+                clock.free.append(last.event)
+            boundary.ticks_ns, clock.last = ticks_ns, boundary
+            if not boundary.not_before_ns <= clock.offset_ns + ticks_ns <= found_ns:
+                clock.narrow(ticks_ns, boundary.not_before_ns, found_ns)
         return True
+
+    def _met(self, key: tuple[int, ...], stream: Any) -> EventStream:
+        device = int(stream.device_index)
+        clock = self._clocks.get(device)
+        if clock is None:
+            clock = self._clocks[device] = DeviceClock(self._clock.now_ns())
+        known = self._streams[key] = EventStream(key, stream, clock)
+        return known
+
+    def _with_context(self, current: int) -> int:
+        """Returns the device that gets the events. Returns NONE if several devices could be meant, or if no device has a
+        context.
+        """
+        has_context = self._cuda.has_context
+        if has_context(current):
+            self._in_use.add(current)
+            return current
+        used = [device for device in range(self._cuda.device_count()) if has_context(device)]
+        return used[0] if len(used) == 1 else NONE

@@ -20,10 +20,10 @@ class EpochClock:
     def __init__(self) -> None:
         before_ns = time.perf_counter_ns()
         epoch_ns = time.time_ns()
-        self._offset_ns = epoch_ns - (before_ns + time.perf_counter_ns()) // 2
+        self.offset_ns = epoch_ns - (before_ns + time.perf_counter_ns()) // 2  # from the raw counter to the wall time
 
     def now_ns(self) -> int:
-        return time.perf_counter_ns() + self._offset_ns
+        return time.perf_counter_ns() + self.offset_ns
 
     def sleep(self, duration_ns: int) -> None:
         time.sleep(duration_ns / 1e9)

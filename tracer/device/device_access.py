@@ -16,7 +16,8 @@ Note [Captures of CUDA graphs]
 Note [A lost device]
     After an illegal address or a failed assertion on the device, every later call fails with the same error. The script gets
     that error from its next call. If work never ends (a collective that waits for a lost rank), there is no error. In both
-    cases the recorder stops calling CUDA and writes what it has read so far.
+    cases the recorder stops calling CUDA and writes what it has read so far. Errors that leave the device usable (no memory, an
+    invalid argument, a capture) only cost the result of the failed call.
 
 Note [A profile of the script's own]
     CUPTI records every CUDA call of the process. The recorder takes no events while the script profiles itself, because they
@@ -25,6 +26,7 @@ Note [A profile of the script's own]
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Sized
 from typing import Any, TypeVar
@@ -33,6 +35,12 @@ from traces.model.trace import Untimed
 
 # At the end of the script, the recorder waits this long for a device that makes no progress.
 PATIENCE_NS = 1_000_000_000
+
+# Error codes of CUDA and HIP after which all later calls of the process fail: hardware faults, faults of a kernel, a destroyed
+# context, unknown errors (driver_types.h).
+_STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
+_OF_A_CAPTURE = range(900, 909)
+_OF_THE_DEVICE = re.compile("(CUDA|HIP) error: ")  # torch.AcceleratorError without a code
 
 T = TypeVar("T")
 
@@ -43,27 +51,18 @@ class DeviceAccess:
         self.lost = ""  # the reason why the device counts as lost, or ""
         self.is_calling = False  # True during a CUDA call, which may hang
         self._cuda, self._captures, self._profiles = cuda, captures, profiles
+        self._is_used = False
 
     @property
     def is_used(self) -> bool:
         """Returns whether the script has initialized CUDA. The recorder never initializes CUDA."""
-        return bool(self._cuda.is_initialized())
+        self._is_used = self._is_used or bool(self._cuda.is_initialized())
+        return self._is_used
 
     @property
     def is_capturing(self) -> bool:
         """Returns whether a CUDA graph is being captured. See Note [Captures of CUDA graphs]."""
-        if self._captures:
-            return True
-        if self._profiles:
-            return False  # calling CUDA would add a call to the script's profile
-        try:
-            return bool(self._cuda.is_current_stream_capturing())
-        except RuntimeError:  # a capture blocks the legacy stream (cudaErrorStreamCaptureImplicit)
-            return True
-
-    @property
-    def is_profiled(self) -> bool:
-        return bool(self._profiles)
+        return self.closed is Untimed.CAPTURE
 
     @property
     def closed(self) -> Untimed | None:
@@ -72,15 +71,29 @@ class DeviceAccess:
         """
         if self.lost:
             return Untimed.LOST
-        if not self._cuda.is_initialized():
+        if not (self._is_used or self.is_used):
             return Untimed.NO
-        if self.is_capturing:
+        if self._captures:
             return Untimed.CAPTURE
-        return Untimed.PROFILE if self._profiles else None
+        if self._profiles:  # asking for the current stream's capture would add a call to the script's profile
+            return Untimed.PROFILE
+        try:
+            return Untimed.CAPTURE if self._cuda.is_current_stream_capturing() else None
+        except RuntimeError:  # a capture blocks the legacy stream (cudaErrorStreamCaptureImplicit)
+            return Untimed.CAPTURE
 
-    def lose(self, reason: BaseException | str) -> None:
-        """Marks the device as lost after a failed call or after work that does not end. See Note [A lost device]."""
-        self.lost = self.lost or str(reason).partition("\n")[0]
+    def lose(self, reason: str) -> None:
+        """Marks the device as lost. See Note [A lost device]."""
+        self.lost = self.lost or reason.partition("\n")[0]
+
+    def failed(self, error: RuntimeError) -> Untimed:
+        """Handles the failure of one of the recorder's calls. Returns why the call has no result."""
+        code = getattr(error, "error_code", None)
+        if code in _OF_A_CAPTURE:
+            return Untimed.CAPTURE
+        if code in _STICKY if code is not None else _OF_THE_DEVICE.match(str(error)):
+            self.lose(str(error))
+        return Untimed.LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
         """Calls `call(*args)`, a CUDA function. Returns None if CUDA must not be called, or if the call fails."""
@@ -89,8 +102,8 @@ class DeviceAccess:
         self.is_calling = True
         try:
             return call(*args)
-        except RuntimeError as error:  # torch.AcceleratorError is a subclass
-            self.lose(error)
+        except RuntimeError as error:
+            self.failed(error)
             return None
         finally:
             self.is_calling = False
@@ -106,7 +119,7 @@ class DeviceAccess:
                 for device in devices:
                     self._cuda.synchronize(device)
             except RuntimeError as error:
-                self.lose(error)
+                self.failed(error)
             done.set()
 
         # CUDA has no wait with a time limit, so a daemon thread waits. If the thread never returns, it ends with the process.

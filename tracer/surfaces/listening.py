@@ -6,18 +6,22 @@ patch(F, mse_loss=before(F.mse_loss, "loss_called"))
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 from tracer.state import recorder
-from traces.script.patching import around
+from traces.script.patching import stands_for
 
 
 def before(call: Callable[..., Any], report: str) -> Callable[..., Any]:
     """Wraps `call` so that the recorder's method `report` is called first. Processes without a recorder report nothing."""
 
-    def reported(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    report_to = methodcaller(report)
+
+    @stands_for(call)
+    def reported(*args: Any, **kwargs: Any) -> Any:
         if (to := recorder()) is not None:
-            getattr(to, report)()
+            report_to(to)
         return call(*args, **kwargs)
 
-    return around(call, reported)
+    return reported

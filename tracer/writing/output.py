@@ -41,7 +41,7 @@ class RecordingFile:
         self.strings = Strings()
         self.failed = False
         self._clock = clock
-        self._due_ns = 0
+        self.due_ns = 0  # when the collected rows should be written, by the raw counter
         self._stream: TraceStream | None = None
         self._written_strings = 0
         self._rows: dict[str, list[_Row]] = {name: [] for name in TABLES}
@@ -65,16 +65,12 @@ class RecordingFile:
     def text(self, text: str) -> int:
         return self.strings.add(text)
 
-    @property
-    def due(self) -> bool:
-        return self._clock.perf_ns() >= self._due_ns
-
     def flush(self, header: Trace | None) -> None:
         """Writes `header` and then the collected rows. Rows may refer to new devices and threads in the header.
 
         If `header` is None, the header has not changed. The first call needs a header.
         """
-        self._due_ns = self._clock.perf_ns() + _FLUSH_NS
+        self.due_ns = self._clock.perf_ns() + _FLUSH_NS
         with deferred_signals():
             rows, self._rows = self._rows, {name: [] for name in TABLES}
             for name, gathered in rows.items():

@@ -37,7 +37,7 @@ class DataParallelStage:
     end: BoundaryEvent | None
 
 
-@dataclass
+@dataclass(slots=True)
 class EndedStep:
     """A step that has ended on the host. The GPU may not have passed the step's events yet."""
 
@@ -47,6 +47,7 @@ class EndedStep:
     end_ns: int
     segments: Sequence[Segment]
     events: dict[int, BoundaryEvent]  # events by the host time of their boundary
+    begins: dict[int, BoundaryEvent]  # the same for events that only begin a segment
     taken: list[BoundaryEvent]  # all events in order, including events of stages
     stages: list[DataParallelStage]
     reads: list[Read]
@@ -61,17 +62,18 @@ class StepWriter:
         self._output = output
         self._facts = facts
         self._reads = 0
+        self._device_rows: dict[int, int] = {}  # by device
 
     def write(self, step: EndedStep, rank: int) -> None:
-        output, segments, times, text = self._output, step.segments, self._device_times, self._output.text
+        output, segments, times, text = self._output, step.segments, self._device_times, self._output.strings.add
         begun_ns = step.start_ns
         values = rank, step.number, begun_ns, step.end_ns - begun_ns, step.kind, step.untimed
         row = output.add_all("steps", [(_STEP, *values)])
-        event = step.events.get
+        end, begin = step.events.get, step.begins.get
         first_phase = output.add_all(
             "phases",
             [
-                (_PHASE, row, text(name), start_ns, end_ns - start_ns, *times(event(start_ns), event(end_ns)))
+                (_PHASE, row, text(name), start_ns, end_ns - start_ns, *times(begin(start_ns) or end(start_ns), end(end_ns)))
                 for name, start_ns, end_ns in segments
             ],
         )
@@ -107,9 +109,10 @@ class StepWriter:
 
         All values are NONE if a time is unknown, or if the events are on different streams.
         """
-        if begin is None or end is None or begin.stream != end.stream or begin.device != end.device:
+        if begin is None or end is None or begin.of is not end.of or begin.ticks_ns == NONE or end.ticks_ns == NONE:
             return _NOT_KNOWN
-        start_ns, end_ns = begin.time_ns, end.time_ns
-        if start_ns == NONE or end_ns == NONE:
-            return _NOT_KNOWN
-        return self._facts.device_row(begin.device), start_ns, end_ns
+        device, offset_ns = begin.of.device, begin.of.clock.offset_ns
+        row = self._device_rows.get(device)
+        if row is None:
+            row = self._device_rows[device] = self._facts.device_row(device)
+        return row, begin.ticks_ns + offset_ns, end.ticks_ns + offset_ns

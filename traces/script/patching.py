@@ -172,10 +172,6 @@ class PhaseScope:
         self._listener = listener
         self._local = _EntriesOfThread()
 
-    @property
-    def inside(self) -> bool:
-        return self._local.depth > 0
-
     def __enter__(self) -> Self:
         depth = self._local.depth
         if not depth and (listener := self._listener()) is not None:
@@ -188,14 +184,27 @@ class PhaseScope:
         if not depth and (listener := self._listener()) is not None:
             listener.leave_phase(self.phase)
 
-    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def around(
+        self, call: Callable[..., Any], completed: Callable[[Any, tuple[Any, ...]], None] | None = None
+    ) -> Callable[..., Any]:
         """Return a wrapper that runs `call` inside the scope. The wrapper keeps the name, docstring and attributes of
-        `call`.
+        `call`. If the outermost call raises nothing, `completed(listener, args)` is called after the phase.
         """
+        local, hearing, phase = self._local, self._listener, self.phase
 
         @stands_for(call)
         def inside(*args: Any, **kwargs: Any) -> Any:
-            with self:
+            if local.depth or (listener := hearing()) is None:
                 return call(*args, **kwargs)
+            listener.enter_phase(phase)
+            local.depth = 1
+            try:
+                result = call(*args, **kwargs)
+            finally:
+                local.depth = 0
+                listener.leave_phase(phase)
+            if completed is not None:
+                completed(listener, args)
+            return result
 
         return inside

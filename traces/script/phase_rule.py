@@ -24,6 +24,8 @@ loading.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 PLAIN, LOSS, ASIDE = range(3)
@@ -55,6 +57,10 @@ class Segment(NamedTuple):
     name: str
     start_ns: int
     end_ns: int
+
+
+# Makes a segment of a tuple. Calling the class would run a Python function, which takes longer.
+new_segment: Callable[[tuple[str, int, int]], Segment] = partial(tuple.__new__, Segment)
 
 
 def from_begin(segments: list[Segment], begin_ns: int, end_ns: int) -> list[Segment]:
@@ -98,12 +104,17 @@ class PhaseCut:
         """End of the last entered segment, or None once another segment has begun."""
         return self._boundary_ns
 
+    @property
+    def state(self) -> tuple[object, ...]:
+        """Everything on which the meaning of later events depends, except times."""
+        return self.current, self.inside, self._after_backward, self._boundary_ns is None, len(self.segments)
+
     def enter(self, name: str, now_ns: int) -> bool:
         """Begin an explicit segment. Returns whether a new segment began.
 
         A copy to the device during a forward pass, loss, backward pass or optimizer step belongs to that phase.
         """
-        if self.inside or (name == "h2d" and self.current in _OPEN_ENDED and self._boundary_ns is None):
+        if self.inside or (name == "h2d" and self._boundary_ns is None and self.current in _OPEN_ENDED):
             return False
         self.inside = True
         self._after_backward = False
@@ -143,7 +154,7 @@ class PhaseCut:
         continues with a forward pass.
         """
         if self.current:
-            self._end(now_ns)
+            self.segments.append(new_segment((self.current, self._start_ns, now_ns)))
         self._after_backward &= self.current == "backward"
         done, self.segments = self.segments, []
         self.current, self.inside, self._boundary_ns = "", False, None
@@ -151,13 +162,12 @@ class PhaseCut:
 
     def _begin(self, name: str, now_ns: int) -> bool:
         boundary_ns, self._boundary_ns = self._boundary_ns, None
-        if name == self.current:
+        current = self.current
+        if name == current:
             return False
-        if self.current:
-            now_ns = now_ns if boundary_ns is None else boundary_ns
-            self._end(now_ns)
+        if current:
+            if boundary_ns is not None:
+                now_ns = boundary_ns
+            self.segments.append(new_segment((current, self._start_ns, now_ns)))
         self.current, self._start_ns = name, now_ns
         return True
-
-    def _end(self, now_ns: int) -> None:
-        self.segments.append(Segment(self.current, self._start_ns, now_ns))

@@ -84,9 +84,9 @@ class ScriptCut(Generic[ThreadT]):
 
     def __init__(self, listener: ScriptListener[ThreadT], optimizers: Optimizers) -> None:
         self._listener = listener
-        self._steps, self._phases = StepCut(optimizers), PhaseCut()
+        self._steps, self.phases = StepCut(optimizers), PhaseCut()
         self.workload = WorkloadObserver()
-        self._thread: ThreadT | None = None
+        self.thread: ThreadT | None = None
         self._has_steps = False
         self._called_module = self._in_module = False
         self._optimizers = optimizers
@@ -95,67 +95,81 @@ class ScriptCut(Generic[ThreadT]):
     @property
     def current(self) -> str:
         """The phase of the current segment, or "" before the first event of a step."""
-        return self._phases.current
+        return self.phases.current
 
     @property
     def entered(self) -> str:
         """The phase that was entered by name and not left yet, or ""."""
-        return self._phases.current if self._phases.inside else ""
+        return self.phases.current if self.phases.inside else ""
 
     @property
-    def segments(self) -> list[Segment]:
-        """The finished segments of the current step."""
-        return self._phases.segments
+    def state(self) -> tuple[object, ...]:
+        """Everything on which the meaning of later events depends, except times and the optimizers that live."""
+        return self.thread, self._has_steps, self._called_module, self._in_module, *self._steps.state, *self.phases.state
 
     @property
     def turns(self) -> Turns:
         """For each class of op, whether such an op on the script's thread would begin a new segment."""
-        turns = self._phases.turns
-        return _NO_TURNS if self._phases.inside else (turns(PLAIN), turns(LOSS), turns(ASIDE))
+        turns = self.phases.turns
+        return _NO_TURNS if self.phases.inside else (turns(PLAIN), turns(LOSS), turns(ASIDE))
 
     def enter(self, thread: ThreadT, phase: str, now_ns: int) -> None:
         """Handle the start of a phase that is entered by name: loader, h2d, zero_grad, backward, optimizer or other."""
-        if not self._is_script(thread, shows=phase == "loader"):
+        if self.thread != thread and not self._is_script(thread, shows=phase == "loader"):
             return
-        self._see_optimizers(thread, now_ns)
+        if self._optimizers_made != self._optimizers.made:
+            self._see_optimizers(thread, now_ns)
         if phase == "loader":
-            self._end(thread, self._steps.loader_entered(), now_ns)
-            self._drop_set_up(thread, now_ns)
-        elif phase == "h2d" and not self._in_module:
-            self._end(thread, self._steps.copied(self._listener.more_recorded), now_ns)
-        elif phase == "zero_grad" and not self._called_module:
-            self._drop_ops_of_set_up(thread, now_ns)
+            if ends := self._steps.loader_entered():
+                self._end(thread, ends, now_ns)
+            if not self._has_steps:
+                self._drop_set_up(thread, now_ns)
+        elif phase == "h2d":
+            if not self._in_module and (ends := self._steps.copied(self._listener.more_recorded)):
+                self._end(thread, ends, now_ns)
+        elif phase == "zero_grad":
+            if not self._called_module:
+                self._drop_ops_of_set_up(thread, now_ns)
         elif phase == "backward":
-            ends = self._steps.backward()
-            self._end(thread, ends, now_ns)
+            if ends := self._steps.backward():
+                self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # A backward pass implies a forward pass before it, except as the first event or after another backward pass.
-            if not ends and self.current != "backward" and (self.current or self._has_steps):
+            # The first event of a script implies no forward pass. A backward pass right after another backward pass implies
+            # none either.
+            current = self.phases.current
+            if not ends and current != "backward" and (current or self._has_steps):
                 self._forward_before(thread, now_ns)
-        if self._phases.enter(phase, now_ns):
+        if self.phases.enter(phase, now_ns):
             self._begun(thread, now_ns)
 
     def leave(self, thread: ThreadT, phase: str, now_ns: int) -> None:
-        if self._is_script(thread) and self.entered == phase:
-            self._phases.leave(phase, now_ns, open_ended=phase == "loader")
+        if self.thread != thread and not self._is_script(thread):
+            return
+        phases = self.phases
+        if phases.inside and phases.current == phase:
+            phases.leave(phase, now_ns, open_ended=phase == "loader")
             self._listener.phase_left(thread, phase, now_ns)
 
     def op(self, thread: ThreadT, kind: int, now_ns: int) -> None:
         """Handle the start of an op of this class. A loss function call or a read of a value counts as an op too."""
-        if self._is_script(thread):
+        if self.thread == thread or self._is_script(thread):
             if kind == LOSS:
                 self._forward_before(thread, now_ns)
-            self._op(thread, kind, now_ns)
+            if self.phases.op(kind, now_ns):
+                self._begun(thread, now_ns)
 
     def module_called(self, thread: ThreadT, module: int, grad_enabled: bool, now_ns: int) -> None:
         """Handle the call of an outermost module, which begins or continues a forward pass."""
-        if not self._is_script(thread, shows=True) or self._phases.inside:
+        if (self.thread != thread and not self._is_script(thread, shows=True)) or self.phases.inside:
             return
-        self._see_optimizers(thread, now_ns)
+        if self._optimizers_made != self._optimizers.made:
+            self._see_optimizers(thread, now_ns)
         self._called_module = self._in_module = True
-        self._end(thread, self._steps.module_called(module, grad_enabled, self._listener.more_recorded), now_ns)
+        if ends := self._steps.module_called(module, grad_enabled, self._listener.more_recorded):
+            self._end(thread, ends, now_ns)
         self._listener.step_evaluates(self._steps.evaluating)
-        self._op(thread, PLAIN, now_ns)
+        if self.phases.op(PLAIN, now_ns):
+            self._begun(thread, now_ns)
 
     def module_returned(self) -> None:
         self._in_module = False
@@ -167,33 +181,30 @@ class ScriptCut(Generic[ThreadT]):
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
         """Handle the return of an optimizer's `step`. `is_first` is true for the optimizer that ends steps."""
         if is_first:
-            self._thread = thread
-        if self._is_script(thread):
-            self._end(thread, self._steps.optimizer_stepped(is_first), now_ns)
+            self.thread = thread
+        if (self.thread == thread or self._is_script(thread)) and (ends := self._steps.optimizer_stepped(is_first)):
+            self._end(thread, ends, now_ns)
 
     def stop(self, thread: ThreadT, now_ns: int) -> None:
         """Handle the end of the script. An evaluated batch counts as a step, but a training step without its optimizer
         step does not.
         """
-        self._end(thread, self._steps.at_stop, now_ns)
+        if ends := self._steps.at_stop:
+            self._end(thread, ends, now_ns)
 
     def _is_script(self, thread: ThreadT, *, shows: bool = False) -> bool:
         """Return whether `thread` is the script's thread. `shows` means that the event identifies the script's thread.
 
         See Note [The script's thread].
         """
-        if self._thread is None:
+        if self.thread is None:
             if shows:
-                self._thread = thread
+                self.thread = thread
             return True
-        return self._thread == thread
-
-    def _op(self, thread: ThreadT, kind: int, now_ns: int) -> None:
-        if self._phases.op(kind, now_ns):
-            self._begun(thread, now_ns)
+        return self.thread == thread
 
     def _begun(self, thread: ThreadT, now_ns: int) -> None:
-        phases = self._phases
+        phases = self.phases
         if not self._has_steps and phases.segments and {segment.name for segment in phases.segments} == {"other"}:
             phases.segments.clear()
             self.workload.forget()
@@ -201,14 +212,20 @@ class ScriptCut(Generic[ThreadT]):
         self._listener.segment_begins(thread, phases.current, now_ns)
 
     def _forward_before(self, thread: ThreadT, now_ns: int) -> None:
-        names = [segment.name for segment in self._phases.segments] + [self._phases.current]
-        while names and (name := names.pop()) != "backward":
-            if name in ("forward", "loss"):
-                return
-        self._op(thread, PLAIN, now_ns)
+        phases = self.phases
+        if phases.current in ("forward", "loss"):
+            return
+        if phases.current != "backward":
+            for segment in reversed(phases.segments):
+                if segment.name in ("forward", "loss"):
+                    return
+                if segment.name == "backward":
+                    break
+        if phases.op(PLAIN, now_ns):
+            self._begun(thread, now_ns)
 
     def _drop_set_up(self, thread: ThreadT, now_ns: int) -> None:
-        phases = self._phases
+        phases = self.phases
         names = {phases.current, *(segment.name for segment in phases.segments)}
         if phases.current and not self._has_steps and not names & {"loader", "backward"}:
             phases.close(now_ns)
@@ -216,23 +233,20 @@ class ScriptCut(Generic[ThreadT]):
             self._listener.set_up_ends(thread, now_ns)
 
     def _see_optimizers(self, thread: ThreadT, now_ns: int) -> None:
-        if self._optimizers_made != self._optimizers.made:
-            self._optimizers_made = self._optimizers.made
-            self._drop_set_up(thread, now_ns)
+        self._optimizers_made = self._optimizers.made
+        self._drop_set_up(thread, now_ns)
 
     def _drop_ops_of_set_up(self, thread: ThreadT, now_ns: int) -> None:
-        names = {self._phases.current, *(segment.name for segment in self._phases.segments)}
+        names = {self.phases.current, *(segment.name for segment in self.phases.segments)}
         if "forward" in names and "loss" not in names:
             self._drop_set_up(thread, now_ns)
 
     def _end(self, thread: ThreadT, ends: StepEnd, now_ns: int) -> None:
-        if not ends:
-            return
-        phases = self._phases
-        if phases.current == "backward" and not phases.inside:
-            self._op(thread, PLAIN, now_ns)
+        phases = self.phases
+        if phases.current == "backward" and not phases.inside and phases.op(PLAIN, now_ns):
+            self._begun(thread, now_ns)
         self._has_steps = True
         left_ns = phases.boundary_ns
-        self.workload.step_ended(is_evaluation=ends == StepEnd.EVALUATION)
-        step = CutStep(ends == StepEnd.EVALUATION, phases.close(now_ns), left_ns, now_ns)
-        self._listener.step_ends(thread, step)
+        is_evaluation = ends == StepEnd.EVALUATION
+        self.workload.step_ended(is_evaluation)
+        self._listener.step_ends(thread, CutStep(is_evaluation, phases.close(now_ns), left_ns, now_ns))

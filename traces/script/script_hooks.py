@@ -22,7 +22,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import wraps
-from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol
 from weakref import WeakSet
 
@@ -57,17 +56,6 @@ class CallListener(PhaseListener, Protocol):
     def workload(self) -> WorkloadObserver: ...
 
 
-class _Backward(PhaseScope):
-    def __init__(self, listener: Callable[[], CallListener | None]) -> None:
-        super().__init__("backward", listener)
-        self._hearing = listener
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        super().__exit__(kind, error, trace)
-        if kind is None and not self.inside and (listener := self._hearing()) is not None:
-            listener.workload.backward_passed()
-
-
 class ModuleCalls(threading.local):
     """Whether this thread is inside a module call. If nested calls are recorded, also the place that they are recorded in."""
 
@@ -88,10 +76,14 @@ class ScriptHooks:
         (`ones_like`).
         """
         autograd = self._torch.autograd
-        scope = _Backward(self._listener)
-        patch(autograd, backward=scope.around(autograd.backward), grad=scope.around(autograd.grad))
+        scope = PhaseScope("backward", self._listener)
+
+        def passed(listener: CallListener, args: tuple[Any, ...]) -> None:
+            listener.workload.backward_passed()
+
+        patch(autograd, backward=scope.around(autograd.backward, passed), grad=scope.around(autograd.grad, passed))
         if (run := getattr(autograd.graph, "_engine_run_backward", None)) is not None:
-            run = scope.around(run)
+            run = scope.around(run, passed)
             patch(autograd.graph, _engine_run_backward=run)
             patch(autograd, _engine_run_backward=run)
 
@@ -125,22 +117,14 @@ class ScriptHooks:
         stepping, zeroing = PhaseScope("optimizer", self._listener), PhaseScope("zero_grad", self._listener)
         known, seen = self._optimizers, WeakSet[type]()
 
+        def stepped(listener: CallListener, args: tuple[Any, ...]) -> None:
+            is_first = known.is_first(args[0])
+            if is_first and listener.workload.is_open:
+                listener.workload.optimizer_stepped(type(args[0]).__name__)
+            listener.optimizer_stepped(is_first)
+
         def wrap_step_with_phase(call: Call) -> Call:
-            hooked = wrap_step(step(call))
-
-            @stands_for(hooked)
-            def step_as_phase(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-                nested = stepping.inside
-                with stepping:
-                    result = hooked(optimizer, *args, **kwargs)
-                if not nested and (listener := self._listener()) is not None:
-                    is_first = known.is_first(optimizer)
-                    if is_first and listener.workload.is_open:
-                        listener.workload.optimizer_stepped(type(optimizer).__name__)
-                    listener.optimizer_stepped(is_first)
-                return result
-
-            return step_as_phase
+            return stepping.around(wrap_step(step(call)), stepped)
 
         @wraps(patch_class)
         def patch_class_with_phase(optimizer: Any) -> None:

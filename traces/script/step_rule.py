@@ -126,6 +126,11 @@ class StepCut:
         self._with_gradient = self._backward = False
 
     @property
+    def state(self) -> tuple[object, ...]:
+        """Everything on which the meaning of later events depends, except the optimizers that live."""
+        return tuple(value for name, value in vars(self).items() if name != "_optimizers")
+
+    @property
     def evaluating(self) -> bool:
         """Whether modules were called without gradients and no backward pass began, since the last step end or loader
         request.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tracer.fakes import FakeClock, FakeCuda, FakeStream
-from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents, CurrentStream
+from tests.tracer.fakes import FakeClock, FakeCuda, FakeEvent, FakeStream
+from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents
 from tracer.device.device_access import DeviceAccess
 from traces.model.trace import NONE, Untimed
 
@@ -24,10 +23,11 @@ class Events:
         self.profiles: set[str] = set()
         self.access = DeviceAccess(self.cuda, self.cuda.captures, self.profiles)
         clock: Any = self.clock
-        self.events = BoundaryEvents(self.cuda, clock, self.access)
+        cuda: Any = self.cuda
+        self.events = BoundaryEvents(cuda, clock, self.access)
 
     def take(self) -> BoundaryEvent:
-        event = self.events.take()
+        event = self.events.take(self.clock.ns)
         assert event is not None
         return event
 
@@ -86,7 +86,7 @@ def test_a_clock_of_the_gpu_that_runs_fast_is_set_back() -> None:
 def test_a_script_that_does_not_use_cuda_has_no_events() -> None:
     here = Events()
     here.cuda.used = False
-    assert here.events.take() is None and here.access.closed is Untimed.NO
+    assert here.events.take(0) is None and here.access.closed is Untimed.NO
 
 
 def test_devices_have_clocks_of_their_own() -> None:
@@ -104,8 +104,8 @@ def test_devices_have_clocks_of_their_own() -> None:
 def test_events_of_two_streams_are_told_apart() -> None:
     here = Events()
     one = here.take()
-    two = here.events.take(FakeStream(0, 7))
-    assert two is not None and (one.stream, two.stream) == (0, 7)
+    two = here.events.take_on(FakeStream(0, 7))
+    assert two is not None and (one.of.key, two.of.key) == ((0, 0, 1), (7, 0, 1))
 
 
 @pytest.mark.parametrize("own_stream", [True, False])
@@ -118,7 +118,7 @@ def test_a_capture_is_left_alone(own_stream: bool) -> None:
         here.cuda.capturing = True
     else:
         here.cuda.captures.add("graph")
-    assert here.events.take() is None and here.access.closed is Untimed.CAPTURE
+    assert here.events.take(0) is None and here.access.closed is Untimed.CAPTURE
     assert not here.events.read_finished(taken) and not here.events.read_finished_within(taken, 1_000)
     assert not here.access.is_idle_within(1_000, [0])
     assert (here.cuda.calls, here.cuda.destroyed_captures) == (calls, 0)
@@ -132,7 +132,7 @@ def test_a_profile_of_the_script_gets_no_event_of_ours() -> None:
     taken = [here.take()]
     calls = here.cuda.calls
     here.profiles.add("profile")
-    assert here.events.take() is None and here.access.closed is Untimed.PROFILE
+    assert here.events.take(0) is None and here.access.closed is Untimed.PROFILE
     assert not here.events.read_finished(taken)
     assert here.cuda.calls == calls
 
@@ -145,7 +145,7 @@ def test_after_an_error_of_the_device_nothing_is_called() -> None:
     assert not here.events.read_finished(taken)
     calls = here.cuda.calls
     assert here.access.lost == "CUDA error: device-side assert triggered"
-    assert here.events.take() is None and not here.events.read_finished(taken) and here.access.attempt(here.cuda.check) is None
+    assert here.events.take(0) is None and not here.events.read_finished(taken) and here.access.attempt(here.cuda.check) is None
     assert here.cuda.calls == calls
     assert taken[0].time_ns != NONE and taken[1].time_ns == NONE
 
@@ -169,20 +169,80 @@ def test_a_device_that_makes_progress_is_waited_for() -> None:
     assert 5_000_000_000 <= here.clock.ns < 5_002_000_000
 
 
-def test_the_current_stream_is_made_once_per_id() -> None:
+def test_the_current_stream_is_made_once_per_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN the ids of current streams THEN torch is asked for an object at an id's first use on each device."""
-    made: list[int] = []
-    current = {"device": 0, "stream": 7}
+    here = Events()
+    made: list[tuple[int, int]] = []
 
-    def current_stream(device: int) -> str:
-        made.append(device)
-        return f"stream {current['stream']} of {device}"
+    def current_stream(device: int) -> FakeStream:
+        made.append((device, here.cuda.stream))
+        return FakeStream(device, here.cuda.stream)
 
-    cuda = SimpleNamespace(current_device=lambda: current["device"], current_stream=current_stream)
-    bindings = SimpleNamespace(_cuda_getCurrentStream=lambda device: (current["stream"], device, 1))
-    find = CurrentStream(SimpleNamespace(cuda=cuda, _C=bindings))
-    assert [find(), find()] == ["stream 7 of 0"] * 2
-    current["device"] = 1
-    assert find() == "stream 7 of 1"
-    current["stream"] = 9
-    assert find() == "stream 9 of 1" and made == [0, 1, 1]
+    monkeypatch.setattr(here.cuda, "current_stream", current_stream)
+    for here.cuda.device, here.cuda.stream in ((0, 0), (0, 0), (1, 0), (1, 9), (0, 0)):
+        event = here.take()
+        assert event.of.stream == (here.cuda.device, here.cuda.stream, 1) and here.events.is_current(event.of)
+    assert made == [(0, 0), (1, 0), (1, 9)]
+
+
+@pytest.mark.parametrize(("contexts", "taken_on"), [({0, 1}, 0), ({1}, 1), ({1, 2}, None), (set(), None)])
+def test_no_event_makes_a_context(contexts: set[int], taken_on: int | None) -> None:
+    """GIVEN cuda:0 as the current device WHEN only other devices have contexts THEN an event is on the only one of them."""
+    here = Events()
+    here.cuda.contexts = contexts
+    event = here.events.take(0)
+    assert (event.device if event is not None else None) == taken_on
+    assert here.events.untimed is Untimed.NO and here.access.lost == ""
+
+
+def test_the_last_event_says_that_the_earlier_ones_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN ten events of two streams, all done THEN two of them are queried."""
+    here = Events()
+    taken = []
+    for here.cuda.stream in (0, 3) * 5:
+        taken.append(here.take())
+        here.clock.ns += 10
+    queries = []
+    query = FakeEvent.query
+
+    def counted(event: FakeEvent) -> bool:
+        queries.append(event)
+        return query(event)
+
+    monkeypatch.setattr(FakeEvent, "query", counted)
+    assert here.events.read_finished(taken)
+    assert queries == [taken[8].event, taken[9].event]
+    assert [event.time_ns - taken[0].time_ns for event in taken] == list(range(0, 100, 10))
+
+
+class AcceleratorError(RuntimeError):
+    """torch.AcceleratorError, which has CUDA's code of the error."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.error_code = code
+
+
+@pytest.mark.parametrize(
+    ("error", "lost", "untimed"),
+    [
+        (AcceleratorError("CUDA error: device-side assert triggered\nmore", 710), True, Untimed.LOST),
+        (RuntimeError("HIP error: unspecified launch failure"), True, Untimed.LOST),
+        (AcceleratorError("CUDA error: out of memory", 2), False, Untimed.LOST),
+        (AcceleratorError("CUDA error: operation not permitted when stream is capturing", 900), False, Untimed.CAPTURE),
+        (RuntimeError("Expected one of cpu, cuda"), False, Untimed.LOST),
+    ],
+)
+def test_only_a_sticky_error_loses_the_device(error: RuntimeError, lost: bool, untimed: Untimed) -> None:
+    here = Events()
+
+    def fails() -> None:
+        raise error
+
+    assert here.access.attempt(fails) is None
+    assert here.access.lost == (str(error).partition("\n")[0] if lost else "")
+    if not lost:
+        here.cuda.check = fails  # type: ignore[method-assign]
+        assert here.events.take(0) is None and here.events.untimed is untimed
+        del here.cuda.check
+        assert here.take().device == 0

@@ -14,8 +14,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.tracer.fakes import FakeStream
 from tracer import state
-from tracer.device.boundary_events import BoundaryEvent, DeviceClock
+from tracer.device.boundary_events import BoundaryEvent, DeviceClock, EventStream
 from tracer.surfaces.torch_distributed_work import Works
 from tracer.writing.collectives import PendingCollective
 
@@ -64,7 +65,7 @@ def works(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works]:
 
 def pending(works: int = 1) -> PendingCollective:
     nothing: Any = None
-    return PendingCollective(nothing, 0, BoundaryEvent(None, 3, 0, 0, DeviceClock(0), 0), works)
+    return PendingCollective(nothing, 0, BoundaryEvent(None, EventStream((0, 3, 1), FakeStream(3), DeviceClock(0)), 0), works)
 
 
 def begin() -> Any:

@@ -1,0 +1,124 @@
+"""Steps that repeat are recorded without being cut again, and the recording is the same."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tracer.fakes import Bench
+from tracer.repeated_steps import BEGINS, CONTINUES, ENDS, ENTER, LEAVE, LEAVES, MODULE, OP, STEPPED, Meaning, RepeatedSteps
+from traces.format.trace_file import load
+from traces.model.trace import NONE, Trace
+from traces.script.phase_rule import Segment
+from traces.script.script_cut import CutStep
+
+
+def test_a_step_at_other_times() -> None:
+    """GIVEN a step of forward (0 to 5) and optimizer (5 to 8, left at 8), ended at 9 WHEN the reports come at 10, 14, 17 and 18
+    in a step that began at 9 THEN forward is 9 to 14 and the optimizer 14 to 18, left at 17."""
+    steps = RepeatedSteps()
+    steps.note(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
+    steps.note(Meaning(ENTER, "optimizer", BEGINS, NONE, "optimizer"), 5)
+    steps.note(Meaning(LEAVE, "optimizer", LEAVES, NONE, ""), 8)
+    step = CutStep(False, [Segment("forward", 0, 5), Segment("optimizer", 5, 9)], 8, 9)
+    steps.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)
+    assert len(steps.known) == 4
+    steps.times_ns.extend([10, 14, 17])
+    assert steps.ended(18, 9) == CutStep(False, [Segment("forward", 9, 14), Segment("optimizer", 14, 18)], 17, 18)
+    steps.times_ns.append(20)
+    assert steps.differs() == [(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 20)] and steps.known == []
+
+
+@pytest.mark.parametrize("why", ["given up", "not closed", "evaluation", "no such segments"])
+def test_what_is_not_learned(why: str) -> None:
+    steps = RepeatedSteps()
+    steps.note(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
+    if why == "given up":
+        steps.give_up()
+    ends_ns = 8 if why == "no such segments" else 9
+    step = CutStep(why == "evaluation", [Segment("forward", 0, ends_ns)], None, 9)
+    steps.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=why != "not closed")
+    assert steps.known == []
+
+
+KINDS = "train", "train", "accumulate", "evaluate", "second optimizer", "aside", "capture", "other stream", "no loader"
+
+
+def _run(bench: Bench, kinds: list[str]) -> None:
+    recorder = bench.recorder
+    for kind in kinds:
+        if kind == "evaluate":
+            bench.evaluate_batch()
+        elif kind == "aside":
+            recorder.aside_called()
+            bench.run(7, 30)
+        elif kind == "second optimizer":
+            recorder.optimizer_stepped(False)
+        elif kind == "other stream":
+            bench.load(5)
+            bench.cuda.stream = 5
+            recorder.enter_phase("h2d")
+            bench.run(3, 40)
+            recorder.leave_phase("h2d")
+            bench.cuda.stream = 0
+            bench.run(2)
+            bench.train_step()
+        elif kind == "no loader":
+            recorder.module_called(bench.model, True)
+            bench.run(10, 20)
+            recorder.module_returned()
+            recorder.enter_phase("backward")
+            bench.run(10, 20)
+            recorder.leave_phase("backward")
+            bench.run(1)
+            recorder.enter_phase("optimizer")
+            recorder.leave_phase("optimizer")
+            recorder.optimizer_stepped(True)
+        else:
+            if kind == "capture":
+                bench.cuda.captures.add("graph")
+            bench.train_step(accumulate=2 if kind == "accumulate" else 1)
+            bench.cuda.captures.clear()
+        assert recorder.phase == ""
+    bench.run(10**6)
+    recorder.close()
+
+
+class NeverLearning(RepeatedSteps):
+    def learn(self, end: Meaning, step: CutStep, is_closed: bool) -> None:
+        super().learn(end, step, is_closed=False)
+
+
+def _rows(trace: Trace) -> list[list[list[object]]]:
+    return [[column.tolist() for column in table.columns().values()] for table in (trace.steps, trace.phases)]
+
+
+@given(st.lists(st.sampled_from(KINDS), max_size=30))
+def test_the_recording_is_as_if_every_step_were_cut(kinds: list[str]) -> None:
+    """Steps of every kind follow one another, at any time in or out of the repetition."""
+    traces = []
+    with tempfile.TemporaryDirectory() as folder:
+        for learns in (True, False):
+            here = Path(folder) / str(learns)
+            here.mkdir()
+            bench = Bench(here)
+            bench.recorder.workload.is_open = False
+            if not learns:
+                bench.recorder.steps._repeated = NeverLearning()
+            _run(bench, kinds)
+            traces.append(load(bench.path))
+    learned, cut = traces
+    assert _rows(learned) == _rows(cut)
+
+
+def test_a_training_loop_is_learned(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.recorder.workload.is_open = False
+    for _ in range(3):
+        bench.train_step()
+    kinds = [known.kind for known in bench.recorder.steps._repeated.known]
+    assert kinds == [ENTER, LEAVE, MODULE, OP, ENTER, LEAVE, ENTER, LEAVE, STEPPED]

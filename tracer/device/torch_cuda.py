@@ -1,0 +1,27 @@
+"""Finds torch's C functions for streams and events. torch.cuda's own functions take 3 to 9 us, mostly to check their arguments.
+
+The names exist in PyTorch 2.10 to 2.14, also in builds for ROCm (torch/csrc/cuda/Module.cpp, Event.cpp). A build without a GPU
+has none of these functions. The recorder calls the functions only after the script has initialized CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+
+class TorchCuda:
+    def __init__(self, torch: Any) -> None:
+        bindings = torch._C
+        self.current_device: Callable[[], int] = getattr(bindings, "_cuda_getDevice", _missing)
+        # The current stream's id, device and device type
+        self.stream_key: Callable[[int], tuple[int, ...]] = getattr(bindings, "_cuda_getCurrentStream", _missing)
+        self.has_context: Callable[[int], bool] = getattr(bindings, "_cuda_hasPrimaryContext", _missing)
+        self.current_stream: Callable[[int], Any] = torch.cuda.current_stream
+        self.device_count: Callable[[], int] = torch.cuda.device_count
+        self.event: Callable[[], Any] = partial(getattr(bindings, "_CudaEventBase", _missing), enable_timing=True)
+
+
+def _missing(*_: object, **__: object) -> Any:
+    raise RuntimeError("this build of torch has no CUDA")
