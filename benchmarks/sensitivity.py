@@ -3,8 +3,7 @@
     python benchmarks/fidelity.py --runs 1 --keep fidelity
     python benchmarks/sensitivity.py fidelity [--only SAME] [--markdown docs/sensitivity.md]
 
-The script judges three sets of traces: each recording of the fidelity table against its replay, each recording by itself, and
-pairs of recordings. The tests compare small programs with twins that differ in one thing. Counts are whole numbers, so a fifth
+The script judges each recording of the fidelity table against its replay, and pairs of recordings. The tests compare small programs with twins that differ in one thing. Counts are whole numbers, so a fifth
 is rounded, and by at least 1.
 
 Each moved number needs a new process, because modules import thresholds as plain numbers. The process is forked after the
@@ -61,7 +60,7 @@ TWINS = tuple(
     )
 )
 Verdicts = dict[str, str]  # by the name of a figure
-Judged = tuple[Verdicts, list[str]]  # and the failed tests
+Judged = tuple[Verdicts, list[str], list[str]]  # verdicts, failed tests, files of the product that were imported
 
 
 def moved(value: object, factor: float) -> object:
@@ -76,8 +75,7 @@ def moved(value: object, factor: float) -> object:
 def verdicts(recordings: dict[str, Trace], replays: dict[str, Trace]) -> Verdicts:
     """Everything that a user reads as a verdict: the same program, the same times, and what limits the pace."""
     from traces.comparison.compare import compare
-    from traces.figures.problems import problems_of
-    from traces.figures.summary import summarize
+    from traces.comparison.explain import explain
 
     found: Verdicts = {}
     both = {f"{name} and its replay": (recordings[name], replay) for name, replay in replays.items()}
@@ -86,15 +84,13 @@ def verdicts(recordings: dict[str, Trace], replays: dict[str, Trace]) -> Verdict
         of = compare(first, second)
         found[f"{name}: program"] = of.verdict.sameness.value
         found[f"{name}: within tolerance"] = str(of.within_tolerance)
-        limit = of.bottlenecks.replayed
-        found[f"{name}: limit of the second"] = "none" if limit is None else limit.limit
-    for name, trace in recordings.items():
-        summary = summarize(trace)
-        found[f"{name}: limit"] = "none" if summary.bottleneck is None else summary.bottleneck.limit
-        problems = problems_of(summary.problems, summary.counts.kernels)
-        found[f"{name}: serious problems"] = ", ".join(of.kind for of in problems if of.severity >= 2) or "none"
-        falls = summary.pace is not None and summary.pace.falls_behind_ns > 0
-        found[f"{name}: falls behind"] = "yes" if falls else "no"
+        sides = zip(("first", "second"), of.bottlenecks, of.paces, of.problems, strict=True)
+        for which, limit, pace, problems in sides:
+            found[f"{name}: limit of the {which}"] = "none" if limit is None else limit.limit
+            falls = pace is not None and pace.falls_behind_ns > 0
+            found[f"{name}: the {which} falls behind"] = "yes" if falls else "no"
+            found[f"{name}: serious problems of the {which}"] = " ".join(problems) or "none"
+        found[f"{name}: largest reason"] = next((reason.what for reason in explain(of).reasons), "none")
     return found
 
 
@@ -132,8 +128,8 @@ def in_a_child(work: Callable[[], Judged]) -> Judged:
                 os._exit(code)
         if os.waitpid(child, 0)[1] != 0:
             raise RuntimeError("a process that judged the traces failed")
-        found, failures = json.loads(result.read_text(encoding="utf-8"))
-        return found, failures
+        found, failures, files = json.loads(result.read_text(encoding="utf-8"))
+        return found, failures, files
 
 
 def judged(name: str, factor: float, recordings: dict[str, Trace], replays: dict[str, Trace]) -> Judged:
@@ -146,7 +142,8 @@ def judged(name: str, factor: float, recordings: dict[str, Trace], replays: dict
             if early:
                 raise RuntimeError(f"{name} cannot be moved: {early[0]} was imported too early")
             setattr(thresholds, name, moved(of.value, factor))
-        return verdicts(recordings, replays), failed_tests()
+        found, failures = verdicts(recordings, replays), failed_tests()
+        return found, failures, [name.replace(".", "/") + ".py" for name in sys.modules]
 
     return in_a_child(work)
 
@@ -170,6 +167,7 @@ def row(name: str, move: str, apart: list[str], failures: list[str]) -> tuple[st
 
 def page(rows: list[tuple[str, ...]], figures: int) -> str:
     still = sorted({cells[0] for cells in rows} - {cells[0] for cells in rows if cells[4:] != ("none", "none")})
+    others = sorted(THRESHOLDS.keys() - {cells[0] for cells in rows})
     steps = sum(cells[4] != "none" for cells in rows)
     lines = [
         "# What a threshold changes",
@@ -179,14 +177,16 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "change a verdict or make a test fail. A test fails if its value worked out by hand contains the threshold, or if a",
         "program and its twin are no longer told apart.",
         "",
-        f"The verdicts are {figures} figures: programs, times and limits of all recordings in docs/fidelity.md, alone, with",
-        f"their replays and with each other. {steps} of {len(rows)} moves change at least one of these verdicts.",
+        f"The verdicts are {figures} figures: programs, times, limits and reasons of the recordings in docs/fidelity.md",
+        f"against their replays, and of pairs of recordings. {steps} of {len(rows)} moves change at least one of these verdicts.",
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + "---|" * len(HEADER),
         *("| " + " | ".join(cells) + " |" for cells in rows if cells[4:] != ("none", "none")),
         "",
-        f"These thresholds change neither verdicts nor tests: {', '.join(still)}.",
+        f"These moved thresholds change neither verdicts nor tests: {', '.join(still)}.",
+        "",
+        f"These thresholds are not part of a comparison or its tests: {', '.join(others)}.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -204,8 +204,8 @@ def main() -> None:
     if usual[1]:
         print(f"fail without a moved threshold, and are left out: {', '.join(usual[1])}", file=sys.stderr)
     rows = []
-    for name in THRESHOLDS:
-        if args.only not in name:
+    for name, of in THRESHOLDS.items():
+        if args.only not in name or not set(of.used_by) & set(usual[2]):
             continue
         for move, factor in MOVES.items():
             rows.append(row(name, move, *changes(usual, judged(name, factor, recordings, replays))))

@@ -20,9 +20,9 @@ PUBLISHED, MEASURED, CHOSEN, FITTED = ConstantOrigin
 
 RUNS_AHEAD = _declare(
     "RUNS_AHEAD",
-    1.02,
-    "device pace / host pace",
-    "the host runs ahead of the GPU above this ratio",
+    0.02,
+    "share of the host pace",
+    "the host runs ahead of the GPU if the device pace is longer by more",
     origin=CHOSEN,
     source="steps of one program vary by about 1 %",
     used_by="traces/figures/pace.py",

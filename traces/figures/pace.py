@@ -254,7 +254,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     busiest_ns = max(busy_ns, default=0.0)
     gpu_time_ns = median(times.gpu_time_ns[with_kernels]) if busy_ns else None
     busy_share = busiest_ns / pace_ns if pace_ns and gpu_time_ns is not None else None
-    runs_ahead = device_ns is not None and device_ns > RUNS_AHEAD * host_ns
+    runs_ahead = device_ns is not None and device_ns > (1 + RUNS_AHEAD) * host_ns
     return StepPace(
         pace_ns=pace_ns,
         limit=DEVICE if runs_ahead or (busy_share or 0) >= ALWAYS_BUSY else HOST,
