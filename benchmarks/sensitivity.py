@@ -3,8 +3,8 @@
     python benchmarks/fidelity.py --runs 1 --keep fidelity
     python benchmarks/sensitivity.py fidelity [--only SAME] [--markdown docs/sensitivity.md]
 
-The script judges each recording of the fidelity table against its replay, and pairs of recordings. The tests compare small programs with twins that differ in one thing. Counts are whole numbers, so a fifth
-is rounded, and by at least 1.
+The script judges each recording of the fidelity table against its replay, and pairs of recordings. The tests compare small
+programs with twins that differ in one thing. Counts are whole numbers, so a fifth is rounded, and by at least 1.
 
 Each moved number needs a new process, because modules import thresholds as plain numbers. The process is forked after the
 traces were loaded and before any module that uses a threshold was imported.
@@ -178,7 +178,7 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "program and its twin are no longer told apart.",
         "",
         f"The verdicts are {figures} figures: programs, times, limits and reasons of the recordings in docs/fidelity.md",
-        f"against their replays, and of pairs of recordings. {steps} of {len(rows)} moves change at least one of these verdicts.",
+        f"against their replays, and of pairs of recordings. {steps} of {len(rows)} moves change at least one of them.",
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + "---|" * len(HEADER),

@@ -77,7 +77,7 @@ _KINDS = {
     ),
     "duration-beyond-window": _Kind(
         _WARNING,
-        "{n} duration[|s] [is|are] longer than the whole recording. [It counts|They count] as 0.",
+        "{n} kernel[|s] or cop[y|ies] seem[s|] to take longer than the whole recording. [It counts|They count] as 0.",
     ),
     "duration-overflow": _Kind(
         _WARNING, "{n} duration[|s] [is|are] absurdly long, as of an event that never ended. [It counts|They count] as 0."
@@ -118,6 +118,10 @@ _KINDS = {
     ),
     "negative-duration": _Kind(_WARNING, "{n} event[|s] end[s|] before [it begins|they begin]. [It counts|They count] as 0."),
     "non-finite-number": _Kind(_INFORMATION, "{n} number[|s] written as NaN, Infinity or N/A count[s|] as missing."),
+    "open-at-the-end": _Kind(
+        _WARNING,
+        "{n} host span[|s] [was|were] still open when the profiler stopped. [It ends|They end] with the last event on the host.",
+    ),
     "other-phase-event": _Kind(_INFORMATION, "{n} event[|s] of a type without duration (samples, marks) [is|are] left out."),
     "partial-overlap": _Kind(
         _INFORMATION,

@@ -88,10 +88,20 @@ def test_other_streams_may_overlap() -> None:
 
 def test_a_duration_beyond_the_profilers_window_counts_as_0() -> None:
     window = span("PyTorch Profiler (0)", 0, 1000, "Trace") | {"pid": "Spans"}
-    trace = imported(window, span("aten::mm", 10, 1002), call(1, 20), kernel(30, 5000, 1))
-    assert trace.problems == {"duration-beyond-window": 2}
+    trace = imported(window, span("aten::mm", 10, 1000), call(1, 20), kernel(30, 5000, 1))
+    assert trace.problems == {"duration-beyond-window": 1}
     assert busy_us(trace) == 0
     assert imported(window, span("aten::mm", 10, 1000), call(1, 20), kernel(30, 1000, 1)).problems == {}
+
+
+def test_a_mark_that_is_still_open_when_the_profiler_stops_ends_with_the_last_event_on_the_host() -> None:
+    """The mark begins at 10 and was closed long after the profile of 1000 us. The last op ends at 410."""
+    window = span("PyTorch Profiler (0)", 0, 1000, "Trace") | {"pid": "Spans"}
+    mark = span("ProfilerStep#1", 10, 500_000, "user_annotation")
+    trace = imported(window, mark, span("aten::mm", 20, 390), call(1, 30), kernel(50, 20, 1))
+    assert trace.problems == {"open-at-the-end": 1}
+    assert (trace.steps.duration_ns.tolist(), busy_us(trace)) == ([400_000], 20)
+    assert trace.problems == imported(window, mark | {"dur": 1002}, span("aten::mm", 20, 390)).problems
 
 
 # --- lost kernels

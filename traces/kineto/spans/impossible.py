@@ -1,4 +1,7 @@
-"""Finds impossible durations. The importer counts impossible durations and sets them to 0, so no figure includes them.
+"""Finds impossible durations. The importer counts impossible durations.
+
+Device work with an impossible duration gets the duration 0, so no figure includes it. A host span longer than the profiler's
+window was still open when the profiler stopped, and ends with the last event on the host.
 
     overlapping(device, dependent_launch=True)    # a mask of kernels, see Note [One after another]
     longer_than(spans, window_ns)                 # a mask of spans longer than the recording

@@ -102,10 +102,13 @@ def _exclude_impossible(
     groups: Groups, host: HostSpans, device: DeviceColumns, dependent_launch: bool, problems: Counter[str]
 ) -> None:
     window_ns = _window_ns(groups)
-    for spans in (host, device.spans):
-        too_long = longer_than(spans, window_ns)
-        _count(problems, "duration-beyond-window", too_long)
-        spans.duration_ns[too_long] = 0
+    too_long = longer_than(device.spans, window_ns)
+    _count(problems, "duration-beyond-window", too_long)
+    device.spans.duration_ns[too_long] = 0
+    still_open = longer_than(host, window_ns)
+    _count(problems, "open-at-the-end", still_open)
+    last_ns = host.end_ns[~still_open].max(initial=0)
+    host.duration_ns[still_open] = np.maximum(last_ns - host.start_ns[still_open], 0)
     if not any(category.startswith(_OTHER_STREAMS) for category in groups.complete):
         late = overlapping(device, dependent_launch)
         _count(problems, "impossible-overlap", late)
