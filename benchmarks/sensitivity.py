@@ -19,7 +19,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +60,7 @@ TWINS = tuple(
     )
 )
 Verdicts = dict[str, str]  # by the name of a figure
-Judged = tuple[Verdicts, list[str], list[str]]  # verdicts, failed tests, files of the product that were imported
+Judged = tuple[Verdicts, list[str], list[str]]  # verdicts, failed tests, files that the verdicts needed
 
 
 def moved(value: object, factor: float) -> object:
@@ -132,8 +132,13 @@ def in_a_child(work: Callable[[], Judged]) -> Judged:
         return found, failures, files
 
 
-def judged(name: str, factor: float, recordings: dict[str, Trace], replays: dict[str, Trace]) -> Judged:
-    """The verdicts and the failed tests with one threshold moved. The name "" moves none."""
+def judged(
+    name: str, factor: float, recordings: dict[str, Trace], replays: dict[str, Trace], compared_by: Collection[str] = ()
+) -> Judged:
+    """The verdicts and the failed tests with one threshold moved. The name "" moves none.
+
+    `compared_by` has the files that comparing two traces imports. Thresholds of other files decide no verdict on traces.
+    """
 
     def work() -> Judged:
         if name:
@@ -142,15 +147,17 @@ def judged(name: str, factor: float, recordings: dict[str, Trace], replays: dict
             if early:
                 raise RuntimeError(f"{name} cannot be moved: {early[0]} was imported too early")
             setattr(thresholds, name, moved(of.value, factor))
-        found, failures = verdicts(recordings, replays), failed_tests()
-        return found, failures, [name.replace(".", "/") + ".py" for name in sys.modules]
+        compares = not name or any(file in compared_by for file in THRESHOLDS[name].used_by)
+        found = verdicts(recordings, replays) if compares else {}
+        files = [name.replace(".", "/") + ".py" for name in sys.modules]
+        return found, failed_tests(), files
 
     return in_a_child(work)
 
 
 def changes(before: Judged, after: Judged) -> tuple[list[str], list[str]]:
     """The changed verdicts as sentences, and the tests that fail only with the moved threshold."""
-    apart = [f"{name}: {before[0][name]} → {now}" for name, now in after[0].items() if before[0].get(name) != now]
+    apart = [f"{name}: {before[0][name]} → {now}" for name, now in after[0].items() if before[0][name] != now]
     return apart, [name for name in after[1] if name not in before[1]]
 
 
@@ -167,7 +174,6 @@ def row(name: str, move: str, apart: list[str], failures: list[str]) -> tuple[st
 
 def page(rows: list[tuple[str, ...]], figures: int) -> str:
     still = sorted({cells[0] for cells in rows} - {cells[0] for cells in rows if cells[4:] != ("none", "none")})
-    others = sorted(THRESHOLDS.keys() - {cells[0] for cells in rows})
     steps = sum(cells[4] != "none" for cells in rows)
     lines = [
         "# What a threshold changes",
@@ -185,8 +191,6 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         *("| " + " | ".join(cells) + " |" for cells in rows if cells[4:] != ("none", "none")),
         "",
         f"These moved thresholds change neither verdicts nor tests: {', '.join(still)}.",
-        "",
-        f"These thresholds are not part of a comparison or its tests: {', '.join(others)}.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -195,6 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="what benchmarks/fidelity.py --keep wrote")
     parser.add_argument("--only", default="", metavar="TEXT", help="thresholds whose names contain this")
+    parser.add_argument("--json", type=Path, help="keep the results here; moves that the file already has are not repeated")
     parser.add_argument("--markdown", type=Path, help="write the table here too")
     args = parser.parse_args()
     recordings = {of.parent.name: traces.load(of) for of in sorted(args.folder.glob("*/*.msgpack")) if of.stem != "replay"}
@@ -204,12 +209,17 @@ def main() -> None:
     if usual[1]:
         print(f"fail without a moved threshold, and are left out: {', '.join(usual[1])}", file=sys.stderr)
     rows = []
-    for name, of in THRESHOLDS.items():
-        if args.only not in name or not set(of.used_by) & set(usual[2]):
-            continue
+    known = json.loads(args.json.read_text(encoding="utf-8")) if args.json and args.json.exists() else {}
+    for name in THRESHOLDS:
         for move, factor in MOVES.items():
-            rows.append(row(name, move, *changes(usual, judged(name, factor, recordings, replays))))
-            print("  ".join(rows[-1]), flush=True)
+            key = f"{name} {move}"
+            if args.only in name and key not in known:
+                known[key] = changes(usual, judged(name, factor, recordings, replays, usual[2]))
+                if args.json:
+                    args.json.write_text(json.dumps(known, indent=1), encoding="utf-8")
+            if key in known:
+                rows.append(row(name, move, *known[key]))
+                print("  ".join(rows[-1]), flush=True)
     if args.markdown:
         args.markdown.write_text(page(rows, len(usual[0])), encoding="utf-8")
 

@@ -39,12 +39,12 @@ from replayer.recording.data_parallel_stages import nccl_ops, recorded_stages
 from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_step import Instance, Kernel, MatchKeys, RecordedSegment, RecordedStep
 from traces.analyses.communication import communication_kernels
+from traces.analyses.waits import host_waits, synchronous_calls
 from traces.combining.profiler_cost import CleanPace
 from traces.figures.pipeline import batch_arrival_ns
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
-from traces.names.device_names import waits_for_device
 
 
 class RecordingIndexer:
@@ -56,7 +56,7 @@ class RecordingIndexer:
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self._known_keys: dict[tuple[int, int, int, int, str], tuple[MatchKeys, tuple[Shape, ...], str]] = {}
         self.directions = directions_of(trace)
-        self.trace = trace
+        self.trace, self.rank = trace, rank
         self.data_parallel_ops = nccl_ops(trace)
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
         self.device_ordinals = ordinals
@@ -131,36 +131,18 @@ class RecordingIndexer:
     def _blocked(self) -> None:
         """Find when the host was blocked by the device. See Note [Active host time]."""
         trace, host = self.trace, self.trace.host
-        runtime = np.flatnonzero((host.kind == HostKind.RUNTIME) & np.isin(host.thread, self.thread_rows))
-        names = {int(i): trace.strings[int(i)] for i in np.unique(host.name[runtime])}
-        waits = [i for i, name in names.items() if waits_for_device(name)]
-        copies = [i for i, name in names.items() if "emcpy" in name]
-        every = np.concatenate((self.work, self.communication))
-        launched_ns = self._launched_ns(every)
-        by_launch = np.argsort(launched_ns, kind="stable")
-        launched_ns, end_by_launch = launched_ns[by_launch], trace.device.end_ns[every[by_launch]]
-        end_by_launch = np.maximum.accumulate(end_by_launch) if len(every) else end_by_launch
-        sync = runtime[np.isin(host.name[runtime], waits)]
-        # The first recorded wait also waits for work that was launched before the recording began.
-        foreign = trace.device.end_ns[self.work[self.launched_before]]
-        before = np.searchsorted(launched_ns, host.start_ns[sync]) - 1
-        pending_ns = np.full(len(sync), foreign.max() if len(foreign) else 0)
-        pending_ns[before >= 0] = np.maximum(pending_ns[before >= 0], end_by_launch[before[before >= 0]])
-        starts = [host.start_ns[sync]]
-        ends = [np.minimum(host.end_ns[sync], pending_ns)]
-        # A copy call returns when its copy has ended, except for an asynchronous copy with pinned memory.
-        own = np.flatnonzero((trace.device.kind[self.work] == DeviceKind.MEMCPY) & (self.launch_row >= 0))
-        own = own[np.isin(host.name[self.launch_row[own]], copies)]
-        at_once = {i for i in copies if "Async" not in names[i]}
-        blocking = [
-            i
-            for i in own
-            if "Pageable" in trace.strings[int(trace.device.name[self.work[i]])] or host.name[self.launch_row[i]] in at_once
-        ]
-        calls = self.launch_row[blocking]
-        self.waiting_calls = np.concatenate((sync, calls))
-        starts.append(host.start_ns[calls])
-        ends.append(np.minimum(host.end_ns[calls], trace.device.end_ns[self.work[blocking]]))
+        # A replay repeats the waits of synchronizations and copies, but the memory allocator of a replay never waits.
+        freeing = [number for number, text in enumerate(trace.strings.texts) if "Free" in text]
+        calls = synchronous_calls(trace, self.rank)
+        documented = calls[~np.isin(host.name[calls], freeing)]
+        waits = host_waits(trace, self.rank)
+        waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
+        self.waiting_calls = np.union1d(documented, waits.call)
+        # If there was nothing to wait for, the call itself took the host's time, and a replay waits at its end.
+        waited = np.isin(self.waiting_calls, waits.call)
+        self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
+        # A copy starts some time after its call, and the replayed copy has this delay too.
+        starts, ends = [np.minimum(waits.start_ns, host.start_ns[waits.call])], [waits.end_ns]
         for calls, room_ns in self._launches():
             full = room_ns > host.start_ns[calls]
             starts.append(host.start_ns[calls[full]])
@@ -168,6 +150,10 @@ class RecordingIndexer:
         start, end = np.concatenate(starts), np.concatenate(ends)
         self.wait_start, self.wait_end = start, np.maximum(start, end)
         self.blocked = Intervals(start[end > start], end[end > start])  # Overlapping waits of several threads count once.
+
+    def _copying_calls(self) -> Column:
+        is_copy = (self.trace.device.kind[self.work] == DeviceKind.MEMCPY) & (self.launch_row >= 0)
+        return self.launch_row[is_copy]
 
     def active_ns(self, time_ns: Column) -> Column:
         return np.asarray(time_ns - self.blocked.before(time_ns))
@@ -340,11 +326,10 @@ class RecordingIndexer:
     def _last_waits(self) -> dict[int, int]:
         parent, is_op = self.host_columns
         last: dict[int, int] = {}
-        for call in self.waiting_calls.tolist():
-            at = call
+        for at, waits_at in zip(self.waiting_calls.tolist(), self._pace.own_ns(self.waits_at).tolist(), strict=True):
             while at >= 0:
                 if is_op[at]:
-                    last[at] = max(last.get(at, NONE), self.host_start[call])
+                    last[at] = max(last.get(at, NONE), waits_at)
                 at = parent[at]
         return last
 

@@ -226,8 +226,7 @@ def _host_collectives(trace: Trace, rank: int) -> Intervals:
 
 
 def _synchronized(trace: Trace, rank: int, at_ns: Column) -> Column:
-    waits = host_waits(trace, rank)
-    return Intervals(waits.start_ns, waits.end_ns).holds(at_ns - 1)
+    return host_waits(trace, rank).intervals.holds(at_ns - 1)
 
 
 def _other_streams(trace: Trace, of: Gaps) -> tuple[Column, Column]:

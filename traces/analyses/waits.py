@@ -42,7 +42,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.comparison.thresholds import CLOCK_NS, LAST_PART_OF_A_WAIT, LEAST_WAIT_NS, RETURN_NS
-from traces.figures.measure import grouped, launch_time_ns, work_rows
+from traces.figures.measure import backlog, grouped, launch_time_ns, work_rows
+from traces.model.intervals import Intervals
 from traces.model.trace import HOST_SPAN_OR_NONE, I4, I8, NONE, Column, DeviceKind, HostKind, Table, Trace
 from traces.names.device_names import copy_direction
 
@@ -64,6 +65,10 @@ class HostWaits(Table):
     call: HOST_SPAN_OR_NONE  # the call, or the last query in a loop of queries
     thread: I4
     work: I8
+
+    @property
+    def intervals(self) -> Intervals:
+        return Intervals(self.start_ns, self.end_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ def host_waits(trace: Trace, rank: int) -> HostWaits:
     end_ns, work = np.full(len(own), NONE, "i8"), np.full(len(own), NONE, "i8")
     behind = np.zeros(len(own), dtype=bool)  # whether a call's own work was queued behind other work
     returned_ns = calls.end_ns + np.where(calls.is_loop, 0, CLOCK_NS)
-    launched_ns = launch_time_ns(trace)
+    launched_ns = np.where(backlog(trace), np.iinfo(np.int64).min, launch_time_ns(trace))
     for on in grouped(device.device[rows], device.stream[rows]):
         stream = rows[on][np.lexsort((device.end_ns[rows[on]], launched_ns[rows[on]]))]
         ended_ns = np.maximum.accumulate(device.end_ns[stream])
@@ -163,12 +168,7 @@ def _calls(trace: Trace, rank: int) -> _PossibleWaits:
     threads = [number for number, thread in enumerate(trace.threads) if thread.rank == rank]
     rows = np.flatnonzero((host.kind == HostKind.RUNTIME) & np.isin(host.thread, np.intersect1d(active, threads)))
     names = np.unique(host.name[rows]).tolist()
-    synchronous = np.isin(host.name[rows], [name for name in names if _waits_always(texts[name])])
-    copies = np.isin(host.name[rows], [name for name in names if "emcpy" in texts[name] and "Async" not in texts[name]])
-    between_devices = [number for number, text in enumerate(texts) if copy_direction(text) in ("d2d", "p2p")]
-    synchronous |= copies & ~np.isin(rows, trace.device.launch[np.isin(trace.device.name, between_devices)])
-    pageable = [number for number, text in enumerate(texts) if "Pageable" in text]
-    synchronous |= np.isin(rows, trace.device.launch[np.isin(trace.device.name, pageable)])
+    synchronous = np.isin(rows, synchronous_calls(trace, rank))
     query = np.isin(host.name[rows], [name for name in names if texts[name].endswith(_QUERIES)])
     alone = ~query & (synchronous | (host.duration_ns[rows] >= LEAST_WAIT_NS))
     first, before_last, last = _loops(trace, rows[query])
@@ -181,6 +181,20 @@ def _calls(trace: Trace, rank: int) -> _PossibleWaits:
         is_synchronous=np.append(synchronous[alone], np.zeros(len(last), dtype=bool)),
         is_loop=np.append(np.zeros(int(alone.sum()), dtype=bool), np.ones(len(last), dtype=bool)),
     )
+
+
+def synchronous_calls(trace: Trace, rank: int) -> Column:
+    """Return the rows of the rank's calls that are documented to wait, whether or not there was anything to wait for."""
+    host, texts = trace.host, trace.strings.texts
+    threads = [number for number, thread in enumerate(trace.threads) if thread.rank == rank]
+    rows = np.flatnonzero((host.kind == HostKind.RUNTIME) & np.isin(host.thread, threads))
+    names = np.unique(host.name[rows]).tolist()
+    found = np.isin(host.name[rows], [name for name in names if _waits_always(texts[name])])
+    copies = np.isin(host.name[rows], [name for name in names if "emcpy" in texts[name] and "Async" not in texts[name]])
+    between_devices = [number for number, text in enumerate(texts) if copy_direction(text) in ("d2d", "p2p")]
+    found |= copies & ~np.isin(rows, trace.device.launch[np.isin(trace.device.name, between_devices)])
+    pageable = [number for number, text in enumerate(texts) if "Pageable" in text]
+    return rows[found | np.isin(rows, trace.device.launch[np.isin(trace.device.name, pageable)])]
 
 
 def _waits_always(call: str) -> bool:

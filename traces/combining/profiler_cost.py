@@ -1,7 +1,7 @@
 """Estimates how much host time torch.profiler took in profiled steps, and removes it.
 
     run = with_clean_pace(run, trace, rank=0)   # run.profiler_cost.op_ns == 480, run.host_scale["forward"] == 0.98
-    pace = CleanPace(trace, rank=0, waits=device_waits(trace, rank=0))
+    pace = CleanPace(trace, rank=0, waits=host_waits(trace, rank=0).intervals)
     pace.own_ns(times_ns)                       # recorded host times without waits and the profiler's cost
     pace.scale[phase_row]                       # a factor for the remaining time
 
@@ -43,12 +43,12 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from traces.analyses.modules import PREFIX
+from traces.analyses.waits import host_waits
 from traces.comparison.thresholds import EVENT_COST_SPREAD, EVENT_COSTS, LEAST_GAP_NS, LEAST_NOISE
-from traces.figures.measure import launch_phases, launch_time_ns, of_one_kind, runtime_calls, work_rows
+from traces.figures.measure import launch_phases, of_one_kind, work_rows
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost, Run
 from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
-from traces.names.device_names import waits_for_device
 
 # Kinds of events, in the order of the fields of ProfilerCost
 OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY = range(7)
@@ -226,7 +226,7 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
     profiled, clean = _comparable_steps(trace, rank, steps)
     if not len(clean) or not len(profiled):
         return run
-    waits = device_waits(trace, rank)
+    waits = host_waits(trace, rank).intervals
     phases = _phases(trace, steps, profiled, clean, waits)
     cost = _fitted_cost(phases)
     without_cost = _WithoutCost.of(trace, events, cost, steps, waits)
@@ -235,23 +235,6 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
     for phase in phases:
         phase.own_ns = _median([own_ns[of].sum() for of in steps.places(phase.names, profiled)])
     return replace(run, profiler_cost=cost, host_scale=_scales(phases, _compute_ns(trace, clean)))
-
-
-def device_waits(trace: Trace, rank: int) -> Intervals:
-    """Return when the rank's host waited for the GPU in a synchronization or a synchronous copy.
-
-    A wait ends when all work launched before it, including the copy, has ended.
-    """
-    device, host, work = trace.device, trace.host, work_rows(trace)
-    calls = runtime_calls(trace, rank, lambda name: waits_for_device(name) or ("emcpy" in name and "Async" not in name))
-    pageable = [row for row, text in enumerate(trace.strings.texts) if "Pageable" in text]
-    copies = device.launch[np.isin(device.name, pageable) & (device.launch >= 0) & (device.launch < len(host))]
-    calls = np.union1d(calls, copies)
-    launched_ns = launch_time_ns(trace)[work]
-    order = np.argsort(launched_ns, kind="stable")
-    done_ns = np.maximum.accumulate(np.append(0, device.end_ns[work][order]))
-    until_ns = done_ns[np.searchsorted(launched_ns[order], host.start_ns[calls], side="right")]
-    return Intervals(host.start_ns[calls], np.clip(until_ns, host.start_ns[calls], host.end_ns[calls]))
 
 
 def _active_ns(times_ns: Column, waits: Intervals) -> Column:

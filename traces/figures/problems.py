@@ -120,7 +120,8 @@ _KINDS = {
     "non-finite-number": _Kind(_INFORMATION, "{n} number[|s] written as NaN, Infinity or N/A count[s|] as missing."),
     "open-at-the-end": _Kind(
         _WARNING,
-        "{n} host span[|s] [was|were] still open when the profiler stopped. [It ends|They end] with the last event on the host.",
+        "{n} host span[|s] [was|were] still open when the profiler stopped."
+        " [It ends|They end] with the last event on the host.",
     ),
     "other-phase-event": _Kind(_INFORMATION, "{n} event[|s] of a type without duration (samples, marks) [is|are] left out."),
     "partial-overlap": _Kind(

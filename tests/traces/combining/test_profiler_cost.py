@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from traces.combining.profiler_cost import CleanPace, HostEvents, device_waits, with_clean_pace
+from traces.analyses.waits import host_waits
+from traces.combining.profiler_cost import CleanPace, HostEvents, with_clean_pace
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost, Run
 from traces.model.trace import (
@@ -172,7 +173,7 @@ def test_a_wait_for_the_gpu_stays_within_what_is_possible() -> None:
         device=[0, 0], stream=[7, 7], kind=[DeviceKind.KERNEL] * 2, name=[0, 0], start_ns=[end - 340 for end in ends_ns],
         duration_ns=[340] * 2, launch=[launches, launches + 1],
     )  # fmt: skip
-    waits = device_waits(trace, 0)
+    waits = host_waits(trace, 0).intervals
     assert (waits.start_ns - trace.steps.end_ns[2:]).tolist() == [-400, -400] and waits.total_ns == 200
 
     # the GPU lagged behind by at most 600 when the phase of a clean step began: its own time may be 400 to 900
