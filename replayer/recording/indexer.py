@@ -153,7 +153,7 @@ class RecordingIndexer:
 
     def _copying_calls(self) -> Column:
         is_copy = (self.trace.device.kind[self.work] == DeviceKind.MEMCPY) & (self.launch_row >= 0)
-        return self.launch_row[is_copy]
+        return np.asarray(self.launch_row[is_copy])
 
     def active_ns(self, time_ns: Column) -> Column:
         return np.asarray(time_ns - self.blocked.before(time_ns))

@@ -2,7 +2,6 @@
 
     copy_direction("Memcpy HtoD (Pageable -> Device)")              # "h2d"
     copy_direction("Memcpy M2D (MEMORY(Unknown) -> DEVICE)")        # "h2d": Intel; M is pageable host memory, H is pinned
-    waits_for_device("cudaStreamSynchronize")                       # True
 
 CUDA's and AMD's profilers write HtoD, and raw roctracer names are HostToDevice. Intel's PTI writes M2D, H2D and so on.
 """
@@ -18,14 +17,6 @@ _DIRECTIONS = {
     "M2D": "h2d", "H2D": "h2d", "D2M": "d2h", "D2H": "d2h", "D2D": "d2d",
 }  # fmt: skip
 _MARK = re.compile("|".join([*(mark for mark in _DIRECTIONS if "2" not in mark), r"\b(?:[MH]2D|D2[MHD])\b"]))
-
-
-_WAITS = ("Synchronize", "urQueueFinish", "urEventWait")
-
-
-def waits_for_device(call: str) -> bool:
-    """Whether a runtime or driver call only waits for the device."""
-    return any(mark in call for mark in _WAITS)
 
 
 @lru_cache(4096)

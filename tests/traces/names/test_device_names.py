@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traces.names.device_names import copy_direction, waits_for_device
+from traces.names.device_names import copy_direction
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,3 @@ from traces.names.device_names import copy_direction, waits_for_device
 )
 def test_which_way_a_copy_goes(name: str, direction: str) -> None:
     assert copy_direction(name) == direction
-
-
-def test_calls_that_wait() -> None:
-    assert all(map(waits_for_device, ("cudaDeviceSynchronize", "hipStreamSynchronize", "urQueueFinish", "urEventWait")))
-    assert not any(map(waits_for_device, ("cudaLaunchKernel", "urEnqueueKernelLaunch", "cudaEventRecord")))
