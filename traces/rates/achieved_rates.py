@@ -3,8 +3,8 @@
     for row in achieved(trace): print(row.op, row.tflops, row.flops_share, row.gbps, row.bytes_share)
     achieved(trace, by_shape=True)      # a row for each op at each shape: a per-shape table
 
-FLOPs are counted for matrix products, convolutions and attention, from the recorded input shapes (`traces.rates.op_cost`). A
-multiply-add counts as 2 FLOPs.
+FLOPs are counted for matrix products, convolutions and attention, from the recorded input shapes (`traces.rates.op_cost`,
+`traces.rates.paged_attention`). A multiply-add counts as 2 FLOPs.
 
 The stride of a convolution is not recorded. In the backward pass, the output shape is the shape of the gradient. In the
 forward pass, the output shape is taken from the next op on the thread with a tensor of as many samples and channels. If there
@@ -60,6 +60,7 @@ from traces.rates.op_cost import (
     itemsize,
 )
 from traces.rates.op_traffic import Operand, Traffic, is_inductor_kernel, once, traffic, triton_traffic
+from traces.rates.paged_attention import PagedAttention
 
 _COMMUNICATION = ("record_param_comms",)
 _HALVES = ("convolution_backward_input", "convolution_backward_weight")
@@ -406,6 +407,8 @@ def _can_be_output(size: int, image: int, kernel: int) -> bool:
 
 def _flops(call: _LikeCalls) -> tuple[int, bool]:
     wide = [shape for shape in call.parsed if len(shape) > 2]
+    if (paged := PagedAttention.of(call.name, call.parsed)) is not None:
+        return paged.flops, True
     if call.name in ATTENTION_LAYOUTS:
         return attention_flops(call.name, call.parsed)
     if call.op in SCALED_PRODUCTS and len(call.parsed) >= 2:
@@ -439,6 +442,10 @@ def _bytes(call: _LikeCalls) -> Traffic | None:
         return triton_traffic(call.op, call.operands, call.programs)
     if call.around and call.operands:  # the gradient of a mean has one number per sum, expanded to the recorded shape
         return once(call.operands[0].bytes)
+    if (paged := PagedAttention.of(call.name, call.parsed)) is not None:
+        query, cache = [of.itemsize for of in call.operands if len(of.shape) > 2][:2]
+        moved = paged.moved_bytes(query, cache)
+        return None if moved is None else once(moved)
     if call.name in ATTENTION_LAYOUTS:
         return traffic("attention_backward" if is_attention_backward(call.name) else "attention", call.name, call.operands)
     return traffic(call.op, call.name, call.operands, call.output)

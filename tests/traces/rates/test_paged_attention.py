@@ -1,0 +1,67 @@
+"""Attention over paged caches, with FLOPs and bytes worked out by hand from the shapes that servers record."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.traces.rates.test_achieved_rates import one_op
+from traces.model.layouts import Shape
+from traces.rates.paged_attention import PagedAttention
+
+_SLOTS: Shape = (1000, 8, 128)  # a cache whose pages have one token
+_PAGES: Shape = (64, 16, 4, 128)  # 16 tokens per page, 4 heads
+_LATENT: Shape = (1000, 1, 1, 576)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "flops", "moved"),
+    [
+        pytest.param(
+            "mha_batch_prefill", ((100, 32, 128), _SLOTS, _SLOTS, (2,), (2,), (700,)),
+            2 * 32 * 100 * 700 * 256, 2 * (2 * 100 * 32 * 128 + 700 * 8 * 256),
+            id="aiter, one sequence of 100 new and 700 cached tokens",
+        ),
+        pytest.param(
+            "paged_run", ((1 << 20,), (1 << 20,), (15,), (3, 12, 128), _PAGES, _PAGES, (4,), (10,), (3,), (3, 12, 128)),
+            2 * 12 * 10 * 16 * 256, 2 * (2 * 3 * 12 * 128 + 10 * 16 * 4 * 256),
+            id="FlashInfer, decoding of 3 sequences with 10 pages of 16 tokens",
+        ),
+        pytest.param(
+            "mha_batch_prefill", ((100, 32, 128), _SLOTS, _SLOTS, (6,), (6,), (700,)),
+            0, 2 * (2 * 100 * 32 * 128 + 700 * 8 * 256),
+            id="several sequences of unknown lengths: bytes alone",
+        ),
+        pytest.param(
+            "mla_decode_fwd", ((5, 16, 576), _LATENT, (5, 16, 512), (6,), (6,), (900,), (5,)),
+            2 * 16 * 900 * (576 + 512), 2 * (5 * 16 * (576 + 512) + 900 * 576),
+            id="latent attention: one cache, whose first 512 channels are the values",
+        ),
+        pytest.param(
+            "paged_attention_v1", ((3, 32, 128), (3, 32, 128), (64, 8, 16, 16, 8), (64, 8, 128, 16), (3, 512), (3,)), 0, None,
+            id="a table of pages: the lengths are unknown",
+        ),
+        pytest.param(
+            "varlen_fwd", ((3, 32, 128), _PAGES, _PAGES, (4,), (3,), (3, 512)), 0, None,
+            id="FlashAttention with a table of pages",
+        ),
+    ],
+)  # fmt: skip
+def test_flops_and_bytes(name: str, shapes: tuple[Shape, ...], flops: int, moved: int | None) -> None:
+    of = PagedAttention.of(name, shapes)
+    assert of is not None
+    assert (of.flops, of.moved_bytes(2, 2)) == (flops, moved)
+
+
+def test_other_attention_is_not_paged() -> None:
+    rows: Shape = (100, 32, 128)
+    assert PagedAttention.of("varlen_fwd", (rows, rows, rows, (2,), (2,))) is None
+    assert PagedAttention.of("varlen_fwd", (rows, (700, 8, 128), (700, 8, 128), (2,), (2,), (1,))) is None
+    assert PagedAttention.of("_scaled_dot_product_flash_attention", ((2, 8, 50, 64),) * 3) is None
+
+
+def test_rates_of_a_paged_call() -> None:
+    """One new token, 32 heads, 7000 cached tokens in 30 us: 115 MFLOP and 28.7 MB, not the whole cache of 327 MB."""
+    shapes = "1,32,128;80000,8,128;80000,8,128;2;2;7000"
+    row = one_op("aiter::mha_batch_prefill", shapes, "bfloat16;bfloat16;bfloat16;int;int;int", 30, card="NVIDIA A100-SXM4-40GB")
+    assert (row.flops, row.flops_bounded) == (2 * 32 * 7000 * 256, True)
+    assert row.bytes == 2 * (2 * 32 * 128 + 7000 * 8 * 256)
