@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 
 from tui.argv import ScriptCommand
 from tui.errors import line_for
-from tui.figures import printable
+from tui.formatting import printable
 from tui.help import CHECK, COMMON, FILES, LOOK, RUN, Commands, from_options
 from tui.options import (
     DetailsOption,

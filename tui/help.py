@@ -23,7 +23,7 @@ from typer._click.core import Context
 from typer._click.formatting import wrap_text
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from tui.figures import paint
+from tui.formatting import paint
 from tui.terminal import COLOUR, QUIET, VERBOSE, When, look
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Writes results as JSON on stdout or into files. A file gets its final name only when complete.
 
-require_place_for(Path("out/report.json"))  # before the long work; raises OSError
+require_writable(Path("out/report.json"))  # before the long work; raises OSError
 write_json(Path("out/report.json"), facts)
 """
 
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from traces.model.json_facts import as_json
-from tui.figures import printable
+from tui.formatting import printable
 from tui.terminal import look
 
 
@@ -42,7 +42,7 @@ def json_text(facts: object) -> str:
     return json.dumps(as_json(facts), indent=2, allow_nan=False)
 
 
-def require_place_for(path: Path | None) -> None:
+def require_writable(path: Path | None) -> None:
     """Raises the OSError that writing `path` later would raise, if the problem is already visible."""
     if path is None:
         return

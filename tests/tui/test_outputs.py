@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tui.errors import line_for
-from tui.outputs import require_place_for, write_json
+from tui.outputs import require_writable, write_json
 from tui.running import progress
 from tui.terminal import look
 
@@ -54,11 +54,11 @@ def test_json_to_something_that_is_no_file_does_not_replace_it() -> None:
 
 
 def test_a_place_is_checked_before_the_work(tmp_path: Path) -> None:
-    require_place_for(None)
-    require_place_for(tmp_path / "new.json")
+    require_writable(None)
+    require_writable(tmp_path / "new.json")
     for path, kind in ((tmp_path, IsADirectoryError), (tmp_path / "no" / "r.json", FileNotFoundError)):
         with pytest.raises(kind) as caught:
-            require_place_for(path)
+            require_writable(path)
         assert line_for(caught.value) is not None
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.replayer.recordings import Op, make_recording
 from traces.format.trace_file import save
 from tui.cli import run
-from tui.figures import paint, printable
+from tui.formatting import paint, printable
 from tui.report.charts import escape
 from tui.view.picture import picture
 

@@ -18,7 +18,7 @@ from traces.format.trace_file import save
 from traces.kineto import read_kineto
 from traces.model.trace import Trace
 from tui.cli import run
-from tui.figures import share_text, size_text, time_text
+from tui.formatting import share_text, size_text, time_text
 from tui.report.page import NamedTrace, report_html
 from tui.report.plots import draw
 from tui.view.tables.rows import table_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from traces.analyses.python_functions import FunctionChange, function_changes
 from traces.model.json_facts import extended
 from traces.model.trace import TraceError
-from tui.figures import ABSENT, fit, table, time_text
+from tui.formatting import ABSENT, fit, table, time_text
 from tui.outputs import json_text, show_text
 from tui.terminal import look
 from tui.trace_names import load_trace

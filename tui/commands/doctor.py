@@ -28,7 +28,7 @@ from typing import Any
 
 from replayer.timing.clock import WallClock, lower_timer_slack
 from traces.comparison.thresholds import LATE_NS, LOW_DISK_BYTES
-from tui.figures import paint, size_text
+from tui.formatting import paint, size_text
 from tui.outputs import json_text, show_text
 from tui.running.kernel_access import why_no_kernels
 from tui.running.progress import working

@@ -6,7 +6,7 @@ import shlex
 
 from traces.comparison.compare import compare
 from traces.comparison.explain import explain
-from tui.figures import fit_apart, kernel_texts
+from tui.formatting import fit_apart, kernel_texts
 from tui.outputs import json_text, show_text
 from tui.trace_names import load_trace
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from traces.chrome.export import export_chrome
 from traces.chrome.pair import export_pair
 from traces.model.trace import NONE
-from tui.outputs import json_text, require_place_for, require_suffix
+from tui.outputs import json_text, require_suffix, require_writable
 from tui.running.narration import say
 from tui.running.progress import working
 from tui.trace_names import load_trace
@@ -26,7 +26,7 @@ class ExportFacts:
 def run(first: str, second: str | None, output: Path, json: bool) -> int:
     if not output.is_dir():
         require_suffix(output, ".json", ".json.gz")
-        require_place_for(output)
+        require_writable(output)
     trace = load_trace(first)
     if second is None:
         with working(f"writing {output}"):

@@ -36,7 +36,7 @@ from traces.names.cards import CARDS, Card, find_card
 from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.launch import run_child
 from tui.commands.fit_times import KnownTimes
-from tui.figures import counted
+from tui.formatting import counted
 from tui.options import FitOptions
 from tui.outputs import json_text, show_text
 from tui.running.narration import ending_text
@@ -284,11 +284,11 @@ def _usual_option(words: Sequence[str]) -> str:
 
 
 def _given(words: Sequence[str], option: str) -> str | None:
-    place = _place(words, option)
+    place = _position_of(words, option)
     return None if place is None else words[place[0]].removeprefix(place[1])
 
 
-def _place(words: Sequence[str], option: str) -> tuple[int, str] | None:
+def _position_of(words: Sequence[str], option: str) -> tuple[int, str] | None:
     """Returns the index of the word with an option's value, and the text before the value in that word. Returns None if absent.
 
     A number instead of an option name is the position of an argument, counted from 1.
@@ -306,7 +306,7 @@ def _place(words: Sequence[str], option: str) -> tuple[int, str] | None:
 
 def _with_batch(words: Sequence[str], option: str, batch: int) -> list[str]:
     """Returns the script's words with another batch size. An option without "-" is added in the form `batch=8`."""
-    if (place := _place(words, option)) is not None:
+    if (place := _position_of(words, option)) is not None:
         at, before = place
         return [*words[:at], f"{before}{batch}", *words[at + 1 :]]
     if option.isdigit():

@@ -17,8 +17,8 @@ from traces.format.trace_file import save
 from traces.kineto import read_kineto
 from traces.model.json_facts import extended
 from traces.model.trace import TraceError
-from tui.figures import counted
-from tui.outputs import json_text, require_place_for
+from tui.formatting import counted
+from tui.outputs import json_text, require_writable
 from tui.running.narration import say
 from tui.running.progress import working
 
@@ -37,7 +37,7 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
     target = output or Path(default_name(recording))
     if target.exists() and recording.exists() and target.samefile(recording):
         raise TraceError(f"{target}: would overwrite the recording itself; give another file with -o")
-    require_place_for(target)
+    require_writable(target)
     with working(f"reading {recording}"):
         trace = read_kineto(recording)
     with working(f"writing {target}"):

@@ -32,7 +32,7 @@ from traces.library.listing import EntryFacts, LibraryEntry, all_entries
 from traces.library.recorded_cells import cell_of, gpu_of, row_of
 from traces.model.json_facts import OMITTED_IF_NONE, Json, as_json, extended
 from traces.model.trace import Trace, TraceError, TraceLibraryError
-from tui.figures import counted, size_text, table, time_text
+from tui.formatting import counted, size_text, table, time_text
 from tui.outputs import json_text, show_text
 from tui.running.narration import say
 from tui.terminal import look

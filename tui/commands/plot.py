@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tui.outputs import require_place_for, require_suffix
+from tui.outputs import require_suffix, require_writable
 from tui.report.page import NamedTrace
 from tui.report.plots import SUFFIXES, draw
 from tui.running.narration import say
@@ -19,7 +19,7 @@ from tui.trace_names import load_trace
 
 def run(first: str, second: str | None, what: str, output: Path) -> int:
     require_suffix(output, *SUFFIXES)
-    require_place_for(output)
+    require_writable(output)
     names = [first] if second is None else [first, second]
     sides = [NamedTrace(name, load_trace(name)) for name in names]
     part = output.with_name(f"{output.stem}.{os.getpid()}.part{output.suffix}")  # the ending sets the format

@@ -15,7 +15,7 @@ from traces.format.trace_file import save
 from traces.model.json_facts import extended
 from traces.model.trace import Trace, TraceError
 from tui.options import PredictOptions
-from tui.outputs import json_text, require_place_for, show_text
+from tui.outputs import json_text, require_writable, show_text
 from tui.running.progress import working
 from tui.terminal import look
 from tui.text.predict import prediction_text, sweep_text
@@ -49,7 +49,7 @@ def run(asked: PredictOptions) -> int:
         asked.on_gpu, asked.batch, asked.length, asked.gpus, asked.nproc, asked.link_gbps, asked.host_speed,
         asked.recorded_batch, asked.parallel, "nproc" in asked.sweep,
     )  # fmt: skip
-    require_place_for(asked.output)
+    require_writable(asked.output)
     recorded = load_trace(asked.trace)
     if asked.sweep:
         found = _sweep(recorded, asked, conditions)

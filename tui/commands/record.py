@@ -35,7 +35,7 @@ from traces.script.deferred_signals import deferred_signals
 from traces.script.launch import ChildResult, run_child
 from tui.errors import line_for
 from tui.options import RecordOptions
-from tui.outputs import require_place_for
+from tui.outputs import require_writable
 from tui.running.narration import explain_empty_run, hint_misplaced_option, say
 from tui.running.progress import working
 from tui.text.record import lack_lines, record_lines
@@ -57,7 +57,7 @@ def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = Fa
     `is_brief` suppresses the summary, because this run is one of several.
     """
     output = record.output or Path(default_name(record.script))
-    require_place_for(output)
+    require_writable(output)
     before = {part.path for part in _parts(output)}  # files of an earlier, killed run are kept
     config = RecordConfig(record.grain, record.warmup, record.clean_steps, record.profiled_steps, record.stacks)
     session = RecordSession(output.absolute(), config)

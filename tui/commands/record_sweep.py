@@ -28,9 +28,9 @@ from traces.library.cells import SUFFIX, write_cells
 from traces.library.recorded_cells import RunOfCell, cell_of, gpu_of, row_of
 from traces.model.trace import Trace, TraceError
 from tui.commands.record import default_name, run
-from tui.figures import counted, size_text, time_text
+from tui.formatting import counted, size_text, time_text
 from tui.options import RecordOptions
-from tui.outputs import require_place_for
+from tui.outputs import require_writable
 from tui.running.narration import ending_text, say
 
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\+(\d+))?$")
@@ -70,7 +70,7 @@ def run_sweep(record: RecordOptions) -> int:
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
     if output.suffix != SUFFIX:
         raise TraceError(f"-o {output}: a sweep writes a file of cells; name it {output.with_suffix(SUFFIX).name}")
-    require_place_for(output)
+    require_writable(output)
     if output.exists():
         raise TraceError(f"{output} already exists; give another file with -o, or move it away")
     measured: list[Trace] = []

@@ -25,6 +25,7 @@ from traces.library.cells import Gpu
 from traces.model.trace import HostKind, Origin, Trace, TraceError
 from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.launch import ChildResult, run_child
+from tui.batch_sizes import sizes
 from tui.commands.replay_library import (
     card_alone,
     card_of,
@@ -37,12 +38,11 @@ from tui.commands.replay_library import (
     was_measured,
 )  # fmt: skip
 from tui.errors import line_for
-from tui.figures import counted, share_text
+from tui.formatting import counted, share_text
 from tui.options import ReplayOptions
-from tui.outputs import require_place_for, write_json
+from tui.outputs import require_writable, write_json
 from tui.running.narration import ending_text, explain_empty_run, hint_misplaced_option, say
-from tui.running.replay_progress import telling_steps
-from tui.sizes import sizes
+from tui.running.replay_progress import reporting_steps
 from tui.terminal import is_quiet, is_verbose, look
 from tui.text.diff import diff_text
 from tui.text.memory import fit_sentences
@@ -75,8 +75,8 @@ def run(replay: ReplayOptions) -> int:
         from replayer.prediction.predict import predict
 
         prediction = predict(recorded, conditions, strict=replay.strict)
-    require_place_for(replay.output)
-    require_place_for(replay.report)
+    require_writable(replay.output)
+    require_writable(replay.report)
     recorded_gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # GPUs of one script
     require_kernels_of_one(config.gpus, recorded_gpus, bool(len(work_rows(recorded))))
     config = replace(config, gpu_memory_bytes=_gpu_memory(replay.gpu_memory, config.gpus or recorded_gpus))
@@ -106,7 +106,7 @@ def _run(replay: ReplayOptions, rooms: dict[str, object], recorded: Trace, out: 
         if can_view():
             return run_with_view(rooms, _words(replay), replay.nproc, recorded, replay.trace, out)
         say("--view needs a terminal; replaying without it")
-    with telling_steps(out, replay.script, recorded) as meanwhile:
+    with reporting_steps(out, replay.script, recorded) as meanwhile:
         return run_child(rooms, _words(replay), ranks=replay.nproc, meanwhile=meanwhile)
 
 

@@ -24,7 +24,7 @@ from traces.model.run import LibrarySteps
 from traces.model.trace import Trace, TraceError, TraceLibraryError
 from traces.names.cards import find_card
 from traces.script.configuration import LibraryChoice
-from tui.figures import time_text
+from tui.formatting import time_text
 from tui.text.diff import estimate_sentences
 from tui.text.memory import memory_sentences
 

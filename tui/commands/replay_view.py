@@ -18,7 +18,7 @@ from traces.model.trace import Trace
 from traces.script.launch import ChildResult, run_child
 from tui.view.app import ViewApp
 from tui.view.live import Live
-from tui.view.output import ScriptOutput, no_input
+from tui.view.script_output import ScriptOutput, no_input
 
 
 def can_view() -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tui.figures import size_text
-from tui.outputs import require_place_for, require_suffix, write_text
+from tui.formatting import size_text
+from tui.outputs import require_suffix, require_writable, write_text
 from tui.report.page import NamedTrace, report_html
 from tui.running.narration import say
 from tui.running.progress import working
@@ -18,7 +18,7 @@ from tui.trace_names import load_trace
 
 def run(first: str, second: str | None, output: Path, tolerance: float) -> int:
     require_suffix(output, ".html", ".htm")
-    require_place_for(output)
+    require_writable(output)
     names = [first] if second is None else [first, second]
     traces = [load_trace(name) for name in names]
     with working(f"writing {output}"):

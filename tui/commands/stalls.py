@@ -27,7 +27,7 @@ from traces.stalls.data_stalls import MOST_WORKERS, Pace, Stalls, stalls_of
 from traces.stalls.storage_model import CacheShare, Disk
 from traces.stalls.storage_server import Loading, StorageServer
 from tui.commands.replay_library import card_alone, card_of, choice_of, saved_in
-from tui.figures import ABSENT, count_text, share_text, size_text, table, time_text
+from tui.formatting import ABSENT, count_text, share_text, size_text, table, time_text
 from tui.options import StallsOptions, share
 from tui.outputs import json_text, show_text
 from tui.running.narration import ending_text, hint_misplaced_option, say

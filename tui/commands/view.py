@@ -10,7 +10,7 @@ import typer
 from traces.comparison.compare import compare
 from traces.figures.summary import summarize
 from traces.library import load
-from tui.outputs import require_place_for, require_suffix, write_text
+from tui.outputs import require_suffix, require_writable, write_text
 from tui.terminal import look
 from tui.text.diff import diff_text
 from tui.text.info import info_text
@@ -25,7 +25,7 @@ def run(first: str, second: str | None, screenshot: Path | None, size: tuple[int
         from tui.view.picture import picture
 
         require_suffix(screenshot, ".svg")
-        require_place_for(screenshot)
+        require_writable(screenshot)
         write_text(screenshot, picture(names, *size))
         return 0
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

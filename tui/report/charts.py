@@ -5,6 +5,8 @@ files.
 
     line_chart([ChartLine("recorded", xs, ys, "a")], y_unit="ms", x_label="step")
     stacked_bars([("A", {"busy": 98.3, "data": 58.7})], unit="ms")
+
+The report does not use matplotlib, which is an optional dependency and cannot draw with CSS variables.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from math import floor, log10
 
 from traces.model.trace import Column
-from tui.figures import printable
+from tui.formatting import printable
 
 _WIDTH, _HEIGHT = 860, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 34

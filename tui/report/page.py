@@ -23,7 +23,7 @@ from traces.figures.measure import MemoryCurve, memory_curve
 from traces.figures.problems import problems_of
 from traces.figures.summary import Summary, summarize
 from traces.model.trace import NONE, Column, StepKind, Steps, Trace
-from tui.figures import (
+from tui.formatting import (
     ABSENT,
     count_text,
     error_text,

@@ -15,13 +15,13 @@ import numpy as np
 
 from traces.comparison.compare import compare
 from traces.model.trace import NONE, StepKind, TraceError
-from tui.figures import fit, size_text
+from tui.formatting import fit, size_text
 from tui.report.charts import PLAIN
 from tui.report.page import IDLE_COLOURS, NamedTrace, highest_memory, phase_times, step_axis, step_times_ms
 from tui.text.analyses import REASONS
-from tui.view.scene.aggregates import kernel_totals
 from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
+from tui.view.scene.totals import kernel_totals
 from tui.view.tables.rows import compared_totals
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from typer._click.globals import get_current_context
 
 from tui.argv import ScriptCommand
-from tui.figures import printable
+from tui.formatting import printable
 from tui.terminal import is_quiet
 
 SUFFIX = ".msgpack"  # the ending of trace files
@@ -65,11 +65,11 @@ def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
     if context is None or not isinstance(context.command, ScriptCommand):
         return
     option_names, command = context.command.option_names(context), context.command.name
-    for place, word in enumerate(script[1:], start=1):
+    for index, word in enumerate(script[1:], start=1):
         ours, equals, value = word.partition("=")
         if ours not in option_names:
             continue
-        value = value if equals else "".join(script[place + 1 : place + 2])
+        value = value if equals else "".join(script[index + 1 : index + 2])
         if not refused and not value.endswith(SUFFIX) and (len(ours) == 2 or _mentions(script[0], ours)):
             continue
         say(f"{ours} was passed to the script; put options of trace {command} before the script")

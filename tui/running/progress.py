@@ -2,6 +2,8 @@
 
 with working("reading worker0.pt.trace.json.gz"):
     trace = read_kineto(path)
+
+rich.progress is not used: its import takes longer than most commands wait, and it redraws stderr while the script prints there.
 """
 
 from __future__ import annotations

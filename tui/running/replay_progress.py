@@ -1,6 +1,6 @@
 """Prints the progress of a long replay on stderr, if stderr is a terminal.
 
-    with telling_steps(folder, ["train.py", "--steps", "500"], recorded) as meanwhile:
+    with reporting_steps(folder, ["train.py", "--steps", "500"], recorded) as meanwhile:
         run_child(..., meanwhile=meanwhile)
     # trace: step 40 of 500, 2.1 steps/s, 3 min 39 s left
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from traces.format.growing_file import StepCount, timeline_of
 from traces.model.trace import Trace, TraceFormatError
-from tui.figures import count_text, counted
+from tui.formatting import count_text, counted
 from tui.running.narration import say
 from tui.terminal import is_quiet
 
@@ -31,7 +31,7 @@ _ERASE = "\r\x1b[K"  # erases the line, which may hold a progress bar of the scr
 
 
 @contextmanager
-def telling_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[int], None]]:
+def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[int], None]]:
     """Yields a function that prints progress until the body ends. Call the function with the script's process id.
 
     `folder` has the replay's timelines, and `words` are the script and its arguments.

@@ -1,4 +1,4 @@
 """Formats results as text for a terminal, with one module for each command. These modules do not compute figures.
 
-Results go to stdout and messages to stderr. `tui/figures.py` formats numbers, units and tables.
+Results go to stdout and messages to stderr. `tui/formatting.py` formats numbers, units and tables.
 """

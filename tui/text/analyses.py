@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from traces.comparison.compare import pair_streams
-from tui.figures import ABSENT, count_text, curve_text, share_text, size_text, table, time_text
+from tui.formatting import ABSENT, count_text, curve_text, share_text, size_text, table, time_text
 
 if TYPE_CHECKING:
     from traces.analyses.analyse import Analyses

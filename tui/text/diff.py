@@ -16,7 +16,7 @@ from traces.comparison.compare import Comparison
 from traces.comparison.thresholds import STEPS_FOR_NOISE
 from traces.figures.spread import Spread, relative_error
 from traces.model.run import HostFigures
-from tui.figures import (
+from tui.formatting import (
     ABSENT,
     count_text,
     counted,
@@ -33,8 +33,8 @@ from tui.figures import (
     time_text,
 )
 from tui.text.analyses import both_sections
+from tui.text.bottleneck import lag_sentence, limit_text
 from tui.text.communication import communication_rows, exposure_sentence
-from tui.text.limit import lag_sentence, limit_text
 from tui.text.memory import memory_sentences, peak_rows
 from tui.text.pace import event_sentences, loader_note, pace_sentences, values_sentences
 

@@ -14,7 +14,7 @@ from traces.library.limits import MeasuredLimit
 from traces.model.workload import WorkloadSignature
 from traces.names.cards import Card
 from tui.commands.fit_times import ESTIMATED, StepTime
-from tui.figures import ABSENT, count_text, counted, paint, size_text, table, time_text
+from tui.formatting import ABSENT, count_text, counted, paint, size_text, table, time_text
 
 
 @dataclass(frozen=True)

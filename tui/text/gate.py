@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui.figures import ABSENT, count_text, error_text, share_text, size_text, time_text
+from tui.formatting import ABSENT, count_text, error_text, share_text, size_text, time_text
 
 if TYPE_CHECKING:
     from traces.comparison.gate import Check, GateResult

@@ -14,7 +14,7 @@ from traces.figures.measure import WorkSum
 from traces.figures.problems import Severity, problems_of
 from traces.figures.summary import Summary
 from traces.model.typed_json import to_json
-from tui.figures import (
+from tui.formatting import (
     ABSENT,
     count_text,
     counted,
@@ -30,8 +30,8 @@ from tui.figures import (
     time_text,
 )
 from tui.text.analyses import analysis_sections, idle_sentence
+from tui.text.bottleneck import lag_sentence, limit_sentence
 from tui.text.communication import exposure_sentence
-from tui.text.limit import lag_sentence, limit_sentence
 
 _GRAINS = {
     "kernel": "a recording of every op and every kernel",

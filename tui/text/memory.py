@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tui.figures import ABSENT, size_text
+from tui.formatting import ABSENT, size_text
 
 if TYPE_CHECKING:
     from traces.comparison.compare import MemoryComparison

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traces.comparison.thresholds import OWN_HOST_SHARE
-from tui.figures import count_text, share_text, time_text
+from tui.formatting import count_text, share_text, time_text
 
 if TYPE_CHECKING:
     from traces.comparison.compare import Comparison

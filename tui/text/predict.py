@@ -7,7 +7,7 @@ from pathlib import Path
 
 from replayer.prediction.conditions import short
 from replayer.prediction.predict import PredictedTime, Prediction
-from tui.figures import ABSENT, counted, paint, share_text, size_text, table, time_text
+from tui.formatting import ABSENT, counted, paint, share_text, size_text, table, time_text
 
 _BAR = 40
 _PARALLELS = {"ddp": "DistributedDataParallel", "fsdp": "FullyShardedDataParallel", "tp": "tensor parallelism"}

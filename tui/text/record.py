@@ -11,7 +11,7 @@ from pathlib import Path
 from traces.figures.problems import Severity, problems_of
 from traces.model.run import Run
 from traces.model.trace import NONE, DeviceKind, StepKind, Trace, Untimed
-from tui.figures import count_text, counted, size_text, time_text
+from tui.formatting import count_text, counted, size_text, time_text
 from tui.running.kernel_access import why_no_kernels
 
 _KINDS = (

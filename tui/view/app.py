@@ -26,7 +26,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import Footer, ProgressBar, Static
 
-from tui.figures import fit, printable
+from tui.formatting import fit, printable
 from tui.view.actions.context import ViewContext
 from tui.view.actions.difference_walk import DifferenceWalk
 from tui.view.actions.finding import Finding
@@ -39,8 +39,8 @@ from tui.view.actions.selection import Selection
 from tui.view.keys import KEYS, Key
 from tui.view.live import Live
 from tui.view.loading import Stage
-from tui.view.output import ScriptOutput
 from tui.view.scene.scene import Scene
+from tui.view.script_output import ScriptOutput
 from tui.view.tables.panel import TablePanel
 from tui.view.timeline.headline import LINES, headline
 from tui.view.timeline.palette import Palette, palette_of

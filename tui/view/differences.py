@@ -72,18 +72,18 @@ def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
 
 
 def _of_kernels(scene: Scene, found: Counterparts, chosen: Column, everything: bool) -> list[Difference]:
-    places = np.flatnonzero((found.change != KernelChange.SAME) & chosen[found.step])
-    own = np.where(found.first[places] != NONE, 0, 1)  # the name comes from the trace that has the kernel
-    ours, theirs = _names(scene.traces[0])[:, found.first[places]], _names(scene.traces[1])[:, found.second[places]]
+    positions = np.flatnonzero((found.change != KernelChange.SAME) & chosen[found.step])
+    own = np.where(found.first[positions] != NONE, 0, 1)  # the name comes from the trace that has the kernel
+    ours, theirs = _names(scene.traces[0])[:, found.first[positions]], _names(scene.traces[1])[:, found.second[positions]]
     names = np.where(own == 0, ours, theirs)
-    became = np.where(found.change[places] == KernelChange.OTHER_KERNEL, theirs[2], NONE)
+    became = np.where(found.change[positions] == KernelChange.OTHER_KERNEL, theirs[2], NONE)
     sides = found.first, found.second
     # row NONE (-1) selects the appended 0
     times_ns = [np.append(trace.device.duration_ns, 0)[of] for trace, of in zip(scene.traces, sides, strict=True)]
     changes = _ChangedRows("device", found.step, found.change_ns, sides, times_ns)
     made = []
-    for group in _groups(found.change[places], own, *names, became):
-        of, strings = places[group], scene.traces[own[group[0]]].strings
+    for group in _groups(found.change[positions], own, *names, became):
+        of, strings = positions[group], scene.traces[own[group[0]]].strings
         phase, op, name = (strings[int(number)] for number in names[:, group[0]])
         if phase != "loader" or everything:
             other_name = scene.traces[1].strings[int(became[group[0]])]
@@ -104,13 +104,13 @@ def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: boo
         for side, (trace, rows) in enumerate(zip(scene.traces, sides, strict=True))
     ]
     changes = _ChangedRows("device", found.step[order], idle[1] - idle[0], sides, idle)
-    places = np.flatnonzero(np.abs(changes.change_ns) > ANCHOR_NS)
-    names = _names(scene.traces[0])[:, sides[0][places]]
+    positions = np.flatnonzero(np.abs(changes.change_ns) > ANCHOR_NS)
+    names = _names(scene.traces[0])[:, sides[0][positions]]
     made = []
-    for group in _groups(changes.change_ns[places] > 0, *names):
-        what = "waits longer" if changes.change_ns[places[group[0]]] > 0 else "waits less"
+    for group in _groups(changes.change_ns[positions] > 0, *names):
+        what = "waits longer" if changes.change_ns[positions[group[0]]] > 0 else "waits less"
         phase, op, name = (scene.traces[0].strings[int(number)] for number in names[:, group[0]])
-        made.append(changes.difference(places[group], what, name, op, phase))
+        made.append(changes.difference(positions[group], what, name, op, phase))
     return made
 
 
@@ -195,4 +195,4 @@ def _names(trace: Trace) -> Column:
 
 
 def _groups(*keys: Column) -> list[Column]:
-    return [places for _, places in groups(np.arange(len(keys[0])), *reversed(keys))]
+    return [positions for _, positions in groups(np.arange(len(keys[0])), *reversed(keys))]

@@ -12,10 +12,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static, TabbedContent, TabPane, Tabs
 from textual.widgets.option_list import Option
 
-from tui.figures import count_text, fit
+from tui.formatting import count_text, fit
 from tui.view.keys import KEYS, MOUSE, TABLE_KEYS
 from tui.view.scene.categories import Category
-from tui.view.scene.cells import CUT, INSTANT, SIGN_WORDS, SIGNS, Sign
+from tui.view.scene.character_rows import CUT, INSTANT, SIGN_WORDS, SIGNS, Sign
 from tui.view.scene.short_names import short_name
 from tui.view.search import Hit
 from tui.view.timeline.palette import Palette

@@ -15,7 +15,7 @@ from traces.format.growing_file import StepCount
 from traces.format.trace_file import save
 from traces.model.run import KINETO, Run, Script
 from tui.running import replay_progress
-from tui.running.replay_progress import expected_steps, progress_text, telling_steps
+from tui.running.replay_progress import expected_steps, progress_text, reporting_steps
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_lines_come_where_a_person_watches(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(replay_progress, "_LOOK_S", (0.01,))
     stream = Terminal() if watched else io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    with telling_steps(tmp_path, ["train.py", "--steps", "9"], recorded) as tell:
+    with reporting_steps(tmp_path, ["train.py", "--steps", "9"], recorded) as tell:
         tell(7)
         until = time.monotonic() + (5 if watched else 0.1)
         while time.monotonic() < until and "left" not in stream.getvalue():

@@ -31,7 +31,7 @@ from tui.view.differences import differences
 from tui.view.loading import Stage
 from tui.view.scene.scene import Scene
 from tui.view.timeline.drawing import Drawing, label_of
-from tui.view.timeline.ruler import step_places, steps_line, times_line
+from tui.view.timeline.ruler import step_positions, steps_line, times_line
 from tui.view.timeline.window import Window
 
 
@@ -119,7 +119,7 @@ def stack(depth: int) -> Trace:
 
 def text_of(window: Window, label_columns: int = 20) -> str:
     """The whole picture of a window as text: ruler, labels, lanes."""
-    marks = step_places(window.scene, window.alignment)
+    marks = step_positions(window.scene, window.alignment)
     lines = [" " * label_columns + " " + steps_line(window, marks), " " * label_columns + " " + times_line(window, marks)]
     drawing = Drawing()
     lines += [f"{label_of(window, line, label_columns)} {cells.text()}" for line, cells in drawing.frame(window)]

@@ -177,10 +177,10 @@ async def test_differences_from_the_largest(app: ViewApp, pilot: Pilot[Any]) -> 
 @piloted(lambda: pair_scene(stretch=4))
 async def test_a_phase_that_differs_fills_the_window(app: ViewApp, pilot: Pilot[Any]) -> None:
     window, found = window_of(app), app.scene.differences if app.scene is not None else ()
-    place = next(place for place, one in enumerate(found) if one.table == "phases")
-    await pilot.press(*["n"] * (place + 1))
+    position = next(position for position, one in enumerate(found) if one.table == "phases")
+    await pilot.press(*["n"] * (position + 1))
     assert app.selection.span is not None and app.selection.span.table == "phases"
-    duration_ns = max(found[place].times_ns)
+    duration_ns = max(found[position].times_ns)
     assert duration_ns <= window.columns * window.ns_per_column < 2.5 * duration_ns
 
 
@@ -246,7 +246,7 @@ async def test_a_range_and_its_sums(app: ViewApp, pilot: Pilot[Any]) -> None:
     await pilot.pause()
     assert tables.is_open and tables.tab == "range" and said(app).startswith("range: recorded ")
     assert [str(tables.rows.get_cell_at((row, 1))) for row in (0, 1)] == ["GPU busy", "GPU idle"]  # type: ignore[arg-type]
-    # a sum is no place; Escape ends the range, then closes the tables, and never quits
+    # a sum is no position; Escape ends the range, then closes the tables, and never quits
     await pilot.press("enter")
     assert "no place to go to" in said(app)
     stretch = window.range_ns
@@ -723,9 +723,9 @@ def test_following_a_replay(tmp_path: Path) -> None:
             assert app.context.following and window.cursor_ns == marks[-1][0]
             await pilot.press("a")
             assert not app.context.following
-            place = window.start_ns
+            position = window.start_ns
             app._arrived(Stage(whole(recording, ("this replay", replayed)), 0.9, "8 steps replayed"))
-            assert window.start_ns == place
+            assert window.start_ns == position
             await pilot.press("o")
             pane = app.query_one("#output", Static)
             assert pane.has_class("open") and "step 1 loss 0.5" in str(pane.render())

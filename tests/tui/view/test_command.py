@@ -21,7 +21,7 @@ from tui.view.keys import KEYS, MOUSE
 
 GUIDE = ROOT / "docs" / "timeline.md"
 PLAIN = (
-    "scene.lanes scene.axis scene.alignment scene.categories scene.tracks scene.scene scene.cells differences search"
+    "scene.lanes scene.axis scene.alignment scene.categories scene.tracks scene.scene scene.character_rows differences search"
     " timeline.window timeline.shown_rows timeline.drawing timeline.ruler timeline.headline timeline.spans timeline.details"
 )
 

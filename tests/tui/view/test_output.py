@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.view.output import Lines, ScriptOutput
+from tui.view.script_output import Lines, ScriptOutput
 
 _PROGRAM = """
 import sys

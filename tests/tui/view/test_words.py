@@ -14,16 +14,16 @@ from traces.comparison.compare import compare
 from traces.model.trace import NONE, Collectives, Ending, Origin, StepKind, Trace
 from traces.names.equivalent_ops import canonical_op
 from tui.view.differences import differences
+from tui.view.range_sums import range_sums
 from tui.view.scene.alignment import Alignment
 from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
 from tui.view.search import search
-from tui.view.stretch import stretch_sums
 from tui.view.tables.parts import Unit, csv_text
 from tui.view.tables.rows import TABS, table_of
 from tui.view.timeline.details import details
 from tui.view.timeline.headline import headline
-from tui.view.timeline.ruler import round_ns, step_places, steps_line, tick_text, when
+from tui.view.timeline.ruler import round_ns, step_positions, steps_line, tick_text, when
 from tui.view.timeline.spans import Span, counterpart, find_span, name_of, step_of, under
 from tui.view.timeline.window import Window
 
@@ -127,7 +127,7 @@ def test_round_steps() -> None:
 
 def test_many_steps_are_marked_where_there_is_room() -> None:
     window = Window(whole(("t", training(steps=40))), 60, 10)
-    line = steps_line(window, step_places(window.scene, window.alignment))
+    line = steps_line(window, step_positions(window.scene, window.alignment))
     assert len(line) == 60 and 8 <= line.count("│") <= 20 and "step 5" not in line
     assert all(text.strip().isdecimal() for text in line.split("│")[1:])  # each mark has its number
 
@@ -141,7 +141,7 @@ def test_a_kernels_counterpart_is_the_same_call_in_the_step_over_it() -> None:
     kernels = [row for row in range(len(replayed.device)) if name_of(scene, span(scene, 1, "device", row)) == "softmax"]
     for pair, row in enumerate(kernels):
         here = span(scene, 1, "device", row)
-        at = scene.axis(Alignment.STEP).sides[1].place(int(replayed.device.start_ns[row]))
+        at = scene.axis(Alignment.STEP).sides[1].position(int(replayed.device.start_ns[row]))
         other = counterpart(scene, here, Alignment.STEP, at or 0)
         assert other is not None and other.side == 0
         assert recorded.device.start_ns[other.number] // (100 * US) == recorded.steps.start_ns[pair // 2] // (100 * US)
@@ -223,10 +223,10 @@ def test_the_span_under_the_cursor() -> None:
     window.line = line
     lane = window.scene.rows[window.rows.lines[line].row].lane(0)
     assert lane is not None
-    for place in (0, 1, 2):
-        window.cursor_ns = int((lane.start_ns[place] + lane.end_ns[place]) // 2 - window.axis.sides[0].start_ns[0])
+    for position in (0, 1, 2):
+        window.cursor_ns = int((lane.start_ns[position] + lane.end_ns[position]) // 2 - window.axis.sides[0].start_ns[0])
         found = under(window)
-        assert found is not None and found.place == place
+        assert found is not None and found.position == position
     window.cursor_ns = 2 * US  # nothing runs there
     assert under(window) is None
 
@@ -347,15 +347,15 @@ def test_sums_of_a_stretch() -> None:
     # GIVEN the first step of 100 µs, whose kernels are known
     scene = lone_scene()
     trace, axis = scene.traces[0], scene.axis(Alignment.STEP)
-    begin = axis.sides[0].place(int(trace.steps.start_ns[0])) or 0
-    (sums,) = stretch_sums(scene, axis, begin, begin + 100 * US)
+    begin = axis.sides[0].position(int(trace.steps.start_ns[0])) or 0
+    (sums,) = range_sums(scene, axis, begin, begin + 100 * US)
     inside = (trace.device.start_ns >= trace.steps.start_ns[0]) & (trace.device.end_ns <= trace.steps.end_ns[0])
     assert sums.length_ns == 100 * US and sums.busy_ns + sums.idle_ns == 100 * US
     assert sum(of.calls for of in sums.kernels.values()) == int(inside.sum())
     assert sum(of.total_ns for of in sums.kinds.values()) == int(trace.device.duration_ns[inside].sum())
     # what the stretch cuts counts with what lies within it
-    start = axis.sides[0].place(int(trace.device.start_ns[1])) or 0
-    (part,) = stretch_sums(scene, axis, start, start + 4 * US)
+    start = axis.sides[0].position(int(trace.device.start_ns[1])) or 0
+    (part,) = range_sums(scene, axis, start, start + 4 * US)
     assert [(name, of.calls, of.total_ns) for name, of in part.kernels.items()] == [("volta_sgemm_nn", 1, 4 * US)]
     assert part.busy_ns == 4 * US
     rows = {row.values[1]: row.values for row in table_of(scene, "range", (), axis, (start, start + 4 * US)).rows}

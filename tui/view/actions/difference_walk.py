@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tui.figures import counted
+from tui.formatting import counted
 from tui.view.actions.context import ViewContext
 from tui.view.actions.selection import Selection
 from tui.view.differences import differences
 from tui.view.scene.difference import Difference
 from tui.view.scene.scene import Scene
-from tui.view.timeline.spans import duration_of, find_span, place_of
+from tui.view.timeline.spans import duration_of, find_span, position_of
 
 # margin on both sides of a difference, as a share of its length: wide for kernels, narrow for phases
 _BESIDE = {"device": 6.0, "phases": 0.25}
@@ -48,15 +48,15 @@ class DifferenceWalk:
         window, found = self._context.window, self.found()
         side = 1 if one.rows[1] >= 0 else 0
         span = find_span(window.scene, side, one.table, one.rows[side])
-        near = next((place for place, _, pair in self._context.timeline.marks if pair == one.pair), window.cursor_ns)
-        place = None if span is None else place_of(window, span, near)
-        if span is None or place is None:
+        near = next((position for position, _, pair in self._context.timeline.marks if pair == one.pair), window.cursor_ns)
+        position = None if span is None else position_of(window, span, near)
+        if span is None or position is None:
             self._context.tell(f"{one.sentence}: not on the axis by {window.alignment.value}")
             return
         duration_ns = duration_of(window.scene, span)
         beside_ns = int(_BESIDE[one.table] * max(duration_ns, *one.times_ns, 1))
-        window.fit(place - beside_ns, place + duration_ns + beside_ns)
-        self._selection.select(span, place)
+        window.fit(position - beside_ns, position + duration_ns + beside_ns)
+        self._selection.select(span, position)
         number = found.index(one) + 1 if one in found else 0
         self._context.tell(f"{number} of {len(found)}: {one.sentence}")
 

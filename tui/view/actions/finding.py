@@ -64,9 +64,9 @@ class Finding:
         if text is None:
             return
         wanted = text.removeprefix("step").strip()
-        for place, name, _ in self._context.timeline.marks:
+        for position, name, _ in self._context.timeline.marks:
             if wanted in (name, *name.split("/")):
-                self._selection.go(place)
+                self._selection.go(position)
                 return
         self._context.tell(f"no step {wanted}")
 

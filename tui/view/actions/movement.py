@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tui.view.actions.context import ViewContext
 from tui.view.actions.selection import Selection
-from tui.view.timeline.spans import duration_of, place_of
+from tui.view.timeline.spans import duration_of, position_of
 
 _PAN = 0.25  # share of the window's width
 
@@ -33,13 +33,13 @@ class Movement:
         self._selection.span = None
         self._context.change_window(lambda window: window.move_line(by * window.rows.height))
 
-    def step(self, place: int) -> None:
+    def step(self, position: int) -> None:
         """Moves to the first step (0) or to the last step (-1)."""
         marks = self._context.timeline.marks
         if not marks:
             self._context.tell("no steps in this trace")
         else:
-            self._selection.go(marks[place][0])
+            self._selection.go(marks[position][0])
 
     def fit(self) -> None:
         """Fits the selected range or event into the window. If it already fits, shows all steps, then the whole trace."""
@@ -48,7 +48,7 @@ class Movement:
         if window.range_ns is not None:
             window.fit(*window.range_ns)
         elif span is not None:
-            begin = place_of(window, span)
+            begin = position_of(window, span)
             if begin is not None:
                 window.fit(begin, begin + duration_of(window.scene, span))
         if before == (window.start_ns, window.ns_per_column):

@@ -11,7 +11,7 @@ from tui.view.actions.selection import Selection
 from tui.view.scene.scene import Scene
 from tui.view.screens import TextScreen
 from tui.view.timeline.details import details
-from tui.view.timeline.related import backward, launched, launcher, place_among
+from tui.view.timeline.related import backward, launched, launcher, position_among
 from tui.view.timeline.spans import Span, counterpart, neighbour, under
 
 
@@ -30,7 +30,7 @@ class RelatedEvents:
     def same_name(self, by: int) -> None:
         span = self._selection.current()
         if span is not None:
-            found = place_among(self._context.window, span, by)
+            found = position_among(self._context.window, span, by)
             self._selection.select_named(found, "no other of this name on the axis")
 
     def counterpart(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tui.figures import counted
+from tui.formatting import counted
 from tui.view.actions.context import ViewContext
 from tui.view.actions.selection import Selection
 from tui.view.scene.alignment import Alignment

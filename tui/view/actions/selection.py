@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tui.view.actions.context import ViewContext
 from tui.view.timeline.related import launched_rows, launcher
-from tui.view.timeline.spans import Span, counterpart, duration_of, find_span, place_of, under
+from tui.view.timeline.spans import Span, counterpart, duration_of, find_span, position_of, under
 from tui.view.timeline.status import status
 from tui.view.timeline.window import Window
 
@@ -38,7 +38,7 @@ class Selection:
         context.following = False
         window = context.window
         if at_ns is None:
-            at_ns = place_of(window, span)
+            at_ns = position_of(window, span)
         if at_ns is None:
             context.tell(f"not on the axis by {window.alignment.value}: it is outside the steps that are laid over each other")
             return
@@ -50,20 +50,20 @@ class Selection:
         context.tell(note)
 
     def select_named(self, found: tuple[Span, int, int, int] | None, missing: str) -> None:
-        """Selects one of several spans with the same name, as found by `related.place_among` or `related.next_named`."""
+        """Selects one of several spans with the same name, as found by `related.position_among` or `related.next_named`."""
         if found is None:
             self._context.tell(missing)
         else:
-            span, place, number, count = found
-            self.select(span, place, f"{number} of {count}")
+            span, position, number, count = found
+            self.select(span, position, f"{number} of {count}")
 
     def go_to_pair(self, pair: int) -> None:
         """Moves the cursor to a pair of aligned steps. The argument is an index into the scene's step pairs."""
-        place = next((place for place, _, number in self._context.timeline.marks if number == pair), None)
-        if place is None:
+        position = next((position for position, _, number in self._context.timeline.marks if number == pair), None)
+        if position is None:
             self._context.tell("that step is not on the axis")
         else:
-            self.go(place)
+            self.go(position)
 
     def highlight(self, window: Window) -> Span | None:
         """Highlights the selected event, its counterpart, its launcher and the work it launched. Returns the counterpart."""
@@ -77,9 +77,9 @@ class Selection:
             rows = launched_rows(window.scene.traces[span.side], span.number)[:_MOST_HIGHLIGHTED]
             lit += [of for row in rows.tolist() if (of := find_span(window.scene, span.side, "device", row)) is not None]
         for of in lit:
-            place = place_of(window, of)
-            if place is not None:
-                window.lit.append((of.row, of.side, place, place + duration_of(window.scene, of)))
+            position = position_of(window, of)
+            if position is not None:
+                window.lit.append((of.row, of.side, position, position + duration_of(window.scene, of)))
         return partner
 
     def extend_range(self, window: Window) -> None:

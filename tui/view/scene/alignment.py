@@ -102,8 +102,8 @@ def _with_phases(
     for key, begin in ours.items():
         then = theirs.get(key)
         if then is not None and begin > last[0] and then > last[1]:
-            places = [np.searchsorted(times, [at, at + 1]) for times, at in ((first_ns, begin), (second_ns, then))]
-            if (places[0] == places[1]).all() and places[0][0] == places[0][1]:
+            positions = [np.searchsorted(times, [at, at + 1]) for times, at in ((first_ns, begin), (second_ns, then))]
+            if (positions[0] == positions[1]).all() and positions[0][0] == positions[0][1]:
                 both.append((begin, then))
                 last = begin, then
     return sorted(both)
@@ -158,16 +158,16 @@ def _cuts(trace: Trace, rows: list[int]) -> tuple[list[int], list[int]]:
     first_ns = int(steps.start_ns[first]) if first != NONE else end_ns
     starts, ends = [begin_ns], [first_ns]
     following = dict(itertools.pairwise(steps_in_order(trace).tolist()))
-    last = max((place for place, row in enumerate(rows) if row != NONE), default=NONE)
-    for place, row in enumerate(rows):
+    last = max((position for position, row in enumerate(rows) if row != NONE), default=NONE)
+    for position, row in enumerate(rows):
         if row == NONE:
             starts.append(ends[-1])
             ends.append(ends[-1])
             continue
         starts.append(int(steps.start_ns[row]))
         ends.append(int(steps.end_ns[row]))
-        if place == last:
+        if position == last:
             ends[-1] = max(ends[-1], end_ns if following.get(row) is None else ends[-1])
-        elif rows[place + 1] == following.get(row):
-            ends[-1] = int(steps.start_ns[rows[place + 1]])
+        elif rows[position + 1] == following.get(row):
+            ends[-1] = int(steps.start_ns[rows[position + 1]])
     return starts, ends

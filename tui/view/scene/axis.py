@@ -52,14 +52,14 @@ class SlotTimes:
 
     def shown(self, at_ns: Any) -> Column:
         """Returns whether the trace has a time at each axis position. Positions in a gap have no time of the trace."""
-        places = np.asarray(at_ns, dtype=np.int64)
-        slot = np.maximum(np.searchsorted(self.at_ns, places, side="right") - 1, 0)
-        inside = places - self.at_ns[slot]
+        positions = np.asarray(at_ns, dtype=np.int64)
+        slot = np.maximum(np.searchsorted(self.at_ns, positions, side="right") - 1, 0)
+        inside = positions - self.at_ns[slot]
         return np.asarray((inside >= 0) & (inside < self.end_ns[slot] - self.start_ns[slot]))
 
-    def _times(self, places: Column) -> tuple[Column, Column]:
-        slot = np.maximum(np.searchsorted(self.at_ns, places, side="right") - 1, 0)
-        times = np.clip(self.start_ns[slot] + (places - self.at_ns[slot]), self.start_ns[slot], self.end_ns[slot])
+    def _times(self, positions: Column) -> tuple[Column, Column]:
+        slot = np.maximum(np.searchsorted(self.at_ns, positions, side="right") - 1, 0)
+        times = np.clip(self.start_ns[slot] + (positions - self.at_ns[slot]), self.start_ns[slot], self.end_ns[slot])
         return times, slot
 
     def columns(self, edges_ns: Column) -> ScreenColumns:
@@ -85,14 +85,14 @@ class SlotTimes:
         end[first + crossed] = times[1:]
         return Pieces(column, begin, np.maximum(begin, end))
 
-    def places(self, time_ns: int) -> Column:
+    def positions(self, time_ns: int) -> Column:
         """Returns all axis positions of a trace time. There are several if a recorded step was replayed several times."""
         held = (self.start_ns <= time_ns) & (time_ns < self.end_ns)
         if not held.any():  # the end of a trace's data is shown where the gap begins
             held = self.end_ns == time_ns
         return np.asarray(self.at_ns[held] + time_ns - self.start_ns[held])
 
-    def every_place(self, time_ns: Any) -> tuple[Column, Column]:
+    def every_position(self, time_ns: Any) -> tuple[Column, Column]:
         """Returns all axis positions of the given times, in order, and the index of the time at each position."""
         times = np.asarray(time_ns, dtype=np.int64)
         back = np.flatnonzero(self.start_ns[1:] < self.end_ns[:-1]) + 1  # a step is shown again, so trace time jumps back
@@ -102,14 +102,14 @@ class SlotTimes:
                 slot = slots[np.maximum(np.searchsorted(self.start_ns[slots], times, side="right") - 1, 0)]
                 held = np.flatnonzero((self.start_ns[slot] <= times) & (times < self.end_ns[slot]))
                 found.append((self.at_ns[slot[held]] + times[held] - self.start_ns[slot[held]], held))
-        places, which = (np.concatenate(column) for column in zip(*found, strict=True))
-        order = np.argsort(places, kind="stable")
-        return places[order], which[order]
+        positions, which = (np.concatenate(column) for column in zip(*found, strict=True))
+        order = np.argsort(positions, kind="stable")
+        return positions[order], which[order]
 
-    def place(self, time_ns: int, near_ns: int = 0) -> int | None:
+    def position(self, time_ns: int, near_ns: int = 0) -> int | None:
         """Returns the axis position of a time, or None. If there are several, returns the position closest to `near_ns`."""
-        places = self.places(time_ns)
-        return int(places[np.argmin(np.abs(places - near_ns))]) if len(places) else None
+        positions = self.positions(time_ns)
+        return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 
 
 class ScreenColumns:

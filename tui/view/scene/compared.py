@@ -15,7 +15,7 @@ import numpy as np
 from traces.comparison.counterparts import Counterparts, KernelChange
 from traces.model.trace import Column, Trace
 from tui.view.scene.axis import SlotTimes
-from tui.view.scene.cells import SAME_SHARE, SIGNS, Busy, CellRow, Sign, anything, change_cells
+from tui.view.scene.character_rows import SAME_SHARE, SIGNS, Busy, CharacterRow, Sign, anything, change_characters
 from tui.view.scene.lanes import Lane
 
 _GAP_SHARE = 0.25  # minimum share of a column: shorter time in only one trace is ignored
@@ -61,20 +61,20 @@ class Sums:
         return np.asarray(np.where(row < 0, 0, self._before[:, row] + self._each[:, row] * share))
 
 
-def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CellRow:
+def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
     """Returns signs for how the second trace's kernels differ from their counterparts.
 
-    With `by_place`, kernels and counterparts at different places of the axis count as different.
+    With `by_place`, kernels and counterparts at different positions of the axis count as different.
     """
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
     changed, other = sums[0] + sums[1]
     if by_place:
         changed = (busy[1].total_ns - busy[0].total_ns).astype(float)
         most = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
-    return change_cells(changed, SAME_SHARE * most, other > SAME_SHARE * most, anything(*busy))
+    return change_characters(changed, SAME_SHARE * most, other > SAME_SHARE * most, anything(*busy))
 
 
-def mark_gaps(cells: CellRow, sides: tuple[SlotTimes, ...], edges_ns: Column) -> None:
+def mark_gaps(cells: CharacterRow, sides: tuple[SlotTimes, ...], edges_ns: Column) -> None:
     """Marks time that only one trace has, in columns without another difference."""
     shown = [side.columns(edges_ns).shown_ns for side in sides]
     longer = (shown[1] - shown[0]) / np.maximum(edges_ns[1:] - edges_ns[:-1], 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tui.figures import counted, time_text
+from tui.formatting import counted, time_text
 from tui.view.scene.short_names import short_name
 
 

@@ -67,21 +67,21 @@ class Lane:
         times = np.asarray(time_ns, dtype=np.int64)
         if not len(self.start_ns):
             return np.full(len(times), NONE, dtype=np.int64)
-        place = np.searchsorted(self.start_ns, times, side="right") - 1
-        inside = (place >= 0) & (times < self.end_ns[place])
-        return np.asarray(np.where(inside, place, NONE))
+        position = np.searchsorted(self.start_ns, times, side="right") - 1
+        inside = (position >= 0) & (times < self.end_ns[position])
+        return np.asarray(np.where(inside, position, NONE))
 
     def nearest(self, time_ns: int) -> int:
         """Returns the index of the span at or closest to a time, or NONE in an empty lane."""
         if not len(self.start_ns):
             return NONE
-        place = max(int(np.searchsorted(self.start_ns, time_ns, side="right")) - 1, 0)
-        behind_ns = time_ns - int(self.end_ns[place])
-        if behind_ns >= 0 and place + 1 < len(self.start_ns) and int(self.start_ns[place + 1]) - time_ns < behind_ns:
-            return place + 1
-        return place
+        position = max(int(np.searchsorted(self.start_ns, time_ns, side="right")) - 1, 0)
+        behind_ns = time_ns - int(self.end_ns[position])
+        if behind_ns >= 0 and position + 1 < len(self.start_ns) and int(self.start_ns[position + 1]) - time_ns < behind_ns:
+            return position + 1
+        return position
 
-    def place_of(self, row: int) -> int:
+    def position_of(self, row: int) -> int:
         """Returns the lane index of the span with this table row, or NONE."""
         found = np.flatnonzero(self.row == row)
         return int(found[0]) if len(found) else NONE

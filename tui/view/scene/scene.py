@@ -21,7 +21,7 @@ from traces.rates.achieved_rates import OpRates, achieved
 from tui.view.scene import alignment
 from tui.view.scene.alignment import Alignment, extent_ns
 from tui.view.scene.axis import Axis
-from tui.view.scene.cells import plain
+from tui.view.scene.character_rows import plain
 from tui.view.scene.compared import Sums, compared
 from tui.view.scene.difference import Difference
 from tui.view.scene.lanes import Curve, Lane
@@ -48,16 +48,16 @@ class SceneRow:
         """Returns which rows this folded row replaces. Rows of single streams or threads return None."""
         if self.kind is not TrackKind.GPU or self.key.detail != ALL:
             return None
-        return Fold("rank", self.key.rank) if self.key.place == ALL else Fold("device", self.key.rank, self.key.place)
+        return Fold("rank", self.key.rank) if self.key.position == ALL else Fold("device", self.key.rank, self.key.position)
 
     @property
     def folds(self) -> tuple[Fold, ...]:
         """Returns the folds that can hide this row, narrowest first."""
         rank = Fold("rank", self.key.rank)
         if self.kind is TrackKind.HOST and self.key.detail:
-            return Fold("thread", self.key.rank, self.key.place), rank
+            return Fold("thread", self.key.rank, self.key.position), rank
         if self.kind is TrackKind.GPU and self.key.detail != ALL:
-            return Fold("device", self.key.rank, self.key.place), rank
+            return Fold("device", self.key.rank, self.key.position), rank
         return () if self.stands_for == rank else (rank,)
 
     @property
@@ -152,7 +152,7 @@ class Scene:
     def limit_bytes(self, row: int) -> int | None:
         """Returns the memory capacity for a row of memory curves: the smaller capacity of both traces, or None if unknown."""
         key = self.rows[row].key
-        devices = [of for trace in self.traces for of in trace.devices if (of.rank, of.index) == (key.rank, key.place)]
+        devices = [of for trace in self.traces for of in trace.devices if (of.rank, of.index) == (key.rank, key.position)]
         return min((of.total_memory_bytes for of in devices if of.total_memory_bytes > 0), default=None)
 
     def top_bytes(self, row: int) -> int:
@@ -214,16 +214,16 @@ class Scene:
 def _paired(tracks: tuple[Tracks, ...]) -> tuple[SceneRow, ...]:
     """Pairs the tracks of both traces into rows, rank by rank. Streams are paired as in `trace diff`."""
 
-    def place(key: TrackKey) -> tuple[int, ...]:
-        return key.rank, key.kind, key.place, key.detail
+    def position(key: TrackKey) -> tuple[int, ...]:
+        return key.rank, key.kind, key.position, key.detail
 
     if len(tracks) == 1:
-        return tuple(SceneRow(key, plain(tracks[0][key].label), (tracks[0][key],)) for key in sorted(tracks[0], key=place))
+        return tuple(SceneRow(key, plain(tracks[0][key].label), (tracks[0][key],)) for key in sorted(tracks[0], key=position))
     first, second = tracks
     renamed = _renamed_streams(first, second)
     seconds = {renamed.get(key, key): track for key, track in second.items()}
     rows = []
-    for key in sorted(first.keys() | seconds.keys(), key=place):
+    for key in sorted(first.keys() | seconds.keys(), key=position):
         pair = first.get(key), seconds.get(key)
         labels = [track.label for track in pair if track is not None]
         label = labels[0]

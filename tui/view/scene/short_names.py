@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from traces.analyses.modules import PREFIX
-from tui.figures import kernel_text
-from tui.view.scene.cells import plain
+from tui.formatting import kernel_text
+from tui.view.scene.character_rows import plain
 
 # CUTLASS launches all kernels through a few templates, whose argument has the kernel's name.
 _WRAPPED = re.compile(r"cutlass::(?:\w+::)*(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")

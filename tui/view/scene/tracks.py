@@ -40,13 +40,13 @@ class TrackKind(IntEnum):
 class TrackKey(NamedTuple):
     """Identifies a row in both traces.
 
-    `place` and `detail` depend on the kind. They are a device index and stream, or a loader and its activity. For host threads,
-    they are the role, the index within that role, and the stack depth.
+    `position` and `detail` depend on the kind. They are a device index and stream, or a loader and its activity. For host
+    threads, they are the role, the index within that role, and the stack depth.
     """
 
     kind: TrackKind
     rank: int
-    place: int = 0
+    position: int = 0
     detail: int = 0
 
 
@@ -57,10 +57,10 @@ class Fold(NamedTuple):
 
     what: str
     rank: int
-    place: int = 0
+    position: int = 0
 
 
-ALL = -2  # in `detail`: all streams of a device. In `place` too: all devices of a rank
+ALL = -2  # in `detail`: all streams of a device. In `position` too: all devices of a rank
 
 
 @dataclass(frozen=True)
@@ -125,11 +125,11 @@ def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
     """
     found = Tracks()
     streams = {key: track for key, track in tracks.items() if key.kind == TrackKind.GPU and key.detail != ALL}
-    for rank, place in dict.fromkeys((key.rank, key.place) for key in streams):
-        own = [track for key, track in streams.items() if (key.rank, key.place) == (rank, place)]
+    for rank, position in dict.fromkeys((key.rank, key.position) for key in streams):
+        own = [track for key, track in streams.items() if (key.rank, key.position) == (rank, position)]
         if len(own) > 1:
-            device = next(n for n, of in enumerate(trace.devices) if (of.rank, of.index) == (rank, place))
-            found[TrackKey(TrackKind.GPU, rank, place, ALL)] = _merged(f"{trace.device_label(device)} all", own)
+            device = next(n for n, of in enumerate(trace.devices) if (of.rank, of.index) == (rank, position))
+            found[TrackKey(TrackKind.GPU, rank, position, ALL)] = _merged(f"{trace.device_label(device)} all", own)
     if len(trace.ranks) > 1:
         for rank in dict.fromkeys(key.rank for key in streams):
             own = [track for key, track in streams.items() if key.rank == rank]
@@ -195,9 +195,9 @@ def part_tracks(trace: Trace) -> Tracks:
     parts, found = trace.parts, Tracks()
     for (thread,), rows in groups(np.arange(len(parts)), parts.thread):
         rank = trace.threads[thread].rank if 0 <= thread < len(trace.threads) else min(trace.ranks)
-        place = 1 + sum(key.rank == rank for key in found)
-        label = _of_rank(trace, rank, "parts" if place == 1 else f"parts {place}")
-        found[TrackKey(TrackKind.PARTS, rank, place)] = _track(label, trace, "parts", rows, categories.of_parts(trace)[rows])
+        position = 1 + sum(key.rank == rank for key in found)
+        label = _of_rank(trace, rank, "parts" if position == 1 else f"parts {position}")
+        found[TrackKey(TrackKind.PARTS, rank, position)] = _track(label, trace, "parts", rows, categories.of_parts(trace)[rows])
     return found
 
 
@@ -218,12 +218,12 @@ def host_tracks(trace: Trace) -> Tracks:
     depth = stack_depth(trace)
     rows = np.flatnonzero(depth != NONE)
     kinds = categories.of_host(trace)
-    places = _thread_places(trace.threads)
+    positions = _thread_positions(trace.threads)
     for (thread, level), chosen in groups(rows, host.thread[rows], depth[rows]):
         of = trace.threads[thread]
-        role, number = places[thread]
-        place = f" {number + 1}" if number else ""
-        label = _of_rank(trace, of.rank, f"{_ROLES[role]}{place} +{level}" if level else f"{_ROLES[role]} thread{place}")
+        role, number = positions[thread]
+        position = f" {number + 1}" if number else ""
+        label = _of_rank(trace, of.rank, f"{_ROLES[role]}{position} +{level}" if level else f"{_ROLES[role]} thread{position}")
         key = TrackKey(TrackKind.HOST, of.rank, number * len(_ROLES) + role, level)
         found[key] = _track(label, trace, "host", chosen, kinds[chosen])
     return found
@@ -250,15 +250,15 @@ def stack_depth(trace: Trace) -> Column:
     return depth
 
 
-def _thread_places(threads: list[Thread]) -> list[tuple[int, int]]:
+def _thread_positions(threads: list[Thread]) -> list[tuple[int, int]]:
     """Returns for each thread the number of its role, and its index among the threads with the same role and rank."""
     seen: dict[tuple[int, str], int] = {}
-    places = []
+    positions = []
     for thread in threads:
         role = thread.role if thread.role in _ROLES else "other"
         number = seen[thread.rank, role] = seen.get((thread.rank, role), -1) + 1
-        places.append((_ROLES.index(role), number))
-    return places
+        positions.append((_ROLES.index(role), number))
+    return positions
 
 
 def groups(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:

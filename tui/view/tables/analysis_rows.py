@@ -14,7 +14,7 @@ from traces.analyses.communication import Communication
 from traces.analyses.launches import StreamLaunches
 from traces.analyses.peak_memory import held_at_peak
 from traces.rates.achieved_rates import OpRates
-from tui.figures import curve_text
+from tui.formatting import curve_text
 from tui.text.analyses import idle_per_step, op_label, paired_launches
 from tui.view.scene.scene import Scene
 from tui.view.tables.parts import Head, TableRow, TabTable, Unit, Value

@@ -16,8 +16,8 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static, Tab, Tabs
 
-from tui.figures import count_text, fit
-from tui.view.scene.cells import plain
+from tui.formatting import count_text, fit
+from tui.view.scene.character_rows import plain
 from tui.view.scene.scene import TABLE_ROWS
 from tui.view.tables.parts import TableRow, TabTable, Unit, Value, csv_text
 from tui.view.tables.rows import TABS

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from traces.model.trace import NONE
-from tui.figures import ABSENT, count_text, share_text, size_text, time_text
+from tui.formatting import ABSENT, count_text, share_text, size_text, time_text
 from tui.view.scene.difference import Difference
 
 Value = str | int | float | None

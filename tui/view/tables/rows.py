@@ -17,13 +17,13 @@ from traces.figures.pace import pace_intervals
 from traces.model.trace import NONE, Column, Trace
 from tui.text.analyses import REASONS
 from tui.view.differences import compared_pairs
-from tui.view.scene.aggregates import Totals, kernel_totals, op_totals, step_weights
+from tui.view.range_sums import range_sums
 from tui.view.scene.axis import Axis
 from tui.view.scene.difference import Difference
 from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
+from tui.view.scene.totals import Totals, kernel_totals, op_totals, step_weights
 from tui.view.scene.tracks import groups
-from tui.view.stretch import stretch_sums
 from tui.view.tables.analysis_rows import ANALYSES, analysis_table
 from tui.view.tables.parts import Head, TableRow, TabTable, Unit, Value
 from tui.view.timeline.ruler import step_name
@@ -165,7 +165,7 @@ def _collectives(scene: Scene) -> TabTable:
 
 
 def _stretch(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> TabTable:
-    sides = stretch_sums(scene, axis, begin_ns, end_ns)
+    sides = range_sums(scene, axis, begin_ns, end_ns)
     two = len(sides) == 2
     rows = []
 

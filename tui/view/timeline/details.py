@@ -11,9 +11,9 @@ from traces.model.trace import NONE, DeviceKind, Ending, HostKind, Origin, Trace
 from traces.names.equivalent_ops import canonical_op
 from traces.names.launch_configs import config_args
 from traces.rates.achieved_rates import compared_text
-from tui.figures import count_text, error_text, fit, share_text, size_text, time_text
+from tui.formatting import count_text, error_text, fit, share_text, size_text, time_text
 from tui.view.scene.alignment import Alignment
-from tui.view.scene.cells import plain
+from tui.view.scene.character_rows import plain
 from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
 from tui.view.timeline.related import backward, launched_rows, modules_and_stack
@@ -109,7 +109,7 @@ def _of_device(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]
     op = int(op_of(trace)[number])
     by = op if op != NONE else launch
     lines.append(_fact("launched by", f"{plain(trace.strings[int(host.name[by])])}, {time_text(waited_ns)} before"))
-    return lines + _shapes(trace, by) + (_rate(scene, span.side, op) if op != NONE else []) + _place(trace, by)
+    return lines + _shapes(trace, by) + (_rate(scene, span.side, op) if op != NONE else []) + _position(trace, by)
 
 
 def _launch_config(text: str) -> list[str]:
@@ -144,7 +144,7 @@ def _rate(scene: Scene, side: int, op: int) -> list[str]:
     return [_fact("achieves" if not n else "", text) for n, text in enumerate(found)]
 
 
-def _place(trace: Trace, number: int) -> list[str]:
+def _position(trace: Trace, number: int) -> list[str]:
     modules, stack = modules_and_stack(trace, number)
     lines = [_fact("module", plain(" > ".join(modules)))] if modules else []
     return lines + [_fact("called from" if not n else "", plain(frame)) for n, frame in enumerate(stack[:_FRAMES])]
@@ -156,7 +156,7 @@ def _of_host(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]:
     if len(launched):
         spent = time_text(int(trace.device.duration_ns[launched].sum()))
         lines.append(_fact("GPU work", f"{spent} in {count_text(len(launched))} kernels and copies"))
-    return lines + _rate(scene, span.side, number) + _place(trace, number)
+    return lines + _rate(scene, span.side, number) + _position(trace, number)
 
 
 def _shapes(trace: Trace, number: int) -> list[str]:

@@ -14,20 +14,20 @@ from typing import TypeVar
 import numpy as np
 
 from traces.model.trace import Column
-from tui.figures import size_text
+from tui.formatting import size_text
 from tui.view.scene.alignment import Alignment
 from tui.view.scene.categories import Category
-from tui.view.scene.cells import (
+from tui.view.scene.character_rows import (
     Busy,
-    CellRow,
+    CharacterRow,
     blank,
     busy,
-    curve_cells,
+    curve_characters,
     curve_difference,
     curve_values,
-    difference_cells,
+    difference_characters,
     dominant,
-    lane_cells,
+    lane_characters,
 )
 from tui.view.scene.compared import mark_gaps, sign_columns
 from tui.view.scene.lanes import Curve
@@ -44,7 +44,7 @@ class Drawing:
         self._of: tuple[object, ...] | None = None
         self._parts: dict[tuple[object, ...], object] = {}
 
-    def frame(self, window: Window) -> list[tuple[WindowLine, CellRow]]:
+    def frame(self, window: Window) -> list[tuple[WindowLine, CharacterRow]]:
         return [(window.rows.lines[n], self.line(window, window.rows.lines[n])) for n in window.visible]
 
     def _look_again(self, window: Window) -> None:
@@ -52,7 +52,7 @@ class Drawing:
         if self._of is None or of[0] is not self._of[0] or of[1:] != self._of[1:]:
             self._of, self._parts = of, {}
 
-    def line(self, window: Window, line: WindowLine) -> CellRow:
+    def line(self, window: Window, line: WindowLine) -> CharacterRow:
         self._look_again(window)
         row, edges = window.scene.rows[line.row], window.edges_ns
         if line.part is LinePart.DIFFERENCE:
@@ -69,14 +69,14 @@ class Drawing:
             kinds = self._phase_kinds(window, row, side)
             parts = self._once(
                 (line.row, side, hanging, lines),
-                lambda: curve_cells(lane, view, edges, top, lines, hanging=hanging, kinds=kinds),
+                lambda: curve_characters(lane, view, edges, top, lines, hanging=hanging, kinds=kinds),
             )
             return parts[line.level]
         name_of = partial(window.scene.span_name, side, track)
         found = self.busy(window, line.row, side)
         return self._once(
             (line.row, side, hanging, lines),
-            lambda: lane_cells(lane, view, edges, name_of, lines=lines, hanging=hanging, found=found),
+            lambda: lane_characters(lane, view, edges, name_of, lines=lines, hanging=hanging, found=found),
         )[line.level]
 
     def _phase_kinds(self, window: Window, row: SceneRow, side: int) -> Column | None:
@@ -94,7 +94,7 @@ class Drawing:
         self._look_again(window)
         return self._once((row, side, "busy"), lambda: busy(lane, window.axis.sides[side], window.edges_ns))
 
-    def _difference(self, window: Window, number: int, row: SceneRow, edges: Column) -> CellRow:
+    def _difference(self, window: Window, number: int, row: SceneRow, edges: Column) -> CharacterRow:
         sides = window.axis.sides
         if row.tracks[0] is None or row.tracks[1] is None:
             return blank(window.columns)
@@ -106,7 +106,7 @@ class Drawing:
         assert first is not None and second is not None
         sums = window.scene.sums(number)
         if sums is None:
-            cells = difference_cells(first, second, edges)
+            cells = difference_characters(first, second, edges)
         else:
             of_columns = sums[0].columns(sides[0], edges), sums[1].columns(sides[1], edges)
             by_place = window.alignment is not Alignment.COUNTERPART
@@ -138,7 +138,7 @@ def label_of(window: Window, line: WindowLine, width: int) -> str:
 def _folded_mark(window: Window, row: SceneRow) -> str:
     if row.key in window.rows.pinned:
         return "▪ "
-    thread = Fold("thread", row.key.rank, row.key.place)
+    thread = Fold("thread", row.key.rank, row.key.position)
     folded = row.stands_for is not None or (row.kind is TrackKind.HOST and not row.key.detail and thread in window.rows.folded)
     return "▸ " if folded else ""
 

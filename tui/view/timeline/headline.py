@@ -14,7 +14,7 @@ from traces.comparison.compare import Comparison
 from traces.figures.problems import Severity, problems_of
 from traces.figures.spread import Spread
 from traces.figures.summary import Summary
-from tui.figures import (
+from tui.formatting import (
     ABSENT,
     count_text,
     counted,

@@ -15,7 +15,7 @@ from functools import cache
 from rich.style import Style
 
 from tui.view.scene.categories import Category
-from tui.view.scene.cells import BEHIND, HANGING, LIT, NAMED, Sign
+from tui.view.scene.character_rows import BEHIND, HANGING, LIT, NAMED, Sign
 
 _COLOURS = {
     Category.LOADER: ("#7d470a", "#9e7a18"),

@@ -4,7 +4,7 @@ name.
 launcher(scene, kernel)              # the op that launched it
 launched(scene, op)                  # the first kernel that it launched
 backward(scene, kernel)              # the first kernel of the backward pass of its op, or of the forward one's
-place_among(window, span, 1)         # (the next of its name, where that is on the axis, 5, 96): the 5th of 96
+position_among(window, span, 1)         # (the next of its name, where that is on the axis, 5, 96): the 5th of 96
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _outward(host: HostSpans, row: int) -> Iterator[int]:
         row = int(host.parent[row]) if host.parent[row] < row else NONE
 
 
-def place_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, int] | None:
+def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, int] | None:
     """Finds the next (`by` 1) or previous (-1) span with the same name, its axis position, its index, and the number of such
     spans.
 
@@ -116,21 +116,22 @@ def place_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, in
 def next_named(
     window: Window, side: int, table: str, name: int, by: int, after: int = NONE
 ) -> tuple[Span, int, int, int] | None:
-    """Finds a span with a given name like `place_among`. The search starts at a table row, or at the cursor if that row is not
-    shown.
+    """Finds a span with a given name like `position_among`.
+
+    The search starts at a table row, or at the cursor if that row is not shown.
     """
     spans = getattr(window.scene.traces[side], table)
     rows = np.flatnonzero(spans.name == name)
-    places, which = window.axis.sides[side].every_place(spans.start_ns[rows])
-    if not len(places):
+    positions, which = window.axis.sides[side].every_position(spans.start_ns[rows])
+    if not len(positions):
         return None
-    here = int(np.argmin(np.abs(places - window.cursor_ns)))
+    here = int(np.argmin(np.abs(positions - window.cursor_ns)))
     if rows[which[here]] == after:
-        at = (here + by) % len(places)
+        at = (here + by) % len(positions)
     elif by > 0:
-        at = int(np.searchsorted(places, window.cursor_ns, side="right")) % len(places)
+        at = int(np.searchsorted(positions, window.cursor_ns, side="right")) % len(positions)
     else:
-        at = int(np.searchsorted(places, window.cursor_ns, side="left")) - 1
-    at %= len(places)
+        at = int(np.searchsorted(positions, window.cursor_ns, side="left")) - 1
+    at %= len(positions)
     span = find_span(window.scene, side, table, int(rows[which[at]]))
-    return None if span is None else (span, int(places[at]), at + 1, len(places))
+    return None if span is None else (span, int(positions[at]), at + 1, len(positions))

@@ -15,7 +15,7 @@ from bisect import bisect_right
 import numpy as np
 
 from traces.model.trace import NONE
-from tui.figures import time_text
+from tui.formatting import time_text
 from tui.view.scene.alignment import Alignment
 from tui.view.scene.scene import Scene
 from tui.view.timeline.window import Window
@@ -25,7 +25,7 @@ _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))
 Marks = list[tuple[int, str, int]]
 
 
-def step_places(scene: Scene, by: Alignment) -> Marks:
+def step_positions(scene: Scene, by: Alignment) -> Marks:
     """Returns each step's position on the axis, its label, and its index in `scene.step_pairs`.
 
     With alignment by wall time, steps of two traces do not line up, so only the first trace's steps are marked.
@@ -38,10 +38,10 @@ def step_places(scene: Scene, by: Alignment) -> Marks:
         side = next((side for side in order if pair[side] != NONE), None)
         if side is None:
             continue
-        place = sides[side].place(int(steps[side].start_ns[pair[side]]), last_ns)
-        if place is not None and (not found or place > last_ns):
-            found.append((place, step_name(scene, number, by), number))
-            last_ns = place
+        position = sides[side].position(int(steps[side].start_ns[pair[side]]), last_ns)
+        if position is not None and (not found or position > last_ns):
+            found.append((position, step_name(scene, number, by), number))
+            last_ns = position
     return found
 
 
@@ -84,8 +84,8 @@ def pair_at(marks: Marks, place_ns: int) -> int:
 def steps_line(window: Window, marks: Marks) -> str:
     """Returns a line with a mark and a number at each step start in view. If space is short, only every n-th step is marked."""
     text = [" "] * window.columns
-    places = np.array([place for place, _, _ in marks], dtype=np.int64)
-    columns = np.searchsorted(window.edges_ns, places, side="right") - 1
+    positions = np.array([position for position, _, _ in marks], dtype=np.int64)
+    columns = np.searchsorted(window.edges_ns, positions, side="right") - 1
     seen = np.flatnonzero((columns >= 0) & (columns < window.columns))
     if not len(seen):
         return "".join(text)
@@ -116,8 +116,8 @@ def times_line(window: Window, marks: Marks) -> str:
     text = [" "] * window.columns
     every_ns = round_ns(window.ns_per_column * _TICK_COLUMNS)
     free = 0
-    for place, label in _ticks(window, marks, every_ns):
-        column = int((place - window.start_ns) // window.ns_per_column)
+    for position, label in _ticks(window, marks, every_ns):
+        column = int((position - window.start_ns) // window.ns_per_column)
         if free <= column and column + len(label) + 1 <= window.columns:
             text[column : column + len(label) + 1] = ["╷", *label]
             free = column + len(label) + 2
@@ -130,7 +130,7 @@ def _side(window: Window, marks: Marks) -> int:
 
 
 def _wide(window: Window, marks: Marks) -> bool:
-    seen = [place for place, _, _ in marks if window.start_ns <= place < window.end_ns]
+    seen = [position for position, _, _ in marks if window.start_ns <= position < window.end_ns]
     return len(seen) * _TICK_COLUMNS <= window.columns
 
 
@@ -143,22 +143,22 @@ def _ticks(window: Window, marks: Marks, every_ns: int) -> list[tuple[int, str]]
         origin = int(of.start_ns[0]) if len(of.start_ns) else 0
         times = of.times([begin, max(end, begin)]) - origin
         ticks = range(-(-int(times[0]) // every_ns), int(times[1]) // every_ns + 1)
-        places = [(of.place(origin + tick * every_ns, begin), tick_text(tick * every_ns, every_ns)) for tick in ticks]
-        return [(place, label) for place, label in places if place is not None]
-    known = [(place, int(steps.start_ns[row])) for place, _, n in marks if (row := scene.step_pairs[n][side]) != NONE]
+        positions = [(of.position(origin + tick * every_ns, begin), tick_text(tick * every_ns, every_ns)) for tick in ticks]
+        return [(position, label) for position, label in positions if position is not None]
+    known = [(position, int(steps.start_ns[row])) for position, _, n in marks if (row := scene.step_pairs[n][side]) != NONE]
     if not _wide(window, marks):
         first_ns = known[0][1]
-        return [(place, tick_text(start_ns - first_ns, every_ns)) for place, start_ns in known if begin <= place < end]
+        return [(position, tick_text(start_ns - first_ns, every_ns)) for position, start_ns in known if begin <= position < end]
     found: list[tuple[int, str]] = []
-    bounds = [0, *(place for place, _ in known[1:]), axis.length_ns]
+    bounds = [0, *(position for position, _ in known[1:]), axis.length_ns]
     for (low, high), (_, start_ns) in zip(itertools.pairwise(bounds), known, strict=True):
         if high <= begin or low >= end or high <= low:
             continue
         times = of.times([max(low, begin), min(high, end) - 1]) - start_ns
         for tick in range(-(-int(times[0]) // every_ns), int(times[1]) // every_ns + 1):
-            place = of.place(start_ns + tick * every_ns, low + tick * every_ns)
-            if place is not None and low <= place < high:
-                found.append((place, tick_text(tick * every_ns, every_ns)))
+            position = of.position(start_ns + tick * every_ns, low + tick * every_ns)
+            if position is not None and low <= position < high:
+                found.append((position, tick_text(tick * every_ns, every_ns)))
     return found
 
 

@@ -56,7 +56,7 @@ class ShownRows:
         self.folded: set[Fold] = set()
         self.pinned: list[TrackKey] = []
         self.wanted = ""
-        self._places: dict[TrackKey, int] = {}  # positions of rows that the user moved
+        self._positions: dict[TrackKey, int] = {}  # positions of rows that the user moved
         self._foldable: set[Fold] = set()
         self._fold_new()
 
@@ -71,7 +71,7 @@ class ShownRows:
             if not (off or folded or unfolded) and self.wanted.casefold() in row.label.casefold():
                 found.append(number)
         keys = [row.key for row in self.scene.rows]
-        found.sort(key=lambda n: (keys[n] not in self.pinned, self._places.get(keys[n], n)))
+        found.sort(key=lambda n: (keys[n] not in self.pinned, self._positions.get(keys[n], n)))
         return tuple(found)
 
     @cached_property
@@ -145,7 +145,7 @@ class ShownRows:
         """Returns the fold that contains this row, or that this row represents. The fold's kind must be in `what`. Returns None
         if there is none.
         """
-        own = (Fold("thread", row.key.rank, row.key.place),) if row.kind is TrackKind.HOST else ()
+        own = (Fold("thread", row.key.rank, row.key.position),) if row.kind is TrackKind.HOST else ()
         choices = [fold for fold in (row.stands_for, *own, *row.folds) if fold in self._foldable and fold.what in what]
         return choices[0] if choices else None
 
@@ -163,8 +163,8 @@ class ShownRows:
         at = self.shown.index(row)
         if not 0 <= at + by < len(keys) or (keys[at] in self.pinned) != (keys[at + by] in self.pinned):
             return
-        both = [self._places.get(keys[n], self.shown[n]) for n in (at, at + by)]
-        self._places |= {keys[at]: both[1], keys[at + by]: both[0]}
+        both = [self._positions.get(keys[n], self.shown[n]) for n in (at, at + by)]
+        self._positions |= {keys[at]: both[1], keys[at + by]: both[0]}
         self.forget()
 
     def reveal(self, row: int) -> None:

@@ -1,6 +1,6 @@
 """Finds single spans of a scene: the span under the cursor, its neighbours, and its counterpart in the other trace.
 
-    span = under(window)                      # Span(side=0, row=1, place=812, table="device", number=812)
+    span = under(window)                      # Span(side=0, row=1, position=812, table="device", number=812)
     counterpart(scene, span, by, at_ns)       # the same call in the other trace, or None
 
 The counterparts of kernels come from traces/comparison/counterparts.py. Any other span is matched by its name and its index
@@ -26,11 +26,11 @@ from tui.view.timeline.window import Window
 
 @dataclass(frozen=True)
 class Span:
-    """A row of a trace table, as shown in the scene. `row` is the scene's row, and `place` is the index in that row's lane."""
+    """A row of a trace table, as shown in the scene. `row` is the scene's row, `position` the index in the row's lane."""
 
     side: int
     row: int
-    place: int
+    position: int
     table: str
     number: int
 
@@ -55,10 +55,10 @@ def under(window: Window) -> Span | None:
     if not view.shown([edges[0], edges[1] - 1]).any():
         return None
     begin, end, time_ns = (int(view.times([at])[0]) for at in (edges[0], edges[1], middle))
-    place = lane.nearest(time_ns)
-    if int(lane.start_ns[place]) >= max(end, begin + 1) or int(lane.end_ns[place]) < begin:
+    position = lane.nearest(time_ns)
+    if int(lane.start_ns[position]) >= max(end, begin + 1) or int(lane.end_ns[position]) < begin:
         return None
-    return _span(window.scene, side, row, place)
+    return _span(window.scene, side, row, position)
 
 
 def neighbour(window: Window, span: Span | None, by: int) -> Span | None:
@@ -67,18 +67,18 @@ def neighbour(window: Window, span: Span | None, by: int) -> Span | None:
         return None
     side, row, lane = at
     if span is not None and (span.row, span.side) == (row, side):
-        place = span.place + by
+        position = span.position + by
     else:
         time_ns = int(window.axis.sides[side].times([window.cursor_ns])[0])
         behind = int(np.searchsorted(lane.start_ns, time_ns, side="right"))
-        place = behind if by > 0 else behind - 1
-    return _span(window.scene, side, row, place) if 0 <= place < len(lane) else None
+        position = behind if by > 0 else behind - 1
+    return _span(window.scene, side, row, position) if 0 <= position < len(lane) else None
 
 
-def _span(scene: Scene, side: int, row: int, place: int) -> Span:
+def _span(scene: Scene, side: int, row: int, position: int) -> Span:
     track = scene.rows[row].tracks[side]
     assert track is not None and isinstance(track.lane, Lane)
-    return Span(side, row, place, track.table, int(track.lane.row[place]))
+    return Span(side, row, position, track.table, int(track.lane.row[position]))
 
 
 def find_span(scene: Scene, side: int, table: str, number: int) -> Span | None:
@@ -86,9 +86,9 @@ def find_span(scene: Scene, side: int, table: str, number: int) -> Span | None:
     for row, of in enumerate(scene.rows):
         track = of.tracks[side]
         if of.stands_for is None and track is not None and track.table == table and isinstance(track.lane, Lane):
-            place = track.lane.place_of(number)
-            if place != NONE:
-                return Span(side, row, place, table, number)
+            position = track.lane.position_of(number)
+            if position != NONE:
+                return Span(side, row, position, table, number)
     return None
 
 
@@ -107,12 +107,12 @@ def duration_of(scene: Scene, span: Span) -> int:
     return int(getattr(scene.traces[span.side], span.table).duration_ns[span.number])
 
 
-def place_of(window: Window, span: Span, near_ns: int | None = None) -> int | None:
+def position_of(window: Window, span: Span, near_ns: int | None = None) -> int | None:
     """Returns the axis position of a span's start, closest to `near_ns` or to the cursor. Returns None if the span is not
     shown.
     """
     near_ns = window.cursor_ns if near_ns is None else near_ns
-    return window.axis.sides[span.side].place(start_of(window.scene, span), near_ns)
+    return window.axis.sides[span.side].position(start_of(window.scene, span), near_ns)
 
 
 def step_of(scene: Scene, span: Span) -> int:
@@ -141,10 +141,10 @@ def counterpart(scene: Scene, span: Span, by: Alignment, near_ns: int) -> Span |
     text = name_of(scene, span)
     mine = _alike(ours, span.table, step, text)
     same = _alike(theirs, span.table, over[0], text)
-    place = np.flatnonzero(mine == _outermost_around(ours, span, mine))
-    if not len(place) or int(place[0]) >= len(same):
+    position = np.flatnonzero(mine == _outermost_around(ours, span, mine))
+    if not len(position) or int(position[0]) >= len(same):
         return None
-    return find_span(scene, other, span.table, int(same[int(place[0])]))
+    return find_span(scene, other, span.table, int(same[int(position[0])]))
 
 
 def _kernels_counterpart(scene: Scene, found: Counterparts, span: Span, by: Alignment, near_ns: int) -> Span | None:
@@ -154,8 +154,8 @@ def _kernels_counterpart(scene: Scene, found: Counterparts, span: Span, by: Alig
     if not len(rows):
         return None
     starts = scene.traces[other].device.start_ns[rows]
-    places = [scene.axis(by).sides[other].place(int(start_ns), near_ns) for start_ns in starts.tolist()]
-    distances = [abs(place - near_ns) if place is not None else 2**62 for place in places]
+    positions = [scene.axis(by).sides[other].position(int(start_ns), near_ns) for start_ns in starts.tolist()]
+    distances = [abs(position - near_ns) if position is not None else 2**62 for position in positions]
     return find_span(scene, other, "device", int(rows[distances.index(min(distances))]))
 
 

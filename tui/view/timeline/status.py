@@ -5,13 +5,13 @@ from __future__ import annotations
 from rich.text import Text
 
 from traces.model.trace import NONE
-from tui.figures import share_text, size_text, time_text
+from tui.formatting import share_text, size_text, time_text
+from tui.view.range_sums import range_sums
 from tui.view.scene.categories import Category
-from tui.view.scene.cells import SIGN_WORDS, SIGNS, Sign, curve_values
+from tui.view.scene.character_rows import SIGN_WORDS, SIGNS, Sign, curve_values
 from tui.view.scene.lanes import Curve
 from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
-from tui.view.stretch import stretch_sums
 from tui.view.timeline.drawing import Drawing
 from tui.view.timeline.palette import Palette
 from tui.view.timeline.ruler import Marks, pair_at, when
@@ -84,7 +84,7 @@ def range_text(window: Window) -> str:
         return ""
     begin, end = sorted(window.range_ns)
     found = []
-    for word, sums in zip(window.scene.words, stretch_sums(window.scene, window.axis, begin, end), strict=True):
+    for word, sums in zip(window.scene.words, range_sums(window.scene, window.axis, begin, end), strict=True):
         of = max(sums.length_ns * sums.devices, 1)
         if not sums.devices:
             phases = ", ".join(f"{name} {time_text(of_phase.total_ns)}" for name, of_phase in sums.phases.items())

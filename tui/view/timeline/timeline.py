@@ -22,11 +22,11 @@ from textual.widget import Widget
 
 from traces.model.trace import Column
 from tui.view.scene.axis import Axis
-from tui.view.scene.cells import LIT, NAMED, CellRow, Sign
+from tui.view.scene.character_rows import LIT, NAMED, CharacterRow, Sign
 from tui.view.scene.scene import Scene
 from tui.view.timeline.drawing import Drawing, label_of
 from tui.view.timeline.palette import Palette, palette_of
-from tui.view.timeline.ruler import Marks, step_places, steps_line, time_words, times_line
+from tui.view.timeline.ruler import Marks, step_positions, steps_line, time_words, times_line
 from tui.view.timeline.shown_rows import WindowLine
 from tui.view.timeline.window import Window
 
@@ -52,7 +52,7 @@ class TimelineView(Widget, can_focus=True):
         self.window: Window | None = None
         self.drawing = Drawing()
         self._marks: tuple[Scene, Axis, Marks] | None = None
-        self._drawn: list[tuple[WindowLine, CellRow]] | None = None
+        self._drawn: list[tuple[WindowLine, CharacterRow]] | None = None
         self._dragged_from: tuple[int, float] | None = None
         self._dragged = False
         self._from_ns: int | None = None  # start of a range that the user is selecting
@@ -77,7 +77,7 @@ class TimelineView(Widget, can_focus=True):
         assert self.window is not None
         scene, axis = self.window.scene, self.window.axis
         if self._marks is None or self._marks[0] is not scene or self._marks[1] is not axis:
-            self._marks = scene, axis, step_places(scene, self.window.alignment)
+            self._marks = scene, axis, step_positions(scene, self.window.alignment)
         return self._marks[2]
 
     @property
@@ -132,7 +132,7 @@ class TimelineView(Widget, can_focus=True):
     def _column(self, event: events.MouseEvent) -> int:
         return event.x - self.label_width - 1
 
-    def _place(self, event: events.MouseEvent) -> int:
+    def _position(self, event: events.MouseEvent) -> int:
         assert self.window is not None
         column = min(max(self._column(event), 0), self.window.columns)
         return min(max(int(self.window.start_ns + column * self.window.ns_per_column), 0), self.window.axis.length_ns)
@@ -141,7 +141,7 @@ class TimelineView(Widget, can_focus=True):
         if self.window is not None and event.button == 1:
             self._dragged_from = (event.screen_x, self.window.start_ns)
             self._dragged = False
-            self._from_ns = self._place(event) if event.shift else None
+            self._from_ns = self._position(event) if event.shift else None
             self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
@@ -149,7 +149,7 @@ class TimelineView(Widget, can_focus=True):
             return
         self._dragged = True
         if self._from_ns is not None:
-            self.window.range_ns = self._from_ns, self._place(event)
+            self.window.range_ns = self._from_ns, self._position(event)
             self._changed()
             return
         begin, start_ns = self._dragged_from
@@ -194,7 +194,9 @@ def _columns(window: Window, begin_ns: int, end_ns: int) -> range:
     return range(min(max(first, 0), window.columns), min(max(behind, 0), window.columns))
 
 
-def strip_of(window: Window, line: WindowLine, cells: CellRow, label_width: int, is_cursor: bool, palette: Palette) -> Strip:
+def strip_of(
+    window: Window, line: WindowLine, cells: CharacterRow, label_width: int, is_cursor: bool, palette: Palette
+) -> Strip:
     """Renders one line of the picture: the label, then the cells. Neighbouring cells with the same paint share a segment."""
     label = label_of(window, line, label_width)
     style = palette.label_cursor if is_cursor else palette.label if line.head else palette.label_dim

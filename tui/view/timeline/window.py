@@ -188,10 +188,10 @@ class Window:
     def _keep_under_cursor(self, side: int, time_ns: int) -> None:
         """Keeps a given time of one trace in the cursor's column after a change of the axis."""
         column = self.cursor_ns - self.start_ns
-        place = self.axis.sides[side].place(time_ns, self.cursor_ns)
-        if place is not None:
-            self.cursor_ns = self._on_axis(place)
-            self._set(place - column, self.columns * self.ns_per_column)
+        position = self.axis.sides[side].position(time_ns, self.cursor_ns)
+        if position is not None:
+            self.cursor_ns = self._on_axis(position)
+            self._set(position - column, self.columns * self.ns_per_column)
 
     # --- bounds ---
 
@@ -258,7 +258,7 @@ class Window:
 def _steps_begin_ns(scene: Scene, axis: Axis) -> int:
     slots, trace = axis.slots_ns, scene.traces[0]
     if len(scene.traces) == 1 and len(trace.steps):
-        return axis.sides[0].place(int(trace.steps.start_ns.min())) or 0
+        return axis.sides[0].position(int(trace.steps.start_ns.min())) or 0
     return int(slots[1]) if len(slots) > 1 and scene.step_pairs else 0
 
 

@@ -28,9 +28,9 @@ def test_later_steps_do_not_inherit_earlier_drift() -> None:
     recorded, replayed = training(steps=3), training(steps=3, stretch=1.2)
     begin = [int(trace.steps.start_ns[2]) for trace in (recorded, replayed)]
     wall, step = by_wall(recorded, replayed), by_step(recorded, replayed)
-    assert wall.sides[1].place(begin[1]) != wall.sides[0].place(begin[0])
-    # THEN by step they begin at the same place
-    assert step.sides[1].place(begin[1]) == step.sides[0].place(begin[0])
+    assert wall.sides[1].position(begin[1]) != wall.sides[0].position(begin[0])
+    # THEN by step they begin at the same position
+    assert step.sides[1].position(begin[1]) == step.sides[0].position(begin[0])
 
 
 def by_their_counterparts(first: Trace, second: Trace) -> Axis:
@@ -45,13 +45,13 @@ def test_every_moment_between_first_and_last_step_is_shown(by: object) -> None:
     for trace, side in zip((recorded, replayed), axis.sides, strict=True):
         begin, end = extent_ns(trace)
         for time_ns in (begin + (end - 1 - begin) * part // 56 for part in range(57)):
-            places = side.places(time_ns)
-            assert len(places) and (side.times(places) == time_ns).all()
+            positions = side.positions(time_ns)
+            assert len(positions) and (side.times(positions) == time_ns).all()
 
 
 def begins(axis: Axis, first: Trace, second: Trace, row: int) -> list[int | None]:
     """Where a row of the device table begins on the axis, in each trace."""
-    return [side.place(int(trace.device.start_ns[row])) for trace, side in zip((first, second), axis.sides, strict=True)]
+    return [side.position(int(trace.device.start_ns[row])) for trace, side in zip((first, second), axis.sides, strict=True)]
 
 
 def test_by_counterpart_a_late_start_is_one_gap() -> None:
@@ -65,27 +65,27 @@ def test_by_counterpart_a_late_start_is_one_gap() -> None:
     axis = by_their_counterparts(recorded, replayed)
     # THEN each kernel lies over its counterpart, before the gap and behind it
     for row in range(len(recorded.device)):
-        places = begins(axis, recorded, replayed, row)
-        assert None not in places and abs(places[0] - places[1]) <= ANCHOR_NS, row  # type: ignore[operator]
+        positions = begins(axis, recorded, replayed, row)
+        assert None not in positions and abs(positions[0] - positions[1]) <= ANCHOR_NS, row  # type: ignore[operator]
     assert axis.length_ns - by_wall(recorded, recorded).length_ns <= 21 * US
     # while by step they lie apart
-    places = begins(by_step(recorded, replayed), recorded, replayed, 2)
-    assert places[0] is not None and places[1] == places[0] + 20 * US
+    positions = begins(by_step(recorded, replayed), recorded, replayed, 2)
+    assert positions[0] is not None and positions[1] == positions[0] + 20 * US
 
 
 def test_by_counterpart_each_kernel_begins_with_its_like() -> None:
     recorded, replayed = training(steps=2), training(steps=2, stretch=1.5)
     axis = by_their_counterparts(recorded, replayed)
     for row in range(len(recorded.device)):
-        places = begins(axis, recorded, replayed, row)
-        assert None not in places and abs(places[0] - places[1]) <= ANCHOR_NS, row  # type: ignore[operator]
+        positions = begins(axis, recorded, replayed, row)
+        assert None not in positions and abs(positions[0] - positions[1]) <= ANCHOR_NS, row  # type: ignore[operator]
 
 
 def test_what_precedes_the_first_step_ends_where_it_begins() -> None:
     recorded, replayed = training(steps=1), training(steps=1)
     replayed.device.start_ns[0] -= 30 * MS  # a long set-up
     axis = by_step(recorded, replayed)
-    first = [side.place(int(trace.steps.start_ns[0])) for trace, side in zip((recorded, replayed), axis.sides, strict=True)]
+    first = [side.position(int(trace.steps.start_ns[0])) for trace, side in zip((recorded, replayed), axis.sides, strict=True)]
     assert first[0] == first[1] and first[0] is not None and first[0] >= 29 * MS
 
 
@@ -94,11 +94,11 @@ def test_traces_without_steps_are_laid_by_wall_time() -> None:
     for by in Alignment:
         axis = scene.axis(by)
         assert axis.length_ns == 9 * US
-        assert [side.place(MS) for side in axis.sides] == [0, 0]
+        assert [side.position(MS) for side in axis.sides] == [0, 0]
 
 
 def test_a_span_of_a_step_that_drove_several_is_shown_in_each() -> None:
     recorded = training(steps=2)
     axis = by_step(recorded, replay_of(recorded))
-    assert len(axis.sides[0].places(int(recorded.device.start_ns[0]))) == 2
-    assert len(axis.sides[1].places(int(replay_of(recorded).device.start_ns[0]))) == 1
+    assert len(axis.sides[0].positions(int(recorded.device.start_ns[0]))) == 2
+    assert len(axis.sides[1].positions(int(replay_of(recorded).device.start_ns[0]))) == 1

@@ -1,4 +1,4 @@
-"""The axis: which trace time each place shows, against a model that writes the axis out nanosecond by nanosecond."""
+"""The axis: which trace time each position shows, against a model that writes the axis out nanosecond by nanosecond."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_shown_and_times_agree_with_the_axis_written_out(slots: Slots, at_ns: in
         assert bool(side.shown([at_ns])[0]) == (time_ns is not None)
         if time_ns is not None:
             assert side.times([at_ns])[0] == time_ns
-            assert at_ns in side.places(time_ns)
+            assert at_ns in side.positions(time_ns)
 
 
 @given(SLOTS, st.integers(0, 50))
@@ -60,10 +60,10 @@ def test_places_are_all_the_places_that_show_a_time(slots: Slots, time_ns: int) 
     axis = axis_of(slots)
     for number, side in enumerate(axis.sides):
         expected = [at for at, time in enumerate(written_out(slots, number)) if time == time_ns]
-        places = side.places(time_ns).tolist()
+        positions = side.positions(time_ns).tolist()
         # A moment that no nanosecond begins at is shown where a slot's part ends with it.
         ends = [slot for slot in slots if slot[number][0] + slot[number][1] == time_ns]
-        assert places == expected if expected else len(places) == len(ends)
+        assert positions == expected if expected else len(positions) == len(ends)
 
 
 @given(SLOTS, st.lists(st.integers(0, 50), max_size=6))
@@ -72,8 +72,8 @@ def test_every_place_of_many_times(slots: Slots, times: list[int]) -> None:
     for number, side in enumerate(axis.sides):
         shown = written_out(slots, number)
         expected = sorted((at, which) for at, time in enumerate(shown) for which, wanted in enumerate(times) if time == wanted)
-        places, which = side.every_place(times)
-        assert sorted(zip(places.tolist(), which.tolist(), strict=True)) == expected
+        positions, which = side.every_position(times)
+        assert sorted(zip(positions.tolist(), which.tolist(), strict=True)) == expected
 
 
 @given(SLOTS, st.integers(1, 7))
@@ -96,11 +96,11 @@ def test_what_precedes_the_first_common_event_ends_with_it() -> None:
     assert recorded.times([0, 20, 29, 30, 79]).tolist() == [90, 90, 99, 100, 149]
     assert replayed.times([0, 20, 29, 30, 79]).tolist() == [470, 490, 499, 500, 540]
     assert recorded.shown([19, 20]).tolist() == [False, True]
-    assert recorded.place(100) == 30
+    assert recorded.position(100) == 30
 
 
 def test_the_place_closest_to_where_one_looks() -> None:
     axis = axis_of([((0, 10), (0, 10)), ((0, 10), (10, 10))])
-    assert [axis.sides[0].place(3, near_ns=near) for near in (0, 12)] == [3, 13]
-    assert axis.sides[0].place(77) is None
+    assert [axis.sides[0].position(3, near_ns=near) for near in (0, 12)] == [3, 13]
+    assert axis.sides[0].position(77) is None
     assert axis.slots_ns.tolist() == [0, 10]

@@ -19,14 +19,14 @@ def lane_of(spans: list[tuple[int, int, int]]) -> Lane:
 
 
 def owners(spans: list[tuple[int, int, int]]) -> dict[int, int]:
-    """For each covered nanosecond the place, in order of start, of the span that it belongs to: of those that have it,
+    """For each covered nanosecond the position, in order of start, of the span that it belongs to: of those that have it,
     the one that begins first."""
     ordered = sorted(spans, key=lambda span: span[0])
     owner: dict[int, int] = {}
     busy_until = -1
-    for place, (start, duration, _) in enumerate(ordered):
+    for position, (start, duration, _) in enumerate(ordered):
         for ns in range(max(start, busy_until), start + duration):
-            owner[ns] = place
+            owner[ns] = position
         busy_until = max(busy_until, start + duration)
     return owner
 
@@ -72,15 +72,15 @@ def test_instants_are_counted(spans: list[tuple[int, int, int]], windows: list[t
 @given(SPANS, TIMES)
 def test_the_nearest_span_is_nearest(spans: list[tuple[int, int, int]], time_ns: int) -> None:
     lane = lane_of(spans)
-    place = lane.nearest(time_ns)
+    position = lane.nearest(time_ns)
     if not spans:
-        assert place == NONE
+        assert position == NONE
         return
 
     def distance(at: int) -> int:
         return max(int(lane.start_ns[at]) - time_ns, time_ns - int(lane.end_ns[at]), 0)
 
-    assert distance(place) == min(map(distance, range(len(lane))))
+    assert distance(position) == min(map(distance, range(len(lane))))
 
 
 def test_rows_follow_their_spans() -> None:
@@ -89,7 +89,7 @@ def test_rows_follow_their_spans() -> None:
     assert lane.row.tolist() == [8, 9, 7]
     assert lane.at([3, 7, 19, 20, 55]).tolist() == [0, 0, 0, NONE, 2]
     assert lane.end_ns.tolist() == [20, 20, 60]
-    assert [lane.place_of(row) for row in (9, 7, 4)] == [1, 2, NONE]
+    assert [lane.position_of(row) for row in (9, 7, 4)] == [1, 2, NONE]
 
 
 def test_times_of_an_epoch_do_not_overflow() -> None:

@@ -10,7 +10,7 @@ from rich.style import Style
 
 from tui.view.app import THEMES
 from tui.view.scene.categories import Category
-from tui.view.scene.cells import BEHIND, HANGING, LIT, NAMED, Sign
+from tui.view.scene.character_rows import BEHIND, HANGING, LIT, NAMED, Sign
 from tui.view.timeline.palette import Palette, contrast, palette_of
 
 # Oklab (Björn Ottosson, 2020): from linear sRGB to cone responses, and from their cube roots to the space.

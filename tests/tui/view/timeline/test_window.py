@@ -140,7 +140,7 @@ def test_a_trace_alone_begins_with_its_first_step_and_not_with_the_scripts_own_s
     early.start_ns[:] = first_ns - 10_000_000_000
     trace.device = DeviceSpans.concatenated([early, trace.device])
     window = Window(Scene.of(("a", trace)), 100, 30)
-    assert window.at_home and window.axis.sides[0].place(first_ns) == window.start_ns == 10_000_000_000
+    assert window.at_home and window.axis.sides[0].position(first_ns) == window.start_ns == 10_000_000_000
     # WHEN all is asked for THEN that is there, too
     window.everything()
     assert window.start_ns == 0 and not window.at_home

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traces.model.trace import TraceError
-from tui.sizes import sizes
+from tui.batch_sizes import sizes
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Computes sums over a range of the axis for each trace: busy and idle time, kinds of work, kernels and ops.
 
-sums = stretch_sums(scene, axis, begin_ns, end_ns)[0]
+sums = range_sums(scene, axis, begin_ns, end_ns)[0]
 sums.length_ns, sums.busy_ns       # length of the trace's part of the range, and busy time summed over devices
 sums.kernels["volta_sgemm_nn"]     # Totals; total_ns counts only the part of a span within the range
 """
@@ -15,14 +15,14 @@ from traces.analyses.idle import IdleReason, IdleSpans
 from traces.figures.measure import work_rows
 from traces.model.intervals import Intervals
 from traces.model.trace import Trace
-from tui.view.scene.aggregates import Totals, by_name, by_op
 from tui.view.scene.axis import Axis, SlotTimes
 from tui.view.scene.categories import Category, of_device
 from tui.view.scene.scene import Scene
+from tui.view.scene.totals import Totals, by_name, by_op
 
 
 @dataclass(frozen=True)
-class StretchSums:
+class RangeSums:
     length_ns: int
     busy_ns: int
     devices: int  # number of devices that have work in the trace
@@ -37,14 +37,14 @@ class StretchSums:
         return self.length_ns * self.devices - self.busy_ns
 
 
-def stretch_sums(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> list[StretchSums]:
+def range_sums(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> list[RangeSums]:
     return [
         _sums(trace, side, idle, begin_ns, end_ns)
         for trace, side, idle in zip(scene.traces, axis.sides, scene.idle, strict=True)
     ]
 
 
-def _sums(trace: Trace, side: SlotTimes, idle: IdleSpans, begin_ns: int, end_ns: int) -> StretchSums:
+def _sums(trace: Trace, side: SlotTimes, idle: IdleSpans, begin_ns: int, end_ns: int) -> RangeSums:
     pieces = side.pieces([begin_ns, end_ns])
     shown = Intervals(pieces.from_ns, pieces.to_ns)
     spans, rows = trace.device, work_rows(trace)
@@ -62,7 +62,7 @@ def _sums(trace: Trace, side: SlotTimes, idle: IdleSpans, begin_ns: int, end_ns:
     of_phases = shown.within(phases.start_ns, phases.end_ns)
     seen = of_phases > 0
     once = np.ones(len(rows), dtype=np.int64)
-    return StretchSums(
+    return RangeSums(
         length_ns=shown.total_ns,
         busy_ns=busy_ns,
         devices=len(devices),

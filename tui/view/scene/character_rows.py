@@ -1,6 +1,6 @@
 """Draws rows of the timeline as glyphs and paint numbers, independently of a terminal.
 
-    (cells,) = lane_cells(lane, side, edges_ns, names)
+    (cells,) = lane_characters(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
 The height of a column shows its busy share, in eighths of a line. A lane may be several lines high. The kinds of work in a
@@ -69,7 +69,7 @@ _SIGN_GLYPHS[list(SIGNS)] = list(SIGNS.values())
 
 
 @dataclass(frozen=True)
-class CellRow:
+class CharacterRow:
     """A row of cells, with one character and one paint for each column."""
 
     glyphs: Glyphs
@@ -122,7 +122,7 @@ def dominant(found: Busy) -> Column:
     return np.asarray(kinds[np.argmax(np.stack(list(found.by_category.values())), axis=0)])
 
 
-def lane_cells(
+def lane_characters(
     lane: Lane,
     side: SlotTimes,
     edges_ns: Column,
@@ -131,7 +131,7 @@ def lane_cells(
     lines: int = 1,
     hanging: bool = False,
     found: Busy | None = None,
-) -> list[CellRow]:
+) -> list[CharacterRow]:
     """Returns the lines of a lane from top to bottom.
 
     `name_of` returns the name of a table row. `found` is the result of `busy`, if already computed.
@@ -158,7 +158,7 @@ def eighths(busy_ns: Column, width_ns: Column, lines: int = 1) -> Column:
     return np.clip(level, busy_ns > 0, 8 * lines)
 
 
-def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[CellRow]:
+def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[CharacterRow]:
     """Stacks the kinds of work in each column, in the order of their category numbers. Returns lines from top to bottom."""
     kinds = sorted(found.by_category)
     if lines == 1:
@@ -184,7 +184,7 @@ def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[Cel
     return parts if hanging else parts[::-1]
 
 
-def _paint_two(cells: CellRow, held: Column, numbers: Column, full: Column, hanging: bool) -> None:
+def _paint_two(cells: CharacterRow, held: Column, numbers: Column, full: Column, hanging: bool) -> None:
     """Draws the two largest kinds of work in full cells. `held` has the height of each kind in each column."""
     held, column = held[:, full], np.arange(len(full))
     largest = np.argmax(held, axis=0)
@@ -200,64 +200,64 @@ def _paint_two(cells: CellRow, held: Column, numbers: Column, full: Column, hang
     cells.paints[full[two]] = numbers[lower] | ((numbers[upper] + 1) << BEHIND)
 
 
-def _piled(levels: Column, kinds: Column, lines: int, hanging: bool) -> list[CellRow]:
+def _piled(levels: Column, kinds: Column, lines: int, hanging: bool) -> list[CharacterRow]:
     """Returns the lines of columns with only one kind of work each, from top to bottom."""
     parts = [_columns(np.clip(levels - 8 * below, 0, 8), kinds, hanging) for below in range(lines)]
     return parts if hanging else parts[::-1]
 
 
-def _columns(levels: Column, kinds: Column, hanging: bool) -> CellRow:
+def _columns(levels: Column, kinds: Column, hanging: bool) -> CharacterRow:
     cut = hanging & (levels < 8)  # a full cell looks the same either way
     glyphs = EIGHTHS[np.where(cut & (levels > 0), 8 - levels, levels)]
     paints = np.where(levels > 0, kinds | np.where(cut, HANGING, 0), Sign.BLANK).astype(np.uint16)
-    return CellRow(glyphs, paints)
+    return CharacterRow(glyphs, paints)
 
 
-def _mark_cuts(cells: CellRow, lane: Lane, side: SlotTimes, edges_ns: Column, found: Busy) -> None:
+def _mark_cuts(cells: CharacterRow, lane: Lane, side: SlotTimes, edges_ns: Column, found: Busy) -> None:
     """Draws a continuation mark in gaps of the axis that interrupt a span."""
     columns, time_ns = side.columns(edges_ns).gaps
     if not len(columns) or not len(lane):
         return
-    place = lane.at(time_ns)
-    inside = (place != NONE) & (lane.start_ns[place] < time_ns) & (found.total_ns[columns] == 0)
+    position = lane.at(time_ns)
+    inside = (position != NONE) & (lane.start_ns[position] < time_ns) & (found.total_ns[columns] == 0)
     cells.glyphs[columns[inside]] = CUT
-    cells.paints[columns[inside]] = lane.category[place[inside]]
+    cells.paints[columns[inside]] = lane.category[position[inside]]
 
 
 def _write_names(
-    cells: CellRow, lane: Lane, side: SlotTimes, edges_ns: Column, full: Column, name_of: Callable[[int], str]
+    cells: CharacterRow, lane: Lane, side: SlotTimes, edges_ns: Column, full: Column, name_of: Callable[[int], str]
 ) -> None:
     """Writes the name of each span that fills several columns, starting in the second column."""
     if np.count_nonzero(full) < NAME_COLUMNS:
         return
     shown, begin_ns, last_ns = side.columns(edges_ns).bounds_ns
     shown = full & shown
-    place = np.where(shown, lane.at(begin_ns), NONE)
-    place[shown & (lane.end_ns[place] <= last_ns)] = NONE
-    breaks = [0, *(np.flatnonzero(place[1:] != place[:-1]) + 1).tolist(), len(place)]
+    position = np.where(shown, lane.at(begin_ns), NONE)
+    position[shown & (lane.end_ns[position] <= last_ns)] = NONE
+    breaks = [0, *(np.flatnonzero(position[1:] != position[:-1]) + 1).tolist(), len(position)]
     for begin, end in itertools.pairwise(breaks):
-        if end - begin >= NAME_COLUMNS - 1 and place[begin] != NONE:
-            name = name_of(int(lane.row[place[begin]]))
+        if end - begin >= NAME_COLUMNS - 1 and position[begin] != NONE:
+            name = name_of(int(lane.row[position[begin]]))
             room = end - begin - 2
             if len(name) > room < _LEAST_ROOM:
                 continue
             text = name if len(name) <= room else name[: room - 1] + "…"
             cells.glyphs[begin + 1 : begin + 1 + len(text)] = list(text)
-            cells.paints[begin + 1 : begin + 1 + len(text)] = lane.category[place[begin]] | NAMED
+            cells.paints[begin + 1 : begin + 1 + len(text)] = lane.category[position[begin]] | NAMED
 
 
-def difference_cells(first: Busy, second: Busy, edges_ns: Column) -> CellRow:
+def difference_characters(first: Busy, second: Busy, edges_ns: Column) -> CharacterRow:
     """Returns a sign for each column that shows how `second` differs from `first`. The sign is blank if both are empty."""
     width = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     is_other = shifted_ns(first, second) > 2 * SAME_SHARE * width
-    return change_cells((second.total_ns - first.total_ns) / width, SAME_SHARE, is_other, anything(first, second))
+    return change_characters((second.total_ns - first.total_ns) / width, SAME_SHARE, is_other, anything(first, second))
 
 
 def anything(first: Busy, second: Busy) -> Column:
     return np.asarray((first.total_ns + second.total_ns + first.instants + second.instants) > 0)
 
 
-def change_cells(change: Column, least: Column | float, is_other: Column, shown: Column) -> CellRow:
+def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
     """Returns a sign for the change in each column: more or less if the change exceeds `least`, otherwise other work or the
     same.
     """
@@ -265,7 +265,7 @@ def change_cells(change: Column, least: Column | float, is_other: Column, shown:
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS
     signs[~shown] = Sign.BLANK
-    return CellRow(_SIGN_GLYPHS[signs], signs)
+    return CharacterRow(_SIGN_GLYPHS[signs], signs)
 
 
 def shifted_ns(first: Busy, second: Busy) -> Column:
@@ -278,7 +278,7 @@ def shifted_ns(first: Busy, second: Busy) -> Column:
     return total
 
 
-def curve_cells(
+def curve_characters(
     curve: Curve,
     side: SlotTimes,
     edges_ns: Column,
@@ -287,7 +287,7 @@ def curve_cells(
     *,
     hanging: bool = False,
     kinds: Column | None = None,
-) -> list[CellRow]:
+) -> list[CharacterRow]:
     """Draws a curve in `rows` lines, from top to bottom. The top line ends at `highest`.
 
     The colour of each column is its category, if categories are given.
@@ -309,13 +309,14 @@ def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
     return values
 
 
-def curve_difference(first: Column, second: Column, highest: int) -> CellRow:
+def curve_difference(first: Column, second: Column, highest: int) -> CharacterRow:
     """Returns a sign for each column that shows how the second curve differs from the first."""
-    return change_cells(second - first, SAME_SHARE * highest, np.zeros(len(first), dtype=bool), (first != 0) | (second != 0))
+    is_other = np.zeros(len(first), dtype=bool)
+    return change_characters(second - first, SAME_SHARE * highest, is_other, (first != 0) | (second != 0))
 
 
-def blank(columns: int) -> CellRow:
-    return CellRow(np.full(columns, " "), np.full(columns, Sign.BLANK, dtype=np.uint16))
+def blank(columns: int) -> CharacterRow:
+    return CharacterRow(np.full(columns, " "), np.full(columns, Sign.BLANK, dtype=np.uint16))
 
 
 def plain(text: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.figures import (
+from tui.formatting import (
     count_text,
     error_text,
     fit,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui.figures import share_text, time_text
+from tui.formatting import share_text, time_text
 
 if TYPE_CHECKING:
     from traces.figures.bottleneck import PaceLimit

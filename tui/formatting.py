@@ -149,7 +149,7 @@ def table(
     """Returns the lines of a table that is at most `width` wide. A table without rows has no lines.
 
     The first column is cut to the remaining width, and the other columns are right-aligned. `stretch` makes the table exactly
-    `width` wide, which aligns the columns of several tables.
+    `width` wide, which aligns the columns of several tables. rich.table cannot cut two names so that they stay different.
     """
     lines = [list(heads), *map(list, rows)] if rows else []
     columns = range(1, len(heads))
@@ -165,6 +165,9 @@ def table(
 
 
 def curve_text(values: Sequence[float]) -> str:
-    """Draws a curve with one character per value. The height is relative to the largest value: "·▁▃█"."""
+    """Draws a curve with one character per value. The height is relative to the largest value: "·▁▃█".
+
+    textual's Sparkline is a widget, and this text also appears in tables and in the HTML report.
+    """
     most = max(values, default=0.0)
     return "".join(_HEIGHTS[math.ceil(value / most * 8) if most > 0 else 0] for value in values)
