@@ -65,5 +65,6 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
     if distributed and torch.distributed.is_initialized():
         recorder.communication.joined(torch.distributed.get_rank())
     recorder.cost.measure_wrappers(partial(as_nested_module, torch))
+    recorder.write_regularly()
     at_exit(recorder.close)
     return recorder

@@ -34,7 +34,7 @@ from tracer.schedule import Schedule
 from tracer.step_recorder import StepRecorder
 from tracer.thread_rows import ThreadRows
 from tracer.writing.flight_recorder import FlightRecorder
-from tracer.writing.output import RecordingFile
+from tracer.writing.output import FLUSH_NS, RecordingFile
 from traces.model.layouts import Shape
 from traces.model.run import LoaderSettings
 from traces.model.trace import BatchKind, shapes_text
@@ -45,6 +45,7 @@ from traces.script.workload_observer import WorkloadObserver
 
 # At the end of the script, the recorder waits this long for a thread that holds the recorder's lock.
 _LOCK_S = 0.5
+_LEAST_PAUSE_NS = 100_000_000  # between two looks of the thread that writes
 
 
 class CapturedReports:
@@ -81,6 +82,7 @@ class Recorder:
         self.clock = clock
         self.cost = OwnCost(clock)
         self.closed = False
+        self._is_closed = threading.Event()
         self._output, self._access, self._profiler, self._facts = output, access, profiler, facts
         self._events = events
         self._threads = ThreadRows(rank)
@@ -218,6 +220,24 @@ class Recorder:
         """Records the result size of an op with a data-dependent size (nonzero, unique). The size NONE means unknown."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
 
+    # --- writing
+
+    def write_regularly(self) -> None:
+        """Starts a thread that writes what the script's thread leaves unwritten, because no step ends for some time.
+
+        A script that is killed then loses at most the last half second. During active training, the thread only wakes up.
+        """
+
+        def write() -> None:
+            pause_ns = FLUSH_NS
+            while not self._is_closed.wait(pause_ns / 1e9):
+                with self.cost.lock:
+                    if not self.closed and not self._profiler.active and not self._writer.due_in_ns:
+                        self._writer.flush_if_due()
+                    pause_ns = max(self._writer.due_in_ns, _LEAST_PAUSE_NS)
+
+        threading.Thread(target=write, name="trace-writer", daemon=True).start()
+
     # --- the end
 
     def close(self) -> None:
@@ -241,7 +261,9 @@ class Recorder:
             if self.closed:
                 return
             self.closed = True
+            self._is_closed.set()
             self.steps.stop()
+            self._writer.read_last_events()  # first, because nothing is asked of a device that hangs
             self._profiler.stop(at_end=True)
             self.communication.look(last=True)
             self._facts.failed(getattr(sys, "last_value", None))

@@ -3,7 +3,8 @@
     writer.add(step)            # the step has ended on the host
     writer.write_done()         # write the steps that the GPU has finished, in order
     writer.flush_if_due()       # append to the file, twice a second
-    writer.close(taken, reads, found)   # write the rest, with the device times that can still be read
+    writer.read_last_events()   # at the end of the script
+    writer.close(taken, reads, found)   # write the rest
 
 If a step's events can no longer be read, it is written without device times and `Steps.untimed` gives the reason.
 """
@@ -23,7 +24,7 @@ from tracer.provenance import ProcessFacts
 from tracer.thread_rows import ThreadRows
 from tracer.writing.collectives import CollectiveWriter
 from tracer.writing.flight_recorder import FlightRecorder
-from tracer.writing.output import RecordingFile
+from tracer.writing.output import FLUSH_NS, RecordingFile
 from tracer.writing.step_writer import EndedStep, Found, Read, StepWriter
 from traces.model.trace import NONE, Trace, Untimed
 from traces.model.workload import WorkloadSignature
@@ -96,25 +97,36 @@ class RecordingWriter:
         if due or len(self.pending) >= _TOGETHER:
             with deferred_signals():
                 self.write_done()
-                cost.steps_ended(self.number - self._counted)
-                self._counted = self.number
+                if self.number > self._counted:
+                    cost.steps_ended(self.number - self._counted)
+                    self._counted = self.number
                 if due:
                     began_ns = cost.clock.perf_ns()
                     self._output.flush(self._changed_header())
                     cost.appended(cost.clock.perf_ns() - began_ns)
 
-    def close(self, taken: list[BoundaryEvent], reads: list[Read], found: list[Found]) -> None:
-        """Writes all remaining data. `taken`, `reads` and `found` hold the data since the last step ended."""
-        access, events = self._access, self._events
+    @property
+    def due_in_ns(self) -> int:
+        """Returns how long the collected data may still wait to be written, at least 0."""
+        if not self.number or not (self.pending or self._output.has_rows):
+            return FLUSH_NS
+        return max(self._output.due_ns - self._from.cost.perf_ns(), 0)
+
+    def read_last_events(self) -> None:
+        """Waits for the events of the ended steps, but not for a device that makes no progress."""
+        access = self._access
         for step in self.pending:
-            if not events.read_finished_within(step.taken, PATIENCE_NS):
+            if not self._events.read_finished_within(step.taken, PATIENCE_NS):
                 if access.closed is None:
                     access.lose("its work did not finish, so its last events were not read")
-                break
+                return
+
+    def close(self, taken: list[BoundaryEvent], reads: list[Read], found: list[Found]) -> None:
+        """Writes all remaining data. `taken`, `reads` and `found` hold the data since the last step ended."""
         for step in self.pending:
             self._write(step)
         self.pending.clear()
-        events.read_finished(taken)  # does not wait, because another rank may never arrive
+        self._events.read_finished(taken)  # does not wait, because another rank may never arrive
         self.collectives.write_done()
         self.collectives.write_open()
         self._step_writer.write_reads(reads, NONE, self.rank)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -53,6 +54,11 @@ def start(make: Callable[[], Recorder | None]) -> None:
 
 def started() -> Recorder | None:
     return _STATE.recorder
+
+
+def started_lock() -> AbstractContextManager[Any]:
+    """Returns the recorder's lock, or nothing to lock if there is no recorder."""
+    return nullcontext() if _STATE.recorder is None else _STATE.recorder.cost.lock
 
 
 def recorder() -> Recorder | None:

@@ -6,6 +6,7 @@ import itertools
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from tracer.recording_writer import FIGURES_NS
 from tracer.schedule import Schedule
 from tracer.writing.collectives import CollectiveCall, PendingCollective
 from tracer.writing.flight_recorder import FlightRecord
-from tracer.writing.output import _FLUSH_NS
+from tracer.writing.output import FLUSH_NS
 from traces.format.trace_file import TraceStream, load
 from traces.model.trace import NONE, BatchKind, Ending, StepKind, Trace, Untimed
 
@@ -79,9 +80,9 @@ def test_marks_wait_for_the_gpu_and_not_the_host_for_them(bench: Bench) -> None:
     bench.train_step()
     at_ns = bench.clock.ns
     assert len(bench.recorder._writer.pending) == 1  # the GPU is still at it
-    bench.run(_FLUSH_NS)
+    bench.run(FLUSH_NS)
     bench.train_step()
-    assert bench.clock.ns == at_ns + _FLUSH_NS + 350
+    assert bench.clock.ns == at_ns + FLUSH_NS + 350
     assert len(bench.recorder._writer.pending) == 1
 
 
@@ -358,7 +359,7 @@ def test_an_optimizer_that_fails_does_not_hold_its_phase(bench: Bench) -> None:
 def test_a_captured_step_touches_nothing_and_says_so(bench: Bench) -> None:
     """GIVEN a step that another stream captures WHEN rows are due to be written in the middle THEN nothing reaches CUDA."""
     bench.train_step()
-    bench.run(_FLUSH_NS)
+    bench.run(FLUSH_NS)
     calls = bench.cuda.calls
     bench.cuda.captures.add("graph")
     bench.train_step()
@@ -431,7 +432,7 @@ def test_a_script_that_profiles_itself_gets_no_events_of_ours(bench: Bench) -> N
     bench.train_step()
     calls, asked = bench.cuda.calls, bench.cuda.asked
     bench.profiles.add("its own")
-    bench.run(_FLUSH_NS)
+    bench.run(FLUSH_NS)
     bench.train_step()
     assert (bench.cuda.calls, bench.cuda.asked) == (calls, asked)
     bench.profiles.clear()
@@ -445,7 +446,7 @@ def test_a_script_that_profiles_itself_gets_no_events_of_ours(bench: Bench) -> N
 def test_after_an_error_of_the_device_the_steps_before_it_are_kept_with_their_times(bench: Bench) -> None:
     for _ in range(3):
         bench.train_step()
-        bench.run(_FLUSH_NS)
+        bench.run(FLUSH_NS)
     bench.train_step()  # writes the three before it
     bench.cuda.error = "CUDA error: device-side assert triggered\nmore"
     bench.train_step()
@@ -459,7 +460,7 @@ def test_after_an_error_of_the_device_the_steps_before_it_are_kept_with_their_ti
 def test_a_device_that_hangs_keeps_the_end_for_no_longer_than_the_patience(bench: Bench) -> None:
     for _ in range(3):
         bench.train_step()
-        bench.run(_FLUSH_NS)
+        bench.run(FLUSH_NS)
     bench.cuda.hangs = True
     for _ in range(2):
         bench.train_step()
@@ -468,6 +469,21 @@ def test_a_device_that_hangs_keeps_the_end_for_no_longer_than_the_patience(bench
     assert PATIENCE_NS <= bench.clock.ns - ended_ns < PATIENCE_NS + 10_000_000
     assert trace.steps.untimed.tolist() == [Untimed.NO] * 2 + [Untimed.LOST] * 3
     assert trace.problems == {}
+
+
+def test_steps_are_written_while_no_further_step_ends(bench: Bench) -> None:
+    """GIVEN three steps in half a second WHEN the script then does something else THEN the steps are in the file soon."""
+    for _ in range(3):
+        bench.train_step()
+    bench.run(FLUSH_NS)
+    bench.recorder.write_regularly()
+    patience = time.monotonic() + 10
+    while len(load(bench.path).steps) < 3 and time.monotonic() < patience:
+        time.sleep(0.02)
+    written = load(bench.path)
+    assert written.steps.number.tolist() == [0, 1, 2] and "truncated-file" in written.problems
+    assert (written.phases.device == 0).all()
+    bench.recorder.close()
 
 
 @pytest.mark.parametrize("in_cuda", [True, False])
@@ -564,7 +580,7 @@ def test_the_header_is_written_again_for_what_is_new_and_now_and_then(bench: Ben
     monkeypatch.setattr(TraceStream, "header", header)
     for _ in range(4):
         bench.train_step()
-        bench.run(_FLUSH_NS)
+        bench.run(FLUSH_NS)
     thread = threading.Thread(target=lambda: bench.recorder.steps.end_stage("replica", bench.recorder.steps.begin_stage()))
     thread.start()
     thread.join()
@@ -575,7 +591,7 @@ def test_the_header_is_written_again_for_what_is_new_and_now_and_then(bench: Ben
     bench.train_step()
     assert written == [1, 2, 5, 6]
     bench.profiler.steps.append(6)  # without which a profile could not be laid over the steps
-    bench.run(_FLUSH_NS)
+    bench.run(FLUSH_NS)
     bench.train_step()
     assert written == [1, 2, 5, 6, 7]
 
@@ -592,7 +608,7 @@ def test_ctrl_c_at_any_line_of_ours_leaves_a_whole_recording(tmp_path: Path, rem
                 bench.recorder.read("aten::item", "float32", [float(done)])
                 bench.train_step()
                 if done % 2:
-                    bench.run(_FLUSH_NS)
+                    bench.run(FLUSH_NS)
             done = 6
         if not came:
             break

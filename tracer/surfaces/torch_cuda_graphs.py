@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tracer.state import captures, recorder, started
+from tracer.state import captures, recorder, started, started_lock
 from tracer.surfaces.torch_nn_module import in_module
 from traces.script.patching import patch_around
 
@@ -23,7 +23,8 @@ def install(torch: ModuleType) -> None:
     under_way = captures()
 
     def begin(begin: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        under_way.add(self)
+        with started_lock():  # a call into CUDA by another thread of the recorder ends before the capture begins
+            under_way.add(self)
         try:
             begun = begin(self, *args, **kwargs)
         except BaseException:

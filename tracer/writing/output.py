@@ -26,7 +26,7 @@ from traces.script.deferred_signals import deferred_signals
 _Row = tuple[Any, ...]  # (names of columns, value, value...)
 
 # longest time between writes; a killed run loses at most this much
-_FLUSH_NS = 500_000_000
+FLUSH_NS = 500_000_000
 
 
 class RecordingFile:
@@ -62,6 +62,11 @@ class RecordingFile:
     def count(self, table: str) -> int:
         return self._written[table] + len(self._rows[table])
 
+    @property
+    def has_rows(self) -> bool:
+        """Returns whether some rows have not been written yet."""
+        return any(self._rows.values())
+
     def text(self, text: str) -> int:
         return self.strings.add(text)
 
@@ -70,7 +75,7 @@ class RecordingFile:
 
         If `header` is None, the header has not changed. The first call needs a header.
         """
-        self.due_ns = self._clock.perf_ns() + _FLUSH_NS
+        self.due_ns = self._clock.perf_ns() + FLUSH_NS
         with deferred_signals():
             rows, self._rows = self._rows, {name: [] for name in TABLES}
             for name, gathered in rows.items():
