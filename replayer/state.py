@@ -46,6 +46,7 @@ class ReplayerState:
         # for the life of the process; a freed torch.library.Library drops its kernels
         self.kept: list[object] = []
         self.optimizers = Optimizers()
+        self.compiling = 0  # the thread in which AOTAutograd traces a graph
         self.capturing = False  # of a CUDA graph, whose replays may give other results
         self.masks_are_full = False
         # while DistributedDataParallel creates its Reducer, see Note [The map of used parameters] in
@@ -81,9 +82,14 @@ def started() -> VirtualGpu | None:
 
 
 def script_steps() -> ScriptSteps | None:
-    """Return the object that receives the script's hooks. It is None until the script uses the virtual GPU."""
+    """Return the object that receives the script's hooks. It is None until the script uses the virtual GPU.
+
+    It is also None for calls that AOTAutograd makes to trace a graph, such as the backward pass of the traced graph.
+    """
     made = STATE.gpu
-    return None if made is None else made.steps
+    if made is None or (STATE.compiling and STATE.compiling == threading.get_ident()):
+        return None
+    return made.steps
 
 
 def in_bad_fork() -> bool:

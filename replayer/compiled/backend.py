@@ -7,15 +7,13 @@ on virtual tensors, so no code is generated. AOTAutograd divides forward and bac
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.exc import TorchDynamoException
-from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._guards import CompileContext
+from threading import get_ident
 
 from replayer.compiled.compiled_code import ran_eagerly
+from replayer.compiled.regions import CompiledRegion, RegionGraph
+from replayer.state import STATE
 from replayer.torch_types import TorchAny
+from traces.script.patching import replaced
 
 
 def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: TorchAny) -> Callable[..., TorchAny]:
@@ -24,16 +22,30 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
     A graph that AOTAutograd cannot trace on virtual tensors runs eagerly. Errors of Dynamo itself are passed on, because Dynamo
     raises them to trace a function again.
     """
-    trace = aot_autograd(fw_compiler=_compiled, partition_fn=min_cut_rematerialization_partition)
+    # These imports take a second, so they happen only if a script compiles something.
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.exc import TorchDynamoException
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._guards import CompileContext
+
+    name = str(CompileContext.current_compile_id() or "?")
+    region = CompiledRegion(name)
+
+    def compiler(*, is_backward: bool, trains: bool) -> Callable[[TorchAny, TorchAny], RegionGraph]:
+        return lambda graph, _inputs: RegionGraph(region, graph, is_backward=is_backward, trains=trains)
+
+    trace = aot_autograd(
+        fw_compiler=compiler(is_backward=False, trains=True),
+        bw_compiler=compiler(is_backward=True, trains=True),
+        inference_compiler=compiler(is_backward=False, trains=False),
+        partition_fn=min_cut_rematerialization_partition,
+    )
     try:
-        return trace(module, inputs)
+        with replaced(STATE, compiling=get_ident()):
+            return trace(module, inputs)
     except TorchDynamoException:
         raise
     except Exception as error:
-        ran_eagerly(str(CompileContext.current_compile_id() or "?"), error)
+        ran_eagerly(name, error)
         eager: Callable[..., TorchAny] = module.forward
         return eager
-
-
-def _compiled(graph: TorchAny, _inputs: TorchAny) -> TorchAny:
-    return make_boxed_func(graph.forward)

@@ -90,6 +90,8 @@ class ScriptLaunches:
         self.pending: list[Any] = []  # see Note [Three entries per op]
         self.op_rows = OpRows(self.pending)
         self.launch_by: Callable[[Caller, OpSignature], None] = self._note
+        self._muted: list[int] = []  # threads inside `muted`
+        self._launch_unmuted: Callable[[Caller, OpSignature], None] = self._note
         self._devices = devices
         self._timeline = simulator.timeline
         self._batch = 3 if strict else 3 * _BATCH  # --strict raises at the op that does not match
@@ -119,10 +121,31 @@ class ScriptLaunches:
             numbers.append(node_number())
             note(caller, signature)
 
-        self.launch_by = launch_numbered
+        self._set_launch(launch_numbered)
 
     def stop_numbering(self) -> None:
-        self.launch_by = self._note
+        self._set_launch(self._note)
+
+    def _set_launch(self, launch: Callable[[Caller, OpSignature], None]) -> None:
+        with self.lock:
+            self._launch_unmuted = launch
+            self.launch_by = self._launch_if_unmuted if self._muted else launch
+
+    def _launch_if_unmuted(self, caller: Caller, signature: OpSignature) -> None:
+        if threading.get_ident() not in self._muted:
+            self._launch_unmuted(caller, signature)
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Inside this context, this thread's ops launch nothing, because recorded ops are launched in their place."""
+        me = threading.get_ident()
+        self._muted.append(me)
+        self._set_launch(self._launch_unmuted)
+        try:
+            yield
+        finally:
+            self._muted.remove(me)
+            self._set_launch(self._launch_unmuted)
 
     def flush(self) -> None:
         """Play all pending launches."""

@@ -160,6 +160,24 @@ class ScriptSteps:
             ranges.begun_ns = thread.host_ns
         return ranges.of_thread(thread.row).append, self._launches.pending, self._module_names.get, self._name_module
 
+    @contextmanager
+    def within_ranges(self, *names: str) -> Iterator[None]:
+        """Put nested ranges with these names around the ops that this thread launches inside the context."""
+        thread, ranges = self._launches.current.thread(), self._timeline.ranges
+        ranges.under_way += 1
+        ranges.begun_ns = ranges.begun_ns or thread.host_ns
+        note, pending = ranges.of_thread(thread.row).append, self._launches.pending
+        with self._launches.lock:
+            numbers = [(self._timeline.strings.add(name) + 1) * NAMED for name in names]
+        for number in numbers:
+            note(number + len(pending))
+        try:
+            yield
+        finally:
+            for _ in names:
+                note(~len(pending))
+            ranges.under_way -= 1
+
     def modules_left(self) -> None:
         self._timeline.ranges.under_way -= 1
 

@@ -41,6 +41,7 @@ from replayer.recording.recorded_step import Instance, Kernel, MatchKeys, Record
 from traces.analyses.communication import communication_kernels
 from traces.analyses.waits import host_waits, synchronous_calls
 from traces.combining.profiler_cost import CleanPace
+from traces.compiled.regions import is_graph_launch
 from traces.figures.pipeline import batch_arrival_ns
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
@@ -237,7 +238,9 @@ class RecordingIndexer:
         batch_there_active = self._pace.own_ns(self.batch_there).tolist()
         self.host_start = self._pace.own_ns(host.start_ns).tolist()
         self.host_end = self._pace.own_ns(host.end_ns).tolist()
-        self.host_columns = host.parent.tolist(), (host.kind == HostKind.OP).tolist()
+        # The launch of a CUDA graph is matched as an op, because all kernels of the graph belong to this launch.
+        is_op = (host.kind == HostKind.OP) | is_graph_launch(self.trace)
+        self.host_columns = host.parent.tolist(), is_op.tolist()
         self.wait_in = self._last_waits()
         kernels = self._kernels()
         kind = self.trace.steps.kind

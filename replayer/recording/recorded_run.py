@@ -32,6 +32,7 @@ from replayer.recording.data_parallel_stages import transport_of
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.library_pace import LibraryPace
 from replayer.recording.match_keys import RecordedKeys, takes_tensor_list
+from replayer.recording.recorded_regions import RecordedRegions
 from replayer.recording.recorded_step import Instance, RecordedStep
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, DeviceKind, StepKind, Trace
@@ -57,6 +58,7 @@ class RecordedRun:
         self.library_pace: LibraryPace | None = None
         self.match_keys = RecordedKeys(trace)
         self.keys = KeptBySignature(self.match_keys.of_signature)
+        self.regions = RecordedRegions.of(trace, rank, self.match_keys, self.keys)
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self.host_ns: dict[str, int] = {}  # median of `_host_paces` by key of the op's name
         self.usual_host_ns = 0

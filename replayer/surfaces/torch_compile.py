@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
 
+from replayer.compiled.backend import compile_graph
 from replayer.surfaces.patching import refusal, when_imported
 from replayer.tensor.planning.plan_keys import KEYER_FILE
 from replayer.torch_types import TorchAny
@@ -38,7 +39,7 @@ def install(torch_module: ModuleType) -> None:
     wrapper: TorchAny = torch_module._TorchCompileInductorWrapper
 
     def compile_with_mode(self: TorchAny, model: TorchAny, inputs: TorchAny, *, config_patches: TorchAny = None) -> TorchAny:
-        return _compile_graph(model, inputs, config_patches={**self.config, **(config_patches or {})})
+        return compile_graph(model, inputs, config_patches={**self.config, **(config_patches or {})})
 
     def get_compiler_config(self: TorchAny) -> TorchAny:
         """Return the same as torch, but without importing Inductor's passes, which takes half a second."""
@@ -49,20 +50,14 @@ def install(torch_module: ModuleType) -> None:
     patch(wrapper, __call__=compile_with_mode, get_compiler_config=get_compiler_config)
     # Without this call, torch forgets all but the last 64 compilations.
     when_imported("torch._dynamo.utils", lambda utils: utils.set_compilation_metrics_limit(_COMPILATIONS_KEPT))
-    when_imported("torch._dynamo.backends.inductor", lambda module: patch(module, inductor=_compile_graph))
-    when_imported("torch._inductor.compile_fx", lambda module: patch(module, compile_fx=_compile_graph))
+    when_imported("torch._dynamo.backends.inductor", lambda module: patch(module, inductor=compile_graph))
+    when_imported("torch._inductor.compile_fx", lambda module: patch(module, compile_fx=compile_graph))
     for name in _IMPORTED:
         if not hasattr(torch_module._C, name):
             patch(torch_module._C, **{name: refusal(f"torch._C.{name}", "nothing is compiled")})
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
     when_imported("torch._dynamo.convert_frame", _leave_out_frames_below_ours)
     when_imported("torch._dynamo.variables.functions", _trace_originals)
-
-
-def _compile_graph(*args: TorchAny, **options: TorchAny) -> TorchAny:
-    """Importing torch._dynamo takes a second, so this import happens only if a script compiles something."""
-    backend: TorchAny = import_module("replayer.compiled.backend")
-    return backend.compile_graph(*args, **options)
 
 
 def _leave_out_our_frames(rules: TorchAny) -> None:

@@ -239,6 +239,18 @@ class SegmentMatcher:
             self._log_is_whole = False
         return match
 
+    def has_call(self, signature: OpSignature) -> bool:
+        """Return whether the recorded segment has a call of this op with these shapes that the script has not made yet."""
+        if self.recorded is None:
+            return False
+        if self.history is not None:
+            calls = self.history.calls
+            if self.followed < len(calls) and calls[self.followed].signature is signature:
+                return calls[self.followed].match is not None
+            self._forget()
+        free = self.recorded.exact.get(self.step.keys[signature].exact, ())
+        return any(self.step.state[one.kernels[0]] == _FREE for one in free)
+
     def follow(self, end: int) -> None:
         """Record that the script has repeated the history's calls up to `end`."""
         assert self.history is not None

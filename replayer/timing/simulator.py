@@ -31,6 +31,7 @@ from replayer.timing.steps.step_tracker import StepTracker
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.stats import ReplayStats
 from replayer.timing.timing_rules import call_start, host_times
+from traces.compiled.regions import GRAPH_LAUNCHES
 from traces.model.trace import NONE, Column, DeviceKind, Origin
 from traces.script.phase_rule import PLAIN
 from traces.script.step_rule import Optimizers
@@ -65,6 +66,8 @@ class Simulator:
         self.scheduler = StreamScheduler(recording, clock, timeline, self.stats)
         self.tracker = StepTracker(recording, self.scheduler, optimizers, strict=strict, pad_loader=pad_loader)
         self._strict = strict
+        names = (name for name in sorted(GRAPH_LAUNCHES) if recording.trace.strings.find(name) != NONE)
+        self.graph_launch = OpSignature(next(names, "cudaGraphLaunch"), (), ())
         self._schedules: dict[RecordedSegment, tuple[MatchHistory, OpBatchSchedule]] = {}
         self._batches: dict[RecordedSegment, dict[int, PhaseGrainBatch]] = {}
 
@@ -153,12 +156,14 @@ class Simulator:
             self.scheduler.estimate(stream, signature, launch_ns, row, copy)
 
     def play_graph(self, thread: HostThread, stream: VirtualStream, graph: CapturedGraph, now_ns: int) -> None:
-        """Play everything that a CUDA graph captured, with one launch. `stream` replaces the captured stream."""
+        """Play everything that a CUDA graph captured, with one launch. `stream` replaces the captured stream.
+
+        If the recording launches a graph here, the recorded graph's work is played. Otherwise each captured op is matched.
+        """
         if self.tracker.segment is None:
             self.tracker.op(thread, PLAIN, now_ns)
-        start_ns = thread.host_ns = max(thread.host_ns, now_ns, stream.room_at_ns())
         add, queue = self.timeline.strings.add, list(stream.pending)
-        row = self.timeline.op(thread.row, (add("cudaGraphLaunch"), add(""), add(""), NONE), start_ns, start_ns)
+        start_ns, row, is_recorded = NONE, NONE, False
 
         def here(arg: Any) -> Any:
             return stream if arg is graph.origin else arg
@@ -166,10 +171,19 @@ class Simulator:
         for branch in graph.others:
             branch.wait(stream.ready_ns)
         for call, args in graph.calls:
-            if call == self.play_node:
-                self.play_node(thread, here(args[0]), args[1], start_ns, row, args[2])
-            else:
+            if call != self.play_node:
                 call(thread, *map(here, args))
+                continue
+            if start_ns == NONE:
+                segment = self.tracker.segment
+                is_recorded = segment is not None and segment.has_call(self.graph_launch)
+                start_ns = thread.host_ns = max(thread.host_ns, now_ns, stream.room_at_ns())
+                if is_recorded:
+                    self.play(thread, stream, self.graph_launch, now_ns)
+                else:
+                    row = self.timeline.op(thread.row, (add("cudaGraphLaunch"), add(""), add(""), NONE), start_ns, start_ns)
+            if not is_recorded:
+                self.play_node(thread, here(args[0]), args[1], start_ns, row, args[2])
         for branch in graph.others:
             stream.wait(branch.ready_ns)
         stream.pending.clear()  # a graph is one launch in the queue

@@ -8,7 +8,7 @@ gpu.synchronize_device(0)                       # gpu.now_ns is 5_000_000
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from replayer import state
 from replayer.recording.data_parallel_stages import Transport
+from replayer.recording.recorded_regions import RecordedRegions
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from replayer.timing.timeline.timeline_writer import LoaderWait
@@ -46,7 +47,7 @@ class SurfaceGpu(FakeGpu):
         self.worked_ns = 0
         self.replayed: list[CapturedGraph] = []
         self.made_streams: list[VirtualStream] = []
-        self.recording = SimpleNamespace(transport=Transport.COPIES)
+        self.recording = SimpleNamespace(transport=Transport.COPIES, regions=RecordedRegions())
         self.plays_peer_copies = True
         for device in self.devices:
             recorded = Device(0, device.index, name, properties=DeviceProperties(**properties))
@@ -104,6 +105,9 @@ class SurfaceGpu(FakeGpu):
 
     def work_ns(self) -> int:
         return self.worked_ns
+
+    def within_ranges(self, *names: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def begin_range(self) -> Callable[[str], None]:
         self.ranges.append("+")

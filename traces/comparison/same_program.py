@@ -473,6 +473,8 @@ def _calls(trace: Trace, op: Column, step: Column) -> list[_DeviceOp]:
 
 def _with_shapes(trace: Trace, row: int) -> int:
     host = trace.host
+    if host.kind[row] != HostKind.OP:  # the launch of a CUDA graph
+        return NONE
     while row >= 0 and not trace.strings[int(host.shapes[row])]:
         parent = int(host.parent[row])
         row = parent if parent < row and host.kind[parent] == HostKind.OP else NONE

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traces.compiled.regions import is_graph_launch, is_region_range
 from traces.model.intervals import Intervals
 from traces.model.time_windows import TimeWindows
 from traces.model.trace import NONE, Column, HostKind, HostSpans, Origin, StepKind, Trace
@@ -231,15 +232,17 @@ def phase_names(trace: Trace) -> Column:
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
     """Return, for each device span, the row of `trace.host` with the innermost (or outermost) op that launched it.
 
-    Spans that no op launched get NONE.
+    Spans that no op launched get NONE. The launch of a CUDA graph counts as an op. Ops inside a compiled region are outermost
+    ops, because the region is a range around them.
     """
     host = trace.host
     launch = np.where(trace.device.launch < len(host), trace.device.launch, NONE)
     if not len(host):
         return np.full(len(launch), NONE, dtype=np.int64)
-    op = np.append(enclosing(host, host.kind == HostKind.OP), NONE)
+    op = np.append(enclosing(host, (host.kind == HostKind.OP) | is_graph_launch(trace)), NONE)
     if outermost:
         above = np.append(op[np.append(host.parent, NONE)[op]][:-1], len(host))
+        above[np.append(is_region_range(trace), False)[above]] = NONE
         rows = np.arange(len(above))
         op = np.where(op == NONE, NONE, _last_of_chain(np.where(above == NONE, rows, above))[op])
     return np.asarray(np.where(launch >= 0, op[launch], NONE))

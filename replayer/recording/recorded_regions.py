@@ -1,0 +1,137 @@
+"""Recorded calls of compiled regions, as the ops that a replay launches in place of a region's own ops.
+
+regions = RecordedRegions.of(trace, rank, match_keys, keys)
+regions.ops("0/1", inputs=((32, 64),), graph_ops={...}, call=0, is_backward=False)
+    # (OpSignature("aten::mm", ...), OpSignature("triton_poi_fused_add_0", ...)); None without such a recorded region
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from replayer.op_signature import KeptBySignature, OpSignature
+from replayer.recording.match_keys import RecordedKeys
+from replayer.recording.recorded_step import MatchKeys
+from traces.compiled.regions import RegionCall, region_calls
+from traces.model.layouts import Shape
+from traces.model.trace import Trace, parse_shapes
+from traces.names.equivalent_ops import canonical_op, canonical_shapes
+
+Shapes = tuple[Shape, ...]
+GraphOps = dict[str, set[Shapes]]  # the shapes of a graph's ops by canonical name
+
+
+@dataclass(frozen=True, eq=False)
+class _RecordedRegion:
+    """A region's recorded calls by the shapes of their inputs, for the forward and the backward.
+
+    The calls are those of the step with the most calls.
+    """
+
+    forward: dict[Shapes, list[tuple[OpSignature, ...]]] = field(default_factory=dict)
+    backward: dict[Shapes, list[tuple[OpSignature, ...]]] = field(default_factory=dict)
+
+
+class RecordedRegions:
+    """The regions of one rank by torch's number."""
+
+    def __init__(self) -> None:
+        self._regions: dict[str, _RecordedRegion] = {}
+        self._taken: dict[tuple[str, Shapes], str] = {}
+
+    @classmethod
+    def of(cls, trace: Trace, rank: int, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> RecordedRegions:
+        """Read the regions. The match keys of their ops are added to `keys`."""
+        steps: dict[tuple[str, bool, str], dict[int, list[RegionCall]]] = {}
+        for call in region_calls(trace, rank):
+            by_step = steps.setdefault((call.region, call.is_backward, call.inputs), {})
+            by_step.setdefault(call.step, []).append(call)
+        signatures = _Signatures(trace, match_keys, keys)
+        made = cls()
+        for (name, is_backward, inputs), by_step in steps.items():
+            region = made._regions.setdefault(name, _RecordedRegion())
+            calls = region.backward if is_backward else region.forward
+            calls[parse_shapes(inputs)] = [signatures.of_call(call) for call in max(by_step.values(), key=len)]
+        return made
+
+    def __len__(self) -> int:
+        return len(self._regions)
+
+    def ops(
+        self, name: str, inputs: Shapes, graph_ops: GraphOps, call: int, *, is_backward: bool
+    ) -> tuple[OpSignature, ...] | None:
+        """Return the recorded ops of call number `call` of a region in a step. Further calls repeat the last recorded call.
+
+        A region of the script is the recorded region with the same number, if its inputs have the same shapes. Otherwise it is
+        the first recorded region with these inputs, because torch numbers functions in the order in which it traces them. If
+        inputs were not recorded, the shapes of ops are compared instead.
+        """
+        region = self._regions.get(self._taken.get((name, inputs), name))
+        found = self._calls(region, inputs, graph_ops, is_backward)
+        if not found and inputs:
+            taken = set(self._taken.values())
+            others = (other for other, one in self._regions.items() if other not in taken and inputs in one.forward)
+            if (other := next(others, None)) is not None:
+                self._taken[name, inputs] = other
+                found = self._calls(self._regions[other], inputs, graph_ops, is_backward)
+        return found[min(call, len(found) - 1)] if found else None
+
+    @staticmethod
+    def _calls(
+        region: _RecordedRegion | None, inputs: Shapes, graph_ops: GraphOps, is_backward: bool
+    ) -> list[tuple[OpSignature, ...]]:
+        if region is None:
+            return []
+        calls = region.backward if is_backward else region.forward
+        known = calls.get(inputs)
+        if known:
+            return known
+        without_inputs = calls.get((), [])
+        return without_inputs if any(_fits(ops, graph_ops) for ops in without_inputs) else []
+
+
+def _fits(recorded: tuple[OpSignature, ...], graph_ops: GraphOps) -> bool:
+    """Return whether the graph has one of the recorded ops with the same shapes.
+
+    Inductor replaces some matrix products by others and pads some, so not all ops can be compared.
+    """
+    known = [graph_ops.get(_kind(one.op), set()) for one in recorded if one.shapes]
+    shapes = [canonical_shapes(one.shapes) for one in recorded if one.shapes]
+    compared = [shape in own for own, shape in zip(known, shapes, strict=True) if own]
+    return any(compared) or not compared
+
+
+def graph_ops_of(ops: Iterable[tuple[str, Shapes]]) -> GraphOps:
+    """Group the ops of a graph, given by name and shapes, as `RecordedRegions.ops` expects."""
+    found: GraphOps = {}
+    for op, shapes in ops:
+        found.setdefault(_kind(op), set()).add(canonical_shapes(shapes))
+    return found
+
+
+def _kind(op: str) -> str:
+    name = canonical_op(op)
+    return "mm" if name in ("addmm", "bmm", "baddbmm") else name
+
+
+class _Signatures:
+    """Creates one signature for each recorded op with its shapes and dtypes."""
+
+    def __init__(self, trace: Trace, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> None:
+        self._trace, self._match_keys, self._keys = trace, match_keys, keys
+        self._known: dict[tuple[int, int, int, int], OpSignature] = {}
+
+    def of_call(self, call: RegionCall) -> tuple[OpSignature, ...]:
+        return tuple(map(self._of, call.launching))
+
+    def _of(self, row: int) -> OpSignature:
+        host, strings = self._trace.host, self._trace.strings
+        ids = int(host.name[row]), int(host.shapes[row]), int(host.dtypes[row]), int(host.layout[row])
+        known = self._known.get(ids)
+        if known is None:
+            name, shapes, dtypes, layout = strings[ids[0]], parse_shapes(strings[ids[1]]), strings[ids[2]], strings[ids[3]]
+            dtype = dtypes.partition(";")[0]
+            known = self._known[ids] = OpSignature(name, shapes, (dtype,) * len(shapes), layout=layout)
+            self._keys[known] = self._match_keys.of_op(name, shapes, dtype, "", layout)
+        return known

@@ -1,0 +1,106 @@
+"""A small recording of a compiled training loop, made by hand. All times are microseconds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from traces.kineto import read_kineto_bytes
+from traces.model.trace import Trace
+
+SCRIPT = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).cuda()
+compiled = torch.compile(model, mode="{mode}")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.ones({batch}, 8, device="cuda")
+for _ in range(4):
+    compiled(x).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+STEP_US = 1000
+
+
+@dataclass
+class Events:
+    """Events of torch.profiler. Each method adds one event."""
+
+    made: list[dict[str, Any]] = field(default_factory=list)
+    calls: int = 0
+
+    def host(self, category: str, name: str, start: int, length: int, *, thread: int = 1, **args: Any) -> None:
+        at = {"pid": 1, "tid": thread, "ts": start, "dur": length, "args": args}
+        self.made.append({"ph": "X", "cat": category, "name": name, **at})
+
+    def op(self, name: str, start: int, length: int, shapes: list[list[int]], *, thread: int = 1, **args: Any) -> None:
+        types = ["float"] * len(shapes)
+        self.host("cpu_op", name, start, length, thread=thread, **{"Input Dims": shapes, "Input type": types, **args})
+
+    def launch(self, call: str, start: int, *kernels: tuple[str, int], thread: int = 1, graph: int = 0) -> None:
+        self.calls += 1
+        self.host("cuda_runtime", call, start, 1, thread=thread, correlation=self.calls)
+        at = start + 5
+        for node, (kernel, length) in enumerate(kernels):
+            args = {"device": 0, "stream": 7, "correlation": self.calls}
+            args |= {"graph id": graph, "graph node id": node} if graph else {}
+            place = {"pid": 0, "tid": 7, "ts": at, "dur": length}
+            self.made.append({"ph": "X", "cat": "kernel", "name": kernel, **place, "args": args})
+            at += length + 1
+
+    def trace(self) -> Trace:
+        device = {"id": 0, "name": "NVIDIA A100-SXM4-40GB", "totalGlobalMem": 40 << 30}
+        return read_kineto_bytes(json.dumps({"deviceProperties": [device], "traceEvents": self.made}).encode())
+
+
+def recording(*, graphs: bool = False, batch: int = 16) -> Trace:
+    """Three steps. The forward is a product and a fused kernel of 7 us, the backward a fused kernel of 9 us and a product."""
+    events = Events()
+    for step in range(3):
+        at = step * STEP_US
+        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, STEP_US - 10)
+        forward(events, at + 100, step, graphs=graphs, batch=batch)
+        events.op("aten::mean", at + 300, 20, [[batch, 4]])
+        events.launch("cudaLaunchKernel", at + 305, ("reduce_kernel", 3))
+        events.op("aten::ones_like", at + 330, 10, [[]])
+        events.launch("cudaLaunchKernel", at + 333, ("fill_kernel", 2))
+        backward(events, at + 400, step, graphs=graphs, batch=batch)
+        events.host("user_annotation", "Optimizer.step#SGD.step", at + 700, 50)
+        events.op("aten::_foreach_add_", at + 710, 20, [[4, 8], [4], [4, 8], [4]])
+        events.launch("cudaLaunchKernel", at + 715, ("multi_tensor_apply_kernel", 4))
+        events.host("user_annotation", "Optimizer.zero_grad#SGD.zero_grad", at + 800, 20)
+    return events.trace()
+
+
+def forward(events: Events, at: int, step: int, *, graphs: bool, batch: int) -> None:
+    events.op("Torch-Compiled Region: 0/0", at, 150, [])
+    inputs = [[4, 8], [4], [batch, 8]]
+    events.op("CompiledFunction", at + 10, 130, inputs, **{"Sequence number": step, "Fwd thread id": 0})
+    events.host("user_annotation", "## Call CompiledFxGraph fabc ##", at + 20, 100)
+    if graphs:
+        events.launch("cudaGraphLaunch", at + 50, ("sgemm", 11), ("triton_poi_fused_relu_0", 7), graph=5)
+        return
+    events.op("aten::addmm", at + 30, 20, [[4], [batch, 8], [8, 4]])
+    events.launch("cudaLaunchKernel", at + 40, ("sgemm", 11))
+    events.op("triton_poi_fused_relu_0", at + 60, 20, [[batch, 4], [batch, 4]])
+    events.launch("cuLaunchKernel", at + 70, ("triton_poi_fused_relu_0", 7))
+
+
+def backward(events: Events, at: int, step: int, *, graphs: bool, batch: int) -> None:
+    told: dict[str, Any] = {"thread": 2, "Sequence number": step, "Fwd thread id": 1}
+    events.op("autograd::engine::evaluate_function: MeanBackward0", at - 50, 30, [[]], thread=2)
+    events.op("aten::div", at - 45, 10, [[batch, 4]], thread=2)
+    events.launch("cudaLaunchKernel", at - 43, ("div_kernel", 2), thread=2)
+    events.op("autograd::engine::evaluate_function: CompiledFunctionBackward", at, 200, [[batch, 4]], **told)
+    events.op("CompiledFunctionBackward", at + 5, 190, [[batch, 4]], **told)
+    events.host("user_annotation", "## Call CompiledFxGraph fdef ##", at + 10, 150, thread=2)
+    if graphs:
+        events.launch("cudaGraphLaunch", at + 50, ("triton_poi_fused_1", 9), ("sgemm_t", 13), thread=2, graph=6)
+        return
+    events.op("triton_poi_fused_1", at + 30, 20, [[batch, 4], [batch, 4]], thread=2)
+    events.launch("cuLaunchKernel", at + 40, ("triton_poi_fused_1", 9), thread=2)
+    events.op("aten::mm", at + 60, 20, [[4, batch], [batch, 8]], thread=2)
+    events.launch("cudaLaunchKernel", at + 70, ("sgemm_t", 13), thread=2)

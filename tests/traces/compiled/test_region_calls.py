@@ -1,0 +1,84 @@
+"""Calls of compiled regions in profiles, as different releases of torch mark them."""
+
+from __future__ import annotations
+
+from tests.replayer.compiled.handmade_recording import Events, recording
+from traces.compiled.regions import RegionCall, region_calls
+from traces.figures.measure import op_of
+from traces.model.trace import Trace
+
+
+def told(trace: Trace) -> list[tuple[str, bool, list[str]]]:
+    return [(call.region, call.is_backward, launching(trace, call)) for call in region_calls(trace)]
+
+
+def launching(trace: Trace, call: RegionCall) -> list[str]:
+    return [trace.strings[trace.host.name[row]] for row in call.launching]
+
+
+def test_a_backward_belongs_to_the_forward_with_its_sequence_number() -> None:
+    """GIVEN two forwards and their backwards in the other order THEN each backward has its forward's region and inputs."""
+    events = Events()
+    for number, at in ((0, 0), (1, 100)):
+        events.op(f"Torch-Compiled Region: {number}/0", at, 50, [])
+        events.op("CompiledFunction", at + 10, 30, [[4, 8 + number]], **{"Sequence number": number})
+        events.launch("cuLaunchKernel", at + 20, ("triton_poi_fused_0", 5))
+    for number, at in ((0, 200), (1, 300)):
+        events.op("CompiledFunctionBackward", at, 50, [[4]], thread=2, **{"Sequence number": number, "Fwd thread id": 1})
+        events.launch("cuLaunchKernel", at + 20, ("triton_poi_fused_1", 5), thread=2)
+    calls = region_calls(events.trace())
+    assert [(call.region, call.is_backward, call.inputs) for call in calls] == [
+        ("0/0", False, "4,8"), ("1/0", False, "4,9"), ("0/0", True, "4,8"), ("1/0", True, "4,9"),
+    ]  # fmt: skip
+
+
+def test_without_sequence_numbers_the_last_forward_comes_first() -> None:
+    """GIVEN a profile whose release marks no regions and no numbers THEN graphs are numbered within the step."""
+    events = Events()
+    events.host("user_annotation", "ProfilerStep#1", 0, 500)
+    for at in (0, 100):
+        events.op("CompiledFunction", at, 50, [[4, 8]])
+        events.op("aten::mm", at + 10, 10, [[4, 8], [8, 8]])
+        events.launch("cudaLaunchKernel", at + 12, ("gemm", 3))
+    for at in (200, 300):
+        events.op("CompiledFunctionBackward", at, 50, [[4]], thread=2)
+        events.launch("cuLaunchKernel", at + 20, ("triton_0", 5), thread=2)
+    assert told(events.trace()) == [
+        ("graph 0", False, ["aten::mm"]),
+        ("graph 1", False, ["aten::mm"]),
+        ("graph 1", True, ["CompiledFunctionBackward"]),
+        ("graph 0", True, ["CompiledFunctionBackward"]),
+    ]
+
+
+def test_a_region_within_a_region_is_a_call_of_its_own_and_eager_ops_between_belong_to_none() -> None:
+    """GIVEN a graph break: a region calls a graph, an eager op and the region of the rest THEN there are two calls."""
+    events = Events()
+    events.op("Torch-Compiled Region: 0/0", 0, 200, [])
+    events.host("user_annotation", "## Call CompiledFxGraph fa ##", 10, 30)
+    events.op("triton_poi_fused_sin_0", 15, 10, [[8]])
+    events.launch("cuLaunchKernel", 17, ("triton_poi_fused_sin_0", 3))
+    events.op("aten::exp", 60, 10, [[8]])
+    events.launch("cudaLaunchKernel", 62, ("exp_kernel", 3))
+    events.op("Torch-Compiled Region: 1/0", 100, 80, [])
+    events.host("user_annotation", "## Call CompiledFxGraph fb ##", 110, 30)
+    events.op("triton_poi_fused_cos_0", 115, 10, [[8]])
+    events.launch("cuLaunchKernel", 117, ("triton_poi_fused_cos_0", 3))
+    trace = events.trace()
+    assert told(trace) == [("0/0", False, ["triton_poi_fused_sin_0"]), ("1/0", False, ["triton_poi_fused_cos_0"])]
+    assert [call.graph for call in region_calls(trace)] == ["fa", "fb"]
+
+
+def test_kernels_of_a_graph_launch_belong_to_the_launch() -> None:
+    """GIVEN CUDA graph launches inside a region THEN each launch is the op of all its kernels."""
+    trace = recording(graphs=True)
+    names = [trace.strings[trace.host.name[row]] for row in op_of(trace, outermost=True)[trace.device.graph == 5].tolist()]
+    assert names == ["cudaGraphLaunch"] * 6
+    assert told(trace)[:2] == [("0/0", False, ["cudaGraphLaunch"]), ("0/0", True, ["cudaGraphLaunch"])]
+
+
+def test_a_profile_without_compiled_code_has_no_regions() -> None:
+    events = Events()
+    events.op("aten::relu", 0, 10, [[8]])
+    events.launch("cudaLaunchKernel", 2, ("relu_kernel", 3))
+    assert region_calls(events.trace()) == []

@@ -1,0 +1,205 @@
+"""Calls of compiled regions in a trace: what torch.compile made of the script's functions.
+
+    calls = region_calls(trace, rank=0)
+    calls[0].region, calls[0].is_backward    # "0/1", False: the second compilation of the first function that Dynamo traced
+    calls[0].launching                       # host rows of the ops and graph launches that gave work to the device
+
+Note [One call of a region]
+    torch marks compiled code with nested ranges. `Torch-Compiled Region: N/M` surrounds the code that Dynamo made of a
+    function. This code calls a graph, and between graphs it may call other regions and eager ops. `CompiledFunction` and
+    `CompiledFunctionBackward` surround a graph's forward and backward. `## Call CompiledFxGraph KEY ##` surrounds Inductor's
+    code. A call of a region is the outermost range around one graph, so eager ops between graphs do not belong to a call.
+    Some releases mark only some of these ranges. A region without a graph's range is one call.
+
+    A backward belongs to the forward with the same autograd sequence number. Without numbers, the last forward comes first,
+    as in autograd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from traces.model.trace import NONE, Column, HostKind, Trace
+
+REGION, GRAPH = "Torch-Compiled Region: ", "## Call CompiledFxGraph "
+FORWARD, BACKWARD = "CompiledFunction", "CompiledFunctionBackward"
+GRAPH_LAUNCHES = frozenset({"cudaGraphLaunch", "hipGraphLaunch", "cuGraphLaunch"})
+
+
+class _Range(IntEnum):
+    OTHER = 0
+    REGION = 1
+    GRAPH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RegionCall:
+    """One call of a compiled region. `row` is the host row of its range.
+
+    `region` is torch's number of the region, or the position among the step's graphs if torch did not mark regions.
+    `inputs` are the shapes of the forward's arguments, or "". `graph` is the key of Inductor's graph, or "". `work` are
+    device rows in launch order.
+    """
+
+    region: str
+    is_backward: bool
+    inputs: str
+    graph: str
+    row: int
+    step: int
+    launching: tuple[int, ...]
+    work: tuple[int, ...]
+
+
+def is_graph_launch(trace: Trace) -> Column:
+    """Return a mask of the host rows that launch a CUDA graph."""
+    names = [i for i, text in enumerate(trace.strings.texts) if text in GRAPH_LAUNCHES]
+    return np.asarray(np.isin(trace.host.name, names))
+
+
+def is_region_range(trace: Trace) -> Column:
+    """Return a mask of the host rows that surround compiled code."""
+    names = [i for i, text in enumerate(trace.strings.texts) if _kind_of(text)]
+    return np.asarray(np.isin(trace.host.name, names))
+
+
+def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
+    """Return a rank's calls of compiled regions in the order of their starts. See Note [One call of a region]."""
+    kinds = np.array([_kind_of(text) for text in trace.strings.texts], np.int8)
+    host = trace.host
+    if not kinds.any() or not len(host):
+        return []
+    ours = np.array([thread.rank == rank for thread in trace.threads], bool)[host.thread]
+    kind = np.where(ours & (host.kind != HostKind.PYTHON), kinds[host.name], _Range.OTHER)
+    if not kind.any():
+        return []
+    unit, region = _enclosing(kind, host.parent)
+    work = _work_by_unit(trace, unit)
+    rows = sorted(_units(kind, unit, region), key=lambda row: int(host.start_ns[row]))
+    step_of = _step_of(trace, rank, host.start_ns[rows])
+    names = trace.strings
+    numbers = _Numbers(trace, region)
+    graphs = _graph_keys(trace, kind, unit)
+    calls = []
+    for row, step in zip(rows, step_of.tolist(), strict=True):
+        is_backward = names[host.name[row]] == BACKWARD
+        number, inputs = numbers.of(row, step, is_backward=is_backward)
+        launched = work.get(row, [])
+        launching = _launching(trace, row, launched)
+        calls.append(RegionCall(number, is_backward, inputs, graphs.get(row, ""), row, step, launching, tuple(launched)))
+    return calls
+
+
+def _kind_of(text: str) -> int:
+    if text in (FORWARD, BACKWARD) or text.startswith(GRAPH):
+        return _Range.GRAPH
+    return _Range.REGION if text.startswith(REGION) else _Range.OTHER
+
+
+def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
+    """Return for each host row the row of the outermost graph's range and the row of the innermost region around the row."""
+    unit, region = [NONE] * len(kind), [NONE] * len(kind)
+    for row, (of, outer) in enumerate(zip(kind.tolist(), parent.tolist(), strict=True)):
+        if outer >= 0:
+            unit[row], region[row] = unit[outer], region[outer]
+        if of == _Range.REGION:
+            unit[row], region[row] = NONE, row
+        elif of == _Range.GRAPH and unit[row] == NONE:
+            unit[row] = row
+    return np.array(unit), np.array(region)
+
+
+def _units(kind: Column, unit: Column, region: Column) -> list[int]:
+    graphs = np.flatnonzero((kind == _Range.GRAPH) & (unit == np.arange(len(kind)))).tolist()
+    within = set(region[graphs].tolist())
+    regions = np.flatnonzero(kind == _Range.REGION).tolist()
+    # A region with graphs or other regions inside is no call itself, because its own code only calls these.
+    return graphs + [row for row in regions if row not in within]
+
+
+def _work_by_unit(trace: Trace, unit: Column) -> dict[int, list[int]]:
+    device = trace.device
+    rows = np.flatnonzero(device.is_work & (device.launch >= 0))
+    rows = rows[np.lexsort((device.start_ns[rows], trace.host.start_ns[device.launch[rows]]))]
+    units = unit[device.launch[rows]]
+    found: dict[int, list[int]] = {}
+    for row, of in zip(rows.tolist(), units.tolist(), strict=True):
+        if of != NONE:
+            found.setdefault(of, []).append(row)
+    return found
+
+
+def _launching(trace: Trace, unit: int, work: list[int]) -> tuple[int, ...]:
+    """Return the rows of the ops that launched this work. A call with kernels of its own is one op."""
+    host, graph_launches = trace.host, is_graph_launch(trace)
+    rows: dict[int, None] = {}
+    for launched in work:
+        at = int(trace.device.launch[launched])
+        while at >= 0 and not graph_launches[at] and host.kind[at] != HostKind.OP:
+            at = int(host.parent[at])
+        if at < 0:
+            continue
+        rows[at] = None
+    if any(at <= unit for at in rows):
+        return (min(rows),)
+    return tuple(rows)
+
+
+def _graph_keys(trace: Trace, kind: Column, unit: Column) -> dict[int, str]:
+    keys = {}
+    for row in np.flatnonzero(kind == _Range.GRAPH).tolist():
+        text = trace.strings[trace.host.name[row]]
+        if text.startswith(GRAPH):
+            keys[int(unit[row])] = text.removeprefix(GRAPH).removesuffix(" ##")
+    return keys
+
+
+def _step_of(trace: Trace, rank: int, start_ns: Column) -> Column:
+    rows = np.flatnonzero(trace.steps.rank == rank)
+    if not len(rows):
+        return np.full(len(start_ns), NONE)
+    at = np.searchsorted(trace.steps.start_ns[rows], start_ns, side="right") - 1
+    return np.where(at >= 0, rows[at], NONE)
+
+
+class _Numbers:
+    """Finds the number of the region that a graph's forward or backward belongs to, and the shapes of the forward's inputs."""
+
+    def __init__(self, trace: Trace, region: Column) -> None:
+        self._trace = trace
+        self._region = region
+        self._step = NONE
+        self._forwards = 0
+        self._by_sequence: dict[int, tuple[str, str]] = {}
+        self._open: list[tuple[str, str]] = []
+
+    def of(self, row: int, step: int, *, is_backward: bool) -> tuple[str, str]:
+        host, names = self._trace.host, self._trace.strings
+        if step != self._step:
+            self._step, self._forwards = step, 0
+        region, sequence = int(self._region[row]), int(host.sequence[row])
+        number = names[host.name[region]].removeprefix(REGION).strip() if region != NONE else ""
+        if is_backward:
+            forward = self._forward_of(number, sequence)
+            return number or forward[0], forward[1]
+        number = number or f"graph {self._forwards}"
+        self._forwards += 1
+        if names[host.name[row]] != FORWARD:
+            return number, ""
+        told = number, names[host.shapes[row]]
+        self._open.append(told)
+        if sequence != NONE:
+            self._by_sequence[sequence] = told
+        return told
+
+    def _forward_of(self, number: str, sequence: int) -> tuple[str, str]:
+        """Return the number and the inputs of the forward of a backward, and take the forward from the open forwards."""
+        known = self._by_sequence.pop(sequence, None)
+        alike = [told for told in self._open if told[0] == number] or self._open
+        forward = known or (alike[-1] if alike else ("", ""))
+        if forward in self._open:
+            del self._open[len(self._open) - 1 - self._open[::-1].index(forward)]
+        return forward
