@@ -50,7 +50,7 @@ def message_of(call: GroupCall, arrived_ns: int) -> RankMessage:
     return message
 
 
-def _values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
+def _values(tensor: torch.Tensor) -> torch.Tensor | float | int | bool | None:
     with torch.no_grad():
         known: torch.Tensor | float | int | bool | None
         if not isinstance(tensor, VirtualTensor):
@@ -108,7 +108,7 @@ def exchanged(rank: int) -> Combine:
     return combine
 
 
-def assign(outputs: Sequence[TorchAny], flat: torch.Tensor | None) -> None:
+def assign(outputs: Sequence[torch.Tensor], flat: torch.Tensor | None) -> None:
     """Set the values of `outputs`, in order. If `flat` is None, the values are unknown."""
     if flat is None or sum(output.numel() for output in outputs) != flat.numel():
         return
@@ -126,7 +126,7 @@ def assign(outputs: Sequence[TorchAny], flat: torch.Tensor | None) -> None:
             _assign_allocation(parts)
 
 
-def clear_known_values(outputs: Sequence[TorchAny]) -> None:
+def clear_known_values(outputs: Sequence[torch.Tensor]) -> None:
     """Mark the values of `outputs` as unknown, because the tensors are being overwritten."""
     for output in outputs:
         if isinstance(output, VirtualTensor) and not computing():

@@ -73,19 +73,19 @@ class Autocast:
         clear()
         self._casts.made.clear()
 
-    def cast(self, op: TorchAny, dtype: torch.dtype | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def cast(self, op: torch._ops.OpOverload, dtype: torch.dtype | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         """Run the op in the given dtype, or in autocast's low-precision dtype if the given dtype is None."""
         to = dtype or torch.get_autocast_dtype("cuda")
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*self._cast(args, to), **self._cast_named(kwargs, to))
 
-    def full_and_back(self, op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def full_and_back(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         """Run the op in float32 and convert the result to the dtype of the first argument."""
         result, first = self.cast(op, torch.float32, *args, **kwargs), args[0] if args else None
         restored = isinstance(result, torch.Tensor) and result.dtype is torch.float32
         return result.to(first.dtype) if restored and isinstance(first, torch.Tensor) and _eligible(first) else result
 
-    def full_by_dtype(self, op: TorchAny, at: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def full_by_dtype(self, op: torch._ops.OpOverload, at: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         """Set the op's `dtype` argument, which has position `at`, unless the caller has set it."""
         given = kwargs.get("dtype") if len(args) <= at else args[at]
         if given is None and _eligible(args[0]):
@@ -95,16 +95,16 @@ class Autocast:
                 args = (*args, *defaults, kwargs.pop("dtype"))
         return self.as_it_is(op, *args, **kwargs)
 
-    def widest(self, op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def widest(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         is_wide = any(_eligible(value) and value.dtype is torch.float32 for value in tree_leaves((args, kwargs)))
         return self.cast(op, torch.float32 if is_wide else None, *args, **kwargs)
 
-    def banned(self, op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def banned(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if any(map(_is_on_device, args)):
             raise RuntimeError(_BANNED)
         return self.as_it_is(op, *args, **kwargs)
 
-    def as_it_is(self, op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def as_it_is(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         """Run the op with autocast switched off and without casting its arguments."""
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*args, **kwargs)
@@ -127,7 +127,7 @@ class Autocast:
     def _cast_named(self, kwargs: dict[str, TorchAny], dtype: torch.dtype) -> dict[str, TorchAny]:
         return {name: self._one(value, dtype) if _is_on_device(value) else value for name, value in kwargs.items()}
 
-    def _one(self, tensor: TorchAny, dtype: torch.dtype) -> TorchAny:
+    def _one(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         now = tensor.dtype
         if now is dtype or not now.is_floating_point or now is torch.float64:
             return tensor
@@ -157,7 +157,7 @@ def _eligible(value: TorchAny) -> bool:
     return _is_on_device(value) and value.dtype.is_floating_point and value.dtype is not torch.float64
 
 
-def _argument_index(op: TorchAny, name: str) -> int:
+def _argument_index(op: torch._ops.OpOverload, name: str) -> int:
     return [argument.name for argument in op._schema.arguments].index(name)
 
 

@@ -55,7 +55,7 @@ class Copies:
     def handlers(self) -> dict[TorchAny, Callable[..., TorchAny]]:
         return {aten.copy_.default: self.copy_, aten._to_copy.default: self.to_copy, **self.reads.handlers()}
 
-    def copy_(self, target: TorchAny, source: TorchAny, non_blocking: bool = False) -> TorchAny:
+    def copy_(self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
         if type(target) is not self._tensor_class:
             self._to_host(target, source, non_blocking)
         elif type(source) is self._tensor_class:

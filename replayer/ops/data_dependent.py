@@ -107,7 +107,7 @@ class DataDependentOps:
             return list(index.nonzero().unbind(1))
         return [index]
 
-    def _count_set(self, op: str, mask: TorchAny, shape: Shape) -> int:
+    def _count_set(self, op: str, mask: torch.Tensor, shape: Shape) -> int:
         """Return the number of set elements of `mask` after broadcasting it to `shape`.
 
         The number is computed from known values if possible. Otherwise the recorded number or an assumed number is returned.
@@ -126,19 +126,19 @@ class DataDependentOps:
     # -- by distinct values and sums -----------------------------------------------------------------------------------
 
     def unique2(
-        self, source: TorchAny, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+        self, source: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
     ) -> TorchAny:
         known = self._compute(source, lambda host: aten._unique2(host, True, return_inverse, return_counts))
         return self._unique("aten::_unique2", source, return_inverse, return_counts, known)
 
     def unique_dim(
-        self, source: TorchAny, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+        self, source: torch.Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
     ) -> TorchAny:
         known = self._compute(source, lambda host: aten.unique_dim(host, dim, True, return_inverse, return_counts))
         return self._unique("aten::unique_dim", source, return_inverse, return_counts, known, dim)
 
     def unique_consecutive(
-        self, source: TorchAny, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+        self, source: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
     ) -> TorchAny:
         known = self._compute(source, lambda host: aten.unique_consecutive(host, return_inverse, return_counts, dim))
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
@@ -187,7 +187,7 @@ class DataDependentOps:
             self._with_values(made[2:], (_even_counts(compared, size),))
         return tuple(self._with_values(made, known))
 
-    def _compute(self, source: TorchAny, compute: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> TorchAny:
+    def _compute(self, source: torch.Tensor, compute: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> TorchAny:
         known = self._host(source)
         return None if known is None else compute(known)
 

@@ -73,7 +73,7 @@ class Factories:
         made.allocation.known = Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype)
         return made
 
-    def kaiser_window(self, length: int, *shape: TorchAny, **options: TorchAny) -> TorchAny:
+    def kaiser_window(self, length: int, *shape: TorchAny, **options: TorchAny) -> torch.Tensor:
         """Run a factory that has C++ kernels only for CPU and CUDA."""
         device = torch.device(BACKEND, index_of(options.pop("device", None)))
         return torch.kaiser_window(length, *shape, device="cpu", dtype=options.get("dtype")).to(device)
@@ -86,7 +86,9 @@ class Factories:
         set_known_values(made, values)
         return made
 
-    def sparse(self, op: TorchAny, *args: TorchAny, device: torch.device | None = None, **options: TorchAny) -> TorchAny:
+    def sparse(
+        self, op: torch._ops.OpOverload, *args: TorchAny, device: torch.device | None = None, **options: TorchAny
+    ) -> TorchAny:
         return self._wrap_sparse(op(*args, device=torch.device("cpu"), **options), index_of(device), {}, known=True)
 
 
@@ -108,10 +110,10 @@ def _refuse_pinned(pin_memory: bool | None, op: str) -> None:
 def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]) -> None:
     made = Factories(plans)
 
-    def copy_from(source: TorchAny, target: TorchAny, non_blocking: bool = False) -> TorchAny:
+    def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
         return copies.copy_(target, source, non_blocking)
 
-    def resize_(tensor: TorchAny, size: TorchAny, memory_format: TorchAny = None) -> TorchAny:
+    def resize_(tensor: torch.Tensor, size: TorchAny, memory_format: torch.memory_format | None = None) -> TorchAny:
         options = {} if memory_format is None else {"memory_format": memory_format}
         return fallback(torch.ops.aten.resize_.default, (), (tensor, list(size)), options)
 

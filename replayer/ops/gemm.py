@@ -36,7 +36,7 @@ def use_workspace(result: TorchAny) -> bool:
 
 
 def handlers(plans: PlanCache, run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-    def product(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def product(op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         result = run(op, *args, **kwargs)
         if not use_workspace(result):
             plans.route(op).special = None

@@ -7,7 +7,7 @@ Each handler runs the op from its plan and then sets `Allocation.known`. Reads u
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -51,7 +51,7 @@ class KnownContents:
             aten.index_put.default: index_put_new,
         }
 
-    def zero_(self, target: TorchAny) -> TorchAny:
+    def zero_(self, target: torch.Tensor) -> TorchAny:
         return self.fill_(target, 0, aten.zero_.default)
 
     def fill_(self, target: TorchAny, value: TorchAny, func: TorchAny = aten.fill_.Scalar) -> TorchAny:
@@ -78,14 +78,16 @@ class KnownContents:
             set_known_values(out, torch.arange(start, end, step, dtype=meta.dtype, device="cpu"))
         return out
 
-    def _filled(self, op: TorchAny, value: Callable[[TorchAny], TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def _filled(
+        self, op: torch._ops.OpOverload, value: Callable[[TorchAny], TorchAny], *args: TorchAny, **kwargs: TorchAny
+    ) -> TorchAny:
         made = self._run(op, *args, **kwargs)
         if type(made) is self._tensor_class:
             dtype = made.meta.dtype
             made.allocation.known = Uniform(in_dtype(value(args), dtype), dtype)
         return made
 
-    def _kept(self, op: TorchAny, at: int, *args: TorchAny) -> TorchAny:
+    def _kept(self, op: torch._ops.OpOverload, at: int, *args: TorchAny) -> TorchAny:
         """Run an op that does not change the values of the argument at position `at`, and keep the host's knowledge of these
         values.
         """
@@ -96,17 +98,24 @@ class KnownContents:
 
     # -- indices on the host -----------------------------------------------------------------------------------------
 
-    def index(self, source: TorchAny, indices: TorchAny) -> TorchAny:
+    def index(self, source: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> TorchAny:
         return self._run(aten.index.Tensor, source, self._on_device(source, indices))
 
-    def index_put(self, op: TorchAny, target: TorchAny, indices: TorchAny, *rest: TorchAny, **options: TorchAny) -> TorchAny:
+    def index_put(
+        self,
+        op: torch._ops.OpOverload,
+        target: TorchAny,
+        indices: Sequence[torch.Tensor | None],
+        *rest: TorchAny,
+        **options: TorchAny,
+    ) -> TorchAny:
         known, there = target.allocation.known, self._on_device(target, indices)
         result = self._run(op, target, there, *rest, **options)
         if target.meta.dtype in EXACT_DTYPES and any(map(_is_unknown_mask, there)):
             target.allocation.known = known
         return result
 
-    def _on_device(self, beside: TorchAny, indices: TorchAny) -> list[TorchAny]:
+    def _on_device(self, beside: TorchAny, indices: Sequence[torch.Tensor | None]) -> list[TorchAny]:
         moved = []
         for index in indices:
             if isinstance(index, torch.Tensor) and type(index) is not self._tensor_class:
@@ -117,7 +126,9 @@ class KnownContents:
         return moved
 
 
-def index_put_new(target: TorchAny, indices: TorchAny, values: TorchAny, accumulate: bool = False) -> TorchAny:
+def index_put_new(
+    target: torch.Tensor, indices: Sequence[torch.Tensor | None], values: TorchAny, accumulate: bool = False
+) -> TorchAny:
     """Run `aten::index_put`, which clones a tensor and sets some elements of the clone.
 
     For the gradient of indexing, CUDA sets elements directly in a new tensor of zeros. For tensor subclasses, autograd would

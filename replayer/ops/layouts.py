@@ -61,7 +61,7 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
     def on_same_memory(self) -> VirtualTensor:
         return self
 
-    def new(self, indices: TorchAny, values: TorchAny, size: TorchAny) -> TorchAny:  # type: ignore[override]
+    def new(self, indices: torch.Tensor, values: TorchAny, size: TorchAny) -> torch.Tensor:  # type: ignore[override]
         """Run the legacy constructor `Tensor.new`, which optimizers use to create tensors shaped like a sparse gradient."""
         return torch.sparse_coo_tensor(indices, values, size)
 

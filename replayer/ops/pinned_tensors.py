@@ -12,7 +12,6 @@ import torch
 
 from replayer.errors import NotEmulated
 from replayer.state import host_memory, is_pinned_address
-from replayer.torch_types import TorchAny
 
 
 def pinned_empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -39,7 +38,7 @@ def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
         return pinned_empty(tuple(tensor.shape), tensor.stride(), tensor.dtype).copy_(tensor)
 
 
-def is_pinned(tensor: TorchAny) -> bool:
+def is_pinned(tensor: torch.Tensor) -> bool:
     """Return whether a tensor's memory is pinned. Views, numpy arrays and DLPack tensors on pinned memory count too."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return False

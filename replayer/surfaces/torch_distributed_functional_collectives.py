@@ -153,10 +153,10 @@ class _Functional:
     def _reduction(self, name: str) -> TorchAny:
         return getattr(dist.ReduceOp, name.upper())
 
-    def _copy(self, tensor: TorchAny) -> TorchAny:
+    def _copy(self, tensor: TorchAny) -> torch.Tensor:
         return self._empty(tensor, *tensor.shape[:1]).copy_(tensor)
 
-    def _empty(self, like: TorchAny, *rows: int) -> TorchAny:
+    def _empty(self, like: TorchAny, *rows: int) -> torch.Tensor:
         return torch.empty((*rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
 
 

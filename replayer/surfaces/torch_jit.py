@@ -56,7 +56,7 @@ def install(torch_module: ModuleType) -> None:
         patch(printed, __str__=_named(printed.__str__), __repr__=_named(printed.__repr__))
 
 
-def _from_host(save: Callable[..., TorchAny], module: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+def _from_host(save: Callable[..., TorchAny], module: torch.nn.Module, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     """Save the module with all tensors moved to the host, because C++ reads their memory.
 
     The file says that the tensors are on the host.

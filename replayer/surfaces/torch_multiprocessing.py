@@ -77,7 +77,7 @@ class _Sharing:
     def __init__(self) -> None:
         self._mapped: WeakValueDictionary[tuple[int, int], Allocation] = WeakValueDictionary()
 
-        def rebuild_virtual_tensor(whole: TorchAny, form: TorchAny, requires_grad: bool, is_param: bool) -> TorchAny:
+        def rebuild_virtual_tensor(whole: TorchAny, form: TorchAny, requires_grad: bool, is_param: bool) -> torch.Tensor:
             shape, stride, offset, dtype, index = form
             meta = VirtualTensor.plan_cache.metas.of(shape, stride, offset, dtype, checked_index(index))
             made = make(meta, self._allocation(*whole))

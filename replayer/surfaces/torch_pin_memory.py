@@ -50,7 +50,7 @@ def install(torch_module: ModuleType) -> None:
     )
 
 
-def pin_memory(self: TorchAny, device: TorchAny = None) -> TorchAny:
+def pin_memory(self: TorchAny, device: TorchAny = None) -> torch.Tensor:
     if self.device.type != "cpu":
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
     return self if is_pinned(self) else pinned_copy(self.detach())

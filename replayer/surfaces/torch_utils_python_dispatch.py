@@ -34,7 +34,12 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _tell_cuda(
-    dispatch: TorchAny, self: TorchAny, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None
+    dispatch: TorchAny,
+    self: TorchAny,
+    func: torch._ops.OpOverload,
+    types: TorchAny,
+    args: TorchAny = (),
+    kwargs: TorchAny = None,
 ) -> TorchAny:
     named = {name: _told(value) for name, value in (kwargs or {}).items()}
     return dispatch(self, func, types, tuple(map(_told, args)), named)

@@ -56,7 +56,9 @@ def plain_class(tensor: TorchAny) -> type:
 
 
 def _as_plain(cls: TorchAny) -> TorchAny:
-    def on_known_classes(_: type, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
+    def on_known_classes(
+        _: type, func: torch._ops.OpOverload, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None
+    ) -> TorchAny:
         known = tuple(getattr(each, "plain_class", each) for each in types)
         return cls.__torch_function__(func, known, args, kwargs or {})
 

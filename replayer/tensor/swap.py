@@ -40,7 +40,7 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 
 @contextmanager
-def _without_weak_references(tensor: TorchAny, offset_bytes: int, count_of_none: int) -> Iterator[None]:
+def _without_weak_references(tensor: torch.Tensor, offset_bytes: int, count_of_none: int) -> Iterator[None]:
     count = _word(tensor, offset_bytes)
     weak_references = count.value - count_of_none
     count.value = count_of_none
@@ -65,5 +65,5 @@ def _weak_count_offset() -> tuple[int, int] | None:
     return changes[0]
 
 
-def _word(tensor: TorchAny, offset_bytes: int) -> ctypes.c_uint32:
+def _word(tensor: torch.Tensor, offset_bytes: int) -> ctypes.c_uint32:
     return ctypes.c_uint32.from_address(tensor._cdata + offset_bytes)

@@ -25,7 +25,12 @@ FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
 
 
 def attention_kernel(
-    query: TorchAny, key: TorchAny, value: TorchAny, mask: TorchAny, capability: tuple[int, int], grouped: bool = False
+    query: torch.Tensor,
+    key: TorchAny,
+    value: TorchAny,
+    mask: torch.Tensor | None,
+    capability: tuple[int, int],
+    grouped: bool = False,
 ) -> str:
     """Return the attention kernel that CUDA uses.
 
@@ -69,7 +74,7 @@ def attention_kernel(
 
 
 def scaled_dot_product_attention(
-    query: TorchAny,
+    query: torch.Tensor,
     key: TorchAny,
     value: TorchAny,
     attn_mask: TorchAny = None,
@@ -107,24 +112,24 @@ def scaled_dot_product_attention(
     )[0]
 
 
-def softmax(input: TorchAny, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
+def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
     """Run `torch.softmax`. CUDA's kernel reads half precision and writes float32 in one step (ATen/native/SoftMax.cpp)."""
     return aten._softmax(*_to_softmax(input, dim, dtype))
 
 
-def log_softmax(input: TorchAny, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
+def log_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
     return aten._log_softmax(*_to_softmax(input, dim, dtype))
 
 
-def _to_softmax(input: TorchAny, dim: int, dtype: torch.dtype | None) -> tuple[TorchAny, int, bool]:
+def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tuple[TorchAny, int, bool]:
     half_to_float = input.dtype is torch.float16 and dtype is torch.float32
     return input if dtype is None or half_to_float else input.to(dtype), dim, half_to_float
 
 
 def ctc_loss(
     log_probs: TorchAny,
-    targets: TorchAny,
-    inputs: TorchAny,
+    targets: torch.Tensor,
+    inputs: torch.Tensor,
     lengths: TorchAny,
     blank: int = 0,
     reduction: int = 1,
@@ -135,7 +140,7 @@ def ctc_loss(
 
 
 def observed_fake_quantization(
-    x: TorchAny,
+    x: torch.Tensor,
     observes: TorchAny,
     quantizes: TorchAny,
     low: TorchAny,

@@ -36,7 +36,7 @@ def register(plans: PlanCache) -> None:
     state.STATE.kept.append(library)
 
 
-def _call_loss(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+def _call_loss(op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     if (gpu := state.started()) is not None:
         gpu.steps.loss_called()
     return op.decompose(*args, **kwargs)

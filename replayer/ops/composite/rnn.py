@@ -65,7 +65,7 @@ def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
 
 
 def _run(
-    mode: int, data: TorchAny, sizes: list[int], hidden: list[TorchAny], weights: list[TorchAny], how: LayerOptions
+    mode: int, data: TorchAny, sizes: list[int], hidden: list[torch.Tensor], weights: list[torch.Tensor], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
     hx, cx = hidden[0], hidden[1] if len(hidden) > 1 else None
     size, projected = hx.size(2), 0
@@ -87,7 +87,7 @@ def _implementation(mode: int, data: TorchAny) -> Callable[..., tuple[TorchAny, 
     return None if mode in _WITHOUT_FUSED_CELL else rnn_cells.layers
 
 
-def _layer(op: TorchAny, mode: int, packed: bool, data: TorchAny, *args: TorchAny) -> TorchAny:
+def _layer(op: torch._ops.OpOverload, mode: int, packed: bool, data: TorchAny, *args: TorchAny) -> TorchAny:
     """Run recurrent layers on a padded batch, or on a packed sequence whose batch sizes are on the host.
 
     `hx` is a list for an LSTM and a tensor for all other layers.
@@ -117,7 +117,13 @@ def _views(buffer: TorchAny, weights: Sequence[TorchAny]) -> Iterator[TorchAny]:
 
 
 def _under_autocast(
-    data: TorchAny, weights: TorchAny, per_layer: int, buffer: TorchAny, hx: TorchAny, cx: TorchAny, *rest: TorchAny
+    data: TorchAny,
+    weights: TorchAny,
+    per_layer: int,
+    buffer: TorchAny,
+    hx: TorchAny,
+    cx: TorchAny,
+    *rest: TorchAny,
 ) -> TorchAny:
     """Run recurrent layers in half precision, whatever autocast's dtype is.
 

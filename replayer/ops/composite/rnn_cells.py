@@ -54,7 +54,7 @@ class LayerOptions(NamedTuple):
 
 
 def layers(
-    data: TorchAny, sizes: list[int], hidden: Sequence[TorchAny], weights: list[TorchAny], how: LayerOptions
+    data: TorchAny, sizes: list[int], hidden: Sequence[torch.Tensor], weights: list[torch.Tensor], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
     """Run all layers of an LSTM (two hidden states) or a GRU (one hidden state).
 
@@ -84,7 +84,7 @@ def layers(
     return (data, *(torch.stack(states) for states in zip(*after, strict=True)))
 
 
-def _cell(states: int, weights: list[TorchAny], biases: bool) -> Cell:
+def _cell(states: int, weights: list[torch.Tensor], biases: bool) -> Cell:
     w_ih, w_hh, *rest = weights
     b_ih, b_hh = rest[:2] if biases else (None, None)
     w_hr = next(iter(rest[2 * biases :]), None)

@@ -61,10 +61,10 @@ _LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}
 
 
 class ComputedCopies(Copies):
-    def _on_device(self, target: TorchAny, source: TorchAny) -> None:
+    def _on_device(self, target: torch.Tensor, source: torch.Tensor) -> None:
         self._fill(target, payload_of(source), lambda: super(ComputedCopies, self)._on_device(target, source))
 
-    def _to_device(self, target: TorchAny, source: torch.Tensor, non_blocking: bool) -> None:
+    def _to_device(self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> None:
         copy = super()._to_device
         self._fill(target, source.detach(), lambda: copy(target, source, non_blocking))
 
@@ -127,7 +127,7 @@ def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, devic
         capture.note_computing(compute)
 
 
-def _request(func: TorchAny, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> None:
+def _request(func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> None:
     """Allocate the op's results on the virtual GPU, so that results that do not fit raise the GPU's error."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "meta"}
@@ -163,7 +163,7 @@ class CpuCompute:
             return NotImplemented
         return self._compute(func, args, kwargs or {})
 
-    def _compute(self, func: TorchAny, args: TorchAny, kwargs: TorchAny) -> TorchAny:
+    def _compute(self, func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAny) -> TorchAny:
         here = gpu()
         call = _PayloadCall(self._plans)
         host_args = [call.of(value) for value in args]
@@ -201,7 +201,7 @@ class CpuCompute:
             here.streams.synchronize(here.current.stream(index))
         return made
 
-    def _on_host(self, func: TorchAny, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
+    def _on_host(self, func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
         clock = gpu().clock
         clock.pause()
         try:

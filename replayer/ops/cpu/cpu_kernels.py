@@ -20,7 +20,7 @@ from replayer.torch_types import TorchAny
 aten = torch.ops.aten
 
 
-def _attention_weights(q: TorchAny, k: TorchAny, bias: TorchAny, causal: bool, scale: float) -> TorchAny:
+def _attention_weights(q: torch.Tensor, k: torch.Tensor, bias: torch.Tensor | None, causal: bool, scale: float) -> torch.Tensor:
     scores = (q @ k.transpose(-2, -1)) * scale
     if bias is not None:
         scores = scores + bias
@@ -30,12 +30,12 @@ def _attention_weights(q: TorchAny, k: TorchAny, bias: TorchAny, causal: bool, s
     return scores.softmax(-1)
 
 
-def _kept(weights: TorchAny, dropout_p: float, seed: TorchAny) -> TorchAny:
+def _kept(weights: torch.Tensor, dropout_p: float, seed: TorchAny) -> torch.Tensor:
     drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(int(seed)), device="cpu")
     return (drawn >= dropout_p).to(weights.dtype) / (1 - dropout_p)
 
 
-def _grouped(q: TorchAny, k: TorchAny) -> int:
+def _grouped(q: torch.Tensor, k: torch.Tensor) -> int:
     return int(q.size(1) // k.size(1))
 
 
@@ -72,13 +72,13 @@ def _attend_backward(
     The bias gradient has the expanded shape.
     """
 
-    def forward(q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None) -> TorchAny:
+    def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None = None) -> TorchAny:
         return [_attention(q, k, v, bias, dropout_p, causal, scale, seed)]
 
     return _gradients(forward, [q, k, v] if bias is None else [q, k, v, bias], [grad])
 
 
-def _gradients(forward: Callable[..., TorchAny], inputs: list[TorchAny], gradients: TorchAny) -> list[TorchAny]:
+def _gradients(forward: Callable[..., TorchAny], inputs: list[torch.Tensor], gradients: TorchAny) -> list[TorchAny]:
     """Return the gradients of the inputs by running forward again under autograd.
 
     Some items of `gradients` may be None. PyTorch calls these CPU kernels with autograd's dispatch keys excluded, so this
@@ -96,7 +96,14 @@ def _gradients(forward: Callable[..., TorchAny], inputs: list[TorchAny], gradien
 
 
 def _flash(
-    q: TorchAny, k: TorchAny, v: TorchAny, p: float = 0.0, causal: bool = False, debug: bool = False, *, scale: TorchAny = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    p: float = 0.0,
+    causal: bool = False,
+    debug: bool = False,
+    *,
+    scale: TorchAny = None,
 ) -> TorchAny:
     out, logsumexp, seed = _attend(q, k, v, None, p, causal, scale)
     nothing = q.new_zeros((), dtype=torch.int64)
@@ -104,7 +111,8 @@ def _flash(
 
 
 def _flash_backward(
-    grad: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, out: TorchAny, lse: TorchAny, cq: TorchAny, ck: TorchAny,
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: TorchAny, cq: TorchAny,
+    ck: TorchAny,
     mq: TorchAny, mk: TorchAny, p: float, causal: bool,
     seed: TorchAny, offset: TorchAny, *, scale: TorchAny = None
 ) -> TorchAny:  # fmt: skip
@@ -112,10 +120,10 @@ def _flash_backward(
 
 
 def _efficient(
-    q: TorchAny,
-    k: TorchAny,
-    v: TorchAny,
-    bias: TorchAny,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
     saved: bool,
     p: float = 0.0,
     causal: bool = False,
@@ -127,7 +135,8 @@ def _efficient(
 
 
 def _efficient_backward(
-    grad: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, out: TorchAny, lse: TorchAny, seed: TorchAny,
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor,
+    lse: TorchAny, seed: TorchAny,
     offset: TorchAny, p: float, mask: TorchAny,
     causal: bool = False, *, scale: TorchAny = None
 ) -> TorchAny:  # fmt: skip
@@ -153,7 +162,13 @@ def _layers(
 
 
 def _cudnn_rnn(
-    data: TorchAny, weights: TorchAny, per_layer: int, buffer: TorchAny, hx: TorchAny, cx: TorchAny, *options: TorchAny
+    data: TorchAny,
+    weights: list[torch.Tensor],
+    per_layer: int,
+    buffer: torch.Tensor,
+    hx: torch.Tensor,
+    cx: torch.Tensor | None,
+    *options: TorchAny,
 ) -> TorchAny:
     reserve = torch.get_rng_state() if options[6] else data.new_empty((0,), dtype=torch.uint8)
     out, hy, *cy = _layers(data, weights, per_layer, hx, cx, options)
@@ -163,8 +178,9 @@ def _cudnn_rnn(
 
 
 def _cudnn_rnn_backward(
-    data: TorchAny, weights: TorchAny, per_layer: int, buffer: TorchAny, hx: TorchAny, cx: TorchAny, out: TorchAny,
-    grad: TorchAny, grad_hy: TorchAny, grad_cy: TorchAny,
+    data: TorchAny, weights: list[torch.Tensor], per_layer: int, buffer: torch.Tensor, hx: torch.Tensor,
+    cx: torch.Tensor | None, out: torch.Tensor,
+    grad: torch.Tensor, grad_hy: TorchAny, grad_cy: TorchAny,
     *rest: TorchAny
 ) -> TorchAny:  # fmt: skip
     *options, reserve, mask = rest
@@ -173,7 +189,7 @@ def _cudnn_rnn_backward(
     torch.set_rng_state(reserve.clone())
     states = [hx] if cx is None else [hx, cx]
 
-    def forward(data: TorchAny, hx: TorchAny, *rest: TorchAny) -> TorchAny:
+    def forward(data: TorchAny, hx: torch.Tensor, *rest: TorchAny) -> TorchAny:
         cx, weights = (None, rest) if len(states) == 1 else (rest[0], rest[1:])
         return _layers(data, list(weights), per_layer, hx, cx, options)
 
@@ -199,7 +215,7 @@ def _gates(of_input: TorchAny, of_hidden: TorchAny, biases: TorchAny) -> TorchAn
     return of_input + of_hidden
 
 
-def _lstm_cell(of_input: TorchAny, of_hidden: TorchAny, cx: TorchAny, *biases: TorchAny) -> TorchAny:
+def _lstm_cell(of_input: torch.Tensor, of_hidden: torch.Tensor, cx: torch.Tensor, *biases: TorchAny) -> TorchAny:
     i, f, g, o = _gates(of_input, of_hidden, biases).chunk(4, 1)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
     cy = f * cx + i * g
@@ -207,7 +223,7 @@ def _lstm_cell(of_input: TorchAny, of_hidden: TorchAny, cx: TorchAny, *biases: T
 
 
 def _lstm_cell_backward(
-    grad_hy: TorchAny, grad_cy: TorchAny, cx: TorchAny, cy: TorchAny, gates: TorchAny, has_bias: bool
+    grad_hy: TorchAny, grad_cy: TorchAny, cx: torch.Tensor, cy: torch.Tensor, gates: TorchAny, has_bias: bool
 ) -> TorchAny:
     i, f, g, o = gates.chunk(4, 1)
     known = cy.tanh()
@@ -221,7 +237,7 @@ def _lstm_cell_backward(
 
 
 def _gru_cell(
-    of_input: TorchAny, of_hidden: TorchAny, hx: TorchAny, of_ih: TorchAny = None, of_hh: TorchAny = None
+    of_input: torch.Tensor, of_hidden: torch.Tensor, hx: torch.Tensor, of_ih: TorchAny = None, of_hh: TorchAny = None
 ) -> TorchAny:
     of_input, of_hidden = _gates(of_input, 0, (of_ih,)), _gates(of_hidden, 0, (of_hh,))
     (ir, iz, candidate), (hr, hz, hidden) = of_input.chunk(3, 1), of_hidden.chunk(3, 1)
@@ -230,7 +246,7 @@ def _gru_cell(
     return n + z * (hx - n), torch.cat([r, z, n, hx, hidden], 1)
 
 
-def _gru_cell_backward(grad: TorchAny, workspace: TorchAny, has_bias: bool) -> TorchAny:
+def _gru_cell_backward(grad: torch.Tensor, workspace: torch.Tensor, has_bias: bool) -> TorchAny:
     r, z, n, hx, hidden = workspace.chunk(5, 1)
     of_n = grad * (1 - z) * (1 - n**2)
     of_r, of_z = of_n * hidden * r * (1 - r), grad * (hx - n) * z * (1 - z)
@@ -260,8 +276,8 @@ def _batch_norm_gather_stats(
     data: TorchAny,
     means: TorchAny,
     invstds: TorchAny,
-    running_mean: TorchAny,
-    running_var: TorchAny,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
     momentum: float,
     eps: float,
     counts: TorchAny,
@@ -270,7 +286,7 @@ def _batch_norm_gather_stats(
     share = (counts / counts.sum()).view(-1, 1)
     mean = (means * share).sum(0)
     variance = ((invstds.pow(-2) - eps + (means - mean) ** 2) * share).sum(0)
-    if running_mean is not None:
+    if running_mean is not None and running_var is not None:
         running_mean.lerp_(mean.to(running_mean.dtype), momentum)
         unbiased = variance * counts.sum() / (counts.sum() - 1)
         running_var.lerp_(unbiased.to(running_var.dtype), momentum)
@@ -278,8 +294,8 @@ def _batch_norm_gather_stats(
 
 
 def _batch_norm_elemt(
-    data: TorchAny, weight: TorchAny, bias: TorchAny, mean: TorchAny, invstd: TorchAny, eps: float
-) -> TorchAny:
+    data: TorchAny, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor, invstd: TorchAny, eps: float
+) -> torch.Tensor:
     result = (_widened(data) - _per_channel(mean, data)) * _per_channel(invstd, data)
     if weight is not None:
         result = result * _per_channel(weight, data) + _per_channel(bias, data)
@@ -287,7 +303,7 @@ def _batch_norm_elemt(
 
 
 def _batch_norm_backward_reduce(
-    grad: TorchAny, data: TorchAny, mean: TorchAny, invstd: TorchAny, weight: TorchAny, *wanted: bool
+    grad: torch.Tensor, data: TorchAny, mean: torch.Tensor, invstd: TorchAny, weight: torch.Tensor | None, *wanted: bool
 ) -> TorchAny:
     over, wide = _but_channels(data), _widened(grad)
     of_sum = wide.sum(over)
@@ -298,15 +314,15 @@ def _batch_norm_backward_reduce(
 
 
 def _batch_norm_backward_elemt(
-    grad: TorchAny,
+    grad: torch.Tensor,
     data: TorchAny,
-    mean: TorchAny,
+    mean: torch.Tensor,
     invstd: TorchAny,
-    weight: TorchAny,
+    weight: torch.Tensor | None,
     of_sum: TorchAny,
     of_product: TorchAny,
     counts: TorchAny,
-) -> TorchAny:
+) -> torch.Tensor:
     total = counts.sum()
     centred = (_widened(data) - _per_channel(mean, data)) * _per_channel(invstd**2 * of_product / total, data)
     scale = invstd if weight is None else invstd * weight
@@ -315,7 +331,7 @@ def _batch_norm_backward_elemt(
 
 
 def _rms_norm_backward(
-    grad: TorchAny, source: TorchAny, shape: TorchAny, rstd: TorchAny, weight: TorchAny, mask: TorchAny
+    grad: torch.Tensor, source: torch.Tensor, shape: TorchAny, rstd: TorchAny, weight: torch.Tensor | None, mask: TorchAny
 ) -> tuple[TorchAny, TorchAny]:
     wide, dims = grad.float(), tuple(range(-len(shape), 0))
     normed = source.float() * rstd

@@ -17,28 +17,28 @@ from replayer.torch_types import TorchAny
 aten = torch.ops.aten
 
 
-def _gru_cell(input_gates: TorchAny, hidden_gates: TorchAny, hx: TorchAny, *biases: TorchAny) -> TorchAny:
+def _gru_cell(input_gates: TorchAny, hidden_gates: TorchAny, hx: torch.Tensor, *biases: TorchAny) -> TorchAny:
     return torch.empty_like(hx), hx.new_empty((hx.size(0), hx.size(1) * 5))
 
 
-def _gru_cell_backward(grad: TorchAny, workspace: TorchAny, has_bias: bool) -> TorchAny:
+def _gru_cell_backward(grad: torch.Tensor, workspace: torch.Tensor, has_bias: bool) -> TorchAny:
     gates = grad.new_empty((grad.size(0), grad.size(1) * 3))
     bias = grad.new_empty((grad.size(1) * 3,)) if has_bias else None
     return gates, torch.empty_like(gates), torch.empty_like(grad), bias, None if bias is None else torch.empty_like(bias)
 
 
-def _lstm_cell(input_gates: TorchAny, hidden_gates: TorchAny, cx: TorchAny, *biases: TorchAny) -> TorchAny:
+def _lstm_cell(input_gates: TorchAny, hidden_gates: TorchAny, cx: torch.Tensor, *biases: TorchAny) -> TorchAny:
     return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
 
 
 def _lstm_cell_backward(
-    grad_hy: TorchAny, grad_cy: TorchAny, cx: TorchAny, cy: TorchAny, workspace: TorchAny, has_bias: bool
+    grad_hy: TorchAny, grad_cy: TorchAny, cx: torch.Tensor, cy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
 ) -> TorchAny:
     gates = torch.empty_like(workspace)
     return gates, torch.empty_like(cx), gates.new_empty((gates.size(1),)) if has_bias else None
 
 
-def _conv_format(data: TorchAny, weight: TorchAny) -> torch.memory_format:
+def _conv_format(data: TorchAny, weight: torch.Tensor) -> torch.memory_format:
     """Return cuDNN's memory format, which is channels_last if either tensor is (cudnn_conv_suggest_memory_format).
 
     The meta kernel does not know the device, so it cannot choose the memory format.
@@ -51,12 +51,12 @@ def _conv_format(data: TorchAny, weight: TorchAny) -> torch.memory_format:
     return torch.contiguous_format
 
 
-def _convolution(data: TorchAny, weight: TorchAny, *rest: TorchAny) -> TorchAny:
+def _convolution(data: TorchAny, weight: torch.Tensor, *rest: TorchAny) -> TorchAny:
     out = aten.convolution.default(data, weight, *rest)
     return out.contiguous(memory_format=_conv_format(data, weight))
 
 
-def _convolution_backward(grad: TorchAny, data: TorchAny, weight: TorchAny, *rest: TorchAny) -> TorchAny:
+def _convolution_backward(grad: torch.Tensor, data: TorchAny, weight: torch.Tensor, *rest: TorchAny) -> TorchAny:
     layout = _conv_format(data, weight)
     of_data, of_weight, of_bias = aten.convolution_backward.default(grad, data, weight, *rest)
     of_data, of_weight = (x if x is None else x.contiguous(memory_format=layout) for x in (of_data, of_weight))
@@ -64,7 +64,8 @@ def _convolution_backward(grad: TorchAny, data: TorchAny, weight: TorchAny, *res
 
 
 def _cudnn_rnn(
-    data: TorchAny, weights: TorchAny, per_layer: int, buffer: TorchAny, hx: TorchAny, cx: TorchAny, mode: int, size: int,
+    data: TorchAny, weights: list[torch.Tensor], per_layer: int, buffer: torch.Tensor, hx: torch.Tensor,
+    cx: torch.Tensor | None, mode: int, size: int,
     projected: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: TorchAny, state: TorchAny
 ) -> TorchAny:  # fmt: skip
@@ -98,7 +99,13 @@ def require_training(train: bool) -> None:
 
 
 def _cudnn_rnn_backward(
-    data: TorchAny, weights: TorchAny, per_layer: int, buffer: TorchAny, hx: TorchAny, cx: TorchAny, *rest: TorchAny
+    data: TorchAny,
+    weights: list[torch.Tensor],
+    per_layer: int,
+    buffer: torch.Tensor,
+    hx: torch.Tensor,
+    cx: torch.Tensor | None,
+    *rest: TorchAny,
 ) -> TorchAny:
     require_training(rest[10])
     output_mask = rest[-1]
@@ -110,7 +117,7 @@ def _cudnn_rnn_backward(
     )
 
 
-def _ctc_loss(log_probs: TorchAny, targets: TorchAny, *rest: TorchAny, **options: TorchAny) -> TorchAny:
+def _ctc_loss(log_probs: TorchAny, targets: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> TorchAny:
     """Return the loss and its workspace if the longest target fills its row.
 
     The actual targets could only make the workspace smaller.
@@ -120,25 +127,30 @@ def _ctc_loss(log_probs: TorchAny, targets: TorchAny, *rest: TorchAny, **options
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, log_probs.size(0), 2 * longest + 1))
 
 
-def _like_first(first: TorchAny, *rest: TorchAny, **options: TorchAny) -> TorchAny:
+def _like_first(first: TorchAny, *rest: TorchAny, **options: TorchAny) -> torch.Tensor:
     return torch.empty_like(first, memory_format=torch.contiguous_format)
 
 
-def _loss(first: TorchAny, target: TorchAny, *rest: TorchAny, reduction: int = 1) -> TorchAny:
+def _loss(first: TorchAny, target: torch.Tensor, *rest: TorchAny, reduction: int = 1) -> TorchAny:
     return first.new_empty(first.shape[:-1] if reduction == 0 else ())
 
 
 def _multi_margin(
-    x: TorchAny, target: TorchAny, p: TorchAny = 1, margin: TorchAny = 1, weight: TorchAny = None, reduction: int = 1
+    x: torch.Tensor,
+    target: torch.Tensor,
+    p: TorchAny = 1,
+    margin: TorchAny = 1,
+    weight: torch.Tensor | None = None,
+    reduction: int = 1,
 ) -> TorchAny:
     return _loss(x, target, reduction=reduction)
 
 
-def _multilabel_margin(x: TorchAny, target: TorchAny, reduction: int) -> TorchAny:
+def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) -> TorchAny:
     return _loss(x, target, reduction=reduction), torch.empty_like(target, dtype=x.dtype)
 
 
-def _lstsq(a: TorchAny, b: TorchAny, rcond: TorchAny = None, *, driver: TorchAny = None) -> TorchAny:
+def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: TorchAny = None, *, driver: TorchAny = None) -> TorchAny:
     """Return results as the driver gels does, which is CUDA's only one.
 
     The rank and the singular values are empty. Residuals exist only with more equations than unknowns.
@@ -149,7 +161,7 @@ def _lstsq(a: TorchAny, b: TorchAny, rcond: TorchAny = None, *, driver: TorchAny
     return solution, residuals, a.new_empty((0,), dtype=torch.int64), a.new_empty((0,))
 
 
-def _second(grad: TorchAny, x: TorchAny, *rest: TorchAny, **options: TorchAny) -> TorchAny:
+def _second(grad: torch.Tensor, x: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> torch.Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
@@ -159,14 +171,14 @@ def _channel_stats(data: TorchAny, *rest: TorchAny) -> TorchAny:
 
 
 def _batch_norm_backward_reduce(
-    grad: TorchAny, data: TorchAny, mean: TorchAny, invstd: TorchAny, weight: TorchAny, *wanted: bool
+    grad: torch.Tensor, data: TorchAny, mean: torch.Tensor, invstd: TorchAny, weight: torch.Tensor | None, *wanted: bool
 ) -> TorchAny:
     sums = [torch.empty_like(mean) if wanted[0] else None for _ in range(2)]
     like = mean if weight is None else weight
     return *sums, *(torch.empty_like(like) if want else None for want in wanted[1:])
 
 
-def _like_data(grad: TorchAny, data: TorchAny, *rest: TorchAny, **options: TorchAny) -> TorchAny:
+def _like_data(grad: torch.Tensor, data: TorchAny, *rest: TorchAny, **options: TorchAny) -> torch.Tensor:
     return torch.empty_like(data)
 
 

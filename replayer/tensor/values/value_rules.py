@@ -198,7 +198,7 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
     return assume
 
 
-def _matches(made: TorchAny, one: TorchAny, other: TorchAny) -> TorchAny:
+def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
     """Return how many elements of `one == other` can be true.
 
     In `top5 == labels.expand_as(top5)`, each label matches at most once.
@@ -209,7 +209,7 @@ def _matches(made: TorchAny, one: TorchAny, other: TorchAny) -> TorchAny:
     return Matches(least) if 1 < least < made.meta.numel else Truth.ZERO_OR_ONE
 
 
-def _distinct(tensor: TorchAny) -> int:
+def _distinct(tensor: torch.Tensor) -> int:
     return math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
 
 
@@ -225,7 +225,7 @@ def _all_bool(plan: Plan) -> bool:
     return made is torch.bool and set(plan.signature.dtypes) == {"bool"}
 
 
-def _and(made: TorchAny, args: TorchAny) -> TorchAny:
+def _and(made: torch.Tensor, args: TorchAny) -> TorchAny:
     if any(_all_are(argument, False) for argument in args[:2]):
         return Uniform(False, torch.bool)
     in_range = all(_is_in_range(argument) or _all_are(argument, True) for argument in args[:2])
@@ -238,7 +238,7 @@ def _nothing(made: TorchAny, args: TorchAny) -> Uniform | None:
     return Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype) if is_nothing else None
 
 
-def _or(made: TorchAny, args: TorchAny) -> TorchAny:
+def _or(made: torch.Tensor, args: TorchAny) -> TorchAny:
     if any(_all_are(argument, True) for argument in args[:2]):
         return Uniform(True, torch.bool)
     bounds = [_is_in_range(argument) for argument in args[:2]]
@@ -256,13 +256,13 @@ def _is_in_range(operand: TorchAny) -> bool:
     return hasattr(operand, "allocation") and operand.allocation.known is Truth.IN_RANGE
 
 
-def _all(made: TorchAny, args: TorchAny) -> Uniform | None:
+def _all(made: torch.Tensor, args: TorchAny) -> Uniform | None:
     known = args[0].allocation.known
     holds = type(known) is Truth and known is not Truth.ZERO_OR_ONE
     return Uniform(True, torch.bool) if holds else _of_uniform(made, args)
 
 
-def _any(made: TorchAny, args: TorchAny) -> Uniform | None:
+def _any(made: torch.Tensor, args: TorchAny) -> Uniform | None:
     return Uniform(False, torch.bool) if args[0].allocation.known is Truth.IN_RANGE else _of_uniform(made, args)
 
 
@@ -324,7 +324,7 @@ def _zeros(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
 # -- values computed without a CPU kernel -------------------------------------------------------------------------------------
 
 
-def _uniform(func: TorchAny, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> Uniform | None:
+def _uniform(func: torch._ops.OpOverload, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> Uniform | None:
     def one(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
             return value
@@ -355,7 +355,7 @@ def _counting(otherwise: Rule) -> Rule:
     return rule
 
 
-def _count_all(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
+def _count_all(made: torch.Tensor, args: TorchAny, kwargs: TorchAny) -> None:
     for tensor in args[0]:
         allocation = tensor.allocation
         known = allocation.known
