@@ -218,7 +218,8 @@ def against_reports(path: Path, name: str, trace: Trace) -> Iterator[Row]:
         yield compared(name, peer, "busy", "ms", union_ns(trace, work) / 1e6, busy[0] / 1e6, _in_ms(variants))
         idle = timeline["idle_time"][0]
         first_to_last = (
-            "The other tool measures from the first GPU work to the last; we measure from the start of the first step."
+            "The other tool measures from the first GPU work to the last; we measure from the begin of the first step to the"
+            " end of the last."
         )
         idle_variants: list[Variant] = [
             (first_to_last, lambda: gaps_ns(trace, work)),
@@ -466,7 +467,8 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
     rounding_ns = 2000 * rows  # each start and each duration loses up to a microsecond
     rounded = f"The other tool cuts every time to whole microseconds.{left_out}"
     first_to_last = (
-        f"The other tool measures from the first GPU work to the last; we measure from the start of the first step.{left_out}"
+        "The other tool measures from the first GPU work to the last; we measure from the begin of the first step to the end"
+        f" of the last.{left_out}"
     )
     busy, idle, peer = theirs["kernel_time(us)"] - theirs["idle_time(us)"], theirs["idle_time(us)"], "HTA"
     busy_variants: list[Variant] = [

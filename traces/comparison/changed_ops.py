@@ -139,6 +139,7 @@ def _add(into: dict[str, float], times: dict[str, float]) -> None:
 _OpKey = tuple[str, str]  # phase and op: the op is a canonical name, or a fused kernel's name without its number, or ""
 _LaunchKey = tuple[str, str, str]
 _OpTotals = dict[_OpKey, _NameTotal]
+_BothSides = tuple[Column, Column]
 _NOTHING = _NameTotal()
 
 
@@ -213,6 +214,38 @@ def called_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list
     return found
 
 
+def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
+    """Return, for these rows of both device tables, the number of the group of ops that replaced each other, or NONE.
+
+    Rows of both traces with one number are the same work. `steps` are the compared steps, as in `changes`.
+    See Note [Replaced, not gone].
+    """
+    by_phase = bool(len(first.phases) and len(second.phases))
+    launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
+    sides = [
+        _Side(_with_ops(launched[side], launched[1 - side]), _around(trace, by_phase))
+        for side, trace in enumerate((first, second))
+    ]
+    members = _replaced_ops(*sides).members()
+    number = {key: place for place, keys in enumerate(members.values()) for key in keys}
+    ours, theirs = (_groups_of(trace, own, by_phase, number) for trace, own in zip((first, second), rows, strict=True))
+    return ours, theirs
+
+
+def _groups_of(trace: Trace, rows: Column, by_phase: bool, number: dict[_OpKey, int]) -> Column:
+    if not len(rows) or not number:
+        return np.full(len(rows), NONE)
+    strings = trace.strings
+    phase, phases = _phases(trace, rows, by_phase)
+    keys = np.stack([phase, _launchers(trace)[rows], trace.device.name[rows]])
+    distinct, group = np.unique(keys, axis=1, return_inverse=True)
+    found = []
+    for of_phase, name, kernel in distinct.T.tolist():
+        op = _op_of_kernel(strings[kernel], strings[name] if name != NONE else "")[1] or _kind(kernel_key(strings[kernel]))
+        found.append(number.get((phases[of_phase], op), NONE))
+    return np.array(found)[group.reshape(-1)]
+
+
 def fused_ops(kernel: str) -> str:
     """Return the names of the ops that a fused Inductor kernel replaces, joined by "_". Any other kernel gives "".
 
@@ -253,8 +286,7 @@ def _launched(trace: Trace, steps: Column, by_phase: bool) -> dict[_LaunchKey, _
     first_of_call = np.zeros(len(rows), dtype=bool)
     first_of_call[np.unique(call, return_index=True)[1]] = True
     phase, phases = _phases(trace, rows, by_phase)
-    launcher = np.where(_in_graph(trace)[rows], NONE, np.append(trace.host.name, NONE)[op])
-    keys = np.stack([phase, launcher, device.name[rows]])
+    keys = np.stack([phase, _launchers(trace)[rows], device.name[rows]])
     distinct, group = np.unique(keys, axis=1, return_inverse=True)
     group = group.reshape(-1)
     calls, launches, times_ns = (
@@ -267,6 +299,11 @@ def _launched(trace: Trace, steps: Column, by_phase: bool) -> dict[_LaunchKey, _
         count = launches[place] if op_name == text else calls[place]
         one.add(_Launched(count, launches[place], time_ns, {op_name: time_ns} if op_name else {}, {text: time_ns}))
     return found
+
+
+def _launchers(trace: Trace) -> Column:
+    """Return the name of the op that launched each device span, or NONE."""
+    return np.where(_in_graph(trace), NONE, np.append(trace.host.name, NONE)[op_of(trace)])
 
 
 def _op_of_kernel(kernel: str, launcher: str) -> tuple[str, str]:

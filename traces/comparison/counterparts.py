@@ -7,7 +7,9 @@
 Within a pair of steps, work is compared in launch order. The first key for pairing is the op with its shapes, its phase and the
 kernel's name. The k-th work with a key in one trace is paired with the k-th work with that key in the other trace. The
 remaining work is paired by weaker keys: without shapes, then without phase, then without op. The last key ignores the kernel's
-name and pairs the same call with a different kernel. Work without a counterpart is gone or new.
+name and pairs the same call with a different kernel. The remaining work is paired with the work that replaced it
+(`traces.comparison.changed_ops.replaced_work`), such as the kernels of three ops with one fused kernel. Such a kernel has
+several counterparts, and its time counts in its first pair. Work without a counterpart is gone or new.
 
 Kernel names are compared by `traces.comparison.changed_ops.kernel_key`, which ignores parameters and Inductor's numbers.
 """
@@ -23,7 +25,7 @@ from functools import cached_property
 
 import numpy as np
 
-from traces.comparison.changed_ops import kernel_key, op_key
+from traces.comparison.changed_ops import kernel_key, op_key, replaced_work
 from traces.comparison.thresholds import SAME_KERNEL_NS, SAME_KERNEL_SHARE
 from traces.figures.measure import launch_phases, launch_steps, launch_time_ns, op_of, work_rows
 from traces.model.trace import NONE, Column, Trace, parse_shapes
@@ -38,7 +40,7 @@ class KernelChange(IntEnum):
     SAME = 0
     LONGER = 1
     SHORTER = 2
-    OTHER_KERNEL = 3  # the same call of the same op ran a kernel with another name
+    OTHER_KERNEL = 3  # the same op, or the op that replaced it, ran a kernel with another name
     GONE = 4
     NEW = 5
 
@@ -118,22 +120,50 @@ def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
             mine, theirs = mine[known], theirs[known]
         found.append((left[0][mine], left[1][theirs], {"phase", "op"} <= set(columns)))
         left = [np.delete(rest, taken) for rest, taken in zip(left, (mine, theirs), strict=True)]
+    mine, theirs, left = _replaced(first, second, sides, left, pairs)
+    found.append((mine, theirs, False))
     a, b = np.concatenate([rows for rows, _, _ in found]), np.concatenate([rows for _, rows, _ in found])
     certain = np.concatenate([np.full(len(rows), sure) for rows, _, sure in found])
     order = np.lexsort((a, sides[0].step[a]))
     a, b, certain = a[order], b[order], certain[order]
     ours, theirs, gone, new = sides[0].row[a], sides[1].row[b], sides[0].row[left[0]], sides[1].row[left[1]]
-    duration_ns = first.device.duration_ns[ours]
-    change_ns = second.device.duration_ns[theirs] - duration_ns
+    step = sides[0].step[a]
+    duration_ns = np.where(_first_use(step, ours), first.device.duration_ns[ours], 0)
+    change_ns = np.where(_first_use(step, theirs), second.device.duration_ns[theirs], 0) - duration_ns
     change = _changed(duration_ns, change_ns, sides[0].name[a] == sides[1].name[b])
     return Counterparts(
-        step=np.concatenate([sides[0].step[a], sides[0].step[left[0]], sides[1].step[left[1]]]),
+        step=np.concatenate([step, sides[0].step[left[0]], sides[1].step[left[1]]]),
         first=np.concatenate([ours, gone, np.full(len(new), NONE)]),
         second=np.concatenate([theirs, np.full(len(gone), NONE), new]),
         change=np.r_[change, np.full(len(gone), KernelChange.GONE), np.full(len(new), KernelChange.NEW)].astype(np.uint8),
         change_ns=np.concatenate([change_ns, -first.device.duration_ns[gone], second.device.duration_ns[new]]),
         certain=np.concatenate([certain, np.zeros(len(gone) + len(new), dtype=bool)]),
     )
+
+
+def _replaced(
+    first: Trace, second: Trace, sides: list[_LaunchedWork], left: list[Column], pairs: StepPairs
+) -> tuple[Column, Column, list[Column]]:
+    """Pair the remaining work of ops that replaced each other. The last work of the shorter side gets the rest of the other."""
+    mine: list[int] = []
+    theirs: list[int] = []
+    if len(left[0]) and len(left[1]):
+        steps = [np.array([pair[side] for pair in pairs if NONE not in pair], dtype=np.int64) for side in (0, 1)]
+        rows = [side.row[rest] for side, rest in zip(sides, left, strict=True)]
+        groups = replaced_work(first, second, (steps[0], steps[1]), (rows[0], rows[1]))
+        of: list[dict[tuple[int, ...], list[int]]] = [{}, {}]
+        for side, rest, group, found in zip(sides, left, groups, of, strict=True):
+            kept = rest[group != NONE]
+            keys = np.stack([side.step[kept], side.device[kept], group[group != NONE]]).T.tolist()
+            for place, key in zip(kept.tolist(), keys, strict=True):
+                found.setdefault(tuple(key), []).append(place)
+        for key in of[0].keys() & of[1].keys():
+            ours, others = of[0][key], of[1][key]
+            longer = max(len(ours), len(others))
+            mine += ours + ours[-1:] * (longer - len(ours))
+            theirs += others + others[-1:] * (longer - len(others))
+    a, b = np.array(mine, dtype=np.int64), np.array(theirs, dtype=np.int64)
+    return a, b, [np.setdiff1d(left[0], a), np.setdiff1d(left[1], b)]
 
 
 def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
@@ -292,6 +322,12 @@ def _numbered(key: Column) -> Column:
 def _one_key(*pairs: tuple[Column, Column]) -> list[Column]:
     most = max((int(number.max(initial=0)) for _, number in pairs), default=0) + 1
     return [key * most + number for key, number in pairs]
+
+
+def _first_use(step: Column, rows: Column) -> Column:
+    first = np.zeros(len(rows), dtype=bool)
+    first[np.unique(np.stack([step, rows]), axis=1, return_index=True)[1]] = True
+    return first
 
 
 def _changed(duration_ns: Column, change_ns: Column, same_name: Column) -> Column:

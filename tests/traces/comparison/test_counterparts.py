@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.traces.handmade import US, replay_of, training
+from tests.traces.handmade import US, Call, calls, replay_of, training
 from traces.comparison.counterparts import Counterparts, KernelChange, counterparts, paired_steps, same_order
 from traces.model.trace import NONE, DeviceSpans, Trace
 
@@ -100,3 +100,39 @@ def test_kernels_that_changed_places_are_not_in_the_same_order() -> None:
     starts = [trace.device.start_ns[rows[kept]] for trace, rows in ((first, found.first), (second, found.second))]
     assert all((np.diff(times) > 0).all() for times in starts)
     assert len(kept) == len(first.device) - 1
+
+
+def test_the_kernels_of_two_ops_are_counterparts_of_the_fused_kernel_that_replaced_them() -> None:
+    """In each of two steps, the second trace runs one kernel of 15 us instead of an add and a relu of 10 us each."""
+    conv, *others = calls(32)[1:]
+    two = [Call("aten::add", "8,8;8,8", 37, "add_kernel"), Call("aten::relu", "8,8", 44, "relu_kernel")]
+    fused = "triton_poi_fused_add_relu_0"
+    first = training(steps=2, made=[conv, *two, *others])
+    second = training(steps=2, made=[conv, Call(fused, "8,8;8,8", 37, fused), *others])
+    is_fused = second.device.name == second.strings.find(fused)
+    second.device.duration_ns[is_fused] = 15 * US
+    found = found_in(first, second)
+    assert not np.isin(found.change, (KernelChange.GONE, KernelChange.NEW)).any()
+    for step, row in enumerate(np.flatnonzero(is_fused).tolist()):
+        places = found.of(1, row)
+        names = [first.strings[int(first.device.name[found.first[place]])] for place in places]
+        assert sorted(names) == ["add_kernel", "relu_kernel"] and found.step[places].tolist() == [step, step]
+        assert found.change[places].tolist() == [KernelChange.OTHER_KERNEL] * 2
+        assert sorted(found.change_ns[places].tolist()) == [-10 * US, 5 * US]  # together 15 instead of 20
+    # The other way round, one kernel was split.
+    split = found_in(second, first)
+    assert not np.isin(split.change, (KernelChange.GONE, KernelChange.NEW)).any()
+    assert split.change_ns.sum() == -found.change_ns.sum() == 2 * 5 * US
+
+
+def test_an_op_that_nothing_replaced_is_gone() -> None:
+    """The second trace has a fused kernel for the add, but nothing for the softmax."""
+    conv, *others = calls(32)[1:]
+    fused = "triton_poi_fused_add_0"
+    first = training(
+        steps=1, made=[conv, Call("aten::add", "8,8;8,8", 37, "add_kernel"), Call("aten::cumsum", "8,8", 44, "scan"), *others]
+    )
+    found = found_in(first, training(steps=1, made=[conv, Call(fused, "8,8;8,8", 37, fused), *others]))
+    gone = found.first[found.change == KernelChange.GONE]
+    assert [first.strings[int(first.device.name[row])] for row in gone] == ["scan"]
+    assert not (found.change == KernelChange.NEW).any()

@@ -30,7 +30,7 @@ def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, 
     gone = found.change == KernelChange.GONE
     sides[0][0, found.first[gone]] = found.change_ns[gone]
     changed = ~gone & (found.change != KernelChange.SAME)
-    sides[1][0, found.second[changed]] = found.change_ns[changed]
+    np.add.at(sides[1][0], found.second[changed], found.change_ns[changed])  # a fused kernel has several counterparts
     other = found.second[found.change == KernelChange.OTHER_KERNEL]
     sides[1][1, other] = second.device.duration_ns[other]
     return sides
