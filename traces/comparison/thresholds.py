@@ -166,6 +166,16 @@ FULL_QUEUE = _declare(
     used_by="traces/analyses/launches.py",
 )
 
+INDEX_BLOCKS = _declare(
+    "INDEX_BLOCKS",
+    20,
+    "blocks",
+    "an index op without recorded indices is rated from its kernel's grid if the grid has at least this many blocks",
+    origin=FITTED,
+    source="the last block then counts for at most 5 %, as much as DEFAULT_TOLERANCE",
+    used_by="traces/rates/op_traffic.py",
+)
+
 # --- import
 
 SLOW_START = _declare(

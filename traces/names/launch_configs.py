@@ -15,7 +15,6 @@ writes only grid and block.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 CONFIG_ARGS = ("grid", "block", "registers per thread", "shared memory", "est. achieved occupancy %", "theoretical occupancy %")
@@ -42,10 +41,10 @@ def config_args(text: str) -> dict[str, Any]:
     return args
 
 
-def programs_of(text: str) -> int | None:
-    """Return the number of blocks in the grid (programs in Triton), or None if the grid was not recorded."""
+def grid_of(text: str) -> tuple[int, ...]:
+    """Return the numbers of blocks (programs in Triton) in the dimensions of the grid, or () if the grid was not recorded."""
     grid = text.partition("|")[0]
-    return prod(map(int, grid.split(","))) if grid else None
+    return tuple(map(int, grid.split(","))) if grid else ()
 
 
 def _dims_text(value: Any) -> str:

@@ -49,7 +49,7 @@ from traces.model.trace import NONE, UNTOLD_LIST, Column, DeviceKind, HostKind, 
 from traces.names.cards import UNKNOWN_CARD, Card, card_of
 from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import canonical_op, shapes_of_canonical
-from traces.names.launch_configs import programs_of
+from traces.names.launch_configs import grid_of
 from traces.rates.op_cost import (
     ATTENTION_LAYOUTS,
     SCALED_PRODUCTS,
@@ -59,11 +59,12 @@ from traces.rates.op_cost import (
     is_attention_backward,
     itemsize,
 )
-from traces.rates.op_traffic import Operand, Traffic, is_inductor_kernel, once, traffic, triton_traffic
+from traces.rates.op_traffic import Operand, Traffic, indexed_traffic, is_inductor_kernel, once, traffic, triton_traffic
 from traces.rates.paged_attention import PagedAttention
 
 _COMMUNICATION = ("record_param_comms",)
 _HALVES = ("convolution_backward_input", "convolution_backward_weight")
+_INDEXES = ("index", "_unsafe_index")
 _EXPANDS = ("MeanBackward",)  # nodes of autograd in which the input of `div` is expanded
 _USUAL = (1, 2, 3, 4, 8)
 _LOOK_AHEAD = 12  # number of ops after a convolution in which to look for its consumer
@@ -195,7 +196,7 @@ class _LikeCalls:
     calls: int  # calls as in `traces.comparison.op_calls`; an op inside a call of the same name belongs to the call's first op
     device_ns: int
     kernels: tuple[str, ...]
-    programs: int | None  # number of programs in the first kernel's grid
+    grid: tuple[int, ...]  # of the first kernel
     copied_bytes: int | None  # bytes moved by copies and memsets, if the op does nothing else
     around: str  # the enclosing autograd node, if the node is in _EXPANDS
     is_half: bool  # the op is half of a convolution's backward pass
@@ -280,13 +281,15 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
     expands = np.isin(host.name, [row for row, text in enumerate(strings.texts) if text.startswith(_EXPANDS)])
     if expands.any():
         node = enclosing(host, expands & (host.kind == HostKind.OP))[op]
-    first, group = _alike(host.name[op], shapes, dtypes, np.append(host.name, NONE)[node])
+    _, of_ops, in_op = np.unique(op, return_index=True, return_inverse=True)
+    indexing = np.isin(host.name, [row for row, text in enumerate(strings.texts) if canonical_op(text) in _INDEXES])
+    config = np.where(indexing[op], device.config[rows][of_ops][in_op], NONE)
+    first, group = _alike(host.name[op], shapes, dtypes, np.append(host.name, NONE)[node], config)
     device_ns = np.bincount(group, weights=device.duration_ns[rows]).astype(np.int64)
     is_copy = (device.kind[rows] != DeviceKind.KERNEL) & (device.bytes[rows] != NONE)
     copies = np.bincount(group, weights=is_copy) == np.bincount(group)
     twice = np.isin(device.name[rows], [row for row, text in enumerate(strings.texts) if copy_direction(text) == "d2d"])
     moved = np.bincount(group, weights=np.where(is_copy, device.bytes[rows], 0) * np.where(twice, 2, 1)).astype(np.int64)
-    _, of_ops = np.unique(op, return_index=True)
     counts = np.bincount(group[of_ops], minlength=len(device_ns))
     _, of_calls = np.unique(calls_of(trace, op), return_index=True)
     calls = np.bincount(group[of_calls], minlength=len(device_ns))
@@ -314,7 +317,7 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
             calls=int(calls[place]),
             device_ns=int(device_ns[place]),
             kernels=kernels[place],
-            programs=programs_of(strings[int(config)]) if config >= 0 else None,
+            grid=grid_of(strings[int(config)]) if config >= 0 else (),
             copied_bytes=int(moved[place]) // int(counts[place]) if copies[place] and kind not in _COMMUNICATION else None,
             around=strings[int(host.name[node[row]])] if node[row] >= 0 and kind == "div" else "",
             is_half=strings[name].endswith(_HALVES),
@@ -439,7 +442,7 @@ def _bytes(call: _LikeCalls) -> Traffic | None:
         whole = traffic(call.op, call.name, call.operands) if call.operands else None
         return None if whole is None else once(whole.moved_bytes // 2)
     if is_inductor_kernel(call.op):
-        return triton_traffic(call.op, call.operands, call.programs)
+        return triton_traffic(call.op, call.operands, prod(call.grid) if call.grid else None)
     if call.around and call.operands:  # the gradient of a mean has one number per sum, expanded to the recorded shape
         return once(call.operands[0].bytes)
     if (paged := PagedAttention.of(call.name, call.parsed)) is not None:
@@ -448,4 +451,7 @@ def _bytes(call: _LikeCalls) -> Traffic | None:
         return None if moved is None else once(moved)
     if call.name in ATTENTION_LAYOUTS:
         return traffic("attention_backward" if is_attention_backward(call.name) else "attention", call.name, call.operands)
-    return traffic(call.op, call.name, call.operands, call.output)
+    of = traffic(call.op, call.name, call.operands, call.output)
+    if of is None and call.op in _INDEXES and call.operands and call.kernels:
+        return indexed_traffic(call.operands[0], call.kernels[0], call.grid)
+    return of

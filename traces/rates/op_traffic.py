@@ -40,9 +40,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, prod
 
+from traces.comparison.thresholds import INDEX_BLOCKS
 from traces.model.layouts import Shape
 from traces.rates.op_cost import MATMULS, SCALED_PRODUCTS, flops
 
+_INDEX_KERNEL, _GATHER_KERNEL = re.compile(r"index_elementwise_kernel<(\d+), (\d+)"), "vectorized_gather_kernel"
+_INDEX_BYTES = 8
 _REDUCTIONS = frozenset(
     "all amax amin aminmax any argmax argmin linalg_vector_norm logsumexp max mean median min norm prod std sum topk var"
     " var_mean nonzero masked_select unique count_nonzero bincount histc".split()
@@ -350,6 +353,22 @@ _RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
     ),
     **dict.fromkeys(("fused_add_rms_norm", "fused_add_rmsnorm"), _added_norm),
 }
+
+
+def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traffic | None:
+    """Return the traffic of an index op whose list of indices was not recorded, from its kernel and the kernel's grid.
+
+    A block of PyTorch's `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The last block copies fewer, so at least
+    INDEX_BLOCKS blocks are needed. `vectorized_gather_kernel` has one block, or a column of blocks, for each indexed row.
+    """
+    if not grid:
+        return None
+    if by_element := _INDEX_KERNEL.search(kernel):
+        elements = grid[0] * int(by_element[1]) * int(by_element[2])
+        return once(2 * elements * table.itemsize) if grid[0] >= INDEX_BLOCKS else None
+    if _GATHER_KERNEL in kernel:
+        return once(grid[0] * (2 * prod(table.shape[1:]) * table.itemsize + _INDEX_BYTES))
+    return None
 
 
 def is_inductor_kernel(name: str) -> bool:

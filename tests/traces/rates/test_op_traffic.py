@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from traces.rates.op_traffic import Operand, Traffic, traffic, triton_traffic
+from traces.rates.op_traffic import Operand, Traffic, indexed_traffic, once, traffic, triton_traffic
 
 
 def f(*shape: int) -> Operand:
@@ -138,3 +138,14 @@ def test_an_inductor_kernel_touches_a_slice_of_a_larger_tensor() -> None:
     # AND a table between input and output counts at most as often as the input
     table = triton_traffic("triton_red_fused_add_0", (f(8, 64), f(1000, 64), f(8)), programs=8)
     assert table == Traffic(4 * (512 + 512 + 8), 4 * (512 + 512 + 8))
+
+
+def test_an_index_without_recorded_indices_is_rated_by_its_grid() -> None:
+    """The upper triangle of 128 x 128 in 512 x 4 matrices: 512 x 4 x 8256 elements in 33024 blocks of 512 elements."""
+    table, kernel = Operand((512, 4, 128, 128), 4), "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index>"
+    assert indexed_traffic(table, kernel, (33024,)) == once(2 * 512 * 4 * 8256 * 4)
+    assert indexed_traffic(table, kernel, (19,)) is None  # the last block may be more than 5 % of all
+    assert indexed_traffic(table, "another_kernel", (33024,)) is None and indexed_traffic(table, kernel, ()) is None
+    # 32 rows of 2880 elements in two blocks each, and an index of 8 bytes for each row
+    rows = indexed_traffic(Operand((100, 2880), 2), "vectorized_gather_kernel<16, long>", (32, 2))
+    assert rows == once(32 * (2 * 2880 * 2 + 8))
