@@ -75,6 +75,33 @@ embedding = nn.Unflatten(1, (4, 16)), nn.Linear(16, 64)
 model = nn.Sequential(*embedding, nn.TransformerEncoder(layer, 3), nn.Flatten(), nn.Linear(256, 10))
 train(model.cuda(), torch.optim.AdamW(model.parameters()), [(torch.randn(8, 64).cuda(), torch.zeros(8).long().cuda())] * STEPS)
 """,
+    "products, SGD": """
+a, b = torch.randn(64, 64).cuda(), torch.randn(64, 64).cuda()
+weight = nn.Parameter(torch.randn(64, 64).cuda())
+optimizer = torch.optim.SGD([weight], lr=0.01)
+for _ in range(STEPS):
+    for _ in range(20):
+        a @ b
+    optimizer.zero_grad()
+    (a @ weight).sum().backward()
+    optimizer.step()
+""",
+    "CNN, 2 loader workers": """
+def block(n, m):
+    return nn.Sequential(nn.Conv2d(n, m, 3, padding=1, bias=False), nn.BatchNorm2d(m), nn.ReLU())
+
+if __name__ == "__main__":
+    blocks = [block(3, 16), *[block(16, 16) for _ in range(8)]]
+    model = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    images = TensorDataset(torch.randn(8 * STEPS, 3, 16, 16), torch.randint(0, 10, (8 * STEPS,)))
+    loader = DataLoader(images, batch_size=8, num_workers=2, pin_memory=True)
+    train(model.cuda(), torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), loader)
+""",
+    "DataParallel": """
+model = nn.DataParallel(layers(8, nn.ReLU))
+batch = torch.randn(32, 64).cuda(), torch.randint(0, 10, (32,)).cuda()
+train(model, torch.optim.SGD(model.parameters(), lr=0.01), [batch] * STEPS)
+""",
 }
 
 
@@ -107,6 +134,7 @@ def error_of(script: Path, folder: Path, replay_with: str) -> tuple[float, float
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recordings", type=int, default=7, help="of each program")
+    parser.add_argument("--only", metavar="PROGRAM", help="part of the names of the programs to run")
     parser.add_argument("--replay-with", default=sys.executable, metavar="PYTHON")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -114,6 +142,8 @@ def main() -> None:
     print(f"{'':24} {'step':>9} {'error':>8} {'from':>8} {'to':>8} {'noise':>7}")
     with tempfile.TemporaryDirectory() as folder:
         for name, text in PROGRAMS.items():
+            if args.only and args.only not in name:
+                continue
             script = Path(folder) / "train.py"
             script.write_text(f"STEPS = {STEPS}\n{COMMON}{text}")
             found = [error_of(script, Path(folder), args.replay_with) for _ in range(args.recordings)]

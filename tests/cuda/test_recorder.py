@@ -112,8 +112,8 @@ def phase_times(trace: Trace, log: DeviceLog) -> Iterator[tuple[str, int, int]]:
     """(phase, time between its events, the same from the log) for the steady steps and the phases of the default stream.
 
     An event on the default stream completes when it is recorded, or when the last work that was launched there before ends.
-    A phase on another stream, such as a copy beside the other work, is left out. The host records the first event of such a phase
-    later than the begin of the phase.
+    A phase on another stream, such as a copy beside the other work, is left out, because its first event is recorded later than
+    the phase begins.
     """
     work = sorted((work for work in log.work if work.stream == _DEFAULT_STREAM), key=lambda work: work.issued_ns)
     issued = np.array([one.issued_ns for one in work])

@@ -15,7 +15,9 @@ GUIDES = study("guides")
 def words(output: str) -> list[str]:
     """The lines of an output without what differs between runs and machines: numbers, units, and the widths of columns."""
     number = r"[-+~]?\d[\d.,]*( ?(ns|µs|ms|s|%|[KMG]iB|MB/s))?"
-    return [re.sub(number, "#", " ".join(line.split())) for line in output.splitlines()]
+    return [
+        re.sub(number, "#", " ".join(line.split())) for line in output.splitlines()
+    ]
 
 
 @pytest.mark.slow

@@ -86,7 +86,9 @@ class SurfaceGpu(FakeGpu):
 
     def begin_capture(self, pool: int, *, everywhere: bool, refuse: Any) -> None:
         thread: Any = None
-        self.capture = GraphCapture(self.stream(self.device()), thread, pool, everywhere=everywhere, refuse=refuse)
+        self.capture = GraphCapture(
+            self.stream(self.device()), thread, pool, everywhere=everywhere, refuse=refuse
+        )
 
     def end_capture(self) -> CapturedGraph:
         assert self.capture is not None

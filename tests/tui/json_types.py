@@ -1,6 +1,6 @@
 """Checks that JSON has the type that docs/json.md gives.
 
-assert not faults(json.loads(out), Summary)
+    assert not faults(json.loads(out), Summary)
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def test_json_of_its_type_has_no_faults() -> None:
     ("changed", "fault"),
     [
         ({"shade": "light"}, ".shade: 'light' is not \"dark\""),
-        ({"kind": "c"}, '.kind: \'c\' is not "a" or "b"'),
+        ({"kind": "c"}, ".kind: 'c' is not \"a\" or \"b\""),
         ({"inner": {}}, ".inner: {} is not array of [Inner](#inner)"),
         ({"inner": [{"at_ns": 1.5, "shares": {}}]}, ".inner[0].at_ns: 1.5 is not integer"),
         ({"inner": [{"at_ns": True, "shares": {}}]}, ".inner[0].at_ns: True is not integer"),
