@@ -1,7 +1,7 @@
 """Compares recordings with the log of the simulated CUDA device of tests/cuda.
 
     make build/simulated_device/with_device
-    .venv-cuda/bin/python -m benchmarks.recorder build/simulated_device/with_device
+    .venv-cuda/bin/python -m benchmarks.recorder build/simulated_device/with_device [--only PROGRAM] [--grain GRAIN]
 
 Each program is recorded at both grains, and each recording is replayed with `--clock recorded`. Columns:
 
@@ -174,10 +174,22 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def long_table(facts: dict[str, float]) -> str:
+    """The figures of the long program as a Markdown table."""
+    lines = ["| 10 000 steps | seconds | peak memory | file |", "|---|---|---|---|"]
+    for grain in ("native", "phase", "kernel"):
+        file = f"{facts[f'{grain}_file_kib']:.0f} KiB" if grain != "native" else ""
+        lines.append(f"| {grain} | {facts[f'{grain}_s']:.1f} | {facts[f'{grain}_peak_mib']:.0f} MiB | {file} |")
+    return "\n".join(lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("device", type=Path, help="the script with_device that tests/cuda/build.py made")
-    parser.add_argument("programs", nargs="*", help="only these of tests/cuda/running.py; `long` is the 10 000 steps")
+    names = [*PROGRAMS, "long"]
+    parser.add_argument(
+        "--only", action="append", default=[], choices=names, metavar="PROGRAM", help=f"only this program: {', '.join(names)}"
+    )
     parser.add_argument("--grain", choices=("kernel", "phase"), action="append", help="only this grain")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args(arguments)
@@ -187,17 +199,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for program_name, program in PROGRAMS.items():
-            if options.programs and program_name not in options.programs:
+            if options.only and program_name not in options.only:
                 continue
             native = run(options.device, program, folder / program_name / "native")
             for grain in options.grain or ("kernel", "phase"):
                 rows.append(row_of(options.device, program_name, program, grain, native, folder / program_name / grain))
                 print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
-        if not options.programs or "long" in options.programs:
+        if not options.only or "long" in options.only:
             facts = long_run(options.device, folder / "long")
-    print(table(rows))
-    for fact, value in facts.items():
-        print(f"{fact}: {value}")
+    print("\n\n".join(text for text in (table(rows) if rows else "", long_table(facts) if facts else "") if text))
     if options.json:
         options.json.write_text(json.dumps({"rows": [asdict(row) for row in rows], "long": facts}, indent=1) + "\n")
     return 0

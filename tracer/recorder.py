@@ -32,9 +32,9 @@ from tracer.recording_writer import HeaderSources, RecordingWriter
 from tracer.repeated_steps import ENTER, EXHAUSTED, LEAVE, MODULE, OP, STEPPED
 from tracer.schedule import Schedule
 from tracer.step_recorder import StepRecorder
-from tracer.thread_rows import ThreadRows
 from tracer.writing.flight_recorder import FlightRecorder
 from tracer.writing.output import FLUSH_NS, RecordingFile
+from tracer.writing.thread_rows import ThreadRows
 from traces.model.layouts import Shape
 from traces.model.run import LoaderSettings
 from traces.model.trace import BatchKind, shapes_text

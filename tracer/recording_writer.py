@@ -21,11 +21,11 @@ from tracer.device.device_access import PATIENCE_NS, DeviceAccess
 from tracer.own_cost import OwnCost
 from tracer.profile import Profiler
 from tracer.provenance import ProcessFacts
-from tracer.thread_rows import ThreadRows
 from tracer.writing.collectives import CollectiveWriter
 from tracer.writing.flight_recorder import FlightRecorder
 from tracer.writing.output import FLUSH_NS, RecordingFile
 from tracer.writing.step_writer import EndedStep, Found, Read, StepWriter
+from tracer.writing.thread_rows import ThreadRows
 from traces.model.trace import NONE, Trace, Untimed
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals

@@ -36,8 +36,8 @@ from tracer.repeated_steps import (
     RepeatedSteps,
 )
 from tracer.schedule import Schedule
-from tracer.thread_rows import ThreadRows
 from tracer.writing.step_writer import DataParallelStage, EndedStep, Found, Read
+from tracer.writing.thread_rows import ThreadRows
 from traces.model.trace import NONE, StepKind, Untimed
 from traces.script.phase_rule import PLAIN, Segment, new_segment
 from traces.script.script_cut import CutStep, ScriptCut

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OomObserver = Callable[[int, int, int, int], None]
 
-# PyTorch 2.10 to 2.13, with its two double spaces
+# PyTorch 2.10, with its two double spaces
 DEFAULT_OOM_TEXT = (
     "CUDA out of memory. Tried to allocate 0 bytes. GPU 0 has a total capacity of 0 bytes of which 0 bytes is free. Including"
     " non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated memory 0 bytes is allocated by PyTorch, and"
@@ -28,8 +28,10 @@ DEFAULT_OOM_TEXT = (
     " Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
 
-_ADVICE_OF_2_13 = DEFAULT_OOM_TEXT[DEFAULT_OOM_TEXT.index("PYTORCH_ALLOC_CONF") :]
-_ADVICE_OF_2_14 = (
+# pytorch/pytorch#172327 (January 2026) changed the advice after the release of 2.10. Public logs of 2.11 (May 2026) and the
+# library libc10_cuda of 2.14.1 contain the new advice.
+_ADVICE_OF_2_10 = DEFAULT_OOM_TEXT[DEFAULT_OOM_TEXT.index("PYTORCH_ALLOC_CONF") :]
+_ADVICE_SINCE_2_11 = (
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management"
     "  (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
 )
@@ -38,7 +40,7 @@ _ADVICE_OF_2_14 = (
 def oom_text_of(torch_version: str) -> str:
     """Return the message of a PyTorch release such as "2.14.1+cu130", with all numbers 0."""
     release = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])
-    return DEFAULT_OOM_TEXT.replace(_ADVICE_OF_2_13, _ADVICE_OF_2_14) if release >= (2, 14) else DEFAULT_OOM_TEXT
+    return DEFAULT_OOM_TEXT.replace(_ADVICE_OF_2_10, _ADVICE_SINCE_2_11) if release >= (2, 11) else DEFAULT_OOM_TEXT
 
 
 class Figures(NamedTuple):

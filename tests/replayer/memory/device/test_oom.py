@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.memory.device.oom import DEFAULT_OOM_TEXT, Figures, fill, size_text
+from replayer.memory.device.oom import DEFAULT_OOM_TEXT, Figures, fill, oom_text_of, size_text
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -110,3 +110,23 @@ def test_every_figure_is_there_and_no_recorded_one(template: str, sizes: list[in
     assert found == [size_text(size) for size in expected]
     assert "GPU 5" in text
     assert fill(text, now) == text
+
+
+@pytest.mark.parametrize(
+    ("release", "variable", "page"),
+    [
+        ("2.10.0+cu128", " PYTORCH_ALLOC_CONF=", "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"),
+        *(
+            (
+                release,
+                " PYTORCH_CUDA_ALLOC_CONF=",
+                "(https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)",
+            )
+            for release in ("2.11.0", "2.12.1+cu126", "2.13.0+cpu", "2.14.1+cu130")
+        ),
+    ],
+)
+def test_the_advice_is_that_of_the_release(release: str, variable: str, page: str) -> None:
+    text = oom_text_of(release)
+    assert f"try setting{variable}expandable_segments:True to avoid fragmentation.  See" in text
+    assert text.endswith(f"Management  {page}")
