@@ -95,7 +95,8 @@ class StepTimes:
     begin_ns: Column
     end_ns: Column
     gpu_ns: dict[int, Column]
-    others_ns: dict[int, Column]  # how long the device was busy between begin and end with work of no step (the backlog)
+    busy_ns: dict[int, Column]  # how long the device was busy between begin and end, with work of any step
+    has_others: dict[int, Column]  # whether work of no step, such as the backlog, ran between begin and end
     launches: dict[int, Column]  # whether the step launched work on the device or has CUDA events there
     data_wait_ns: Column  # see Note [Waits for data]
     loader_ns: Column  # the time of all the step's loader phases
@@ -121,7 +122,7 @@ class StepPace:
     device_ns: int | None  # None without device work and CUDA events
     device: int
     gpu_time_ns: int | None
-    busy_share: float | None  # GPU time and backlog of the busiest device, divided by the pace
+    busy_share: float | None  # of the busiest device: GPU time divided by the pace
     without_data_ns: int
     noise: float | None  # half the interquartile range divided by the median; None below four steps
     falls_behind_ns: int  # growth of the lag per step; 0 if the lag does not grow steadily
@@ -168,6 +169,8 @@ def step_times(trace: Trace) -> StepTimes:
         end_ns = np.where(launches[device] & (steps.rank == rank), np.maximum(end_ns, known), end_ns)
     begin_ns = np.where(follows, np.append(end_ns, NONE)[before], steps.start_ns)
     begin_ns = np.minimum(begin_ns, end_ns)
+    no_ns = np.zeros(len(steps), dtype=np.int64)
+    others_ns = _busy_within(trace, work[step_of[work] == NONE], begin_ns, end_ns)
     return StepTimes(
         host_interval_ns=np.where(follows, steps.end_ns - np.append(steps.end_ns, NONE)[before], steps.duration_ns),
         completion_ns=completion_ns,
@@ -175,7 +178,8 @@ def step_times(trace: Trace) -> StepTimes:
         begin_ns=begin_ns,
         end_ns=end_ns,
         gpu_ns=gpu_ns,
-        others_ns=_others_ns(trace, work[step_of[work] == NONE], begin_ns, end_ns),
+        busy_ns=_busy_within(trace, work, begin_ns, end_ns),
+        has_others={device: others_ns.get(device, no_ns) > 0 for device in gpu_ns},
         launches=launches,
         data_wait_ns=_data_waits(trace, work, by_events),
         loader_ns=_loader_ns(trace),
@@ -246,14 +250,16 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         return None
     host_ns, pace_ns = _median(host), _median(chosen)
     device_ns = None if slowest is None else _median(slowest)
-    busy_ns = []
+    busy = []
     for device, own_ns in times.gpu_ns.items():
         mine = with_kernels[times.rank[with_kernels] == times.device_ranks[device]]
-        if own_ns[mine].any():
-            busy_ns.append(float(np.median((own_ns + times.others_ns.get(device, 0))[mine])))
-    busiest_ns = max(busy_ns, default=0.0)
-    gpu_time_ns = median(times.gpu_time_ns[with_kernels]) if busy_ns else None
-    busy_share = busiest_ns / pace_ns if pace_ns and gpu_time_ns is not None else None
+        if pace_ns and own_ns[mine].any():
+            # Work of earlier steps or from before the recording may fill a part of the step.
+            lasted_ns = np.maximum(times.end_ns - times.begin_ns, 1)
+            shares = np.where(times.has_others[device], times.busy_ns[device] / lasted_ns, own_ns / pace_ns)
+            busy.append(float(np.median(shares[mine])))
+    gpu_time_ns = median(times.gpu_time_ns[with_kernels]) if busy else None
+    busy_share = max(busy, default=None)
     runs_ahead = device_ns is not None and device_ns > (1 + RUNS_AHEAD) * host_ns
     return StepPace(
         pace_ns=pace_ns,
@@ -375,7 +381,7 @@ def _gpu_ns(trace: Trace, work: Column, step_of: Column) -> dict[int, Column]:
     return found
 
 
-def _others_ns(trace: Trace, rows: Column, begin_ns: Column, end_ns: Column) -> dict[int, Column]:
+def _busy_within(trace: Trace, rows: Column, begin_ns: Column, end_ns: Column) -> dict[int, Column]:
     found, spans = {}, trace.device
     for own in grouped(spans.device[rows]):
         device = int(spans.device[rows[own[0]]])
