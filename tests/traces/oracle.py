@@ -19,6 +19,7 @@ from statistics import median
 from tests.traces.raw_events import Call, Recording, Step, Work
 
 Span = tuple[int, int]  # start_ns, end_ns
+Launched = tuple[int, int, Work]  # when the work was launched, and its end
 
 _WAITS = ("Synchronize", "urQueueFinish", "urEventWait", "MemcpyWithStream", "cudaFree", "hipFree", "cuMemFree")
 _QUERIES = ("EventQuery", "StreamQuery")
@@ -117,16 +118,18 @@ def waits(recording: Recording) -> list[Span]:
     """When threads that run ops or launch work waited for a device, by their ends."""
     launched_by = {id(work.call): work for work in recording.work if work.call is not None}  # the last of each
     active = {thread for thread, _ in recording.ops} | {w.call.thread for w in recording.work if w.call is not None}
-    streams: dict[Span, list[Work]] = {}
-    for work in sorted(recording.work, key=lambda work: (_launched(work), work.end_ns)):
-        streams.setdefault((work.device, work.stream), []).append(work)
+    early = assign_steps(recording, ())
+    streams: dict[Span, list[Launched]] = {}
+    every = ((0 if id(work) in early else _launched(work), work.end_ns, work) for work in recording.work)
+    for launched in sorted(every, key=lambda one: one[:2]):
+        streams.setdefault((launched[2].device, launched[2].stream), []).append(launched)
     calls = [call for call in recording.calls if call.thread in active and not call.name.endswith(_QUERIES)]
     found = [_wait([call], launched_by.get(id(call)), streams) for call in calls]
     found += [_wait(loop, None, streams) for loop in _loops(recording, set(launched_by)) if loop[0].thread in active]
     return sorted((wait for wait in found if wait is not None), key=lambda wait: (wait[1], wait[0]))
 
 
-def _wait(loop: list[Call], own: Work | None, streams: dict[Span, list[Work]]) -> Span | None:
+def _wait(loop: list[Call], own: Work | None, streams: dict[Span, list[Launched]]) -> Span | None:
     """What a call waited for that launched `own`, or a loop of queries."""
     call, begin_ns, is_loop = loop[-1], loop[0].start_ns, len(loop) > 1
     documented = not is_loop and _is_documented(call, own)
@@ -135,14 +138,14 @@ def _wait(loop: list[Call], own: Work | None, streams: dict[Span, list[Work]]) -
     soon_ns, ended, behind = min((call.end_ns - begin_ns) // 10, _RETURN_NS), None, False
     for stream, listed in streams.items():
         is_own = own is not None and (own.device, own.stream) == stream
-        queued = [work for work in listed if _launched(work) < begin_ns]
+        queued = [work for launched_ns, _, work in listed if launched_ns < begin_ns]
         drained_ns = max((work.end_ns for work in queued), default=begin_ns)
         behind = behind or (is_own and drained_ns > begin_ns)
         counts = is_loop or (documented and (is_own or own is None))
         reached = drained_ns if queued and drained_ns <= call.end_ns + _CLOCK_NS else None
         if queued and reached is None and counts:  # the work up to some event had ended, and what was launched after it had not
             until_ns, place = call.end_ns + (0 if is_loop else _CLOCK_NS), 0
-            while queued[place].end_ns <= until_ns:
+            while place < len(queued) and queued[place].end_ns <= until_ns:
                 reached, place = max(queued[place].end_ns, reached or 0), place + 1
         in_time = counts or (reached or 0) >= call.end_ns - soon_ns
         if reached is not None and reached > loop[-2 if is_loop else -1].start_ns and in_time:
