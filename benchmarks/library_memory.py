@@ -61,7 +61,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from replayer.memory.capacity import Capacity  # noqa: E402
-from replayer.memory.device.request_log import REQUESTS, RequestKind, RequestLog  # noqa: E402
+from replayer.memory.device.request_log import RankRequests, RequestKind, RequestLog  # noqa: E402
 from replayer.memory.device.settings import parse_settings  # noqa: E402
 from replayer.memory.rerun_requests import ScaledRequests, largest_batch, run_requests  # noqa: E402
 from traces.format.trace_file import save  # noqa: E402
@@ -97,8 +97,8 @@ def requests_of(networks: Sequence[str], release: str) -> dict[str, ScaledReques
         result = run_child({"replayer": session}, [str(PROGRAM), *cells], stdout=sys.stderr.fileno())
         if result.returncode:
             raise SystemExit(result.returncode)
-        [path] = Path(folder).glob(f"{REQUESTS}-*.json")
-        logs = split(RequestLog.from_json(json.loads(path.read_text())["devices"][0]))
+        [requests] = RankRequests.read_all(Path(folder))
+        logs = split(requests.devices[0])
     scaled = {}
     for network, small, large in zip(networks, logs[::2], logs[1::2], strict=True):
         found = ScaledRequests.of(small, BATCHES[0], large, BATCHES[1])

@@ -8,7 +8,6 @@ forked into ranks.
 from __future__ import annotations
 
 import importlib
-import json
 import multiprocessing
 import os
 import sys
@@ -22,7 +21,7 @@ import torch
 from replayer import backend, state
 from replayer.compiled.compiled_code import compiled_code
 from replayer.gpu.virtual_gpu import GpuOptions, ScriptLinks, VirtualGpu
-from replayer.memory.device.request_log import REQUESTS
+from replayer.memory.device.request_log import RankRequests
 from replayer.recording.library_pace import LibraryPace
 from replayer.recording.replicas import devices_for
 from replayer.surfaces import builtins_open, install_all, nvidia_smi, sys_excepthook, torch_before_1_11, torch_utils_data
@@ -157,7 +156,7 @@ def _leave(session: ReplaySession) -> NoReturn:
     # Ranks leave together, because the first one may close the store that all ranks share.
     if distributed.is_available() and distributed.is_initialized():
         until, ranks = time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
-        while len(list(session.out.glob(f"{REQUESTS}-*.json"))) < ranks and time.monotonic() < until:
+        while len(RankRequests.files(session.out)) < ranks and time.monotonic() < until:
             time.sleep(0.05)
     for process in multiprocessing.active_children():  # DataLoader workers notice the exit only after seconds
         process.kill()
@@ -170,9 +169,8 @@ def _finish(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> None:
     gpu.steps.stop()
     try:
         if session.config.steps:
-            logs = [device.memory.requests.to_json() for device in gpu.devices if device.memory.requests is not None]
-            told = json.dumps({"rank": state.rank().number, "ended": gpu.simulator.tracker.number, "devices": logs})
-            (session.out / f"{REQUESTS}-{os.getpid()}.json").write_text(told, encoding="utf-8")
+            logs = [device.memory.requests for device in gpu.devices if device.memory.requests is not None]
+            RankRequests(state.rank().number, gpu.simulator.tracker.number, logs).write(session.out, os.getpid())
         gpu.timeline.close(_header(gpu, trace, session))
     except (OSError, TraceError) as failure:
         print(f"trace: the replay's timeline could not be written: {failure}", file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from replayer.memory.device.request_log import LogEntry, RequestKind, RequestLog
+from replayer.memory.device.request_log import LogEntry, RankRequests, RequestKind, RequestLog
 from tests.tui.json_types import PAGE, faults
 from traces.format.trace_file import save
 from traces.model.trace import Trace, TraceError
@@ -48,8 +48,8 @@ class Script:
             with open(stderr, "wb", closefd=False) as stream:
                 stream.write(self.how["said"])
         if self.how["steps"] or not self.how["code"]:
-            log = requests(batch, self.how["steps"], self.how["drift"]).to_json() if self.how["torch"] else []
-            (out / "requests-7.json").write_text(json.dumps({"rank": 0, "ended": self.how["steps"] or 9, "devices": [log, []]}))
+            log = requests(batch, self.how["steps"], self.how["drift"]) if self.how["torch"] else RequestLog()
+            RankRequests(0, self.how["steps"] or 9, [log, RequestLog()]).write(out, 7)
             workload = WorkloadSignature(inputs=(InputTensor((batch, 3), "float32"),))
             save(Trace(grain="kernel", workload=workload), out / "replay-7.msgpack")
         return ChildResult(self.how["code"], 7, frozenset({7}), frozenset({7} if self.how["torch"] else ()), frozenset({7}))

@@ -11,7 +11,6 @@ size shows how each request grows. The allocator then repeats these requests wit
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import re
 import shlex
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from replayer.memory.capacity import Capacity
 from replayer.memory.device.oom import DEFAULT_OOM_TEXT
-from replayer.memory.device.request_log import REQUESTS, RequestKind, RequestLog
+from replayer.memory.device.request_log import RankRequests, RequestKind, RequestLog
 from replayer.memory.rerun_requests import MAX_BATCH, ScaledRequests, largest_batch, run_requests
 from traces.combining.replayed_ranks import process_of_each_rank, timelines_in
 from traces.format.trace_file import save
@@ -109,11 +108,10 @@ def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
         output = sys.stderr.fileno() if is_verbose() else said.fileno()
         with working(f"running {name} for {counted(fit.steps, 'step')}"):
             result = run_child({"replayer": session}, words, ranks=fit.nproc, stdout=output, stderr=output)
-        stored = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob(f"{REQUESTS}-*.json")]
-        stored.sort(key=lambda of: of["rank"])
-        logs = [RequestLog.from_json(device) for of in stored for device in of["devices"]]
+        stored = RankRequests.read_all(out)
+        logs = [log for of in stored for log in of.devices]
         logs = [log for log in logs if any(entry.kind == RequestKind.REQUEST for entry in log.entries)]
-        steps, ended = max((log.steps for log in logs), default=0), max((of["ended"] for of in stored), default=0)
+        steps, ended = max((log.steps for log in logs), default=0), max((of.ended for of in stored), default=0)
         if result.returncode and steps < fit.steps:
             said.seek(0)
             tail = said.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]

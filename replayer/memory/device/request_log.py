@@ -11,15 +11,15 @@ is therefore enough for any memory size. Two runs are enough for any batch size 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from replayer.memory.device.blocks import Block
-
-REQUESTS = "requests"  # prefix of the request log files
 
 
 class RequestKind(IntEnum):
@@ -95,3 +95,28 @@ class RequestLog:
     @classmethod
     def from_json(cls, stored: Any) -> RequestLog:
         return cls([LogEntry(RequestKind(kind), value, stream, use) for kind, value, stream, use in stored])
+
+
+@dataclass(frozen=True)
+class RankRequests:
+    """The memory requests of one process, which a replay writes for `trace fit`."""
+
+    rank: int
+    ended: int  # number of training and evaluation steps
+    devices: list[RequestLog]
+
+    def write(self, folder: Path, pid: int) -> None:
+        """Raises OSError."""
+        values = vars(self) | {"devices": [log.to_json() for log in self.devices]}
+        (folder / f"requests-{pid}.json").write_text(json.dumps(values), encoding="utf-8")
+
+    @classmethod
+    def read_all(cls, folder: Path) -> list[RankRequests]:
+        """Return the requests of all processes, in the order of their ranks."""
+        stored = [json.loads(path.read_text(encoding="utf-8")) for path in cls.files(folder)]
+        found = [cls(of["rank"], of["ended"], list(map(RequestLog.from_json, of["devices"]))) for of in stored]
+        return sorted(found, key=lambda of: of.rank)
+
+    @staticmethod
+    def files(folder: Path) -> list[Path]:
+        return list(folder.glob("requests-*.json"))
