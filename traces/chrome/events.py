@@ -5,7 +5,7 @@
     #  "args": {"device": 0, "stream": 7, "correlation": 91, "External id": 12}}
 
 Facts that are missing from the trace are left out. Correlation ids are renumbered. Spans without a thread or stream get
-separate tracks (tracks.py). Steps and nn.DataParallel regions get a range if the trace has none. Spans may be clipped, as
+separate tracks (tracks.py). Steps and nn.DataParallel stages get a range if the trace has none. Spans may be clipped, as
 described in Note [Strict nesting] in strict_nesting.py. `RankEvents.notes` stores clipped times and facts that events cannot
 express (export_notes.py).
 """
@@ -200,7 +200,7 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Return ranges around steps and nn.DataParallel regions that the trace lacks, with their names.
+        """Return ranges around steps and nn.DataParallel stages that the trace lacks, with their names.
 
         The ranges look like those of torch.profiler and our recorder. Step ranges go on the main thread, where readers look for
         the contents of a step. If the trace has no threads, step ranges go on the track of the phases.

@@ -1,11 +1,11 @@
-"""Make extra tracks for spans without a thread or stream: phases, nn.DataParallel regions, waits for batches, pinning,
+"""Make extra tracks for spans without a thread or stream: phases, nn.DataParallel stages, waits for batches, pinning,
 collectives.
 
     for track in side_tracks(trace):
         track.name, [span.name for span in track.spans()]   # ("phases", ["loader", "h2d", "forward", ...])
 
-In a phase-grained trace, devices also get tracks of phases and nn.DataParallel regions. In other traces, the kernels show when
-phases and regions ran.
+In a phase-grained trace, devices also get tracks of phases and nn.DataParallel stages. In other traces, the kernels show when
+phases and stages ran.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from traces.model.trace import NONE, BatchKind, Column, Ending, Trace
 TRACK_OF_PHASES, _PARTS, _WAITS, _PINNING, _COLLECTIVES = range(1_000_000_000, 1_000_000_005)
 _DEVICE_PHASES = 0  # track id on a device; phase-grained traces have no streams
 _WORTH = {int(Ending.BY): "at most", int(Ending.UNSEEN): "not measured"}
-RANGE_OF_PARTS = "DataParallel."  # prefix of the ranges that our recorder adds around nn.DataParallel regions
+RANGE_OF_PARTS = "DataParallel."  # prefix of the ranges that our recorder adds around nn.DataParallel stages
 
 
 class SideSpan(NamedTuple):

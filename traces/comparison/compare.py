@@ -58,7 +58,7 @@ from traces.figures.pace import (
 from traces.figures.phase_medians import PhaseMedians, phase_medians
 from traces.figures.problems import hides_work, serious_problems
 from traces.figures.spread import NOTHING, Spread, relative_error, spread
-from traces.figures.stage_times import PartError, part_errors
+from traces.figures.stage_times import StageError, stage_errors
 from traces.figures.step_memory import step_rises
 from traces.model.json_facts import OMITTED_IF_EMPTY, Json, as_json, extended
 from traces.model.run import HostFigures, MissingOp, ReplayNotes
@@ -85,7 +85,7 @@ class Both(Generic[Figure]):
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseError(PartError):
+class PhaseError(StageError):
     """Reports a phase's medians per step: on the host, between two CUDA events (including waits), and GPU busy time.
 
     The host times of all phases add up to the step. Busy time covers the work launched in the phase. `error` is None if host
@@ -193,7 +193,7 @@ class ComparedFigures:
     within_tolerance: bool | None
     analyses: Both[Analyses]
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)
-    parts: dict[str, PartError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
+    parts: dict[str, StageError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
     communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     problems: Both[list[str]] = Both([], [])  # sentences about problems that make the figures of a trace unreliable
     estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
@@ -341,7 +341,7 @@ def compare(
         analyses=analyses,
         estimates=[name for name, side in (("A", recorded), ("B", other)) if side.run_of(side.ranks[0]).predicted],
         evaluation=_evaluation(recorded, other, times),
-        parts=part_errors(recorded, timed, other, timed_other),
+        parts=stage_errors(recorded, timed, other, timed_other),
         communication=between_ranks,
     )
 

@@ -3,7 +3,7 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-A reason compares one figure of both traces. The figure is a phase, a region of nn.DataParallel, idle time, an op, a kernel
+A reason compares one figure of both traces. The figure is a phase, a stage of nn.DataParallel, idle time, an op, a kernel
 within an op, or communication that does not overlap with compute. A difference's components are listed below it, not added
 again. `phase` names the phase or op that a reason is part of.
 
@@ -26,7 +26,7 @@ _MOST_OPS = 5
 _MOST_KERNELS = 3  # number of kernels shown per op
 _MOST_NAMES = {"op": 2, "kernel": 1}  # number of names shown on each side of a replacement
 
-# The phase of each nn.DataParallel region, and an explanation for the reader.
+# The phase of each nn.DataParallel stage, and an explanation for the reader.
 _PARTS = {
     "scatter": ("forward", "the batch is copied from one GPU to the others"),
     "replicate": ("forward", "parameters are copied to each GPU anew in each step"),

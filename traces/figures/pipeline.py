@@ -1,4 +1,4 @@
-"""Compute figures outside the GPU's work: kinds of steps, the input pipeline, collectives, and the regions of nn.DataParallel.
+"""Compute figures outside the GPU's work: kinds of steps, the input pipeline, collectives, and the stages of nn.DataParallel.
 
     input_pipeline(trace).wait_per_step_ns      # 2100000: median wait for batches per step
     collectives(trace)[0]                       # CollectiveTotals("all_reduce", "nccl", count=40, ...)
@@ -59,8 +59,8 @@ class CollectiveTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class PartMedians:
-    """Holds the median times of one region of nn.DataParallel on one device, on the host and between two CUDA events."""
+class StageMedians:
+    """Holds the median times of one stage of nn.DataParallel on one device, on the host and between two CUDA events."""
 
     name: str
     device: str | None
@@ -140,10 +140,10 @@ def collectives(trace: Trace) -> list[CollectiveTotals]:
     return sorted(found, key=lambda row: (-row.duration_ns, row.name))
 
 
-def parallel_parts(trace: Trace) -> list[PartMedians]:
-    """Return the regions of nn.DataParallel by name and device, in the order in which they first start.
+def stage_medians(trace: Trace) -> list[StageMedians]:
+    """Return the stages of nn.DataParallel by name and device, in the order in which they first start.
 
-    Medians are taken over `steady_steps`. If no region is in a steady step, all regions are used.
+    Medians are taken over `steady_steps`. If no stage is in a steady step, all stages are used.
     """
     phase_step = np.append(trace.phases.step, NONE)[trace.parts.phase]
     steady = np.isin(phase_step, steady_steps(trace))
@@ -154,7 +154,7 @@ def parallel_parts(trace: Trace) -> list[PartMedians]:
         device = int(rows.device[0])
         timed = rows.take((rows.device_start_ns != NONE) & (rows.device_end_ns != NONE))
         found.append(
-            PartMedians(
+            StageMedians(
                 trace.strings[rows.name[0]],
                 trace.device_label(device) if device != NONE else None,
                 count=len(rows),

@@ -1,8 +1,8 @@
-"""Compares the times of the regions of nn.DataParallel (scatter, each replica, gather...) in two traces.
+"""Compares the times of the stages of nn.DataParallel (scatter, each replica, gather...) in two traces.
 
-    part_errors(recorded, ours, other, theirs)["scatter"].error     # 0.01: 1 % longer
+    stage_errors(recorded, ours, other, theirs)["scatter"].error     # 0.01: 1 % longer
 
-If a region runs on several devices, the device is added to the region's name: "parallel_apply (cuda:1)".
+If a stage runs on several devices, the device is added to the stage's name: "parallel_apply (cuda:1)".
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from traces.figures.spread import median, relative_error
 from traces.model.trace import NONE, Column, Parts, Trace
 
 _ABSENT = 1 << 30
-Key = tuple[str, str]  # the region's name, then its device label or ""
+Key = tuple[str, str]  # the stage's name, then its device label or ""
 
 
 @dataclass(frozen=True, slots=True)
-class PartError:
-    """Reports the median time of one region of nn.DataParallel in two traces. A time is None if the trace lacks the region."""
+class StageError:
+    """Reports the median time of one stage of nn.DataParallel in two traces. A time is None if the trace lacks the stage."""
 
     recorded_median_ns: int | None
     replayed_median_ns: int | None
@@ -31,8 +31,8 @@ class PartError:
     device_error: float | None
 
 
-def part_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict[str, PartError]:
-    """Return the errors of the nn.DataParallel regions in these steps, in the order in which the regions run.
+def stage_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict[str, StageError]:
+    """Return the errors of the nn.DataParallel stages in these steps, in the order in which the stages run.
 
     `ours` and `theirs` are rows of the steps of both traces.
     """
@@ -61,10 +61,10 @@ def _order(parts: dict[Key, Parts], key: Key) -> tuple[int, str]:
     return (list(parts).index(key) if key in parts else _ABSENT, key[1])
 
 
-def _error(ours: Parts | None, theirs: Parts | None) -> PartError:
+def _error(ours: Parts | None, theirs: Parts | None) -> StageError:
     host = [None if parts is None else median(parts.duration_ns) for parts in (ours, theirs)]
     device = [None if parts is None else _device_median(parts) for parts in (ours, theirs)]
-    return PartError(host[0], host[1], relative_error(*host), device[0], device[1], relative_error(*device))
+    return StageError(host[0], host[1], relative_error(*host), device[0], device[1], relative_error(*device))
 
 
 def _device_median(parts: Parts) -> int | None:

@@ -34,11 +34,11 @@ from traces.figures.phase_medians import PhaseMedians, phase_medians
 from traces.figures.pipeline import (
     CollectiveTotals,
     InputPipeline,
-    PartMedians,
+    StageMedians,
     StepsOfKind,
     collectives,
     input_pipeline,
-    parallel_parts,
+    stage_medians,
     step_kinds,
 )
 from traces.figures.problems import hides_work, problems_of
@@ -129,7 +129,7 @@ class Summary:
     profiler_cost: ProfilerCost | None
     recorder: RecorderNotes | None
     phases: dict[str, PhaseMedians]
-    parts: list[PartMedians]
+    parts: list[StageMedians]
     input_pipeline: InputPipeline | None
     collectives: list[CollectiveTotals]
     communication: Communication | None
@@ -211,7 +211,7 @@ def summarize(trace: Trace) -> Summary:
         profiler_cost=run.profiler_cost,
         recorder=run.recorder,
         phases=phase_medians(trace, steady_steps(trace), profiled_steps(trace)),
-        parts=parallel_parts(trace),
+        parts=stage_medians(trace),
         input_pipeline=input_pipeline(trace),
         collectives=collectives(trace),
         communication=between_ranks,

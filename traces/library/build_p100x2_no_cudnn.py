@@ -3,7 +3,7 @@
     python -m traces.library.build_p100x2_no_cudnn
 
 The figures are from the same table as in build_p100_no_cudnn.py, but from the column for two GPUs. The same limits apply. The
-study also published times of the regions of nn.DataParallel, which are the rows of the trace's `parts`.
+study also published times of the stages of nn.DataParallel, which are the rows of the trace's `parts`.
 
 Note [Medians that do not add up]
     The published median of a step's compute side is 775.7 ms. The medians of its phases add up to 779.8 ms, so they cannot all
@@ -62,7 +62,7 @@ PROVENANCE: dict[str, Any] = {
 
 
 def build() -> Trace:
-    """Build the trace with the warm-up step and one steady step, divided into phases and regions of nn.DataParallel."""
+    """Build the trace with the warm-up step and one steady step, divided into phases and stages of nn.DataParallel."""
     trace = Trace(
         grain="phase",
         devices=list(DEVICES),

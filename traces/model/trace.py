@@ -14,7 +14,7 @@ recording (see `Run.clock`).
 References between tables:
 
     steps <-- phases            the phases of a step cover the step without gaps or overlaps
-    phases <-- parts            parts of an nn.DataParallel call within a phase; parts may run concurrently
+    phases <-- parts            stages of an nn.DataParallel call within a phase; stages may run concurrently
     threads <-- host            host spans nest by time within a thread; `parent` is the index of the enclosing span
     host <-- device.launch      the host span that launched a device span: the runtime call (a child of the op) if recorded,
                                 otherwise the op
@@ -254,11 +254,11 @@ class Phases(_Spans):
 
 @dataclass
 class Parts(_Spans):
-    """The parts of nn.DataParallel within a phase, ordered by start. Parts may run concurrently.
+    """The stages of nn.DataParallel within a phase, ordered by start. Stages may run concurrently.
 
-    A forward pass has the parts "scatter", "replicate", "parallel_apply" and "gather". "parallel_apply" has one row per
+    A forward pass has the stages "scatter", "replicate", "parallel_apply" and "gather". "parallel_apply" has one row per
     replica, with the replica's device. A backward pass has "gather_backward", which scatters gradients to the replicas,
-    and "broadcast_backward" (ReduceAddCoalesced). CUDA events on the part's device give the device times, as in
+    and "broadcast_backward" (ReduceAddCoalesced). CUDA events on the stage's device give the device times, as in
     `Phases`.
     """
 
