@@ -18,26 +18,6 @@ from traces.model.trace import TraceError
 
 
 @dataclass(frozen=True)
-class LibraryEntry:
-    """Describes one entry of the library. `batches` has the first and the last measured batch of a cell."""
-
-    name: str
-    gpu: str
-    device: str
-    model: str
-    grain: str
-    source: str
-    source_text: str
-    path: Path
-    grain_of_file: str
-    batches: tuple[int, int] | None = None
-    out_of_memory_batch: int | None = None
-
-    def facts(self) -> EntryFacts:
-        return extended(EntryFacts, self, kind=self.grain_of_file)
-
-
-@dataclass(frozen=True, kw_only=True)
 class EntryFacts:
     """One entry of the library."""
 
@@ -52,10 +32,22 @@ class EntryFacts:
     kind: Literal["recording", "cells"]
 
 
+@dataclass(frozen=True)
+class LibraryEntry(EntryFacts):
+    source_text: str  # short form of `source`
+    path: Path
+
+    def facts(self) -> EntryFacts:
+        return extended(EntryFacts, self)
+
+
 def all_entries() -> list[LibraryEntry]:
     """Return every readable entry: recordings first, then cells by name."""
     bundled = [
-        LibraryEntry(of.name, of.name.partition("-")[0], of.device, of.what, of.grain, of.source, "study", of.path, "recording")
+        LibraryEntry(
+            of.name, of.name.partition("-")[0], of.device, of.what, of.grain, of.source, None, None, "recording", "study",
+            of.path,
+        )  # fmt: skip
         for of in entries()
     ]
     files = [(folder, path) for folder in folders()[1:] for path in sorted(folder.rglob(f"*{SUFFIX}"))]
@@ -72,8 +64,8 @@ def all_entries() -> list[LibraryEntry]:
             short = f"{(told.repository or told.source).rpartition('/')[2]} {told.commit[:10]}"
             cells.append(
                 LibraryEntry(
-                    cell.name, file.gpu.name, file.gpu.device, model, told.grain or "phase", source, short.strip(),
-                    file.path, "cells", (int(cell.batches[0]), cell.last_batch), cell.out_of_memory_batch,
+                    cell.name, file.gpu.name, file.gpu.device, model, told.grain or "phase", source,
+                    (int(cell.batches[0]), cell.last_batch), cell.out_of_memory_batch, "cells", short.strip(), file.path,
                 )
             )  # fmt: skip
     return [*bundled, *own, *sorted(cells, key=lambda entry: entry.name)]
@@ -90,4 +82,4 @@ def _recording(folder: Path, path: Path) -> LibraryEntry | None:
     what = run.script.name if run.script is not None else path.stem
     source = run.source or "recording"
     of_gpu = name.partition("/")[0] if "/" in name else gpu.name
-    return LibraryEntry(name, of_gpu, gpu.device, what, trace.grain, source, source, path, "recording")
+    return LibraryEntry(name, of_gpu, gpu.device, what, trace.grain, source, None, None, "recording", source, path)

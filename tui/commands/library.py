@@ -68,7 +68,7 @@ class ListFacts:
     faults: list[str]  # files of the library that cannot be read
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RecordingFacts(EntryFacts):
     """A recording of the library."""
 
@@ -184,7 +184,7 @@ def show(name: str, json: bool) -> int:
         as_one = f"name one of its networks, as {name}/{models(name)[0]}"
         raise TraceLibraryError(f"{name} is a GPU of the library, {as_one}; {listed}")
     entry = next((entry for entry in all_entries() if entry.name == name), None)
-    if entry is not None and entry.grain_of_file == "recording":
+    if entry is not None and entry.kind == "recording":
         recording = extended(RecordingFacts, entry.facts(), path=str(find(name)))
         show_text(json_text(recording) if json else _lines(as_json(recording), f"trace info {shlex.quote(name)}"))
         return 0
