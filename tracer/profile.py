@@ -49,6 +49,7 @@ from typing import Any, Protocol
 from tracer.device.clock import EpochClock
 from tracer.device.device_access import PATIENCE_NS, DeviceAccess
 from traces.model.run import ProfilerUse
+from traces.script.step_rule import RECORDERS_MARK
 
 # a line of Kineto's log: "WARNING:2026-11-25 01:02:03 4711:4711 CuptiActivityApi.cpp:90] text"
 _KINETO_LINE = re.compile(rb"(?:(INFO|WARNING|ERROR|STAGE|VLOG\(\d\)):\S+ \S+ \d+:\d+ \S+\] |USDT:)(.*)")
@@ -118,7 +119,7 @@ class Profiler:
             if not self._tracing:
                 self._attempt(self._start)
             if self._tracing:
-                self._range = self._torch.autograd.profiler.record_function(f"ProfilerStep#{number}")
+                self._range = self._torch.autograd.profiler.record_function(f"ProfilerStep#{number}{RECORDERS_MARK}")
                 self._range.__enter__()
 
     def end_step(self, number: int) -> None:

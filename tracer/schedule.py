@@ -7,6 +7,10 @@
 
 Only training steps are counted. Until the script trains, evaluation steps are counted, so inference is recorded too. At the
 first training step (after an initial validation or a reinforcement learning episode) the count restarts.
+
+Evaluation between training steps has one window of its own. The profiler attaches after the first evaluated batch, and records
+from the third batch on. The window ends with the first training step after it, because a step is known to be training only when
+it ends. That training step is not counted.
 """
 
 from __future__ import annotations
@@ -24,13 +28,15 @@ class Schedule:
         self._end = self._first_profiled + profiled if profiled else 0
         self._count = 0
         self._has_trained = False
+        self._evaluation = ""  # what the profiler does because of evaluation
+        self._evaluations_left = profiled  # evaluated batches that are still to be profiled
 
     @property
     def profile(self) -> str:
         """Returns what the profiler does during the current step."""
-        if self._first_profiled <= self._count < self._end:
+        if self._first_profiled <= self._count < self._end or self._evaluation == "record":
             return "record"
-        return "prepare" if self._end and self._count == self._prepare else ""
+        return "prepare" if self._end and self._count == self._prepare else self._evaluation
 
     def kind(self, evaluation: bool) -> StepKind:
         """Returns the kind of the current step, which has ended."""
@@ -46,11 +52,17 @@ class Schedule:
 
     def postpone(self) -> None:
         """Makes the current step a clean step, because the profiler cannot attach yet. The next step tries again."""
-        if self.profile == "prepare":
+        if self._end and self._count == self._prepare:
             self._count -= 1
+        self._evaluation = ""
 
     def end_step(self, evaluation: bool) -> None:
-        if not evaluation and self._is_first_training:
+        if evaluation and self._has_trained and self._evaluations_left:
+            self._evaluations_left -= self.profile == "record"
+            self._evaluation = "record" if self.profile else "prepare"
+        if self._evaluation and (not evaluation or not self._evaluations_left):
+            self._evaluation, self._evaluations_left = "", 0
+        elif not evaluation and self._is_first_training:
             self._count = min(1, self._prepare)
         elif not evaluation or not self._has_trained:
             self._count += 1

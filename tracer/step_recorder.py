@@ -316,13 +316,12 @@ class StepRecorder:
     def _kind(self, is_evaluation: bool, untimed: Untimed) -> StepKind:
         """Returns the step's kind. The schedule does not count steps that capture a graph or that the script profiles.
 
-        Such steps are not clean, because a profiler of the script slows the host as much as the recorder's profiler does.
+        Such steps are not clean, because a profiler of the script slows the host. Their kernels are unknown.
         """
         if is_evaluation:
             return StepKind.EVALUATION
-        if self.has_captured or untimed == Untimed.CAPTURE:
-            return StepKind.WARMUP
-        return StepKind.PROFILED if untimed == Untimed.PROFILE else self._schedule.kind(is_evaluation)
+        unlike_others = self.has_captured or untimed in (Untimed.CAPTURE, Untimed.PROFILE)
+        return StepKind.WARMUP if unlike_others else self._schedule.kind(is_evaluation)
 
     def _turn_profiler(self) -> None:
         """Begins or ends profiling between two steps. That time does not count as recording overhead per step."""

@@ -70,13 +70,13 @@ class GroupOperations:
         if comm_stream is None:
             comm_stream = self._comm_streams[channel, device] = CommStream(device)
         call_ns = here.streams.host_now_ns()
-        arrived_ns = call_ns if device == NONE else here.ranks.arrival_ns(device)
+        row, arrived_ns = (NONE, call_ns) if device == NONE else here.ranks.launch(device, call_ns)
         message = values.message_of(call, arrived_ns)
         pending = self._store_exchange().post(f"{channel}/{'cpu' if device == NONE else 'cuda'}", list(members), message)
         tracker = here.simulator.tracker
         steps = tracker.number, here.recording.number_of(tracker.step.step)
         position = here.ranks.costs.position(call.name, message.size_bytes, self._size, *steps)
-        work = kind(self._play, comm_stream, Called(call_ns, message, position), pending, call)
+        work = kind(self._play, comm_stream, Called(call_ns, row, message, position), pending, call)
         values.clear_known_values(call.outputs)
         comm_stream.in_flight.append(work)
         if self.coalesced is not None:
@@ -105,5 +105,5 @@ class GroupOperations:
         end_ns = max(all_arrived_ns, stream.ready_ns) + transfer.duration_ns
         call = GroupOperation(message.operation, message.dtype, str(self.group_name), self._size, "nccl", size_bytes)
         times_ns = Times(called.call_ns, message.arrived_ns, end_ns)
-        here.ranks.communicate(stream, call, transfer, kernel_label(message.operation), times_ns)
+        here.ranks.communicate(stream, call, transfer, kernel_label(message.operation), times_ns, called.row)
         return end_ns

@@ -41,6 +41,7 @@ class _Awaited(_Work):  # type: ignore[misc]
 
 class Called(NamedTuple):
     call_ns: int
+    row: int  # of the launch in the timeline's host table, or NONE
     message: RankMessage
     position: PositionInStep
 

@@ -31,19 +31,26 @@ class RankOperations:
         for finish in self._groups:
             finish(wait)
 
-    def arrival_ns(self, device: int) -> int:
-        """Return the earliest start of work on an idle stream that waits for all work on the current stream of `device`."""
+    def launch(self, device: int, call_ns: int) -> tuple[int, int]:
+        """Add the host's launch of an operation to the timeline.
+
+        Returns the row of the launch, and the earliest start of work on an idle stream that waits for all work on the current
+        stream of `device`.
+        """
         launches = self._launches
         if launches.capture is not None:
             raise NotEmulated("torch.distributed while a CUDA graph captures", "communicate outside of the graph")
         simulator = launches.simulator
         with launches.looking as thread:
             simulator.tracker.charge_so_far(thread)
+            row = simulator.timeline.call(thread.row, "cudaLaunchKernelExC", call_ns, call_ns)
             launched_ns = max(thread.host_ns, launches.clock.now_ns()) + simulator.recording.latency_ns
-            return max(launched_ns, launches.current.caller_of(thread, device).stream.ready_ns)
+            return row, max(launched_ns, launches.current.caller_of(thread, device).stream.ready_ns)
 
-    def communicate(self, stream: VirtualStream, call: GroupOperation, transfer: Transfer, label: str, times_ns: Times) -> None:
-        """Put an operation between ranks on `stream`.
+    def communicate(
+        self, stream: VirtualStream, call: GroupOperation, transfer: Transfer, label: str, times_ns: Times, row: int
+    ) -> None:
+        """Put an operation between ranks on `stream`. `row` is the row of the host's launch.
 
         The operation lasts from when this rank is ready until the data has arrived.
         """
@@ -55,6 +62,6 @@ class RankOperations:
             stream.push(start_ns, 0, 0, end_ns - start_ns)
             name = timeline.strings.add(label) if transfer.kernel == NONE else transfer.kernel
             place = stream.device, stream.number, int(DeviceKind.KERNEL), name
-            timeline.work((*place, start_ns, end_ns - start_ns, NONE, call.size_bytes, int(transfer.origin)))
-            timeline.collective(*call, times_ns.call, end_ns - start_ns)
+            timeline.work((*place, start_ns, end_ns - start_ns, row, call.size_bytes, int(transfer.origin)))
+            timeline.collective(*call, (times_ns.call, start_ns, end_ns))
             simulator.stats.charged_ns[transfer.origin] += transfer.duration_ns

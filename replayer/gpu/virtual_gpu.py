@@ -91,6 +91,7 @@ class VirtualGpu:
             add_devices(recording, options.gpus)
         strict = options.strict
         self.simulator = Simulator(recording, clock, timeline, links.optimizers, strict=strict, pad_loader=options.pad_loader)
+        self.simulator.tracker.grads_enabled = torch.is_grad_enabled
         self.devices: list[VirtualDevice] = []
         self.current = CurrentStreams(self.devices, clock, self.simulator.scheduler, timeline)
         transfers = CopyCosts.of(trace, recording.speed, options.link_gbps)

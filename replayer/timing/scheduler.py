@@ -7,7 +7,7 @@ scheduler.wait(end_ns)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from statistics import median
 
@@ -77,7 +77,7 @@ class StreamScheduler:
     def put(
         self,
         matches: StepMatcher,
-        chosen: Iterable[int],
+        chosen: Sequence[int],
         stream: VirtualStream,
         began_ns: int,
         scale: float,
@@ -85,7 +85,11 @@ class StreamScheduler:
         origin: Origin,
         least_launch_ns: int = 0,
     ) -> int:
-        """Put recorded kernels on `stream` or on their recorded side streams. Returns when the last kernel ends.
+        """Put an op's recorded kernels on `stream` or on recorded side streams. Returns when the last kernel ends.
+
+        Kernels of the recorded main stream go to `stream`. If the script calls the op on a side stream, the stream of the op's
+        first kernel also means this side stream. All other kernels go to a side stream with the recorded number, because the op
+        changed the stream itself.
 
         `chosen` are the kernels' indices in the recorded step, in launch order. `began_ns` is the replay's host time at the
         start of the recorded segment. `scale` is a factor for the recorded durations. `row` is the timeline row of the op that
@@ -93,9 +97,10 @@ class StreamScheduler:
         """
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
+        own = kernels[chosen[0]].stream if stream.number and row != NONE and chosen else NONE
         for k in chosen:
             launch_ns, latency_ns, gap_ns, duration_ns, number, device, edge, edge_gap_ns, kind, name, size = kernels[k]
-            on = stream if number == NONE else self._recorded_stream(device, number)
+            on = stream if number in (NONE, own) else self._recorded_stream(device, number)
             if edge >= 0 and ended_ns[edge]:
                 on.wait(ended_ns[edge] + edge_gap_ns - gap_ns)
             if scale != 1.0:
@@ -250,7 +255,7 @@ class StreamScheduler:
         """The host waits for the device until `until_ns`. `after_ns` of the host's time so far is moved behind the wait."""
         since_ns = thread.host_ns - after_ns
         if until_ns > since_ns:
-            self.timeline.wait(thread.row, since_ns, until_ns)
+            self.timeline.call(thread.row, "cudaStreamSynchronize", since_ns, until_ns)
             thread.host_ns = until_ns + after_ns
         self.wait(thread.host_ns)
 

@@ -37,7 +37,7 @@ GPU_BOUND = (("SIMGPU_SLOWDOWN", "12"),)
 PROGRAMS = {
     "cnn_loader": Program("cnn_loader.py"),
     "amp": Program("amp.py", settings=GPU_BOUND),
-    "two_streams": Program("two_streams.py", settings=GPU_BOUND),
+    "two_streams": Program("two_streams.py", settings=(("SIMGPU_SLOWDOWN", "40"),)),
     "graph_step": Program("graph_step.py", steps=33),
     "data_parallel_2": Program("data_parallel.py", gpus=2, steps=20),
     "data_parallel_4": Program("data_parallel.py", gpus=4, steps=20),

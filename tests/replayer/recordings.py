@@ -97,8 +97,9 @@ class Log:
     def loader_wait(self, wait: LoaderWait) -> None:
         """No profile of the script's is under way."""
 
-    def wait(self, thread: int, start_ns: int, end_ns: int) -> None:
+    def call(self, thread: int, name: str, start_ns: int, end_ns: int) -> int:
         self.waits.append((thread, start_ns, end_ns))
+        return NONE
 
     def memory(self, table: Column, ops: UnresolvedOps, now_ns: int) -> None:
         self.memory_rows += [tuple(row) for row in table.tolist()]

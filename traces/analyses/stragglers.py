@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traces.figures.measure import grouped
+from traces.analyses.communication import communication_kernels
+from traces.figures.measure import device_ranks, grouped
 from traces.model.trace import NONE, Collectives, Column, Ending, Trace
 
 
@@ -42,21 +43,52 @@ def stragglers(trace: Trace) -> list[RankLateness]:
     """Return the lateness of each rank. The rank that caused the longest waits comes first. Fewer than two ranks give an
     empty list.
     """
-    table = trace.collectives.take(trace.collectives.ending == Ending.SEEN)
-    count, last, waited_ns, caused_ns = (dict.fromkeys(table.rank.tolist(), 0) for _ in range(4))
-    table = table.take(np.argsort(table.call_ns, kind="stable"))
-    for of_rank in _matched(table):
-        durations_ns = np.stack([table.duration_ns[own] for own in of_rank])  # (rank, collective)
-        late = durations_ns.argmin(axis=0)
-        waits_ns = durations_ns - durations_ns.min(axis=0)
-        names = [int(table.rank[own[0]]) for own in of_rank]
-        for place, rank in enumerate(names):
-            count[rank] += durations_ns.shape[1]
+    table = trace.collectives
+    count, last, waited_ns, caused_ns = (
+        dict.fromkeys(np.unique(table.rank[table.ending == Ending.SEEN]).tolist(), 0) for _ in range(4)
+    )
+    for rows, waits_ns in _waits(trace):
+        late = table.duration_ns[rows].argmin(axis=0)
+        for place, rank in enumerate(table.rank[rows[:, 0]].tolist()):
+            count[rank] += rows.shape[1]
             last[rank] += int((late == place).sum())
             waited_ns[rank] += int(waits_ns[place].sum())
             caused_ns[rank] += int(waits_ns[:, late == place].sum())
     found = [RankLateness(rank, count[rank], last[rank], waited_ns[rank], caused_ns[rank]) for rank in count if count[rank]]
     return sorted(found, key=lambda of: (-of.caused_ns, of.rank))
+
+
+def without_waits(trace: Trace) -> Trace:
+    """Return the trace with communication kernels that begin when the last rank was ready.
+
+    Kernels of collectives that were not found on other ranks stay unchanged. Only device spans differ from `trace`.
+    """
+    table, spans, ranks = trace.collectives, trace.device, device_ranks(trace)
+    kernels = np.flatnonzero(communication_kernels(trace))
+    kernel_at = dict(zip(zip(ranks[kernels].tolist(), spans.start_ns[kernels].tolist(), strict=True), kernels, strict=True))
+    waited_ns = np.zeros(len(spans), dtype=np.int64)
+    for rows, waits_ns in _waits(trace):
+        calls = zip(table.rank[rows].flat, table.start_ns[rows].flat, waits_ns.flat, strict=True)
+        for rank, start_ns, wait_ns in calls:
+            if (kernel := kernel_at.get((rank, start_ns))) is not None:
+                waited_ns[kernel] = min(wait_ns, spans.duration_ns[kernel])
+    if not waited_ns.any():
+        return trace
+    columns = spans.columns() | {"start_ns": spans.start_ns + waited_ns, "duration_ns": spans.duration_ns - waited_ns}
+    return replace(trace, device=type(spans)(**columns))
+
+
+def _waits(trace: Trace) -> Iterator[tuple[Column, Column]]:
+    """Return arrays of the same collectives on several ranks: rows of `trace.collectives`, and how long each call waited.
+
+    Both arrays have one line per rank and one column per collective.
+    """
+    seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
+    seen = seen[np.argsort(trace.collectives.call_ns[seen], kind="stable")]
+    for of_rank in _matched(trace.collectives.take(seen)):
+        rows = np.stack([seen[own] for own in of_rank])
+        durations_ns = trace.collectives.duration_ns[rows]
+        yield rows, durations_ns - durations_ns.min(axis=0)
 
 
 def _matched(table: Collectives) -> Iterator[list[Column]]:

@@ -6,8 +6,9 @@
     comparison.to_json()              # the keys that scripts rely on
 
 Compared figures: `steps` is the pace, which `traces.figures.pace` defines as the larger of the host's and the slowest device's
-time per step. `gpu_busy` is the GPU time of a step, which is the time of the work launched in the step. The verdict requires
-both to be within tolerance.
+time per step. `gpu_busy` is the GPU time of a step, which is the time of the work launched in the step. It excludes the time
+in which kernels of collectives wait for other ranks, and belongs to the rank with the most GPU time. The verdict requires both
+to be within tolerance.
 
 Compared steps: each replayed step names the recorded step it was based on. A replay is compared with exactly those recorded
 steps, each as often as it was replayed. Two recordings are compared over all their steps. Warm-up steps are left out unless all
@@ -29,6 +30,7 @@ import numpy as np
 
 from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import Communication, communication
+from traces.analyses.stragglers import without_waits
 from traces.comparison.changed_ops import TOP, Changes, called_in, changes
 from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.comparison.thresholds import DEFAULT_TOLERANCE
@@ -298,7 +300,8 @@ def compare(
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     compute_side = _without_data(times, timed, timed_other, steady, paces, loads_otherwise=not whole)
     # Phase-grained traces have no busy times.
-    gpu_busy = NOTHING if "phase" in (recorded.grain, other.grain) else _busy_spread(recorded, ours, other, theirs, times)
+    worked = Both(without_waits(recorded), without_waits(other))
+    gpu_busy = NOTHING if "phase" in (recorded.grain, other.grain) else _busy_spread(worked, ours, theirs)
     judged = _judged({"steps": steps} if whole else {"compute_side": compute_side}, gpu_busy, tolerance)
     analyses = analyses or Both(analyse(recorded), analyse(other))
     between_ranks = _communication(recorded, other)
@@ -317,10 +320,10 @@ def compare(
         device_pace=_spread(times, timed, timed_other, steady, device_series),
         compute_side=compute_side,
         gpu_busy=gpu_busy,
-        phases=_phases(recorded, Both(timed, timed_other), other, Both(ours, theirs)),
+        phases=_phases(worked, Both(timed, timed_other), Both(ours, theirs)),
         host_phases_comparable=recorded.phase_timing is other.phase_timing,
         streams=_streams(recorded, ours, other, theirs),
-        coverage=_coverage(other, notes) if other.is_replay else None,
+        coverage=_coverage(worked.replayed, notes) if other.is_replay else None,
         host=notes.host if notes is not None else HostFigures(),
         values=ValueReads(
             unrecorded_reads=notes.reads_unrecorded if notes is not None else None,
@@ -505,14 +508,23 @@ def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evalua
     )
 
 
-def _busy_spread(recorded: Trace, ours: Column, other: Trace, theirs: Column, times: Both[StepTimes]) -> Spread:
+def _busy_spread(worked: Both[Trace], ours: Column, theirs: Column) -> Spread:
     if not len(ours):
-        a, b = busy_ns(recorded), busy_ns(other)
+        a, b = map(busy_ns, worked)
         return Spread(a, b, relative_error(a, b), None, None, None, None, None)
-    return spread(ours, times.recorded.gpu_time_ns, theirs, times.replayed.gpu_time_ns, profiled_steps(recorded))
+    times = Both(step_times(worked.recorded), step_times(worked.replayed))
+    return _spread(times, ours, theirs, profiled_steps(worked.recorded), _gpu_time_series)
 
 
-def _phases(recorded: Trace, timed: Both[Column], other: Trace, with_kernels: Both[Column]) -> dict[str, PhaseError]:
+def _gpu_time_series(times: StepTimes, rows: Column) -> PaceSeries | None:
+    gpu_ns = times.gpu_time_ns
+    of_ranks = [rows[times.rank[rows] == rank] for rank in np.unique(times.rank[rows]).tolist()]
+    busiest = max(of_ranks, key=lambda own: float(np.median(gpu_ns[own])), default=None)
+    return None if busiest is None else PaceSeries(busiest, gpu_ns, gpu_ns, NONE)
+
+
+def _phases(worked: Both[Trace], timed: Both[Column], with_kernels: Both[Column]) -> dict[str, PhaseError]:
+    recorded, other = worked
     if not len(timed.recorded):
         return {}
     a = phase_medians(recorded, timed.recorded, with_kernels.recorded)

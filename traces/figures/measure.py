@@ -341,17 +341,20 @@ def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
 
 
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
-    """Return the nanoseconds of device work launched in steps, by the origin of the times.
+    """Return the nanoseconds of device work launched in steps, by the origin of the times. Warm-up steps are left out, unless
+    all steps are warm-up steps.
 
     A phase-grained trace has no device spans, so the device times of its phases are used.
     """
-    rows = work_rows(trace)
+    rows, steps = work_rows(trace), np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
+    steps = steps if len(steps) else np.arange(len(trace.steps))
     if len(rows):
-        if len(trace.steps):
-            rows = rows[launch_steps(trace)[rows] >= 0]
+        if len(steps):
+            rows = rows[np.isin(launch_steps(trace)[rows], steps)]
         origin, duration_ns = trace.device.origin[rows], trace.device.duration_ns[rows]
     else:
         phases = trace.phases.take((trace.phases.device_start_ns != NONE) & (trace.phases.device_end_ns != NONE))
+        phases = phases.take(np.isin(phases.step, steps))
         origin, duration_ns = phases.origin, phases.device_end_ns - phases.device_start_ns
     sums = np.zeros(len(Origin), dtype=np.int64)
     np.add.at(sums, origin, duration_ns)

@@ -108,6 +108,11 @@ class ScriptCut(Generic[ThreadT]):
         return self.thread, self._has_steps, self._called_module, self._in_module, *self._steps.state, *self.phases.state
 
     @property
+    def is_undecided(self) -> bool:
+        """Whether the current step has called no module yet. Such a step may be a training or an evaluation step."""
+        return self._steps.is_undecided
+
+    @property
     def turns(self) -> Turns:
         """For each class of op, whether such an op on the script's thread would begin a new segment."""
         turns = self.phases.turns

@@ -57,6 +57,9 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
+# ends the names of the recorder's step ranges in a profile, because a profiler of the script adds step ranges too
+RECORDERS_MARK = " (trace record)"
+
 
 class StepEnd(IntEnum):
     NOTHING = 0
@@ -129,6 +132,11 @@ class StepCut:
     def state(self) -> tuple[object, ...]:
         """Everything on which the meaning of later events depends, except the optimizers that live."""
         return tuple(value for name, value in vars(self).items() if name != "_optimizers")
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether no module was called and no backward pass began, since the last step end or loader request."""
+        return self._first is None and not self._backward
 
     @property
     def evaluating(self) -> bool:

@@ -12,9 +12,10 @@ The script is cut into segments and steps by `traces/script/script_cut.py`, as i
 Note [What drives an evaluation step]
     The replay takes the times of training steps from recorded training steps, and the times of evaluation steps from recorded
     evaluation steps. The kind of the current step is known only when a module is called, after the step's batch was loaded and
-    copied. Until then the step is assumed to have the kind of the last step. If this assumption was wrong, a recorded step of
-    the other kind provides the remaining times. Work that was already played is not changed. If the recording has no evaluation
-    steps, a training step is used, and only the phases that the script enters are charged.
+    copied. A step that loads or copies a batch without gradients is assumed to evaluate, and a script that has trained is
+    assumed to train otherwise. If this assumption was wrong, a recorded step of the other kind provides the remaining times.
+    Work that was already played is not changed. If the recording has no evaluation steps, a training step is used, and only the
+    phases that the script enters are charged.
 
 Note [Another call of the recorded step]
     In a recording of inference, one step may contain many calls of the model, such as all tokens of a generation. The script's
@@ -34,6 +35,8 @@ Note [Times from the library]
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import RecordedStep
@@ -69,6 +72,7 @@ class StepTracker:
         self.script = ScriptCut[HostThread](self, optimizers)
         self.stages = DataParallelStages(scheduler)
         self.remainder = PhaseRemainder(scheduler, strict=strict)
+        self.grads_enabled: Callable[[], bool] | None = None
         self._evaluates = False  # the current step takes its times from an evaluation step
         self._histories: Histories = {}
         self.step = self._matcher(recording.step(0))
@@ -138,6 +142,8 @@ class StepTracker:
 
     def enter(self, thread: HostThread, name: str) -> None:
         self.script.enter(thread, name, self._scheduler.clock.now_ns())
+        if name in ("loader", "h2d") and self.script.entered == name and self.script.is_undecided:
+            self._guess_kind()
         self.turns = self.script.turns
         if name == "loader":
             self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
@@ -194,6 +200,12 @@ class StepTracker:
         self._step_start_ns = NONE
         self._done.clear()
         self.stages.clear()
+
+    def _guess_kind(self) -> None:
+        if self.grads_enabled is not None:
+            evaluates = not self.grads_enabled()
+            if evaluates or self.trained:
+                self.step_evaluates(evaluates)
 
     def step_evaluates(self, is_evaluation: bool) -> None:
         """See Note [What drives an evaluation step]."""

@@ -54,11 +54,11 @@ _BEYOND = 1 << 24  # first id of ops that are not in Kineto's file
 def with_launches(trace: Trace) -> Trace:
     """Return `trace` with a runtime call for each kernel, placed inside the kernel's op.
 
-    In `trace`, kernels refer to ops directly.
+    In `trace`, kernels refer to ops directly, except that kernels of collectives refer to runtime calls.
     """
     takes_ns = _tell_apart(trace)
     host, device = trace.host, trace.device
-    linked = np.flatnonzero(device.launch >= 0)
+    linked = np.flatnonzero(np.append(host.kind == HostKind.OP, False)[device.launch])
     ops = device.launch[linked].astype(np.int64)
     _, first, of, counts = np.unique(ops, return_index=True, return_inverse=True, return_counts=True)
     turn = np.arange(len(ops)) - first[of]  # The kernels of an op are consecutive.

@@ -69,7 +69,10 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
     "memory": (MemoryEvents, ("device", "time_ns", "bytes", "address", "allocated_bytes", "reserved_bytes")),
     "phases": (Phases, ("step", "name", "start_ns", "duration_ns", "device", "device_start_ns", "device_end_ns", "origin")),
     "parts": (Parts, PART_COLUMNS),
-    "collectives": (Collectives, ("name", "dtype", "group", "group_size", "backend", "bytes", "start_ns", "duration_ns")),
+    "collectives": (
+        Collectives,
+        ("name", "dtype", "group", "group_size", "backend", "bytes", "called_ns", "start_ns", "duration_ns"),
+    ),
     "steps": (Steps, ("rank", "number", "start_ns", "duration_ns", "kind", "recorded_step")),
 }
 
@@ -293,10 +296,11 @@ class TimelineWriter:
         self._host((thread, _RANGE, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows += 1
 
-    def wait(self, thread: int, start_ns: int, end_ns: int) -> None:
-        """Add a call in which the host waits for the device. Profile viewers then do not count the wait as host work."""
-        self._host((thread, _CALL, self.strings.add("cudaStreamSynchronize"), start_ns, end_ns - start_ns, NONE, NONE, NONE))
-        self.host_rows += 1
+    def call(self, thread: int, name: str, start_ns: int, end_ns: int) -> int:
+        """Add a call of the CUDA runtime, and return its row. Profile viewers do not count a call that waits as host work."""
+        self._host((thread, _CALL, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
+        self.host_rows = row = self.host_rows + 1
+        return row - 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
         """Add several host ops, as int64 with one column per table column. Returns the first row. `op` adds a single row."""
@@ -320,12 +324,13 @@ class TimelineWriter:
         self._rows["parts"].loose.extend((*row, *on_device))
 
     def collective(
-        self, name: str, dtype: str, group: str, group_size: int, backend: str, size_bytes: int, start_ns: int, duration_ns: int
+        self, name: str, dtype: str, group: str, group_size: int, backend: str, size_bytes: int, times_ns: tuple[int, int, int]
     ) -> None:
-        """Add an operation between ranks. `dtype` may be empty."""
-        add = self.strings.add
+        """Add an operation between ranks. `dtype` may be empty. `times_ns` are the host's call, the kernel's start and its end.
+        """
+        add, (call_ns, start_ns, end_ns) = self.strings.add, times_ns
         texts = add(name), add(dtype) if dtype else NONE, add(group), group_size, add(backend)
-        self._rows["collectives"].loose.extend((*texts, size_bytes, start_ns, duration_ns))
+        self._rows["collectives"].loose.extend((*texts, size_bytes, call_ns, start_ns, end_ns - start_ns))
 
     def step(self, number: int, start_ns: int, end_ns: int, kind: int, recorded_step: int) -> None:
         """End the step. The step contains the phases that were added since the previous step."""

@@ -139,6 +139,29 @@ def test_a_copy_on_a_side_stream_overlaps_compute_and_is_ordered_by_the_script(r
     assert clock.now_ns() >= default.ready_ns
 
 
+@pytest.mark.parametrize(("on_side_stream", "stream_count"), [(True, 1), (False, 2)])
+def test_an_op_of_a_recorded_side_stream_runs_on_the_side_stream_that_calls_it(on_side_stream: bool, stream_count: int) -> None:
+    """GIVEN a copy and a relu that both ran on recorded stream 20 WHEN the script calls them on a side stream THEN the relu
+    follows the copy there. WHEN the script calls the relu on the default stream THEN the relu stays on a stream of its own.
+    """
+    copy = Op("aten::copy_", 0, 20, kernel=(15, 2_000), shapes=(SHAPE, SHAPE), stream=20)
+    relu = Op("aten::relu", 30, 5, kernel=(2_020, 50), stream=20)
+    products = [Op("aten::mm", 40 + 10 * i, 5, kernel=(3_000 + 200 * i, 100)) for i in range(3)]
+    trace = make_recording([("h2d", 0, 25), ("forward", 25, 100)], [copy, relu, *products], steps=2)
+    gpu, _, log = _started(trace)
+    default, side = gpu.current.stream(0), gpu.streams.new(0)
+    gpu.current.set_stream(side)
+    gpu.launches.copy(_site(), "h2d", SIZE_BYTES, 0, False, pinned=True)
+    if not on_side_stream:
+        gpu.current.set_stream(default)
+    gpu.launches.launch(OpSignature("aten::relu", ((4, 4),), ("float32",)), 0)
+    gpu.launches.flush()
+    copied, relued = log.device
+    assert (copied["stream"], copied["duration_ns"]) == (side.number, 2_000 * US)
+    assert relued["duration_ns"] == 50 * US and len({copied["stream"], relued["stream"]}) == stream_count
+    assert (relued["start_ns"] >= copied["start_ns"] + copied["duration_ns"]) is on_side_stream
+
+
 def test_a_blocking_copy_waits_for_what_its_stream_held_before() -> None:
     gpu, clock, _ = _started(_trace(PAGEABLE))
     gpu.launches.launch(MM, 0)

@@ -14,9 +14,9 @@ from traces.analyses.critical_path import critical_path
 from traces.analyses.idle import IdleReason, idle_spans, idle_times
 from traces.analyses.launches import launch_delay_ns, launch_figures, launched_rows, queue_length
 from traces.analyses.modules import module_times
-from traces.analyses.stragglers import stragglers
+from traces.analyses.stragglers import stragglers, without_waits
 from traces.analyses.transfers import transfers
-from traces.figures.measure import window_ns
+from traces.figures.measure import busy_ns, window_ns
 from traces.format.trace_file import load
 from traces.kineto import read_kineto
 from traces.library import find
@@ -185,6 +185,27 @@ def test_the_shortest_kernel_of_a_collective_is_the_last_ranks() -> None:
     found = {of.rank: of for of in stragglers(trace)}
     assert (found[0].last, found[0].caused_ns, found[0].waited_ns) == (2, 100 * US, 20 * US)
     assert (found[1].last, found[1].caused_ns) == (1, 20 * US) and next(iter(found)) == 0
+
+
+def test_waits_for_the_last_rank_are_no_gpu_time() -> None:
+    """Each rank computes from 0 to 50 us. An all-reduce runs on rank 0 from 40 to 100 us, and on rank 1 from 80 to 100 us."""
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(2)])
+    add = trace.strings.add
+    gemm, nccl, operation, group = add("gemm"), add("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), add("all_reduce"), add("0")
+    trace.device = DeviceSpans.of(
+        device=[0, 0, 1, 1], stream=[7, 20, 7, 20], kind=[DeviceKind.KERNEL] * 4, name=[gemm, nccl, gemm, nccl],
+        start_ns=[0, 40 * US, 0, 80 * US], duration_ns=[50 * US, 60 * US, 50 * US, 20 * US],
+    )  # fmt: skip
+    trace.collectives = Collectives.of(
+        rank=[0, 1], name=[operation] * 2, group=[group] * 2, start_ns=[40 * US, 80 * US], duration_ns=[60 * US, 20 * US]
+    )
+    assert busy_ns(trace) == (100 + 50 + 20) * US
+    transfers_only = without_waits(trace)
+    assert transfers_only.device.start_ns.tolist() == [0, 80 * US, 0, 80 * US]
+    assert transfers_only.device.duration_ns.tolist() == [50 * US, 20 * US, 50 * US, 20 * US]
+    # WHEN the end of rank 1's call is unknown THEN nothing shows how long rank 0 waited
+    trace.collectives.ending[1] = Ending.UNSEEN
+    assert without_waits(trace) is trace
 
 
 def test_stragglers_of_eight_ranks(shared_traces: Path) -> None:

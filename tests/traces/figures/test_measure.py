@@ -160,6 +160,12 @@ def test_origins_are_weighed_by_time_and_phases_stand_in_for_kernels() -> None:
     trace.device.start_ns[9] = START_NS - 5
     assert device_time_by_origin(trace) == {Origin.EXACT: 50 * US, Origin.MEASURED: 40 * US}
     assert device_time_by_origin(phase_grained(1)) == {Origin.PUBLISHED: (17 + 27 + 17 + 27 + 27) * US}
+    # Warm-up steps count only if there are no other steps. Each step of this trace has 50 us of GPU time.
+    trace = training(steps=2)
+    trace.steps.kind[0] = StepKind.WARMUP
+    assert device_time_by_origin(trace) == {Origin.MEASURED: 50 * US}
+    trace.steps.kind[1] = StepKind.WARMUP
+    assert device_time_by_origin(trace) == {Origin.MEASURED: 100 * US}
 
 
 def test_warm_up_is_left_out_unless_there_is_nothing_else() -> None:

@@ -14,6 +14,7 @@ from traces.kineto.structure.annotations import phase_of_annotation
 from traces.model.machine import DeviceProperties
 from traces.model.run import Distributed
 from traces.model.trace import NONE, DeviceKind, HostKind, StepKind, Trace, TraceImportError
+from traces.script.step_rule import RECORDERS_MARK
 
 Event = dict[str, Any]
 T0 = 1_600_000_000_000_000  # microseconds since 1970
@@ -454,6 +455,18 @@ def test_a_mark_around_several_training_steps_is_cut_at_the_optimizer(tmp_path: 
     # BUT not where who set it knew that it is one: of two trainers, whose optimizers are of one class
     (tmp_path / "ours.json").write_bytes(orjson.dumps({"traceEvents": events}))
     assert read_kineto(tmp_path / "ours.json", marks_are_steps=True).steps.number.tolist() == [4]
+
+
+def test_step_ranges_of_the_scripts_profiler_do_not_cut_the_recorders_profile(tmp_path: Path) -> None:
+    """GIVEN a profile of the recorder with two steps from 0 to 200 us WHEN the script's own profiler adds ranges between them
+    THEN the profile still has the two steps. WHEN only the script's ranges exist THEN they are the steps.
+    """
+    ours = [op(f"ProfilerStep#{n}{RECORDERS_MARK}", 100 * n, 100, cat="user_annotation") for n in range(2)]
+    theirs = [op(f"ProfilerStep#{n + 7}", 100 * n + 95, 100, cat="user_annotation") for n in range(2)]
+    events = [event for n in range(2) for event in training_step(100 * n)]
+    for marks, numbers in ((ours + theirs, [0, 1]), (theirs, [7, 8])):
+        (tmp_path / "ours.json").write_bytes(orjson.dumps({"traceEvents": [*marks, *events]}))
+        assert read_kineto(tmp_path / "ours.json", marks_are_steps=True).steps.number.tolist() == numbers
 
 
 def test_training_without_an_optimizers_range_is_cut_before_each_forward_pass() -> None:

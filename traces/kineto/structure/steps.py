@@ -71,7 +71,7 @@ from traces.model.trace import (
 )
 from traces.names.device_names import copy_direction
 from traces.script.phase_rule import PLAIN, PhaseCut, Segment, from_begin, op_class
-from traces.script.step_rule import Optimizers, StepCut
+from traces.script.step_rule import RECORDERS_MARK, Optimizers, StepCut
 
 _EXPLICIT = (
     ("loader", re.compile(r"enumerate\(DataLoader\)#")),
@@ -120,6 +120,9 @@ def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, 
         return Steps.empty(), "none"
     ranges = on_main[host.kind[on_main] == HostKind.ANNOTATION]
     marks = ranges[matching(host.name[ranges], STEP_MARK, strings)]
+    if marks_are_steps:
+        own = [strings[name].endswith(RECORDERS_MARK) for name in host.name[marks].tolist()]
+        marks = marks[own] if any(own) else marks
     batches = _BatchEnds(host, events, strings)
     if len(marks):
         numbers = [int(match[1]) if (match := STEP_MARK.match(strings[i])) else NONE for i in host.name[marks].tolist()]

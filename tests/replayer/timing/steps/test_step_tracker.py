@@ -108,6 +108,23 @@ def test_validation_between_epochs_is_driven_by_recorded_validation_and_repeats_
     assert played[16:] == [4, *training, 8, *training, 8, *evaluation, 4, *evaluation]
 
 
+def test_a_batch_loaded_without_gradients_takes_an_evaluation_steps_copy() -> None:
+    """GIVEN the epochs above WHEN validation runs under no_grad THEN each copy takes the time of its own kind: 8 or 4 us."""
+    stage = Stage(recording_of([TRAIN, TRAIN, EVALUATION, EVALUATION] * 2))
+    grads = True
+    stage.simulator.tracker.grads_enabled = lambda: grads
+    for _ in range(2):
+        for evaluation in (False, False, True, True):
+            grads = not evaluation
+            evaluate(stage) if evaluation else train(stage)
+        grads = True
+        exhaust(stage)
+    assert kinds(stage) == "WSEE" + "SSEE"
+    copies = [row["duration_ns"] / US for row in stage.log.device if row["duration_ns"] < 9 * US]
+    assert copies == [8, 8, 4, 4] * 2
+    assert durations_us(stage) == [450, 450, 110, 110] * 2
+
+
 def test_more_evaluation_than_was_recorded_cycles_what_was_recorded() -> None:
     slow = (StepKind.EVALUATION, [("forward", 0, 300)], [Op("aten::mm", 10, 10, kernel=(15, 200))])
     stage = Stage(phase_grained(recording_of([TRAIN, EVALUATION, slow])))
