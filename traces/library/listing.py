@@ -47,7 +47,7 @@ def all_entries() -> list[LibraryEntry]:
         LibraryEntry(
             of.name, of.name.partition("-")[0], of.device, of.what, of.grain, of.source, None, None, "recording", "study",
             of.path,
-        )  # fmt: skip
+        )
         for of in entries()
     ]
     files = [(folder, path) for folder in folders()[1:] for path in sorted(folder.rglob(f"*{SUFFIX}"))]
