@@ -200,3 +200,10 @@ def test_the_last_of_several_streams() -> None:
     # GIVEN a wait for the whole device, whose second stream ends 1 us after the first
     work: list[Work] = [KERNEL, (0, 8, "b", 10, 5001, 0)]
     assert told(host_waits(recorded([LAUNCH, ("cudaMalloc", 20, 5010)], work), 0)) == [(20, 5001, 1, 1)]
+
+
+def test_work_from_before_the_recording_was_queued_before_every_call() -> None:
+    """The second old kernel starts after the synchronization began, but was launched earlier."""
+    old = [(0, 7, "gemm", 5, 100, -1), (0, 7, "gemm", 100, 300, -1)]
+    trace = recorded([("cudaDeviceSynchronize", 10, 310), ("cudaLaunchKernel", 320, 325)], [*old, (0, 7, "gemm", 330, 400, 1)])
+    assert told(host_waits(trace, 0)) == [(10, 300, 0, 1)]
