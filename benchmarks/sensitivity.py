@@ -174,6 +174,7 @@ def row(name: str, move: str, apart: list[str], failures: list[str]) -> tuple[st
 
 def page(rows: list[tuple[str, ...]], figures: int) -> str:
     still = sorted({cells[0] for cells in rows} - {cells[0] for cells in rows if cells[4:] != ("none", "none")})
+    missing = sorted(THRESHOLDS.keys() - {cells[0] for cells in rows})
     steps = sum(cells[4] != "none" for cells in rows)
     lines = [
         "# What a threshold changes",
@@ -191,6 +192,7 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         *("| " + " | ".join(cells) + " |" for cells in rows if cells[4:] != ("none", "none")),
         "",
         f"These moved thresholds change neither verdicts nor tests: {', '.join(still)}.",
+        *(["", f"Not moved when this page was written: {', '.join(missing)}."] if missing else []),
     ]
     return "\n".join(lines) + "\n"
 

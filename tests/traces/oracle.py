@@ -3,11 +3,12 @@
     recording = read(Path("rank0.json.gz"))                 # tests.traces.raw_events
     figures(recording, recording.marks, [1, 2]).pace_ns
 
-Work belongs to the step in whose host span the call that launched it began. Work without a known launch goes by its start; if
-it comes on its stream before all work with a known launch, it belongs to no step. A step is complete on a device when all work
-up to this step has ended. A step ends with its host span and its own work, and begins where the previous step ended. A wait is
-a runtime call that returns when device work ends, and could not have returned earlier: CUDA documents the wait, or the call
-lasted for 50 us and the work ended in its last tenth.
+Work belongs to the step in whose host span the call that launched it began. Work without a known launch goes by its start, or
+by the launch of the work before it if later work of its stream was launched earlier. If it comes on its stream before all work
+with a known launch, it belongs to no step. A step is complete on a device when all work up to this step has ended. A step ends
+with its host span and its own work, and begins where the previous step ended. A wait is a runtime call that returns when device
+work ends, and could not have returned earlier: CUDA documents the wait, or the call lasted for 50 us and the work ended in its
+last tenth.
 """
 
 from __future__ import annotations
@@ -56,8 +57,30 @@ def busy_ns(recording: Recording) -> int:
     return sum(union_ns([(w.start_ns, w.end_ns) for w in recording.work if w.device == device]) for device in devices)
 
 
+def launch_times(recording: Recording) -> dict[int, int]:
+    """When each work was launched, by its id."""
+    streams: dict[Span, list[Work]] = {}
+    for work in sorted(recording.work, key=lambda work: (work.start_ns, work.end_ns)):
+        streams.setdefault((work.device, work.stream), []).append(work)
+    found = {}
+    for listed in streams.values():
+        later: int | None = None
+        laters = []
+        for work in reversed(listed):
+            laters.append(later)
+            later = later if work.launched_ns is None else work.launched_ns
+        before: int | None = None
+        for work, after in zip(listed, reversed(laters), strict=True):
+            at = work.start_ns if work.launched_ns is None else work.launched_ns
+            is_late = work.launched_ns is None and after is not None and after < at
+            found[id(work)] = before if is_late and before is not None else at
+            before = before if work.launched_ns is None else work.launched_ns
+    return found
+
+
 def assign_steps(recording: Recording, steps: Sequence[Step]) -> set[int]:
     """Sets the step of all work. Returns the ids of work that was launched before the recording and belongs to no step."""
+    launched = launch_times(recording)
     first_ns: dict[Span, int] = {}  # by device and stream: when the first work with a known launch starts
     for work in recording.work:
         if work.launched_ns is not None:
@@ -65,7 +88,7 @@ def assign_steps(recording: Recording, steps: Sequence[Step]) -> set[int]:
             first_ns[stream] = min(first_ns.get(stream, work.start_ns), work.start_ns)
     backlog = set()
     for work in recording.work:
-        work.step = next((at for at, step in enumerate(steps) if step.start_ns <= _launched(work) < step.end_ns), None)
+        work.step = next((at for at, step in enumerate(steps) if step.start_ns <= launched[id(work)] < step.end_ns), None)
         if work.launched_ns is None and work.start_ns < first_ns.get((work.device, work.stream), 0):
             work.step = None
             backlog.add(id(work))
@@ -75,6 +98,7 @@ def assign_steps(recording: Recording, steps: Sequence[Step]) -> set[int]:
 def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int]) -> Figures:
     """`steady` are the places of the steps whose times count."""
     found, backlog = Figures(gpu_ns=[0] * len(steps)), assign_steps(recording, steps)
+    launched = launch_times(recording)
     follows = [place > 0 and 0 <= step.number - steps[place - 1].number <= 1 for place, step in enumerate(steps)]
     host = [step.end_ns - (steps[p - 1].end_ns if follows[p] else step.start_ns) for p, step in enumerate(steps)]
     found.host_pace_ns = median(host[place] for place in steady) if steady else None
@@ -92,7 +116,7 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int]) 
             done = max([work.end_ns for work in own] + ([] if before is None else [before]), default=None)
             launches[device][place] = bool(own)
             if done is not None:
-                earlier = [w.end_ns for w in mine if id(w) in backlog or (w.step is None and _launched(w) < step.start_ns)]
+                earlier = [w.end_ns for w in mine if id(w) in backlog or (w.step is None and launched[id(w)] < step.start_ns)]
                 begin = max([step.start_ns, *earlier] + ([] if before is None else [before]))
                 interval[place] = done - min(before if follows[place] and before is not None else begin, done)
                 ends[place] = max(ends[place], done) if own else ends[place]
@@ -110,17 +134,13 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int]) 
     return found
 
 
-def _launched(work: Work) -> int:
-    return work.start_ns if work.launched_ns is None else work.launched_ns
-
-
 def waits(recording: Recording) -> list[Span]:
     """When threads that run ops or launch work waited for a device, by their ends."""
     launched_by = {id(work.call): work for work in recording.work if work.call is not None}  # the last of each
     active = {thread for thread, _ in recording.ops} | {w.call.thread for w in recording.work if w.call is not None}
-    early = assign_steps(recording, ())
+    early, times = assign_steps(recording, ()), launch_times(recording)
     streams: dict[Span, list[Launched]] = {}
-    every = ((0 if id(work) in early else _launched(work), work.end_ns, work) for work in recording.work)
+    every = ((0 if id(work) in early else times[id(work)], work.end_ns, work) for work in recording.work)
     for launched in sorted(every, key=lambda one: one[:2]):
         streams.setdefault((launched[2].device, launched[2].stream), []).append(launched)
     calls = [call for call in recording.calls if call.thread in active and not call.name.endswith(_QUERIES)]

@@ -7,7 +7,7 @@
     phase_times(trace)["forward"].host_ns   # one value per step
 
 Device work belongs to the step and phase in which the host *launched* it. The host can be more than a step ahead of the GPU,
-and start times would then assign the work to later steps. Work without a known launch is assigned by its start time.
+and start times would then assign the work to later steps. `launch_time_ns` has the rule for work without a known launch.
 """
 
 from __future__ import annotations
@@ -163,11 +163,31 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 
 
 def launch_time_ns(trace: Trace) -> Column:
-    """Return when the host launched each device span. If the launch is unknown, the span's start is used."""
+    """Return when the host launched each device span.
+
+    A span without a known launch counts as launched when it starts. A stream runs its work in launch order. If the stream's
+    next work with a known launch was launched before that time, the span counts as launched with the work before it.
+    """
     spans = trace.device
+    known = spans.launch >= 0
     if not len(trace.host):
         return np.asarray(spans.start_ns)
-    return np.asarray(np.where(spans.launch >= 0, trace.host.start_ns[spans.launch], spans.start_ns))
+    launched_ns = np.where(known, trace.host.start_ns[spans.launch], spans.start_ns)
+    work = work_rows(trace)
+    if known[work].all():
+        return launched_ns
+    for on in grouped(spans.device[work], spans.stream[work]):
+        rows = work[on]
+        rows = rows[np.lexsort((spans.end_ns[rows], spans.start_ns[rows]))]
+        places = np.flatnonzero(known[rows])
+        unknown = np.flatnonzero(~known[rows])
+        after = np.searchsorted(places, unknown)  # the place in `places` of the next work with a known launch
+        between = (after > 0) & (after < len(places))
+        unknown, after = unknown[between], after[between]
+        before_ns, after_ns = launched_ns[rows[places[after - 1]]], launched_ns[rows[places[after]]]
+        late = after_ns < spans.start_ns[rows[unknown]]
+        launched_ns[rows[unknown[late]]] = before_ns[late]
+    return launched_ns
 
 
 def step_windows(trace: Trace) -> TimeWindows:

@@ -9,9 +9,10 @@ Note [A step's time]
     A step has a *host span* [start, end). On each device, the step owns the kernels, copies and memsets *launched* in that
     span. Work is launched in the span if its launching call began there. For kernels of a CUDA graph, that is the call that
     launched the graph. Work is never cut at the end of a step, and work that ends after the last step still belongs to its
-    step. Work without a recorded launch belongs to the step in which the work starts. The exception is the backlog. The backlog
-    is work without a known launch that precedes all work with a known launch on its stream. The backlog was launched before the
-    recording began and belongs to no step.
+    step. Work without a recorded launch belongs to the step in which the work starts, or to the step of the work before it if
+    later work of the stream was launched earlier than that. The exception is the backlog. The backlog is work without a known
+    launch that precedes all work with a known launch on its stream. The backlog was launched before the recording began and
+    belongs to no step.
 
     completion of step s on device d    the latest end of all work on d that was launched in steps up to s
     device interval of s on d           completion(s) - completion(s - 1)

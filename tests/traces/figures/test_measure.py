@@ -20,6 +20,7 @@ from traces.figures.measure import (
     kernel_table,
     launch_phases,
     launch_steps,
+    launch_time_ns,
     memory_curve,
     memory_peaks,
     op_of,
@@ -107,14 +108,24 @@ def test_work_belongs_to_the_step_and_phase_that_launched_it() -> None:
     # GIVEN kernels that all start a whole step late
     trace = training(steps=3)
     trace.device.start_ns += 100 * US
-    # THEN they stay with their launch; without a launch they go by their start
+    # THEN they stay with their launch; without a launch they go by the work before, because the work after was launched by then
     # AND what comes on its stream before all work with a known launch is the backlog of the time before: of no step
     assert launch_steps(trace).tolist() == [s for s in range(3) for _ in range(5)]
     names = [trace.strings[int(trace.phases.name[row])] for row in launch_phases(trace)[:5]]
     assert names == ["h2d", "forward", "loss", "backward", "optimizer"]
     trace.device.launch[[0, 2, 14]] = NONE
-    assert launch_steps(trace)[[0, 2, 14]].tolist() == [NONE, 1, NONE]
-    assert launch_phases(trace)[0] == NONE
+    assert launch_steps(trace)[[0, 2, 14]].tolist() == [NONE, 0, NONE]
+    names = [trace.strings[int(trace.phases.name[row])] for row in launch_phases(trace)[[1, 2, 3]]]
+    assert launch_phases(trace)[0] == NONE and names == ["forward", "forward", "backward"]
+
+
+def test_work_without_a_launch_goes_by_its_start_if_the_next_work_is_launched_later() -> None:
+    """Kernels start right after their launches, so the third is still in its own phase."""
+    trace = training(steps=2)
+    trace.device.launch[2] = NONE
+    assert launch_time_ns(trace)[2] == trace.device.start_ns[2]
+    names = [trace.strings[int(trace.phases.name[row])] for row in launch_phases(trace)[[1, 2, 3]]]
+    assert launch_steps(trace)[2] == 0 and names == ["forward", "loss", "backward"]
 
 
 def test_the_ops_around_a_launch() -> None:
