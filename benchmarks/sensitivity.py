@@ -182,7 +182,7 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "This page was written by `python benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`. Each number of",
         "[constants.md](constants.md) that decides a verdict was moved up and down by a fifth. The table lists the moves that",
         "change a verdict or make a test fail. A test fails if its value worked out by hand contains the threshold, or if a",
-        "program and its twin are no longer told apart.",
+        "program and its twin are no longer told apart. A share above 1 is never reached.",
         "",
         f"The verdicts are {figures} figures: programs, times, limits and reasons of the recordings in docs/fidelity.md",
         f"against their replays, and of pairs of recordings. {steps} of {len(rows)} moves change at least one of them.",
