@@ -79,13 +79,13 @@ class _PairEvents:
         for number, (ours, theirs, change, change_ns) in enumerate(zip(*(c[both].tolist() for c in columns), strict=True)):
             told = KernelChange(change).name.lower().replace("_", " ")
             flow: dict[str, Any] = {"cat": "counterpart", "name": told, "id": _ARROWS + number}
-            yield {"ph": "s", **flow, **self._place(0, ours), "args": {"longer_us": change_ns / 1000}}
-            yield {"ph": "f", "bp": "e", **flow, **self._place(1, theirs)}
+            yield {"ph": "s", **flow, **self._middle(0, ours), "args": {"longer_us": change_ns / 1000}}
+            yield {"ph": "f", "bp": "e", **flow, **self._middle(1, theirs)}
 
-    def _place(self, place: int, row: int) -> Event:
+    def _middle(self, number: int, row: int) -> Event:
         """Return the middle of a row in a device table, because arrows must begin and end inside their spans."""
-        trace, side = self._tables[place], self._sides[place]
+        trace, side = self._tables[number], self._sides[number]
         table = trace.device
-        pid = trace.devices[int(table.device[row])].index + place * _SECOND_PIDS
+        pid = trace.devices[int(table.device[row])].index + number * _SECOND_PIDS
         middle_ns = int(table.start_ns[row]) + int(table.duration_ns[row]) // 2
         return {"pid": pid, "tid": int(table.stream[row]), "ts": (middle_ns - side.base_ns) / 1000}

@@ -157,11 +157,11 @@ class ProfiledSteps:
         self._step, self._name = phases.step[self.rows], phases.name[self.rows]
         self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
 
-    def places(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """Return the places in `rows` of the phases with each name, for each profiled step that has all these phases."""
+    def rows_by_step(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
+        """Return the indices in `rows` of the phases with each name, for each profiled step that has all these phases."""
         named = np.isin(self._name, [self.names[name] for name in names])
         found = [np.flatnonzero(named & (self._step == step)) for step in (self.steps if steps is None else steps).tolist()]
-        return [places for places in found if len(places)]
+        return [indices for indices in found if len(indices)]
 
 
 @dataclass
@@ -203,7 +203,7 @@ class CleanPace:
         self._without_cost = _WithoutCost.of(trace, events, run.profiler_cost, steps, waits)
         own_ns = self.own_ns(trace.phases.end_ns[steps.rows]) - self.own_ns(trace.phases.start_ns[steps.rows])
         for name in steps.names:
-            places = steps.places([name])
+            places = steps.rows_by_step([name])
             of_steps = np.array([own_ns[of].sum() for of in places], dtype=np.float64)
             if name == _LOADER:
                 usual_ns = _by_rank(of_steps, _clean_loader_ns(trace, rank))
@@ -233,7 +233,7 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
     start_ns, end_ns = (_active_ns(ns[steps.rows], waits) for ns in (trace.phases.start_ns, trace.phases.end_ns))
     own_ns = without_cost(end_ns) - without_cost(start_ns)
     for phase in phases:
-        phase.own_ns = _median([own_ns[of].sum() for of in steps.places(phase.names, profiled)])
+        phase.own_ns = _median([own_ns[of].sum() for of in steps.rows_by_step(phase.names, profiled)])
     return replace(run, profiler_cost=cost, host_scale=_scales(phases, _compute_ns(trace, clean)))
 
 
@@ -274,7 +274,7 @@ def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column,
     names = {trace.strings[name]: name for name in np.unique(of.name[in_clean]).tolist()}
     common = [name for name, row in names.items() if 2 * len(np.unique(of.step[in_clean & (of.name == row)])) > len(clean)]
     common = [name for name in common if name != _LOADER]
-    theirs = [name for name in steps.names if name != _LOADER and 2 * len(steps.places([name], profiled)) > len(profiled)]
+    theirs = [name for name in steps.names if name != _LOADER and 2 * len(steps.rows_by_step([name], profiled)) > len(profiled)]
     groups = [((name,), (name,)) for name in common] if set(common) == set(theirs) else [(tuple(common), tuple(theirs))]
     launched, work = launch_phases(trace), work_rows(trace)
     work_ns = np.bincount(launched[work][launched[work] >= 0], trace.device.duration_ns[work][launched[work] >= 0], len(of))
@@ -285,7 +285,7 @@ def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column,
     for own, other in groups:
         rows_of_clean = in_clean & np.isin(of.name, [names[name] for name in own])
         rows_of_steps = [np.flatnonzero(rows_of_clean & (of.step == step)) for step in clean.tolist()]
-        places = steps.places(other, profiled)
+        places = steps.rows_by_step(other, profiled)
         if not places or not any(map(len, rows_of_steps)):
             continue
         clean_ns = np.array([whole_ns[rows].sum() for rows in rows_of_steps if len(rows)])
