@@ -1,7 +1,7 @@
 """Compares recordings with the log of the simulated CUDA device of tests/cuda.
 
     make build/simulated_device/with_device
-    .venv-cuda/bin/python -m benchmarks.recorder build/simulated_device/with_device [--only PROGRAM] [--grain GRAIN]
+    .venv-cuda/bin/python -m benchmarks.recorder build/simulated_device/with_device [--only PROGRAM] [--page docs/recorder.md]
 
 Each program is recorded at both grains, and each recording is replayed with `--clock recorded`. Columns:
 
@@ -36,6 +36,7 @@ from tests.cuda.truth import Mark
 from traces.model.trace import StepKind, Trace
 
 LONG_STEPS = 10_000
+BEGIN, END = "<!-- tables of benchmarks.recorder -->", "<!-- end of the tables -->"
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,15 @@ def long_table(facts: dict[str, float]) -> str:
     return "\n".join(lines)
 
 
+def with_tables(page: str, tables: str) -> str:
+    """The page with these tables between its two markers."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no markers {BEGIN} and {END}")
+    return f"{before}{begin}\n\n{tables}\n\n{end}{after}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("device", type=Path, help="the script with_device that tests/cuda/build.py made")
@@ -192,6 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--grain", choices=("kernel", "phase"), action="append", help="only this grain")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--page", type=Path, help="also replace the tables of this page, docs/recorder.md")
     options = parser.parse_args(arguments)
     options.device = options.device.absolute()  # programs run in folders of their own
     rows: list[Row] = []
@@ -207,7 +218,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
         if not options.only or "long" in options.only:
             facts = long_run(options.device, folder / "long")
-    print("\n\n".join(text for text in (table(rows) if rows else "", long_table(facts) if facts else "") if text))
+    tables = "\n\n".join(text for text in (table(rows) if rows else "", long_table(facts) if facts else "") if text)
+    print(tables)
+    if options.page:
+        options.page.write_text(with_tables(options.page.read_text(), tables))
     if options.json:
         options.json.write_text(json.dumps({"rows": [asdict(row) for row in rows], "long": facts}, indent=1) + "\n")
     return 0
