@@ -23,12 +23,26 @@ from replayer.ops.host_reads import HostReads
 from replayer.ops.known_contents import KnownContents
 from replayer.ops.layouts import Layouts, SparseVirtualTensor
 from replayer.tensor.dispatch import dispatcher
+from replayer.tensor.planning.mixed_devices import checked
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor, alias
 
 # PyTorch lets a backend rename its private device type, but rejects the name "cuda". Device names are compared and printed in
 # lower case, so `torch.device("cuda:0")` and torch.autocast("cuda") refer to the virtual GPU.
 _NAME = "CUDA"
+
+
+_aten = torch.ops.aten
+_WITH_SEVERAL_TENSORS = (
+    _aten.index.Tensor,
+    _aten.index_put_.default,
+    _aten._index_put_impl_.default,
+    _aten.masked_select.default,
+    _aten.bincount.default,
+    _aten.equal.default,
+    _aten.allclose.default,
+    _aten._pack_padded_sequence.default,
+)
 
 
 class _Hook(torch._C._acc.PrivateUse1Hooks):
@@ -65,6 +79,8 @@ def register(*, compute: bool = False) -> None:
     by_value = DataDependentOps(plans, contents.index)
     for handlers in (copies.handlers(), contents.handlers(), by_value.handlers(), rnn.handlers(run), gemm.handlers(plans, run)):
         plans.specials |= handlers
+    for op in _WITH_SEVERAL_TENSORS:
+        plans.specials[op] = checked(op, plans.specials[op])
     plans.specials[torch.ops.aten.alias.default] = alias
     # This setting disables nested tensors.
     plans.specials[torch.ops.aten._nested_tensor_from_mask_left_aligned.default] = lambda *_: False

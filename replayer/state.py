@@ -14,10 +14,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from replayer.memory.pinned.host_memory import HostMemory
 from replayer.memory.pinned.page_locks import PageLocks
 from replayer.recording.rank import Rank
+from replayer.torch_types import TorchAny
 from traces.script.step_rule import Optimizers
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class ReplayerState:
         self.compiling = 0  # the thread in which AOTAutograd traces a graph
         self.capturing = False  # of a CUDA graph, whose replays may give other results
         self.masks_are_full = False
+        self.generators: WeakValueDictionary[int, TorchAny] = WeakValueDictionary()  # by address of the C++ generator
         # while DistributedDataParallel creates its Reducer, see Note [The map of used parameters] in
         # distributed/process_group.py
         self.makes_reducer = False

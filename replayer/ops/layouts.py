@@ -117,7 +117,7 @@ class Layouts:
                 raise NotEmulated(f"{func._schema.name} of a sparse tensor", advice) from missing
             if self._plans.leaves_device(kwargs):
                 return _to_host(args[0], host)
-            index = call.device(gpu().current.device(), takes_host=True)
+            index = call.device(gpu().current.device())
             result = call.back(host, index)
         gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), bool(call.outputs or writes)), index)
         return result
@@ -175,7 +175,7 @@ class _SparseCall(HostCall):
         host: torch.Tensor = value
         if isinstance(value, SparseVirtualTensor):
             host = value.host
-            self.devices.add(value.index)
+            self.devices[value.index] = None
             self.allocations |= value.parts
             self.known &= all(part.known is not None or not part.size_bytes for part in value.parts.values())
         elif isinstance(value, VirtualTensor):

@@ -13,12 +13,15 @@ from types import ModuleType
 from replayer.errors import NotEmulated
 from replayer.state import STATE, computing, script_steps
 from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.tensor_meta import words_of_cuda
 from replayer.torch_types import TorchAny
 from traces.script.patching import around, patch, patch_everywhere
 from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
+    if (run := getattr(torch.autograd.graph, "_engine_run_backward", None)) is not None:
+        patch_everywhere(run, around(run, _run_backward))
     ScriptHooks(torch, script_steps, STATE.optimizers).backward()
     guard = torch._C._InferenceMode
 
@@ -30,6 +33,22 @@ def install(torch: ModuleType) -> None:
     for name in ("gradcheck", "gradgradcheck"):
         check = getattr(torch.autograd, name)
         patch_everywhere(check, around(check, _check_numbers))
+
+
+def _run_backward(
+    run: Callable[..., TorchAny], outputs: TorchAny, gradients: TorchAny, *args: TorchAny, **kwargs: TorchAny
+) -> TorchAny:
+    """Run the engine with the device check and the words of a GPU. For tensor subclasses C++ does not check devices."""
+    for at, (output, gradient) in enumerate(zip(outputs, gradients, strict=False)):
+        if isinstance(output, VirtualTensor) and gradient is not None and gradient.dim() and gradient.is_cpu:
+            raise RuntimeError(f"invalid gradient at index {at} - expected device {output.device} but got {gradient.device}")
+    try:
+        return run(outputs, gradients, *args, **kwargs)
+    except RuntimeError as error:
+        text = words_of_cuda(str(error))
+        if text == str(error):
+            raise
+        raise type(error)(text) from None
 
 
 def _check_numbers(

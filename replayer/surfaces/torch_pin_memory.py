@@ -19,6 +19,7 @@ import torch
 
 from replayer.ops.pinned_tensors import is_pinned, pinned_copy, pinned_empty
 from replayer.state import host_memory
+from replayer.tensor.generators import check_generator
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
@@ -71,6 +72,8 @@ def with_pin_memory(
 
     @wraps(make)
     def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+        if "generator" in kwargs:
+            check_generator(args, kwargs)
         if not kwargs.get("pin_memory"):
             return make(*args, **kwargs)
         device = kwargs.get("device")

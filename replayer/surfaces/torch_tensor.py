@@ -74,6 +74,7 @@ def _install_moves(tensor_class: TorchAny) -> None:
 def _install_changes_of_data(torch_module: TorchAny) -> None:
     """Support `parameter.data = parameter.data.to("cuda")`, which moving a module also does."""
     data = torch._C.TensorBase.data
+    grad: TorchAny = torch._C.TensorBase.grad
 
     def set_data(self: TorchAny, other: TorchAny) -> None:
         if isinstance(other, VirtualTensor):
@@ -86,7 +87,16 @@ def _install_changes_of_data(torch_module: TorchAny) -> None:
             return {one.device.type, other.device.type} <= {"cpu", "cuda"}
         return bool(compatible(one, other))
 
+    def set_grad(self: TorchAny, gradient: TorchAny) -> None:
+        if isinstance(gradient, torch.Tensor) and gradient.device.type != self.device.type:
+            raise RuntimeError(
+                f"attempting to assign a gradient with device type '{gradient.device.type}' to a tensor with device type"
+                f" '{self.device.type}'. Please ensure that the gradient and the tensor are on the same device"
+            )
+        grad.__set__(self, gradient)
+
     patch(torch_module.Tensor, data=property(data.__get__, set_data, doc=data.__doc__))  # type: ignore[attr-defined]
+    patch(torch_module.Tensor, grad=property(grad.__get__, set_grad, doc=grad.__doc__))
     patch_around(torch_module, _has_compatible_shallow_copy_type=has_compatible_shallow_copy_type)
 
 

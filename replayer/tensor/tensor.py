@@ -175,6 +175,11 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def set_(self, source: TorchAny = None, storage_offset: int = 0, size: TorchAny = None, stride: TorchAny = None) -> Self:  # type: ignore[override]
         if isinstance(source, torch.storage.TypedStorage):
             source = source._untyped_storage
+        if isinstance(source, torch.UntypedStorage) and not isinstance(source, VirtualStorage):
+            raise RuntimeError(
+                f'Attempted to set the storage of a tensor on device "{self.device}" to a storage on different device'
+                f' "{source.device}".  This is no longer allowed; the devices must match.'
+            )
         if not isinstance(source, VirtualStorage):
             empty: TorchAny = super().set_
             made: Self = empty() if source is None else empty(source)

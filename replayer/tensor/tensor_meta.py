@@ -11,13 +11,23 @@ takes nanoseconds.
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from traces.model.layouts import Shape
 
 BACKEND = "lazy"  # in C++; scripts see "cuda" (tensor.py)
 OURS = ("cuda", BACKEND)  # device types of a virtual GPU
+_TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(\w+)Type\b")
+_DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|'| and |, |!|$)")
 LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
+
+
+def words_of_cuda(text: str) -> str:
+    """Return an error message of C++ with CUDA's names of devices and tensor types."""
+    text = _DEVICE_NAME.sub("cuda", _TYPE_NAME.sub(r"torch.cuda.\1Tensor", text))
+    return text.replace(f"'{BACKEND.capitalize()}' backend", "'CUDA' backend")
 
 
 def contiguous_stride(shape: Shape) -> Shape:

@@ -33,7 +33,7 @@ class Group:
     run: Run
     sentence: str = ""
     values: tuple[str, ...] = ("recorded", "compute")
-    close: float = 1e-5  # how far numbers may be from the CPU's, relative and absolute
+    close: float | None = 1e-5  # how far numbers may be from the CPU's, relative and absolute; None: the GPU draws its own
     needs: str = ""  # a package that it imports
 
 

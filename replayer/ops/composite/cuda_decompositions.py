@@ -10,10 +10,13 @@ module rnn.py does the same for cuDNN's recurrent layers.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from replayer import state
 from replayer.tensor.planning.plan_cache import PlanCache
+from replayer.tensor.tensor_meta import words_of_cuda
 from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
@@ -85,6 +88,13 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> TorchAny:
     """Run `F.scaled_dot_product_attention` with the kernel that CUDA would use."""
+    if not query.device == key.device == value.device:
+        raise RuntimeError(
+            f"Expected query, key, and value to have the same device type, but got query.device: {query.device} key.device:"
+            f" {key.device} and value.device: {value.device} instead."
+        )
+    if attn_mask is not None and attn_mask.device != query.device:
+        return aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
     capability = torch.cuda.get_device_capability(query.get_device())
     chosen = attention_kernel(query, key, value, attn_mask, capability, enable_gqa)
     if chosen == FLASH:
@@ -162,6 +172,21 @@ def observed_fake_quantization(
     return aten._fused_moving_avg_obs_fq_helper(x, observes, quantizes, low, high, scale, zero, *how)[0]
 
 
+# The error messages of these composite ops contain device names.
+_NAMES_DEVICES = (
+    "inner linalg_multi_dot chain_matmul take_along_dim tensor_split.tensor_indices_or_sections gradient.scalarint"
+    " gradient.scalararray gradient.array gradient.scalarrayint gradient.scalarrayarray gradient.tensorarrayint"
+    " gradient.tensorarray cosine_similarity"
+)
+
+
+def _in_words_of_cuda(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    try:
+        return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+    except RuntimeError as error:
+        raise type(error)(words_of_cuda(str(error))) from None
+
+
 def _never_called(*args: TorchAny) -> TorchAny:
     raise AssertionError("a virtual tensor's ops end in __torch_dispatch__")
 
@@ -177,6 +202,12 @@ def register(plans: PlanCache) -> None:
     ):
         library.impl(op, choice, "AutogradLazy")
         plans.composites[op] = choice
+    for name in _NAMES_DEVICES.split():
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(aten, packet), overload or "default")
+        named = partial(_in_words_of_cuda, op)
+        library.impl(op, named, "AutogradLazy")
+        plans.composites[op] = named
     # On CUDA, RMS norm has its own kernel (native/cuda/layer_norm_kernel.cu). The registered kernel makes autograd use the
     # formula of RMS norm.
     library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")

@@ -25,6 +25,7 @@ from replayer.ops.composite import rnn_cells
 from replayer.ops.composite.rnn_cells import LayerOptions
 from replayer.state import gpu
 from replayer.tensor.allocation import adopt, allocate, make
+from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
@@ -92,6 +93,7 @@ def _layer(op: torch._ops.OpOverload, mode: int, packed: bool, data: TorchAny, *
 
     `hx` is a list for an LSTM and a tensor for all other layers.
     """
+    mixed_devices.runner(op, (data, *args), {})
     run = _implementation(mode, data)
     if run is None:
         return op._op_dk(_COMPOSITE, data, *args)

@@ -36,6 +36,8 @@ from replayer.ops.host_call import HostCall
 from replayer.ops.host_reads import HostReads
 from replayer.state import gpu
 from replayer.tensor.allocation import adopt, allocate, make, make_view
+from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers, is_random, numbers_drawn, philox_of
+from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import launches, on_device, writes_of
 from replayer.tensor.tensor_meta import TensorMeta
@@ -46,16 +48,6 @@ from traces.model.layouts import memory_layout
 
 aten = torch.ops.aten
 
-# ops that accept host tensors together with device tensors
-_TAKE_HOST = frozenset(
-    {
-        aten.index.Tensor,
-        aten.index_put_.default,
-        aten._index_put_impl_.default,
-        aten._pack_padded_sequence.default,
-        aten._ctc_loss.Tensor,
-    }
-)
 _BETWEEN_PROCESSES = frozenset({"c10d", "_c10d_functional", "_dtensor"})
 _LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}
 
@@ -112,10 +104,7 @@ def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written:
     """
     for tensor in written:
         capture.put_back(tensor.untyped_storage()._cdata, partial(_as_it_is, tensor.untyped_storage()))
-    random = torch.get_rng_state()
-    result = compute()
-    torch.set_rng_state(random)
-    return result
+    return compute()
 
 
 def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, device: int) -> None:
@@ -164,13 +153,22 @@ class CpuCompute:
         return self._compute(func, args, kwargs or {})
 
     def _compute(self, func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAny) -> TorchAny:
+        run = mixed_devices.runner(func, args, kwargs)
+        if run is not None:
+            return run(func, args, kwargs)
         here = gpu()
         call = _PayloadCall(self._plans)
         host_args = [call.of(value) for value in args]
         host_kwargs = {name: call.of(value) for name, value in kwargs.items()}
-        index = call.device(here.current.device(), takes_host=func in _TAKE_HOST)
+        index = call.device(here.current.device())
         compute = partial(self._on_host, func, host_args, host_kwargs)
         capture = _capturing(index)
+        if is_random(func):
+            philox = philox_of(args, kwargs, index)
+            numbers = numbers_drawn(func, args, here.devices[index].properties)
+            compute = partial(self._draw_on_host, philox, numbers, func, host_args, host_kwargs)
+            if capture is not None:
+                philox.kept_in(capture)
         if capture is None:
             result = compute()
         else:
@@ -200,6 +198,14 @@ class CpuCompute:
         if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
             here.streams.synchronize(here.current.stream(index))
         return made
+
+    def _draw_on_host(
+        self, philox: PhiloxState, numbers: int, func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]
+    ) -> TorchAny:
+        args = [None if isinstance(value, BaseGenerator) else value for value in args]
+        kwargs = {name: None if isinstance(value, BaseGenerator) else value for name, value in kwargs.items()}
+        with host_numbers(philox.next_host_seed(numbers)):
+            return self._on_host(func, args, kwargs)
 
     def _on_host(self, func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
         clock = gpu().clock

@@ -21,7 +21,7 @@ from torch._library import custom_ops
 from replayer.op_signature import OpSignature
 from replayer.state import computing
 from replayer.tensor.plan import Constant, Plan
-from replayer.tensor.planning import plan_keys
+from replayer.tensor.planning import mixed_devices, plan_keys
 from replayer.tensor.planning.results import complete
 from replayer.tensor.planning.shape_inference import OtherLayout, infer
 from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
@@ -134,14 +134,23 @@ class PlanCache:
         for an op without a meta kernel.
         """
         key = route.key(args, kwargs)  # first, because some ops change their arguments' metadata
+        run = mixed_devices.runner(route.func, args, kwargs)
+        if run is not None:
+            return self._keep(route, key, self._running(route.func, run, gpu))
         try:
             plan = infer(self.metas, route.func, args, kwargs, gpu.current.device())
             complete(plan, route.func, gpu.workspaces_of(plan.signature))
         except OtherLayout:
-            run = self.run_other_layout
-            signature = OpSignature(route.func._schema.name, (), (), launches=False)
-            plan = Plan(signature, gpu.current.device(), Constant(None), (), ())
-            plan.make_by(lambda gpu, caller, args, kwargs: run(route.func, args, kwargs))
+            plan = self._running(route.func, self.run_other_layout, gpu)
+        return self._keep(route, key, plan)
+
+    def _running(self, func: torch._ops.OpOverload, run: Callable[..., TorchAny], gpu: VirtualGpu) -> Plan:
+        """Return a plan that runs `run(func, args, kwargs)` at each call."""
+        plan = Plan(OpSignature(func._schema.name, (), (), launches=False), gpu.current.device(), Constant(None), (), ())
+        plan.make_by(lambda gpu, caller, args, kwargs: run(func, args, kwargs))
+        return plan
+
+    def _keep(self, route: Route, key: plan_keys.Key, plan: Plan) -> Plan:
         if not plan.kept:
             return plan
         if self._count >= PLANS_LIMIT:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 import torch
 
 from replayer import torch_shortcuts
+from replayer.tensor.generators import virtual_generator
 from replayer.torch_types import TorchAny
 
 Key = tuple[TorchAny, ...]
@@ -37,7 +38,6 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
     if not torch_shortcuts.enabled("compiled_keys"):
         return _plain_keyer(func, count, tensor_class, by_value, get)
     parts = [_expression(str(argument.type), f"a{i}", by_value) for i, argument in enumerate(func._schema.arguments[:count])]
-    parts = [part for part in parts if part]
 
     def key_of(value: TorchAny) -> TorchAny:
         return frozen(value, tensor_class, by_value)
@@ -78,7 +78,7 @@ def _plain_keyer(
                 parts.append(tuple(map(type, value)))
             elif kind == "Tensor" and not isinstance(value, torch.Tensor):
                 parts.append(type(value))
-            elif kind not in ("Generator", "Optional[Generator]"):
+            else:
                 parts.append(frozen(value, tensor_class, by_value))
         parts += [(name, frozen(value, tensor_class, by_value)) for name, value in kwargs.items()] if kwargs else []
         found = tuple(parts)
@@ -104,8 +104,6 @@ def _expression(kind: str, at: str, by_value: bool) -> str:
         return f"type({at})"
     if kind == "List[number]" and not by_value:
         return f"tuple(map(type, {at}))"
-    if kind in ("Generator", "Optional[Generator]"):
-        return ""
     return f"key_of({at})"
 
 
@@ -121,5 +119,5 @@ def frozen(value: TorchAny, tensor_class: type, by_value: bool = False) -> Torch
     if isinstance(value, (float, complex)):
         return (type(value), value) if by_value else type(value)
     if isinstance(value, torch.Generator):
-        return torch.Generator
+        return virtual_generator(value) is None
     return (type(value), value)

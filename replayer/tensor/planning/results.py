@@ -10,13 +10,16 @@ between calls.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.scratch_memory import ScratchScope, use_scratch
+from replayer.state import STATE
 from replayer.tensor.allocation import Allocation, adopt, allocate, make, make_view, new_tensor, wrapper
+from replayer.tensor.generators import is_random, numbers_drawn, philox_of
 from replayer.tensor.plan import Constant, New, Outcome, OutcomeKind, Plan, Reshaped, Same, Several, View, argument_at
 from replayer.tensor.values.value_rules import forget_written, value_rule
 from replayer.torch_types import TorchAny
@@ -39,6 +42,8 @@ def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) ->
     elif written:
         plan.written = written
     if plan.kind != OutcomeKind.OTHER and not workspaces:
+        if is_random(func):
+            plan.make_by(_drawing(plan.device, func, _general(plan, ())))
         return
     outputs = _new_tensors(plan.outcome)
     if outputs is None or plan.reshaped or not all(map(_freed_at_once, workspaces)):
@@ -47,6 +52,24 @@ def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) ->
         plan.make_by(_new_with_workspaces(plan, outputs, workspaces))
     else:
         plan.make_by(_several_new(plan.device, outputs))
+    if is_random(func):
+        assert plan.results is not None
+        plan.make_by(_drawing(plan.device, func, plan.results))
+
+
+def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) -> Results:
+    """Return `make_results` that also advances the Philox offset of the generator."""
+
+    def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
+        philox, numbers = philox_of(args, kwargs, device), numbers_drawn(func, args, gpu.devices[device].properties)
+        capture = gpu.launches.capture if STATE.capturing else None
+        if capture is None or caller.stream not in capture:
+            philox.advance(numbers)
+        else:
+            capture.note_computing(partial(philox.advance, numbers))
+        return make_results(gpu, caller, args, kwargs)
+
+    return results
 
 
 def _new_tensors(outcome: Outcome) -> tuple[New | None, ...] | None:

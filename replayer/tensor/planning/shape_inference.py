@@ -18,6 +18,7 @@ from replayer.errors import DataDependentShape, NotEmulated
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rule
 from replayer.tensor.planning.call_arguments import CallArguments
+from replayer.tensor.planning.mixed_devices import on_host
 from replayer.tensor.planning.shape_rules import RULES
 from replayer.tensor.tensor_meta import TensorMeta, TensorMetaTable
 from replayer.torch_types import TorchAny
@@ -54,6 +55,8 @@ def run_elsewhere(
     tensor_class: type, func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
 ) -> TorchAny:
     """Run a call whose `device` argument names another kind of device, such as `zeros_like(x, device="cpu")`."""
+    if func._schema.name in ("aten::linspace", "aten::logspace"):
+        return on_host(func, args, kwargs)
     return func(*map(_MetaArguments(tensor_class).of, args), **kwargs)
 
 

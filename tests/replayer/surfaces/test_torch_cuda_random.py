@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -102,3 +103,59 @@ def test_offsets_are_kept_in_the_state() -> None:
     torch.cuda.manual_seed(0)
     torch.cuda.set_rng_state(state)
     assert torch.cuda._get_rng_state_offset() == 8
+
+
+def test_the_philox_offset_advances_as_in_pytorchs_kernels() -> None:
+    """A V100 has 80 multiprocessors of 2 048 threads, so a launch has 640 blocks of 256 threads. A thread draws 4 numbers.
+
+    10 000 002 elements take 16 rounds of 655 360 numbers. For 8-byte types a thread draws 2 numbers, so 31 rounds.
+    """
+    use(multi_processor_count=80, max_threads_per_multi_processor=2048)
+    generator = torch.cuda.default_generators[0]
+
+    def advanced_by(draw: Callable[[], object]) -> int:
+        generator.manual_seed(0)
+        draw()
+        return generator.get_offset()
+
+    many = torch.zeros(10_000_002, device="cuda")
+    assert advanced_by(lambda: torch.zeros(2, device="cuda").uniform_()) == 4
+    assert advanced_by(many.normal_) == 16 * 4
+    assert advanced_by(many.double().normal_) == 31 * 4
+    assert advanced_by(lambda: torch.nn.functional.dropout(many, 0.5)) == 16 * 4
+    assert advanced_by(lambda: torch.poisson(many)) == 20
+    assert advanced_by(lambda: torch.randperm(1000, device="cuda")) == 4 + 1000
+    assert advanced_by(lambda: torch.zeros(0, device="cuda").normal_()) == 0
+
+
+def test_only_the_generator_that_is_used_advances_and_the_cpus_generator_stays() -> None:
+    use(devices=2)
+    torch.cuda.manual_seed_all(1)
+    before, mine = torch.get_rng_state(), torch.Generator("cuda").manual_seed(3)
+    torch.rand(3, device="cuda", generator=mine)
+    torch.rand(3, device="cuda:1")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [g.get_offset() for g in (mine, *torch.cuda.default_generators)] == [4, 0, 4]
+
+
+def test_generators_of_another_device_are_refused() -> None:
+    use()
+    on_gpu, on_cpu = torch.Generator("cuda"), torch.Generator()
+    x = torch.zeros(3, device="cuda")
+    for draw in (lambda: torch.rand(3, generator=on_gpu), lambda: torch.zeros(3).normal_(generator=on_gpu)):
+        with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
+            draw()
+    for draw in (lambda: torch.randperm(3, device="cuda", generator=on_cpu), lambda: x.uniform_(generator=on_cpu)):
+        with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
+            draw()
+    x.uniform_(generator=on_gpu)
+
+
+def test_graph_safe_states_share_one_offset() -> None:
+    use()
+    generator = torch.Generator("cuda").manual_seed(3)
+    shared, copied = generator.graphsafe_get_state(), generator.clone_state()
+    torch.rand(3, device="cuda", generator=generator)
+    assert (shared.get_offset(), copied.get_offset()) == (4, 0)
+    generator.graphsafe_set_state(copied)
+    assert generator.get_offset() == 0

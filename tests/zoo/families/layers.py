@@ -306,7 +306,7 @@ def containers(device: str) -> Any:
     ]
 
 
-@family.special(close=1e-4)
+@family.special(close=None)
 def vision_blocks(device: str) -> Any:
     """Squeeze and excitation, depthwise, stochastic depth, mixup: what image models are made of."""
     x = torch.randn(2, 4, 6, 6).to(device).requires_grad_()

@@ -12,7 +12,7 @@ from tests.zoo.groups import Family
 family = Family("random")
 
 
-@family.group
+@family.special(close=None)
 def drawing(device: str) -> Any:
     kind = {"device": device}
     found = [
@@ -36,7 +36,7 @@ def drawing(device: str) -> Any:
     ]
 
 
-@family.group
+@family.special(close=None)
 def in_place(device: str) -> Any:
     x = torch.zeros(5).to(device)
     names = "uniform_ normal_ exponential_ cauchy_ log_normal_ random_ bernoulli_"
@@ -51,7 +51,7 @@ def in_place(device: str) -> Any:
     ]
 
 
-@family.group
+@family.special(close=None)
 def choosing(device: str) -> Any:
     weights = torch.tensor([0.1, 0.7, 0.2]).to(device)
     logits = torch.randn(4, 5).to(device)
@@ -65,7 +65,7 @@ def choosing(device: str) -> Any:
     ]
 
 
-@family.group
+@family.special(close=None)
 def generators(device: str) -> Any:
     generator = torch.Generator(device)
     generator.manual_seed(5)
@@ -213,7 +213,7 @@ def invalid_distributions_are_refused(device: str) -> Any:
     return found
 
 
-@family.group
+@family.special(close=None)
 def policy_gradient(device: str) -> Any:
     """An actor and critic as reinforcement learning has them."""
     actor, critic = torch.nn.Linear(4, 2).to(device), torch.nn.Linear(4, 1).to(device)

@@ -1,0 +1,229 @@
+"""Random generators of virtual devices. A generator's state is a Philox seed and offset, as in CUDA.
+
+Random ops advance the offset by as much as PyTorch's kernels do (CUDAGeneratorImpl.cpp, native/cuda/DistributionTemplates.h).
+Under `--values compute`, an op draws its numbers on the CPU, from a generator seeded with the Philox seed and offset. So
+draws repeat after `torch.cuda.manual_seed` and after `set_rng_state`, and leave the CPU's generator alone. The numbers differ
+from a GPU's numbers.
+
+    generator = torch.cuda.default_generators[0]
+    torch.nn.functional.dropout(x, 0.5)     # generator.get_offset() increases by 4
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Self
+
+import torch
+
+from replayer.errors import NotEmulated
+from replayer.state import STATE, gpu
+from replayer.timing.cuda_graph import GraphCapture
+from replayer.torch_types import TorchAny
+from traces.model.machine import DeviceProperties
+
+BaseGenerator: TorchAny = torch.Generator
+DEFAULT_SEED = 67280421310721
+_STATE = struct.Struct("<Qq")  # CUDAGeneratorImpl stores a seed and a Philox offset.
+_SEED = struct.Struct("<Q")
+
+_PER_CALL = 4  # One call of cuRAND's Philox engine yields this many numbers.
+_BLOCK = 256
+_USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
+_WIDE_RANGE = 1 << 32  # Integers of a wider range take two numbers each.
+# Kernels that draw until a number is accepted reserve a fixed number of values per thread.
+_RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
+
+
+@dataclass(eq=False)
+class PhiloxState:
+    seed: int = DEFAULT_SEED
+    offset: int = 0
+
+    def advance(self, numbers: int) -> None:
+        self.offset += -(-numbers // _PER_CALL) * _PER_CALL
+
+    def next_host_seed(self, numbers: int) -> int:
+        """Return the seed for an op's numbers on the CPU, and advance the offset past these numbers."""
+        seed = (self.seed * 0x9E3779B97F4A7C15 + self.offset * 0xD1B54A32D192ED03) % (1 << 64)
+        self.advance(numbers)
+        return seed
+
+    def kept_in(self, capture: GraphCapture) -> None:
+        """Restore the offset at the end of the capture. Only replays of the graph advance the offset."""
+        before = self.offset
+        capture.put_back(id(self), lambda: lambda: setattr(self, "offset", before))
+
+
+class Generator(BaseGenerator):  # type: ignore[misc]
+    def __new__(cls, index: int = 0, philox: PhiloxState | None = None) -> Self:
+        self: Self = BaseGenerator.__new__(cls)
+        self._index = index
+        self.philox = philox or PhiloxState()
+        STATE.generators[self._cdata] = self
+        return self
+
+    _index: int
+    philox: PhiloxState
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self._index)
+
+    def manual_seed(self, seed: int) -> Self:
+        super().manual_seed(seed)  # This call raises an error if the seed is out of range.
+        self.philox.seed, self.philox.offset = seed % (1 << 64), 0
+        return self
+
+    def seed(self) -> int:
+        seed: int = super().seed()
+        self.manual_seed(seed)
+        return seed
+
+    def initial_seed(self) -> int:
+        return self.philox.seed
+
+    def get_offset(self) -> int:
+        return self.philox.offset
+
+    def set_offset(self, offset: int) -> None:
+        if offset % _PER_CALL:
+            raise RuntimeError("offset must be a multiple of 4")
+        self.philox.offset = offset
+
+    def get_state(self) -> torch.Tensor:
+        return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
+
+    def set_state(self, state: torch.Tensor) -> None:
+        """Set a state of 16 bytes, or of 8 bytes as old PyTorch releases saved it. Raise the same errors as torch."""
+        if state.device.type != "cpu" or state.dtype != torch.uint8:
+            raise TypeError("RNG state must be a torch.ByteTensor")
+        raw = bytes(state.contiguous().numpy())
+        if len(raw) not in (_SEED.size, _STATE.size):
+            raise RuntimeError("RNG state is wrong size")
+        self.philox.seed, self.philox.offset = _STATE.unpack(raw) if len(raw) == _STATE.size else (*_SEED.unpack(raw), 0)
+
+    def clone_state(self) -> Generator:
+        return Generator(self._index, PhiloxState(self.philox.seed, self.philox.offset))
+
+    def graphsafe_get_state(self) -> Generator:
+        """Return a generator that shares this generator's state."""
+        return Generator(self._index, self.philox)
+
+    def graphsafe_set_state(self, other: Generator) -> Self:
+        self.philox = other.philox
+        return self
+
+    def philox_state(self, *_arguments: object) -> TorchAny:
+        raise NotEmulated("torch.Generator.philox_state", "it is for custom kernels, which a recording cannot time")
+
+    def __reduce__(self) -> tuple[TorchAny, ...]:
+        return _restored, (self._index, self.get_state())
+
+
+def _restored(index: int, state: torch.Tensor) -> Generator:
+    generator = Generator(index)
+    generator.set_state(state)
+    return generator
+
+
+class DefaultGenerators(Sequence[Generator]):
+    """Replaces `torch.cuda.default_generators`, which has one generator per device. Each is created on first access."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Generator] = {}
+
+    def __len__(self) -> int:
+        return len(gpu().devices)
+
+    def __getitem__(self, index: TorchAny) -> TorchAny:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError("tuple index out of range")
+        index %= len(self)
+        if index not in self._made:
+            self._made[index] = Generator(index)
+        return self._made[index]
+
+
+def virtual_generator(generator: TorchAny) -> Generator | None:
+    """Return the virtual generator behind a generator argument of an op. C++ does not pass the Python object on."""
+    found: Generator | None = STATE.generators.get(generator._cdata)
+    return found
+
+
+def _generator_in(args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
+    return next((value for value in (*args, *kwargs.values()) if isinstance(value, BaseGenerator)), None)
+
+
+def philox_of(args: Sequence[TorchAny], kwargs: dict[str, TorchAny], device: int) -> PhiloxState:
+    """Return the state that a random op on `device` draws from."""
+    given = _generator_in(args, kwargs)
+    found = torch.cuda.default_generators[device] if given is None else virtual_generator(given)
+    assert isinstance(found, Generator)
+    return found.philox
+
+
+def require_device(args: Sequence[TorchAny], kwargs: dict[str, TorchAny], device_type: str) -> None:
+    generator = _generator_in(args, kwargs)
+    found = device_type if generator is None else "cpu" if virtual_generator(generator) is None else "cuda"
+    if found != device_type:
+        raise RuntimeError(f"Expected a '{device_type}' device type for generator but found '{found}'")
+
+
+def check_generator(args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
+    """Raise PyTorch's error if a random function creates or fills a CPU tensor with numbers of a virtual generator."""
+    if type(_generator_in(args, kwargs)) is Generator:
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        device = tensors[0].device if tensors else kwargs.get("device")
+        require_device(args, kwargs, torch.device(device).type if device is not None else torch.get_default_device().type)
+
+
+@contextmanager
+def host_numbers(seed: int) -> Iterator[None]:
+    """Draw from the CPU's default generator with this seed, and restore its state afterwards."""
+    kept = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(kept)
+
+
+def is_random(func: torch._ops.OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def numbers_drawn(func: torch._ops.OpOverload, args: Sequence[TorchAny], device: DeviceProperties) -> int:
+    """Return by how much the op's kernel advances the Philox offset of each thread."""
+    name = func._schema.name.rpartition("::")[2]
+    tensor = next((value for value in args if isinstance(value, torch.Tensor)), None)
+    if name == "randperm":
+        n: int = args[0]
+        return _per_thread(n, 8 if n > 4 else 4, device) + -(-n // _PER_CALL) * _PER_CALL if n > 1 else 0
+    if tensor is None or not tensor.numel():
+        return 0
+    if name in _RESERVED and (name != "bernoulli_" or (isinstance(args[-1], torch.Tensor) and len(args) > 1)):
+        return _RESERVED[name]
+    if name == "multinomial" and len(args) > 2 and args[2]:
+        return _PER_CALL
+    if "flash_attention" in name:
+        return prod(tensor.shape[:2]) * 32
+    if "efficient_attention" in name:
+        return prod((*tensor.shape[:3], args[1].size(2)))
+    itemsize = tensor.element_size()
+    if name == "random_" and len(args) > 1 and args[-1] - (args[1] if len(args) > 2 else 0) < _WIDE_RANGE:
+        itemsize = 4
+    return _per_thread(tensor.numel(), itemsize, device)
+
+
+def _per_thread(count: int, itemsize: int, device: DeviceProperties) -> int:
+    """Return the numbers per thread of a kernel that draws `count` elements (`calc_execution_policy`)."""
+    threads = device.max_threads_per_multi_processor or _USUAL_THREADS
+    blocks = min((device.multi_processor_count or _USUAL_MULTIPROCESSORS) * (threads // _BLOCK), -(-count // _BLOCK))
+    return ((count - 1) // (_BLOCK * blocks * (2 if itemsize == 8 else 4)) + 1) * _PER_CALL

@@ -1,0 +1,396 @@
+"""Decides what PyTorch does with a call whose tensors are on several devices.
+
+    mixed_call(torch.ops.aten.mm.default, (gpu_matrix, cpu_matrix), {})
+    # RuntimeError: Expected all tensors to be on the same device, but got mat2 is on cpu, different from other tensors on
+    # cuda:0 (when checking argument in method wrapper_CUDA_mm)
+
+Note [Whose device rule]
+    PyTorch generates the device check of each CUDA kernel from `native_functions.yaml`, a file of the installed release (in the
+    package torchgen). An entry without `device_check: NoCheck` compares all tensors, output arguments first. The kernel of an
+    entry with `NoCheck` checks devices itself: most of these kernels use TensorIterator, and `_RULES` lists the others. An op
+    without a CUDA kernel is decomposed, and PyTorch checks the ops that it consists of.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from replayer.tensor.generators import is_random, require_device
+from replayer.tensor.tensor_meta import words_of_cuda
+from replayer.torch_types import TorchAny
+
+_EXPECTED = "Expected all tensors to be on the same device, but "
+
+
+class Mixed(Enum):
+    """What to do with a call that PyTorch accepts."""
+
+    ON_DEVICE = "run the call on the virtual GPU"
+    ON_HOST = "run the call on the host, with copies of the virtual tensors"
+    DECOMPOSED = "run the ops that the op consists of"
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One op of native_functions.yaml."""
+
+    name: str
+    overload: str
+    keys: frozenset[str]  # the dispatch keys with a kernel
+    structured: bool
+    checked: bool  # PyTorch generates a device check.
+
+    def wrapper(self, is_out: bool) -> str:
+        """Return the name of the generated C++ function, which error messages contain."""
+        name = f"{self.name}_out" if is_out else self.name
+        if self.structured:
+            return f"wrapper_CUDA_{name}_{self.overload}" if self.overload else f"wrapper_CUDA_{name}"
+        return f"wrapper_CUDA_{self.overload}_{name}"
+
+
+def runner(
+    func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]
+) -> Callable[..., TorchAny] | None:
+    """Return None if the virtual GPU runs the call, else a function that runs the call with (func, args, kwargs).
+
+    Raises PyTorch's error for a call with tensors on several devices that PyTorch does not accept.
+    """
+    if is_random(func):
+        target = next(iter(_tensors(args)), None)
+        require_device(args, kwargs, "cuda" if target is None else target.device.type)
+    if func.namespace == "aten":
+        _require_cuda_kernel(func)
+    tensors = _tensors([*args, *kwargs.values()])
+    if len({tensor.device for tensor in tensors}) < 2 and func not in _ALWAYS:
+        return None
+    return {Mixed.ON_DEVICE: None, Mixed.ON_HOST: on_host, Mixed.DECOMPOSED: decomposed}[mixed_call(func, args, kwargs)]
+
+
+def checked(func: torch._ops.OpOverload, handler: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
+    """Return `handler` with the device check of `func` before each call. Handlers run without a plan, which has the check."""
+
+    def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+        run = runner(func, args, kwargs)
+        return handler(*args, **kwargs) if run is None else run(func, args, kwargs)
+
+    return call
+
+
+def _require_cuda_kernel(func: torch._ops.OpOverload) -> None:
+    entry = _entry(func._schema.name.removeprefix("aten::"), func._schema.overload_name)
+    if entry is None or "CPU" not in entry.keys or "CUDA" in entry.keys or any("Composite" in key for key in entry.keys):
+        return
+    raise NotImplementedError(
+        f"Could not run '{func._name}' with arguments from the 'CUDA' backend. This could be because the operator doesn't exist"
+        " for this backend, or was omitted during the selective/custom build process (if using custom build). If you are a"
+        " Facebook employee using PyTorch on mobile, please visit https://fburl.com/ptmfixes for possible resolutions."
+        f" '{func._name}' is only available for these backends: [{', '.join(sorted(entry.keys))}]."
+    )
+
+
+def mixed_call(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> Mixed:
+    """Return how to run a call with tensors on several devices. Raise PyTorch's error if PyTorch does not accept the call."""
+    name = func._schema.name.removeprefix("aten::")
+    if func.namespace != "aten" or any(x.layout is not torch.strided for x in _tensors(args)):
+        _compare(_Operands.of(func, args, kwargs), cpu_scalars=99)
+        return Mixed.ON_DEVICE
+    entry = _entry(name, func._schema.overload_name)
+    operands = _Operands.of(func, args, kwargs)
+    rule = _RULES.get(name)
+    if rule is not None:
+        return rule(operands)
+    explicit = _explicit_key(func) is not None
+    if name.startswith("_foreach") and _is_uneven(operands):
+        return Mixed.DECOMPOSED
+    if entry is None or "CUDA" not in entry.keys:
+        return Mixed.DECOMPOSED if explicit else Mixed.ON_DEVICE
+    if entry.checked:
+        _require_common_device(operands, entry.wrapper(bool(operands.out)))
+    elif not name.startswith("_foreach"):
+        _compare(operands, cpu_scalars=int(len(operands.inputs) == 2 and name not in _NO_SCALARS))
+    return Mixed.ON_DEVICE
+
+
+def _explicit_key(func: torch._ops.OpOverload) -> TorchAny:
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+    return next((getattr(torch._C.DispatchKey, name) for name in names if has_kernel(str(func._name), name)), None)
+
+
+def decomposed(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
+    try:
+        return func._op_dk(_explicit_key(func), *args, **kwargs)
+    except RuntimeError as error:
+        text = words_of_cuda(str(error))
+        raise error if text == str(error) else type(error)(text) from None
+
+
+def on_host(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.cpu() if tensor.is_cuda else tensor
+
+    return func(*tree_map_only(torch.Tensor, copied, tuple(args)), **tree_map_only(torch.Tensor, copied, kwargs))
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """The tensors of a call, each with the name of its argument. `out` are output arguments, `written` are changed in place."""
+
+    out: tuple[tuple[str, torch.Tensor], ...]
+    inputs: tuple[tuple[str, torch.Tensor], ...]
+    written: tuple[torch.Tensor, ...]
+    values: dict[str, TorchAny]
+
+    @classmethod
+    def of(cls, func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> _Operands:
+        out: list[tuple[str, torch.Tensor]] = []
+        inputs: list[tuple[str, torch.Tensor]] = []
+        written: list[torch.Tensor] = []
+        values: dict[str, TorchAny] = {}
+        for at, argument in enumerate(func._schema.arguments):
+            value = args[at] if at < len(args) else kwargs.get(argument.name)
+            values[argument.name] = value
+            named = [(argument.name, tensor) for tensor in _tensors([value])]
+            (out if argument.is_out else inputs).extend(named)
+            if argument.alias_info is not None and argument.alias_info.is_write and not argument.is_out:
+                written += [tensor for _, tensor in named]
+        return cls(tuple(out), tuple(inputs), tuple(written), values)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self.values[name]
+        return tensor
+
+
+def _tensors(values: Sequence[TorchAny]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [item for item in value if isinstance(item, torch.Tensor)]
+    return found
+
+
+@cache
+def _yaml() -> str:
+    spec = importlib.util.find_spec("torchgen")
+    roots = [] if spec is None else spec.submodule_search_locations or []
+    files = [Path(root) / "packaged/ATen/native/native_functions.yaml" for root in roots]
+    return "".join(file.read_text(encoding="utf-8") for file in files if file.exists())
+
+
+@cache
+def _places() -> dict[str, int]:
+    """Return where the entry of each op begins in native_functions.yaml."""
+    return {found[1]: found.start() for found in re.finditer(r"^- func: ([\w.]+)\(", _yaml(), re.MULTILINE)}
+
+
+@cache
+def _entry(name: str, overload: str) -> _Entry | None:
+    place = _places().get(f"{name}.{overload}" if overload else name)
+    if place is None:
+        return None
+    text = _yaml()[place : _yaml().find("\n- func: ", place)]
+    keys = frozenset(re.findall(r"\w+", " ".join(re.findall(r"^    ([\w, ]+):", text, re.MULTILINE))))
+    delegate = re.search(r"^  structured_delegate: (\S+)", text, re.MULTILINE)
+    structured = delegate is not None or "\n  structured: True" in text
+    if "\n  ufunc_inner_loop:" in text:
+        keys |= {"CPU", "CUDA"}
+    if delegate is not None:
+        other = _entry(*(delegate[1].split(".") if "." in delegate[1] else (delegate[1], "")))
+        keys |= frozenset() if other is None else other.keys
+    return _Entry(name, overload, keys, structured, "device_check: NoCheck" not in text)
+
+
+# -- PyTorch's rules ---------------------------------------------------------------------------------------------------
+
+
+def _require_common_device(operands: _Operands, wrapper: str) -> None:
+    """Check devices as c10::impl::check_and_update_common_device does."""
+    common: torch.device | None = None
+    for name, tensor in (*operands.out, *operands.inputs):
+        if common is not None and tensor.device != common:
+            raise RuntimeError(
+                f"{_EXPECTED}got {name} is on {tensor.device}, different from other tensors on {common} (when checking argument"
+                f" in method {wrapper})"
+            )
+        common = tensor.device
+
+
+def _compare(operands: _Operands, cpu_scalars: int) -> None:
+    """Check devices as TensorIterator does. `cpu_scalars` inputs may be tensors without dimensions on the CPU."""
+    written = [*(tensor for _, tensor in operands.out), *operands.written]
+    inputs = [tensor for _, tensor in operands.inputs if not any(tensor is each for each in written)]
+    try:
+        torch.broadcast_shapes(*(tuple(tensor.shape) for tensor in inputs))  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return  # TensorIterator compares shapes first, and the op's shape rule raises the error.
+    common = next((tensor.device for tensor in (*written, *inputs) if not tensor.is_cpu), torch.device("cpu"))
+    scalars = 0
+    for tensor in (*written, *inputs):
+        if tensor.is_cpu and not tensor.dim() and cpu_scalars and not any(tensor is each for each in written):
+            scalars += 1
+            if scalars > cpu_scalars:
+                raise RuntimeError("Trying to pass too many CPU scalars to non-CPU kernel!")
+        elif tensor.device != common:
+            raise RuntimeError(f"{_EXPECTED}found at least two devices, {common} and {tensor.device}!")
+
+
+def _is_uneven(operands: _Operands) -> bool:
+    """Return whether a foreach op takes PyTorch's slow path, which runs the tensors of the lists one by one."""
+    listed = [tensor for name, tensor in operands.inputs if isinstance(operands.values[name], (list, tuple))]
+    return len({tensor.device for tensor in listed}) > 1 or listed[0].is_cpu
+
+
+def _addcmul(operands: _Operands) -> Mixed:
+    for name in ("self", "tensor1"):
+        if operands.tensor(name).is_cpu and not operands.tensor(name).dim() and not operands.tensor("tensor2").is_cpu:
+            advice = (
+                ""
+                if name == "self"
+                else (" However, CPU Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms.")
+            )
+            text = f"CPU Scalar support for {name} argument is not supported when calling addcmul on CUDA tensors."
+            raise RuntimeError(text + advice)
+    _compare(operands, cpu_scalars=1)
+    return Mixed.ON_DEVICE
+
+
+def _lerp(operands: _Operands) -> Mixed:
+    _compare(operands, cpu_scalars=1)
+    for at, name in enumerate(("self", "end"), 1):
+        if operands.tensor(name).is_cpu:
+            raise RuntimeError(
+                f"iter.device(arg).is_cuda() INTERNAL ASSERT FAILED: argument {at}: expected a CUDA device but found cpu"
+            )
+    return Mixed.ON_DEVICE
+
+
+def _where(operands: _Operands) -> Mixed:
+    _compare(operands, cpu_scalars=3)
+    return Mixed.ON_DEVICE
+
+
+def _masked_fill(operands: _Operands) -> Mixed:
+    tensor, mask = operands.tensor("self"), operands.tensor("mask")
+    if "value" in operands.values and isinstance(operands.values["value"], torch.Tensor) and tensor.is_cpu:
+        raise RuntimeError("masked_fill_: Expected inputs to be on same device")
+    if tensor.device != mask.device:
+        raise RuntimeError(
+            f"expected self and mask to be on the same device, but got mask on {mask.device} and self on {tensor.device}"
+        )
+    return Mixed.ON_DEVICE
+
+
+def _index(operands: _Operands) -> Mixed:
+    here = operands.tensor("self").device
+    for index in _tensors([operands.values["indices"]]):
+        if index.device not in (here, torch.device("cpu")):
+            raise RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({here})")
+    return Mixed.ON_DEVICE
+
+
+def _index_put(operands: _Operands) -> Mixed:
+    here, values = operands.tensor("self").device, operands.tensor("values")
+    if values.device != here and values.dim():
+        sorts = operands.values["accumulate"] or torch.are_deterministic_algorithms_enabled()
+        if sorts and here.type == "cuda":
+            raise RuntimeError(f"expected device {here} but got device {values.device} for value tensor")
+        devices = sorted({str(here), str(values.device)}, key=lambda device: device == "cpu")
+        raise RuntimeError(f"{_EXPECTED}found at least two devices, {devices[0]} and {devices[1]}!")
+    return Mixed.ON_HOST if here.type == "cpu" else Mixed.ON_DEVICE
+
+
+def _index_fill(operands: _Operands) -> Mixed:
+    value = operands.values["value"]
+    if isinstance(value, torch.Tensor):
+        operands = _Operands((), tuple((n, t) for n, t in operands.inputs if n != "value"), (), operands.values)
+    devices = [operands.tensor("self").device, operands.tensor("index").device]
+    if devices[0] != devices[1]:
+        ordered = sorted(devices, key=lambda device: device.type == "cpu")
+        raise RuntimeError(f"{_EXPECTED}found at least two devices, {ordered[0]} and {ordered[1]}!")
+    return _of_self(operands)
+
+
+def _of_self(operands: _Operands) -> Mixed:
+    """Accept any devices. PyTorch runs the op on the device of its first argument."""
+    return Mixed.ON_HOST if operands.inputs[0][1].is_cpu else Mixed.ON_DEVICE
+
+
+def _set(operands: _Operands) -> Mixed:
+    here, there = operands.tensor("self").device, operands.tensor("source").device
+    raise RuntimeError(
+        f'Attempted to set the storage of a tensor on device "{here}" to a storage on different device "{there}".  This is no'
+        " longer allowed; the devices must match."
+    )
+
+
+def _pack(operands: _Operands) -> Mixed:
+    lengths = operands.tensor("lengths")
+    if not lengths.is_cpu:
+        kind = lengths.type().rpartition(".")[2].removesuffix("Tensor")
+        raise RuntimeError(
+            f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.dim()}D {lengths.device} {kind} tensor"
+        )
+    return Mixed.ON_DEVICE
+
+
+def _rnn(operands: _Operands) -> Mixed:
+    data = operands.inputs[0][1]
+    hidden = ("hx", "cx") if "cx" in operands.values else ("hx",)
+    for kind, names in (("hidden", hidden), ("parameter", ("weight", "params"))):
+        for other in _tensors([operands.values.get(name) for name in names]):
+            if other.device != data.device:
+                raise RuntimeError(
+                    f"Input and {kind} tensors are not at the same device, found input tensor at {data.device} and {kind}"
+                    f" tensor at {other.device}"
+                )
+    return Mixed.ON_DEVICE
+
+
+def _convolution(operands: _Operands) -> Mixed:
+    """Raise the error of the implementation that PyTorch chooses for the input (`_convolution` in native/Convolution.cpp)."""
+    data, weight = operands.tensor("input"), operands.tensor("weight")
+    on_meta = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), operands.values)
+    torch.ops.aten.convolution.default(*on_meta.values())
+    kernel = [*weight.shape[2:]]
+    onednn = operands.values["groups"] > 1 or data.size(0) > 1 or data.numel() > 20_480 or all(size > 3 for size in kernel[-2:])
+    if data.is_cpu and len(kernel) == 2 and not onednn and not operands.values["transposed"]:
+        _require_common_device(operands, "wrapper_CUDA___slow_conv2d_forward")
+    for name in ("weight", "bias"):
+        other = operands.values[name]
+        if other is not None and other.device != data.device:
+            dense = f" or input should be a MKLDNN tensor and {name} is a dense tensor" if data.is_cpu else ""
+            text = f"Input type ({data.type()}) and {name} type ({other.type()}) should be the same{dense}"
+            raise RuntimeError(text)
+    return Mixed.ON_DEVICE
+
+
+# Kernels with two tensors that accept no CPU scalar:
+_NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
+_ANY_DEVICE = ("copy_", "fill_", "bernoulli_", "_to_copy", "_copy_from", "is_same_size", "is_set_to", "is_pinned")
+_RULES: dict[str, Callable[[_Operands], Mixed]] = {
+    **dict.fromkeys(_ANY_DEVICE, _of_self),
+    **dict.fromkeys(("index", "_unsafe_index"), _index),
+    **dict.fromkeys(("_index_put_impl_", "index_put_", "index_put", "_unsafe_index_put"), _index_put),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu", "_cudnn_rnn"), _rnn),
+    "addcmul": _addcmul,
+    "addcmul_": _addcmul,
+    "lerp": _lerp,
+    "where": _where,
+    "masked_fill_": _masked_fill,
+    "index_fill_": _index_fill,
+    "set_": _set,
+    "_pack_padded_sequence": _pack,
+    "convolution": _convolution,
+}
+_ALWAYS = frozenset({torch.ops.aten._pack_padded_sequence.default})  # Tensors on one device may be refused, too.

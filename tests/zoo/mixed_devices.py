@@ -1,0 +1,68 @@
+# mypy: allow-untyped-calls
+"""Evaluates calls with tensors on wrong devices and writes what came of each: the error in one line, or the results' devices.
+
+    python tests/zoo/mixed_devices.py RESULTS
+
+The expressions are the first column of mixed_devices.tsv. The second column is what PyTorch 2.14.1's CUDA build says, on the
+simulated device of tests/cuda (tests/cuda/test_mixed_devices.py). Lower-case names are tensors on the CPU, and upper-case names
+are the same tensors on the GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+TABLE = Path(__file__).with_suffix(".tsv")
+
+
+def expected() -> dict[str, str]:
+    rows = [line.split("\t") for line in TABLE.read_text(encoding="utf-8").splitlines()]
+    return {expression: said for expression, said in rows}
+
+
+def without_cudnn(call: Callable[[], Any]) -> Any:
+    with torch.backends.cudnn.flags(enabled=False):
+        return call()
+
+
+def _names() -> dict[str, Any]:
+    host: dict[str, Any] = {
+        "v": torch.tensor([1.0, 2.0, 3.0]),
+        "s": torch.tensor(2.0),
+        "m": torch.eye(3) + 1,
+        "t": torch.ones(3, 3, 3),
+        "q": torch.ones(1, 3, 3, 3),
+        "i": torch.tensor([0, 1]),
+        "b": torch.tensor([True, False, True]),
+        "l": torch.tensor([0, 0, 0]),
+    }
+    parameters = {name: nn.Parameter(torch.ones(3, device=device)) for name, device in (("p", "cpu"), ("P", "cuda"))}
+    for parameter in parameters.values():
+        parameter.grad = torch.ones_like(parameter)
+    names: dict[str, Any] = {**host, **{name.upper(): tensor.cuda() for name, tensor in host.items()}, **parameters}
+    names |= {"c1": torch.arange(4.0), "cg": torch.Generator(), "gg": torch.Generator("cuda")}
+    return names | {"torch": torch, "nn": nn, "F": F, "without_cudnn": without_cudnn}
+
+
+def outcome(expression: str) -> str:
+    try:
+        result = eval(expression, _names())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return " ".join(["ok", *(leaf.device.type for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))])
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    with open(sys.argv[1], "w", encoding="utf-8") as results:
+        for row in expected():
+            print(row, outcome(row), sep="\t", file=results, flush=True)
