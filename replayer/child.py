@@ -132,6 +132,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
             devices=devices,
             gpus=config.gpus,
             link_gbps=config.link_gbps,
+            slowdown=config.slow_ranks.get(str(rank.number), 1.0),
             keep_requests=config.steps > 0,
             improving=config.values != "constant",
         ),

@@ -119,6 +119,12 @@ class ReplayOptions:
         int, option("N", "Predict nn.DataParallel on N GPUs of the recorded kind.", group=WHAT_IF, min=0, max=64)
     ] = 0
     link_gbps: Annotated[float, option("X", "Bandwidth between GPUs in GB/s. [default: as recorded]", group=WHAT_IF, min=0)] = 0
+    slow: Annotated[
+        str,
+        option(
+            "rank=N:X", "Slow down a rank: its GPU work takes X times as long, such as rank=3:1.2,rank=5:2.", group=WHAT_IF
+        ),
+    ] = ""
     on_gpu: Annotated[str, option("NAME", "Estimate the recording for another GPU and replay the estimate.", group=WHAT_IF)] = (
         ""
     )

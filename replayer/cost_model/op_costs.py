@@ -85,6 +85,7 @@ class OpCosts:
         self.card = card
         self.settings = settings
         self.floor_ns = floor_ns
+        self.slowdown = 1.0  # of this GPU, see RecordedRun.of
         self._curves = EfficiencyCurves.installed()
         self._learned: dict[str, list[_Learned]] = {}
         self._recorded_ns: dict[tuple[str, str, Shapes], int] = {}
@@ -110,8 +111,8 @@ class OpCosts:
         works = op_work(op, shapes, dtype, outputs, self.settings)
         ns, origin = self._ns(works)
         log_slower = self._slower_than_told(op, works)
-        if log_slower is None:
-            return Estimate(max(ns, self.floor_ns), origin)
+        if log_slower is None:  # recorded ops are slowed already
+            return Estimate(max(ns, self.floor_ns) * self.slowdown, origin)
         same = any(learned.op == op for learned in self._learned[_class(op, works)])
         return Estimate(max(ns * exp(log_slower), self.floor_ns), Origin.SCALED if same else origin)
 

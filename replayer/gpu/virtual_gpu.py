@@ -53,6 +53,7 @@ class GpuOptions:
     gpus: int = 0  # The script sees this number of devices, and 0 means the recorded number.
     # bandwidth of copies between devices; 0 means the recorded bandwidth or the default of the device type
     link_gbps: float = 0
+    slowdown: float = 1.0  # GPU work takes this many times as long
     keep_requests: bool = False  # each device's memory logs its requests (memory/device/request_log.py)
     improving: bool = True  # unrecorded values look like the values of a run that makes progress
 
@@ -84,7 +85,7 @@ class VirtualGpu:
         self.clock = clock
         self.timeline = timeline
         self.machine = trace.machine_of(rank)
-        self.recording = recording = RecordedRun.of(trace, rank)
+        self.recording = recording = RecordedRun.of(trace, rank, options.slowdown)
         recording.devices = list(options.devices) or recording.devices
         recording.library_pace = links.library_pace
         if options.gpus:

@@ -69,8 +69,11 @@ class RecordedStage(NamedTuple):
     device_end_ns: int
 
 
-def recorded_stages(trace: Trace, ordinals: Mapping[int, int]) -> dict[int, list[RecordedStage]]:
-    """Return the stages of each phase in order of start, by the phase's row. `ordinals` are the ordinals of the device rows."""
+def recorded_stages(trace: Trace, ordinals: Mapping[int, int], slowdown: float = 1.0) -> dict[int, list[RecordedStage]]:
+    """Return the stages of each phase in order of start, by the phase's row. `ordinals` are the ordinals of the device rows.
+
+    Times on devices are multiplied by `slowdown`.
+    """
     parts, phases = trace.parts, trace.phases
     found: dict[int, list[RecordedStage]] = {}
     for row in range(len(parts)):
@@ -83,8 +86,8 @@ def recorded_stages(trace: Trace, ordinals: Mapping[int, int]) -> dict[int, list
             device,
             int(parts.start_ns[row]) - start_ns,
             int(parts.end_ns[row]) - start_ns,
-            int(parts.device_start_ns[row]) - device_start_ns,
-            int(parts.device_end_ns[row]) - device_start_ns,
+            round((int(parts.device_start_ns[row]) - device_start_ns) * slowdown),
+            round((int(parts.device_end_ns[row]) - device_start_ns) * slowdown),
         )
         found.setdefault(phase, []).append(stage)
     for of_phase in found.values():

@@ -51,8 +51,9 @@ from traces.model.trace import NONE, Column, DeviceKind, HostKind, StepKind, Tra
 class RecordingIndexer:
     """Builds the steps of a recording. Python loops run only over kernels and their ops, and numpy handles everything else."""
 
-    def __init__(self, trace: Trace, rank: int, keys: RecordedKeys) -> None:
+    def __init__(self, trace: Trace, rank: int, keys: RecordedKeys, slowdown: float = 1.0) -> None:
         self._keys = keys
+        self._slowdown = slowdown
         self.latency_ns = TYPICAL_LATENCY_NS
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self._known_keys: dict[tuple[int, int, int, int, str], tuple[MatchKeys, tuple[Shape, ...], str]] = {}
@@ -108,14 +109,14 @@ class RecordingIndexer:
             self.step_end = trace.steps.end_ns[rows]
             keep = np.isin(trace.phases.step, rows)
             phases = trace.phases.take(keep)
-            stages = recorded_stages(trace, self.device_ordinals)
+            stages = recorded_stages(trace, self.device_ordinals, self._slowdown)
             self.phase_stages = [stages.get(int(row), []) for row in np.flatnonzero(keep)]
             self.phase_row = np.flatnonzero(keep)
             self.phase_step = np.searchsorted(rows, phases.step)
             self.phase_name = [trace.strings[int(i)] for i in phases.name]
             self.phase_start, self.phase_end = phases.start_ns, phases.end_ns
             marked = (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE)
-            self.phase_device_ns = np.where(marked, phases.device_end_ns - phases.device_start_ns, 0)
+            self.phase_device_ns = self._slowed(np.where(marked, phases.device_end_ns - phases.device_start_ns, 0))
             self.batch_there = batch_arrival_ns(trace, rank, self.phase_start, self.phase_end)
             return
         host, ends_ns = trace.host, trace.device.end_ns[self.work]
@@ -352,10 +353,14 @@ class RecordingIndexer:
             known = self._known_keys[ids] = keys, shapes, dtype
         return known
 
+    def _slowed(self, duration_ns: Column) -> Column:
+        return duration_ns if self._slowdown == 1.0 else np.rint(duration_ns * self._slowdown).astype(np.int64)
+
     def _kernels(self) -> list[Kernel]:
         device = self.trace.device.take(self.work)
+        duration_ns = self._slowed(device.duration_ns)
         columns = (
-            self._pace.own_ns(self.launched_ns), self.latency, self.gap, device.duration_ns, self.stream, self.ordinals,
+            self._pace.own_ns(self.launched_ns), self.latency, self.gap, duration_ns, self.stream, self.ordinals,
             self.edge, self.edge_gap, device.kind, device.name, device.bytes,
         )  # fmt: skip
         return [Kernel(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]

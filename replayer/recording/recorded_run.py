@@ -43,8 +43,9 @@ from traces.rates.op_cost import flops, size_bytes
 class RecordedRun:
     """Holds the recording of one rank, step by step."""
 
-    def __init__(self, trace: Trace, rank: int) -> None:
+    def __init__(self, trace: Trace, rank: int, slowdown: float = 1.0) -> None:
         self.trace = trace
+        self.slowdown = slowdown
         self.devices = [device for device in trace.devices if device.rank == rank]
         self.steps: list[RecordedStep] = []
         self.first: list[int] = []  # replayed once, in the recorded order
@@ -69,10 +70,14 @@ class RecordedRun:
         self.convolution_outputs = ConvolutionOutputs(())
 
     @classmethod
-    def of(cls, trace: Trace, rank: int = 0) -> RecordedRun:
-        """Index the steps of one rank. A recording without steps becomes one step with one forward segment."""
-        recording = cls(trace, rank)
-        indexer = RecordingIndexer(trace, rank, recording.match_keys)
+    def of(cls, trace: Trace, rank: int = 0, slowdown: float = 1.0) -> RecordedRun:
+        """Index the steps of one rank. A recording without steps becomes one step with one forward segment.
+
+        All GPU work takes `slowdown` times as long as recorded, except transfers between ranks. Host times do not change.
+        """
+        recording = cls(trace, rank, slowdown)
+        recording.costs.slowdown = slowdown
+        indexer = RecordingIndexer(trace, rank, recording.match_keys, slowdown)
         recording.steps = indexer.lay_out()
         recording.latency_ns, recording.launch_queue_depth = indexer.latency_ns, indexer.launch_queue_depth
         recording._choose()

@@ -51,7 +51,7 @@ def stragglers(trace: Trace) -> list[RankLateness]:
         late = table.duration_ns[rows].argmin(axis=0)
         for place, rank in enumerate(table.rank[rows[:, 0]].tolist()):
             count[rank] += rows.shape[1]
-            last[rank] += int((late == place).sum())
+            last[rank] += int(((late == place) & waits_ns.any(axis=0)).sum())
             waited_ns[rank] += int(waits_ns[place].sum())
             caused_ns[rank] += int(waits_ns[:, late == place].sum())
     found = [RankLateness(rank, count[rank], last[rank], waited_ns[rank], caused_ns[rank]) for rank in count if count[rank]]

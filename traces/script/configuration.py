@@ -10,6 +10,7 @@ and the tracer read this file. The configuration is also stored in the header of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +30,8 @@ class ReplayConfig:
     link_gbps: float = 0.0
     # one size for all devices, or one per device; empty: as recorded
     gpu_memory_bytes: tuple[int, ...] = ()
+    # by rank: GPU work takes this many times as long
+    slow_ranks: Mapping[str, float] = field(default_factory=dict)
     steps: int = 0  # stop after this many training steps and keep the memory requests; 0: no limit
 
 

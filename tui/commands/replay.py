@@ -8,6 +8,7 @@ In the child, `replayer.child` writes one timeline per process that used the GPU
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -51,11 +52,14 @@ from tui.trace_names import load_pace
 if TYPE_CHECKING:  # the import needs torch, which the parent process needs only for estimates
     from replayer.prediction.predict import Prediction
 
+_SLOW = re.compile(r"rank=(\d+):(\d+(?:\.\d+)?)")
+
 
 def run(replay: ReplayOptions) -> int:
     # with the recorded clock, waits for data take the recorded time
     loader = "recorded" if replay.clock == "recorded" else replay.loader
     config = ReplayConfig(loader, replay.strict, replay.values, replay.clock, replay.speed, replay.gpus, replay.link_gbps)
+    config = replace(config, slow_ranks=_slow_ranks(replay.slow, replay.nproc))
     gpu: Gpu | None = None  # set if the library's times for this GPU replace a recording
     conditions = Conditions(replay.on_gpu, link_gbps=replay.link_gbps, host_speed=replay.host_speed)
     choice = choice_of(replay.trace, replay.gpu, replay.estimate)
@@ -115,6 +119,19 @@ def _words(replay: ReplayOptions) -> list[str]:
     if replay.script[0] == "torchrun" and not Path("torchrun").exists():
         return ["-m", "torch.distributed.run", *replay.script[1:]]
     return replay.script
+
+
+def _slow_ranks(text: str, nproc: int) -> dict[str, float]:
+    """Returns the slowdown of each rank that --slow names. `nproc` is the number of ranks, or 0 if unknown."""
+    found: dict[str, float] = {}
+    for part in text.split(",") if text else []:
+        match = _SLOW.fullmatch(part.strip())
+        if match is None or not float(match[2]):
+            raise TraceError(f"--slow {part.strip()}: write rank=NUMBER:FACTOR, such as rank=3:1.2")
+        if nproc and int(match[1]) >= nproc:
+            raise TraceError(f"--slow names rank {int(match[1])}, but --nproc {nproc} has only ranks 0 to {nproc - 1}")
+        found[str(int(match[1]))] = float(match[2])
+    return found
 
 
 def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:

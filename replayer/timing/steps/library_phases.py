@@ -18,8 +18,8 @@ from traces.model.trace import Origin
 class LibraryPhases:
     """See Note [Times from the library] in step_tracker.py."""
 
-    def __init__(self, library: LibraryPace) -> None:
-        self._library = library
+    def __init__(self, library: LibraryPace, slowdown: float = 1.0) -> None:
+        self._library, self._slowdown = library, slowdown
         self._segments: dict[str, RecordedSegment] = {}  # one object per phase, because caches belong to the object
         self._before_backward_ns = 0
 
@@ -28,7 +28,7 @@ class LibraryPhases:
         known = self._library.phase(name)
         if known is None:
             return None
-        device_ns, origin = known
+        device_ns, origin = round(known[0] * self._slowdown) if known[0] > COUNTED_ELSEWHERE_NS else known[0], known[1]
         if name == "backward":
             device_ns -= min(self._before_backward_ns, device_ns // 10)
             self._before_backward_ns = 0
@@ -53,7 +53,7 @@ class LibraryPhases:
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
         """Return the phase's segment including a model call. The device was busy for `before_ns` before the call."""
-        return self._segment(name, before_ns + max(call.phases_ns["forward"], 1), call.origin)
+        return self._segment(name, before_ns + max(round(call.phases_ns["forward"] * self._slowdown), 1), call.origin)
 
     def set_up_ends(self) -> None:
         self._library.set_up_ends()

@@ -95,7 +95,7 @@ class StepTracker:
         self._at_call: tuple[SegmentMatcher | None, int] = None, 0
         self._ops_in: dict[tuple[bool, str, int], int] = {}
         # See Note [Times from the library].
-        self._library = None if recording.library_pace is None else LibraryPhases(recording.library_pace)
+        self._library = None if recording.library_pace is None else LibraryPhases(recording.library_pace, recording.slowdown)
         self._step_done_ns = 0  # when the device finished the previous step, if times come from the library
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:

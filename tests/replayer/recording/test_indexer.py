@@ -44,3 +44,22 @@ def test_the_host_that_waits_for_a_collective_waits_for_the_device() -> None:
     stage = Stage(_with_all_reduce(synchronizes=True))
     segment = stage.recording.steps[0].segments["optimizer", 0]
     assert 140 * US < segment.host_ns < 160 * US  # of 5 160 us recorded, 5 010 were waiting
+
+
+def test_a_slow_ranks_gpu_work_takes_longer_and_its_host_does_not() -> None:
+    """Two kernels of 50 and 10 us, and an all-reduce that other ranks determine. WHEN the rank is 1.2 times as slow."""
+    trace = _with_all_reduce(synchronizes=False)
+    usual, slow = (RecordedRun.of(trace, 0, slowdown) for slowdown in (1.0, 1.2))
+    assert [kernel.duration_ns for kernel in slow.steps[0].kernels] == [60 * US, 12 * US]
+    assert [(of.launch_ns, of.gap_ns) for of in slow.steps[0].kernels] == [
+        (of.launch_ns, of.gap_ns) for of in usual.steps[0].kernels
+    ]
+    hosts = [[segment.host_ns for segment in run.steps[0].segments.values()] for run in (usual, slow)]
+    assert hosts[0] == hosts[1]
+
+
+def test_ops_that_were_not_recorded_are_slow_on_a_slow_rank() -> None:
+    trace = _with_all_reduce(synchronizes=False)
+    shapes = ((512, 512), (512, 512))
+    usual, slow = (RecordedRun.of(trace, 0, slowdown).costs.estimate("mm", shapes, "float32") for slowdown in (1, 2))
+    assert slow.ns == 2 * usual.ns

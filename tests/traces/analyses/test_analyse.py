@@ -185,6 +185,9 @@ def test_the_shortest_kernel_of_a_collective_is_the_last_ranks() -> None:
     found = {of.rank: of for of in stragglers(trace)}
     assert (found[0].last, found[0].caused_ns, found[0].waited_ns) == (2, 100 * US, 20 * US)
     assert (found[1].last, found[1].caused_ns) == (1, 20 * US) and next(iter(found)) == 0
+    # WHEN all ranks reach the collectives at the same time THEN none is last
+    trace.collectives.duration_ns[:] = 10 * US
+    assert [of.last for of in stragglers(trace)] == [0, 0, 0]
 
 
 def test_waits_for_the_last_rank_are_no_gpu_time() -> None:
