@@ -137,7 +137,7 @@ class TensorSplit:
         """Find the split kernels of a recording.
 
         `calls` has one op per device row, and `shapes_of` returns its shapes under the new conditions. Raises TraceError if
-        there are no pairs, or if the number of ranks does not divide their sizes.
+        there are no pairs, or if the number of ranks does not divide their sizes and attention heads.
         """
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)
@@ -151,6 +151,10 @@ class TensorSplit:
         summed: dict[int, list[int]] = {}
         elements = 0
         for pair in found:
+            heads = _heads(ops, pair)
+            if heads % ranks:
+                text = f"{ranks} ranks cannot share {heads} attention heads evenly"
+                raise TraceError(f"{text}: {heads} is no multiple of {ranks}")
             sizes |= dict.fromkeys(pair.between, 0)
             for number in (*pair.columns, pair.last):
                 product = ops[number].product
@@ -202,6 +206,20 @@ class TensorSplit:
     @property
     def moved_bytes(self) -> float:
         return sum(wire_bytes("all_reduce", size, self.ranks) for sizes in self.summed_bytes.values() for size in sizes)
+
+
+def _heads(ops: Sequence[_Op], pair: Pair) -> int:
+    """Return the number of attention heads in a pair, or 0 if the pair has no attention.
+
+    The first attention op multiplies queries by keys. The last dimension of the queries is the size of a head.
+    """
+    last = ops[pair.last].product
+    for number in pair.between:
+        wide = [shape for shape in ops[number].shapes if len(shape) > 2]
+        if ops[number].is_attention and len(wide) > 1 and last is not None:
+            head_size = wide[1 if ops[number].call.op == "baddbmm" else 0][-1]
+            return last.depth // head_size if head_size and last.depth % head_size == 0 else 0
+    return 0
 
 
 def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], dict[int, _Call]]:

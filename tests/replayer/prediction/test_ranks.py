@@ -215,6 +215,7 @@ def test_what_a_recording_cannot_tell_is_refused_in_one_line(tmp_path: Path, cap
         ((path, "--nproc", "2", "--parallel", "tp"), "no pairs of matrix products"),
         ((str(tmp_path / "bare.msgpack"), "--nproc", "2", "--parallel", "fsdp"), "no shapes of layers"),
         ((str(tmp_path / "blocks.msgpack"), "--nproc", "3", "--parallel", "tp"), "is no multiple of 3"),
+        ((str(tmp_path / "blocks.msgpack"), "--nproc", "32", "--parallel", "tp"), f"cannot share {HEADS} attention heads"),
         ((path, "--parallel", "fsdp"), "give --nproc N"),
         ((path, "--nproc", "2", "--parallel", "pp"), "give one of ddp, fsdp, tp"),
     ]
