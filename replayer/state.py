@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +52,7 @@ class ReplayerState:
         self.compiling = 0  # the thread in which AOTAutograd traces a graph
         self.capturing = False  # of a CUDA graph, whose replays may give other results
         self.masks_are_full = False
+        self.sync_debug_mode = 0  # of torch.cuda.set_sync_debug_mode: 1 warns, 2 raises
         self.generators: WeakValueDictionary[int, TorchAny] = WeakValueDictionary()  # by address of the C++ generator
         # while DistributedDataParallel creates its Reducer, see Note [The map of used parameters] in
         # distributed/process_group.py
@@ -93,6 +95,14 @@ def script_steps() -> ScriptSteps | None:
     if made is None or (STATE.compiling and STATE.compiling == threading.get_ident()):
         return None
     return made.steps
+
+
+def before_sync() -> None:
+    """Warn or raise as `torch.cuda.set_sync_debug_mode` asks. Call this before the host waits for a stream."""
+    if STATE.sync_debug_mode == 1:
+        warnings.warn("called a synchronizing CUDA operation", UserWarning, stacklevel=2)
+    elif STATE.sync_debug_mode == 2:
+        raise RuntimeError("called a synchronizing CUDA operation")
 
 
 def in_bad_fork() -> bool:

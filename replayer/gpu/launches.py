@@ -87,6 +87,7 @@ class ScriptLaunches:
         self.lock = threading.RLock()
         self.looking = Looking(self)
         self.capture: GraphCapture | None = None
+        self._fault: Callable[[], BaseException] | None = None  # the error of a failed kernel, for all later CUDA calls
         self.pending: list[Any] = []  # see Note [Three entries per op]
         self.op_rows = OpRows(self.pending)
         self.launch_by: Callable[[Caller, OpSignature], None] = self._note
@@ -284,16 +285,34 @@ class ScriptLaunches:
             for compute in graph.computing:
                 compute()
 
+    def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
+        """Note that a kernel failed. The error is raised now, or when the host next waits for a device."""
+        self._fault = error
+        if now:
+            self.raise_fault()
+
+    def raise_fault(self) -> None:
+        """Raise the error of a failed kernel, if there is one. All later launches raise the error, too."""
+        if self._fault is not None:
+            self.launch_by = self._refuse_launch
+            raise self._fault()
+
+    def _refuse_launch(self, _caller: Caller, _signature: OpSignature) -> None:
+        self.raise_fault()
+
     def is_capturing(self, stream: VirtualStream) -> bool:
         return self.capture is not None and stream in self.capture
 
     def forbid_in_capture(self) -> None:
         """Raise CUDA's error if a CUDA graph capture forbids this thread to wait for the device."""
+        self.raise_fault()
         if self.capture is not None:
             self.capture.refuse(self.current.thread())
 
     def captured(self, stream: VirtualStream, signature: OpSignature, copy: Copy | None, blocking: bool) -> bool:
         """Return whether this copy is captured in a CUDA graph. Raises CUDA's error for a copy that waits."""
+        if blocking:
+            self.raise_fault()
         if self.capture is None or (stream not in self.capture and not blocking):
             return False
         if blocking:

@@ -60,7 +60,7 @@ class _Casts(threading.local):
     """
 
     def __init__(self) -> None:
-        self.made: dict[int, tuple[TorchAny, TorchAny]] = {}
+        self.made: dict[tuple[int, bool], tuple[TorchAny, TorchAny]] = {}
 
 
 class Autocast:
@@ -141,9 +141,10 @@ class Autocast:
         )
         if not kept:
             return tensor.to(dtype)
-        cached = self._casts.made.get(id(tensor))
+        key = id(tensor), torch.is_grad_enabled()  # A cast without gradients is not used for training.
+        cached = self._casts.made.get(key)
         if cached is None:
-            cached = self._casts.made[id(tensor)] = (tensor, tensor.to(dtype))
+            cached = self._casts.made[key] = (tensor, tensor.to(dtype))
         return cached[1]
 
 

@@ -27,7 +27,7 @@ from replayer.op_signature import OpSignature
 from replayer.ops.host_reads import HostReads, known_or_assumed
 from replayer.ops.layouts import moved
 from replayer.ops.pinned_tensors import is_pinned, pinned_empty
-from replayer.state import gpu, host_memory
+from replayer.state import before_sync, gpu, host_memory
 from replayer.tensor.allocation import Content, Matches, Truth, Uniform, allocate, host_keeps, make
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import on_device
@@ -153,6 +153,8 @@ class Copies:
         temporary = None if plain else allocate(gpu(), meta.index, meta.size_bytes)
         pinned = is_pinned(source)
         signature = self._signature(meta, self._plans.metas.like(source, meta.index), "h2d")
+        if not non_blocking:
+            before_sync()
         waits = not non_blocking or not (pinned or meta.size_bytes <= STAGED_AT_ONCE_BYTES)
         gpu().launches.copy(signature, "h2d", meta.size_bytes, meta.index, waits, pinned)
         gpu().values.assumed.note_data()
@@ -187,6 +189,8 @@ class Copies:
         moved = meta.numel * (there.itemsize if converted else meta.itemsize)
         signature = self._signature(there, meta, "d2h")
         pinned = is_pinned(target)
+        if not non_blocking:
+            before_sync()
         waits = not (non_blocking and pinned)
         if waits and meta.numel <= READ_LIMIT:
             values = self.reads.values_of(source, signature)

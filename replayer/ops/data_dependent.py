@@ -21,7 +21,7 @@ import torch
 
 from replayer.op_signature import OpSignature
 from replayer.recording.values.output_sizes import NONZERO, REPEAT_INTERLEAVE
-from replayer.state import STATE, gpu
+from replayer.state import STATE, before_sync, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
 from replayer.tensor.planning.assumed_sizes import assumed_size
 from replayer.tensor.planning.plan_cache import PlanCache
@@ -217,6 +217,7 @@ class DataDependentOps:
 
     def _recorded_size(self, op: str, shape: Shape) -> int | None:
         here = gpu()
+        before_sync()
         here.streams.synchronize(here.current.stream(here.current.device()))
         return here.values.output_size(op, shape)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 
 from replayer.op_signature import OpSignature
-from replayer.state import gpu
+from replayer.state import before_sync, gpu
 from replayer.tensor.allocation import Uniform
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta
@@ -48,6 +48,7 @@ class HostReads:
         return known_or_assumed(source)
 
     def item(self, source: TorchAny) -> TorchAny:
+        before_sync()
         meta: TensorMeta = source.meta
         signature = self._read_signature("aten::_local_scalar_dense", meta)
         values = self.values_of(source, signature)
@@ -72,6 +73,7 @@ class HostReads:
     def _same(
         self, op: str, one: TorchAny, other: TorchAny, compare: Callable[[torch.Tensor, torch.Tensor], bool], *, unknown: bool
     ) -> bool:
+        before_sync()
         meta = one.meta if type(one) is self._tensor_class else other.meta
         signature = self._read_signature(op, meta)
         gpu().launches.launch(signature, meta.index)

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import os
 import re
-from itertools import takewhile
+import warnings
 from types import ModuleType
 
-from replayer.state import gpu, in_bad_fork
+import torch
+
+from replayer.state import STATE, gpu, in_bad_fork
 from replayer.surfaces.patching import ignore, refusal, refuse, refuse_construction
-from replayer.surfaces.torch_backends import kept
 from replayer.surfaces.torch_cuda_cudart import VirtualCudart
 from replayer.surfaces.torch_cuda_device_properties import TorchDeviceProperties
 from replayer.tensor.device_args import checked_index
@@ -95,11 +96,9 @@ class CudaDriver:
         if in_bad_fork():
             return 0
         recorded = len(gpu().devices)
-        listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if listed is None:
+        if os.environ.get("CUDA_VISIBLE_DEVICES") is None:
             return recorded
-        ordinals = map(str.strip, listed.split(","))
-        return min(recorded, sum(1 for _ in takewhile(lambda ordinal: ordinal and not ordinal.startswith("-"), ordinals)))
+        return min(recorded, len(torch.cuda._parse_visible_devices()))
 
     def available_devices(self) -> int:
         """Return the device count for `is_available`: 0 in a forked child of a process that used CUDA."""
@@ -120,7 +119,6 @@ def refuse_c_functions(torch_module: ModuleType) -> None:
 
 def install(torch_module: ModuleType) -> None:
     driver = CudaDriver()
-    get_debug_mode, set_debug_mode = kept(lambda: 0)  # The sync debug mode prints no warnings in a replay.
     cuda: TorchAny = torch_module.cuda
     c: TorchAny = torch_module._C
     known: dict[int, tuple[TorchAny, TorchDeviceProperties]] = {}
@@ -174,8 +172,8 @@ def install(torch_module: ModuleType) -> None:
         _cuda_canDeviceAccessPeer=lambda device, peer: device != peer,
         _cuda_getArchFlags=arch_flags,
         _cuda_synchronize=lambda: gpu().streams.synchronize_device(gpu().current.device()),
-        _cuda_set_sync_debug_mode=set_debug_mode,
-        _cuda_get_sync_debug_mode=get_debug_mode,
+        _cuda_set_sync_debug_mode=_set_sync_debug_mode,
+        _cuda_get_sync_debug_mode=lambda: STATE.sync_debug_mode,
         _CudaDeviceProperties=TorchDeviceProperties,
         _nccl_version=_nccl_version,
         _nccl_version_suffix=lambda: b"",
@@ -202,6 +200,15 @@ def install(torch_module: ModuleType) -> None:
         _queued_calls=[call for call in cuda._queued_calls if call[0].__name__ not in _BUILD_CHECKS],
     )
     patch(cuda.nccl, is_available=lambda tensors: False)  # This makes comm.reduce_add use plain copies.
+
+
+def _set_sync_debug_mode(mode: int) -> None:
+    warnings.warn(
+        "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations",
+        UserWarning,
+        stacklevel=3,
+    )
+    STATE.sync_debug_mode = mode
 
 
 def _nccl_version() -> int:

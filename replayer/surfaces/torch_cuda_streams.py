@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Self
 
 import torch
 
-from replayer.state import gpu
+from replayer.state import before_sync, gpu
 from replayer.surfaces.patching import generic, refusal
 from replayer.tensor.device_args import checked_index, invalid_resource_handle
 from replayer.timing.stream import VirtualEvent, VirtualStream
@@ -132,6 +132,7 @@ class Stream(BaseStream):  # type: ignore[misc]
         return gpu().streams.query(self.virtual)
 
     def synchronize(self) -> None:
+        before_sync()
         gpu().streams.synchronize(self.virtual)
 
     def is_capturing(self) -> bool:

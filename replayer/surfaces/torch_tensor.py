@@ -42,6 +42,7 @@ def install(torch_module: ModuleType) -> None:
     patch(torch_module, tensor=with_pin_memory(_on_backend_device(torch.tensor)))
     patch(torch_module, as_tensor=_on_backend_device(torch.as_tensor), asarray=_on_backend_device(torch.asarray))
     patch_around(torch._C, _set_default_dtype=_clear_plans, _set_default_tensor_type=_clear_plans)
+    patch_around(torch._C, _set_deterministic_algorithms=_clear_plans)
 
 
 def _install_moves(tensor_class: TorchAny) -> None:
@@ -148,7 +149,7 @@ def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]
     return with_backend_device
 
 
-def _clear_plans(change: Callable[..., TorchAny], *args: TorchAny) -> None:
-    """Clear the plan cache when the default dtype changes, because the results of integer division have the default dtype."""
-    change(*args)
+def _clear_plans(change: Callable[..., TorchAny], *args: TorchAny, **options: TorchAny) -> None:
+    """Clear the plan cache when the default dtype or the deterministic mode changes. Plans depend on these settings."""
+    change(*args, **options)
     VirtualTensor.plan_cache.clear()

@@ -7,6 +7,7 @@ backend_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1)
 from __future__ import annotations
 
 import os
+import sys
 from functools import cache
 
 import torch
@@ -59,7 +60,7 @@ def index_of(device: torch.device | None) -> int:
     """
     if device is None or device.index is None:
         return gpu().current.device()
-    return device.index if 0 <= device.index < len(gpu().devices) else checked_index(device.index)
+    return 0 if device.index == 0 else checked_index(device.index)
 
 
 def invalid_device_ordinal() -> torch.AcceleratorError:
@@ -86,14 +87,42 @@ def unjoined_capture() -> torch.AcceleratorError:
     return _cuda_error(904, "capturing stream has unjoined work")
 
 
+def failed_assertion() -> torch.AcceleratorError:
+    """Return CUDA's error after a kernel's assertion failed."""
+    return _cuda_error(710, "device-side assert triggered")
+
+
+def report_failed_assert(line: str) -> None:
+    """Print a kernel's failed assertion as CUDA does, and let the next wait for the device raise CUDA's error."""
+    print(line, file=sys.stderr)
+    gpu().launches.fail(failed_assertion, now=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1")
+
+
+_NAMES = {
+    400: "cudaErrorInvalidResourceHandle",
+    710: "cudaErrorAssert",
+    900: "cudaErrorStreamCaptureUnsupported",
+    901: "cudaErrorStreamCaptureInvalidated",
+    904: "cudaErrorStreamCaptureUnjoined",
+}
+_ASSERT = 710
+# Since PyTorch 2.14, errors that a call itself causes have no advice about kernels, and no error names TORCH_USE_CUDA_DSA.
+_SAYS_LESS = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 14)
+_PAGE = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
+
+
 def _cuda_error(code: int, reason: str) -> torch.AcceleratorError:
     text = f"CUDA error: {reason}\n"
-    if os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
+    if code in _NAMES:
+        text += f"Search for `{_NAMES[code]}' in {_PAGE} for more information.\n"
+    if (code == _ASSERT or not _SAYS_LESS) and os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
         text += (
             "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might"
             " be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
         )
-    error = torch.AcceleratorError(text + "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n")
+    if not _SAYS_LESS:
+        text += "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    error = torch.AcceleratorError(text)
     error.error_code = code  # type: ignore[attr-defined]  # a cudaError_t; C++ sets it on its own errors
     return error
 

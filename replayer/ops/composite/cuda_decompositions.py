@@ -136,6 +136,17 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
     return input if dtype is None or half_to_float else input.to(dtype), dim, half_to_float
 
 
+def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
+    """Run `one_hot`. On CUDA, a kernel asserts the range of the labels, instead of the host (ATen/native/Onehot.cpp)."""
+    if labels.dtype is not torch.int64:
+        raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
+    classes = int(labels.max()) + 1 if num_classes == -1 else num_classes
+    if classes < 1:
+        raise RuntimeError("num_classes should be positive" if num_classes != -1 else "Class values must be non-negative.")
+    made = labels.new_zeros((*labels.shape, classes))
+    return made.scatter_(-1, labels.unsqueeze(-1), 1) if labels.numel() else made
+
+
 def ctc_loss(
     log_probs: TorchAny,
     targets: torch.Tensor,
@@ -196,6 +207,7 @@ def register(plans: PlanCache) -> None:
     for op, choice in (
         (aten.ctc_loss.Tensor, ctc_loss),
         (aten.softmax.int, softmax),
+        (aten.one_hot.default, one_hot),
         (aten.log_softmax.int, log_softmax),
         (aten.fused_moving_avg_obs_fake_quant.default, observed_fake_quantization),
         (aten.scaled_dot_product_attention.default, scaled_dot_product_attention),

@@ -21,6 +21,7 @@ Note [Payloads]
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -34,13 +35,15 @@ from replayer.ops.cpu.cpu_kernels import FORMS
 from replayer.ops.gemm import PRODUCTS, use_workspace
 from replayer.ops.host_call import HostCall
 from replayer.ops.host_reads import HostReads
-from replayer.state import gpu
+from replayer.state import before_sync, gpu
 from replayer.tensor.allocation import adopt, allocate, make, make_view
+from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers, is_random, numbers_drawn, philox_of
 from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import launches, on_device, writes_of
 from replayer.tensor.tensor_meta import TensorMeta
+from replayer.tensor.values.kernel_asserts import can_fail, failed_assert
 from replayer.tensor.values.known_values import bytes_of, payload_of
 from replayer.timing.cuda_graph import GraphCapture
 from replayer.torch_types import TorchAny
@@ -129,6 +132,50 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to("meta")
 
 
+def _waits_for_size(func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAny) -> bool:
+    """Return whether the host waits for a value or the size of the result."""
+    if func is aten.index.Tensor:
+        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    if kwargs.get("output_size") is not None:
+        return False
+    return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
+
+
+_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
+_NARROWER = {torch.float32: torch.float16, torch.complex64: torch.complex32}
+_NO_LOW_PRECISION = re.compile(
+    r"type:? '?(?:torch\.)?(?:Complex)?(?:Half|BFloat16|float16|bfloat16)|low precision|dtype (?:Half|BFloat16)"
+)
+
+
+def _is_low_precision(values: list[TorchAny]) -> bool:
+    return any(isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDER for leaf in tree_leaves(values))
+
+
+def _in_float32(run: Callable[..., TorchAny], args: list[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
+    """Run an op that has no CPU kernel for half precision in float32, and convert results and changed arguments back."""
+    widened: list[tuple[torch.Tensor, torch.Tensor]] = []
+    low = next(leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDER)
+
+    def widen(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype not in _WIDER:
+            return tensor
+        widened.append((tensor, tensor.to(_WIDER[tensor.dtype])))
+        return widened[-1][1]
+
+    def narrow(tensor: torch.Tensor) -> torch.Tensor:
+        given = next((before for before, wide in widened if wide is tensor), None)
+        if given is not None or tensor.dtype not in _NARROWER:
+            return tensor if given is None else given
+        return tensor.to(torch.bfloat16 if low is torch.bfloat16 and tensor.dtype is torch.float32 else _NARROWER[tensor.dtype])
+
+    result = run(*tree_map_only(torch.Tensor, widen, args), **tree_map_only(torch.Tensor, widen, kwargs))
+    for tensor, wide in widened:
+        if wide._version:
+            tensor.copy_(wide)
+    return tree_map_only(torch.Tensor, narrow, result)
+
+
 class CpuCompute:
     def __init__(self, plans: PlanCache) -> None:
         self._plans, self._tensor_class = plans, plans.tensor_class
@@ -161,6 +208,8 @@ class CpuCompute:
         host_args = [call.of(value) for value in args]
         host_kwargs = {name: call.of(value) for name, value in kwargs.items()}
         index = call.device(here.current.device())
+        if can_fail(func):
+            self._assert(func, host_args)
         compute = partial(self._on_host, func, host_args, host_kwargs)
         capture = _capturing(index)
         if is_random(func):
@@ -195,9 +244,18 @@ class CpuCompute:
             lambda: call.signature(func._schema.name, outputs, launches(func, does_something)),
         )
         here.launches.launch(signature, index)
-        if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
+        if _waits_for_size(func, args, kwargs):
+            before_sync()
             here.streams.synchronize(here.current.stream(index))
         return made
+
+    def _assert(self, func: torch._ops.OpOverload, host_args: list[TorchAny]) -> None:
+        """Check what the CUDA kernel asserts. After a failed assertion, the op uses zeros instead of the wrong values."""
+        failed = failed_assert(func, host_args, lambda tensor: tensor)
+        if failed is not None:
+            at, line = failed
+            report_failed_assert(line)
+            host_args[at] = tree_map_only(torch.Tensor, torch.zeros_like, host_args[at])
 
     def _draw_on_host(
         self, philox: PhiloxState, numbers: int, func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]
@@ -210,12 +268,17 @@ class CpuCompute:
     def _on_host(self, func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
         clock = gpu().clock
         clock.pause()
+        run = FORMS.get(func) or func
         try:
-            return (FORMS.get(func) or func)(*args, **kwargs)
+            return run(*args, **kwargs)
         except NotImplementedError as missing:
+            if _is_low_precision([*args, *kwargs.values()]):
+                return _in_float32(run, args, kwargs)
             name = func._schema.name
             raise NotEmulated(f"{name} under --values compute", "it has no CPU version; use --values recorded") from missing
         except RuntimeError as error:
+            if _NO_LOW_PRECISION.search(str(error)) and _is_low_precision([*args, *kwargs.values()]):
+                return _in_float32(run, args, kwargs)
             if "DefaultCPUAllocator" not in str(error):
                 raise
             _request(func, args, kwargs)

@@ -343,6 +343,22 @@ def _rms_norm_backward(
     return (of_source.to(source.dtype) if mask[0] else None), of_weight
 
 
+def _softmax(data: TorchAny, dim: int, half_to_float: bool) -> TorchAny:
+    return torch.softmax(data.float() if half_to_float else data, dim)
+
+
+def _log_softmax(data: TorchAny, dim: int, half_to_float: bool) -> TorchAny:
+    return torch.log_softmax(data.float() if half_to_float else data, dim)
+
+
+def _softmax_backward(grad: TorchAny, output: TorchAny, dim: int, input_dtype: torch.dtype) -> TorchAny:
+    return aten._softmax_backward_data(grad, output, dim, output.dtype).to(input_dtype)
+
+
+def _log_softmax_backward(grad: TorchAny, output: TorchAny, dim: int, input_dtype: torch.dtype) -> TorchAny:
+    return aten._log_softmax_backward_data(grad, output, dim, output.dtype).to(input_dtype)
+
+
 FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
     aten._scaled_dot_product_flash_attention.default: _flash,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
@@ -362,4 +378,8 @@ FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
     aten.batch_norm_backward_reduce.default: _batch_norm_backward_reduce,
     aten.batch_norm_backward_elemt.default: _batch_norm_backward_elemt,
     aten._fused_rms_norm_backward.default: _rms_norm_backward,
+    aten._softmax.default: _softmax,
+    aten._log_softmax.default: _log_softmax,
+    aten._softmax_backward_data.default: _softmax_backward,
+    aten._log_softmax_backward_data.default: _log_softmax_backward,
 }

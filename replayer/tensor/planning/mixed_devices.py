@@ -25,6 +25,8 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from replayer.tensor.generators import is_random, require_device
+from replayer.tensor.planning.deterministic import alert
+from replayer.tensor.planning.mixed_dtypes import require_dtypes
 from replayer.tensor.tensor_meta import words_of_cuda
 from replayer.torch_types import TorchAny
 
@@ -69,8 +71,11 @@ def runner(
         require_device(args, kwargs, "cuda" if target is None else target.device.type)
     if func.namespace == "aten":
         _require_cuda_kernel(func)
+    if torch.are_deterministic_algorithms_enabled():
+        alert(func, args)
     tensors = _tensors([*args, *kwargs.values()])
     if len({tensor.device for tensor in tensors}) < 2 and func not in _ALWAYS:
+        require_dtypes(func, args)
         return None
     return {Mixed.ON_DEVICE: None, Mixed.ON_HOST: on_host, Mixed.DECOMPOSED: decomposed}[mixed_call(func, args, kwargs)]
 

@@ -18,9 +18,12 @@ import torch
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.scratch_memory import ScratchScope, use_scratch
 from replayer.state import STATE
-from replayer.tensor.allocation import Allocation, adopt, allocate, make, make_view, new_tensor, wrapper
+from replayer.tensor.allocation import Allocation, Uniform, adopt, allocate, make, make_view, new_tensor, wrapper
+from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.generators import is_random, numbers_drawn, philox_of
 from replayer.tensor.plan import Constant, New, Outcome, OutcomeKind, Plan, Reshaped, Same, Several, View, argument_at
+from replayer.tensor.values.kernel_asserts import can_fail, failed_assert
+from replayer.tensor.values.known_values import host_values
 from replayer.tensor.values.value_rules import forget_written, value_rule
 from replayer.torch_types import TorchAny
 
@@ -41,6 +44,12 @@ def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) ->
         plan.set_values = rule or (lambda made, args, kwargs: forget_written(plan, args, kwargs))
     elif written:
         plan.written = written
+    _choose_results(plan, func, workspaces)
+    if can_fail(func):
+        plan.make_by(_asserting(plan, func, plan.results or _general(plan, workspaces)))
+
+
+def _choose_results(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) -> None:
     if plan.kind != OutcomeKind.OTHER and not workspaces:
         if is_random(func):
             plan.make_by(_drawing(plan.device, func, _general(plan, ())))
@@ -70,6 +79,40 @@ def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) ->
         return make_results(gpu, caller, args, kwargs)
 
     return results
+
+
+def _asserting(plan: Plan, func: torch._ops.OpOverload, make_results: Results) -> Results:
+    """Return `make_results` that also checks the values that the kernel asserts, if the host knows them.
+
+    After a failed assertion, the host knows no values of the results.
+    """
+    set_values, failed_now = plan.set_values, [False]
+
+    def set_values_unless_failed(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
+        if failed_now[0]:
+            forget_written(plan, args, kwargs)
+        elif set_values is not None:
+            set_values(made, args, kwargs)
+
+    if set_values is not None:
+        plan.set_values = set_values_unless_failed
+
+    def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
+        failed = failed_assert(func, args, _known_to_host)
+        failed_now[0] = failed is not None
+        if failed is not None:
+            report_failed_assert(failed[1])
+        return make_results(gpu, caller, args, kwargs)
+
+    return results
+
+
+def _known_to_host(tensor: TorchAny) -> torch.Tensor | None:
+    allocation = getattr(tensor, "allocation", None)
+    if allocation is None:
+        return tensor if isinstance(tensor, torch.Tensor) else None
+    known = allocation.known
+    return None if known is None or (isinstance(known, Uniform) and known.assumed) else host_values(tensor)
 
 
 def _new_tensors(outcome: Outcome) -> tuple[New | None, ...] | None:

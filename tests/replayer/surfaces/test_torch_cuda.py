@@ -161,7 +161,8 @@ def test_a_forked_child_of_a_process_that_used_no_cuda_may_use_it() -> None:
 
 def test_sync_debug_mode_is_kept() -> None:
     use()
-    torch.cuda.set_sync_debug_mode("warn")
+    with pytest.warns(UserWarning, match="Synchronization debug mode is a prototype feature"):
+        torch.cuda.set_sync_debug_mode("warn")
     assert torch.cuda.get_sync_debug_mode() == 1
 
 

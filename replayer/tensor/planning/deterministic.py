@@ -1,0 +1,97 @@
+"""Alerts for ops without a deterministic CUDA kernel, under `torch.use_deterministic_algorithms`.
+
+    torch.use_deterministic_algorithms(True)
+    alert(torch.ops.aten.nll_loss2d_forward.default, args)
+    # RuntimeError: nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set ...
+
+The names are those that PyTorch 2.14's kernels pass to `alertNotDeterministic`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+
+from replayer.torch_types import TorchAny
+
+_NAMES = {
+    "max_unpool2d": "max_unpooling2d_forward_out",
+    "max_unpool3d": "max_unpooling3d_forward_out",
+    "_adaptive_avg_pool2d_backward": "adaptive_avg_pool2d_backward_cuda",
+    "_adaptive_avg_pool3d_backward": "adaptive_avg_pool3d_backward_cuda",
+    "adaptive_max_pool2d_backward": "adaptive_max_pool2d_backward_cuda",
+    "avg_pool3d_backward": "avg_pool3d_backward_cuda",
+    "max_pool3d_with_indices_backward": "max_pool3d_with_indices_backward_cuda",
+    "fractional_max_pool2d_backward": "fractional_max_pool2d_backward_cuda",
+    "fractional_max_pool3d_backward": "fractional_max_pool3d_backward_cuda",
+    "reflection_pad1d_backward": "reflection_pad1d_backward_out_cuda",
+    "upsample_linear1d_backward": "upsample_linear1d_backward_out_cuda",
+    "upsample_bicubic2d_backward": "upsample_bicubic2d_backward_out_cuda",
+    "_upsample_bilinear2d_aa_backward": "upsample_bilinear2d_aa_backward_out_cuda",
+    "_upsample_bicubic2d_aa_backward": "upsample_bicubic2d_aa_backward_out_cuda",
+    "upsample_trilinear3d_backward": "upsample_trilinear3d_backward_out_cuda",
+    "grid_sampler_2d_backward": "grid_sampler_2d_backward_cuda",
+    "grid_sampler_3d_backward": "grid_sampler_3d_backward_cuda",
+    "nll_loss2d_forward": "nll_loss2d_forward_out_cuda_template",
+    "nll_loss2d_backward": "nll_loss2d_backward_out_cuda_template",
+    "_ctc_loss_backward": "ctc_loss_backward_gpu",
+    "index_reduce": "index_reduce_cuda",
+    "index_reduce_": "index_reduce_cuda",
+}
+_ADVICE = " does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms(True{})'. "
+
+
+def _median(_data: object, *dimension: object) -> str:
+    return "median CUDA with indices output" if dimension else ""
+
+
+def _bincount(_data: object, weights: object = None, *_: object) -> str:
+    return "" if weights is None else "_bincount_cuda"
+
+
+def _histc(data: torch.Tensor, *_: object) -> str:
+    return "_histc_cuda with floating point input" if data.is_floating_point() else ""
+
+
+def _put(_data: object, _index: object, _source: object, accumulate: bool = False) -> str:
+    return "" if accumulate else "put_"
+
+
+def _scatter_reduce(_data: object, _dim: object, _index: object, _source: object, reduce: str, **_: object) -> str:
+    return "scatter_reduce_cuda_prod_" if reduce == "prod" else ""
+
+
+_BY_ARGUMENTS: dict[str, Callable[..., str]] = {
+    "median": _median,
+    "nanmedian": _median,
+    "bincount": _bincount,
+    "histc": _histc,
+    "put": _put,
+    "put_": _put,
+    "scatter_reduce": _scatter_reduce,
+    "scatter_reduce_": _scatter_reduce,
+}
+
+
+def alert(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
+    """Raise PyTorch's error, or warn if the script set `warn_only`, if the op has no deterministic CUDA kernel."""
+    op = func._schema.name.removeprefix("aten::")
+    rule = _BY_ARGUMENTS.get(op)
+    name = _NAMES.get(op, "") if rule is None else rule(*args)
+    if not name:
+        return
+    if torch.is_deterministic_algorithms_warn_only_enabled():
+        warnings.warn(
+            f"{name}{_ADVICE.format(', warn_only=True')}You can file an issue at https://github.com/pytorch/pytorch/issues to"
+            " help us prioritize adding deterministic support for this operation.",
+            UserWarning,
+            stacklevel=2,
+        )
+        return
+    raise RuntimeError(
+        f"{name}{_ADVICE.format('')}You can turn off determinism just for this operation, or you can use the 'warn_only=True'"
+        " option, if that's acceptable for your application. You can also file an issue at"
+        " https://github.com/pytorch/pytorch/issues to help us prioritize adding deterministic support for this operation."
+    )

@@ -1,0 +1,93 @@
+"""Raises PyTorch's errors for calls that mix dtypes. Meta kernels and CPU kernels accept some dtypes that CUDA kernels refuse.
+
+    require_dtypes(torch.ops.aten.mm.default, (matrix, matrix.half()))
+    # RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half
+
+The rules follow LinearAlgebra.cpp, Blas.cpp, Convolution.cpp, TensorAdvancedIndexing.cpp and cuda/layer_norm_kernel.cu in
+ATen/native.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from replayer.torch_types import TorchAny
+
+_SCALAR_TYPES = {
+    torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16", torch.bool: "Bool",
+    torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int", torch.int64: "Long",
+    torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+}  # fmt: skip
+_CPP_TYPES = {
+    torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16",
+    torch.bool: "bool", torch.uint8: "unsigned char", torch.int8: "signed char", torch.int16: "short", torch.int32: "int",
+    torch.int64: "long", torch.complex64: "c10::complex<float>", torch.complex128: "c10::complex<double>",
+}  # fmt: skip
+
+
+def require_dtypes(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
+    rule = _RULES.get(func)
+    if rule is not None:
+        rule(*args)
+
+
+def _scalar(tensor: torch.Tensor) -> str:
+    return _SCALAR_TYPES.get(tensor.dtype, str(tensor.dtype))
+
+
+def _mm(one: torch.Tensor, other: torch.Tensor) -> None:
+    if one.dtype != other.dtype:
+        names = (_CPP_TYPES.get(tensor.dtype, str(tensor.dtype)) for tensor in (one, other))
+        raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {' != '.join(names)}")
+
+
+def _addmm(bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *_options: object) -> None:
+    for name, tensor in (("self", bias), ("mat1", one)):
+        if tensor.dtype != other.dtype:
+            found = f"{_scalar(tensor)} and {_scalar(other)}"
+            raise RuntimeError(f"{name} and mat2 must have the same dtype, but got {found}")
+
+
+def _mv(matrix: torch.Tensor, vector: torch.Tensor) -> None:
+    _addmv(vector, matrix, vector)
+
+
+def _addmv(bias: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor, *_options: object) -> None:
+    if not bias.dtype == matrix.dtype == vector.dtype:
+        found = f"{_scalar(bias)}, {_scalar(matrix)}, and {_scalar(vector)}"
+        raise RuntimeError(f"addmv input tensors must have the same dtype, but got {found}")
+
+
+def _convolution(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *_options: object) -> None:
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tensor.dtype != data.dtype and tensor.device == data.device:
+            raise RuntimeError(f"Input type ({data.type()}) and {name} type ({tensor.type()}) should be the same")
+
+
+def _layer_norm(data: torch.Tensor, _shape: object, weight: torch.Tensor | None, bias: torch.Tensor | None, *_: object) -> None:
+    for tensor in (weight, bias):
+        if tensor is not None and tensor.dtype != data.dtype:
+            raise RuntimeError(f"expected scalar type {_scalar(data)} but found {_scalar(tensor)}")
+
+
+def _index_put(target: torch.Tensor, _indices: object, values: torch.Tensor, *_options: object) -> None:
+    if target.dtype != values.dtype:
+        raise RuntimeError(
+            f"Index put requires the source and destination dtypes match, got {_scalar(target)} for the destination and"
+            f" {_scalar(values)} for the source."
+        )
+
+
+_aten = torch.ops.aten
+_RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
+    _aten.mm.default: _mm,
+    _aten.addmm.default: _addmm,
+    _aten.mv.default: _mv,
+    _aten.addmv.default: _addmv,
+    _aten.convolution.default: _convolution,
+    _aten.native_layer_norm.default: _layer_norm,
+    _aten.index_put_.default: _index_put,
+    _aten._index_put_impl_.default: _index_put,
+}

@@ -1,0 +1,156 @@
+"""What a GPU refuses or notices later: whole scripts with recorded and with computed values."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.zoo.recording import recording_of_something_else
+
+pytestmark = pytest.mark.program
+ROOT = Path(__file__).parents[2]
+VALUES = pytest.mark.parametrize("values", ["recorded", "compute"])
+_PRELUDE = """
+import torch, torch.nn as nn, torch.nn.functional as F
+def said(call):
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return "ok"
+M, bad = torch.ones(3, 3, device="cuda"), torch.tensor([0, 7]).cuda()
+"""
+
+
+def _run(code: str, values: str, folder: Path, **settings: str) -> list[str]:
+    script = folder / "script.py"
+    script.write_text(_PRELUDE + code, encoding="utf-8")
+    options = ("--clock", "virtual", "--values", values, "--trace", recording_of_something_else(folder / "a100.msgpack"))
+    command = [sys.executable, "-m", "tui.cli", "replay", "-q", *options, script]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **settings}
+    done = subprocess.run(
+        list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+ASSERTS = ["F.embedding(bad, M)", "M[bad]", "M.gather(0, bad[None])", "F.cross_entropy(M[:2], bad)", "F.one_hot(bad, 3)"]
+_ASSERTED = "AcceleratorError: CUDA error: device-side assert triggered"
+
+
+@VALUES
+@pytest.mark.parametrize("call", ASSERTS)
+def test_an_index_out_of_range_surfaces_when_the_host_waits_and_then_every_call_fails(
+    call: str, values: str, tmp_path: Path
+) -> None:
+    code = f"for call in (lambda: {call}, torch.cuda.synchronize, lambda: M + 1, M.cpu): print(said(call))"
+    assert _run(code, values, tmp_path) == ["ok", _ASSERTED, _ASSERTED, _ASSERTED]
+
+
+def test_an_index_out_of_range_surfaces_at_once_with_launch_blocking(tmp_path: Path) -> None:
+    assert _run("print(said(lambda: M[bad]))", "recorded", tmp_path, CUDA_LAUNCH_BLOCKING="1") == [_ASSERTED]
+
+
+@VALUES
+def test_ignored_labels_and_negative_indices_are_in_range(values: str, tmp_path: Path) -> None:
+    code = """
+print(said(lambda: F.cross_entropy(M[:2], torch.tensor([0, -100]).cuda())), said(lambda: M[torch.tensor([-3]).cuda()]))
+print(said(torch.cuda.synchronize))
+"""
+    assert _run(code, values, tmp_path) == ["ok ok", "ok"]
+
+
+@VALUES
+def test_dtypes_that_only_cuda_kernels_refuse(values: str, tmp_path: Path) -> None:
+    code = """
+H = M.half()
+print(said(lambda: M @ H))
+print(said(lambda: F.linear(M, M, H[0])))
+print(said(lambda: F.conv2d(M[None, None], H[None, None])))
+print(said(lambda: F.layer_norm(H, (3,), M[0])))
+"""
+    assert _run(code, values, tmp_path) == [
+        "RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half",
+        "RuntimeError: self and mat2 must have the same dtype, but got Half and Float",
+        "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be the same",
+        "RuntimeError: expected scalar type Half but found Float",
+    ]
+
+
+@VALUES
+def test_deterministic_algorithms_are_required_or_warned_about(values: str, tmp_path: Path) -> None:
+    code = """
+import warnings
+x = torch.ones(1, 1, 4, 4, device="cuda", requires_grad=True)
+pool = lambda: F.adaptive_avg_pool2d(x, 3).sum().backward()
+print(said(pool))
+torch.use_deterministic_algorithms(True)
+print(said(pool)[:70])
+torch.use_deterministic_algorithms(True, warn_only=True)
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    print(said(pool), str(seen[0].message)[:50])
+"""
+    alert = "adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation"
+    assert _run(code, values, tmp_path) == ["ok", f"RuntimeError: {alert}"[:70], f"ok {alert[:50]}"]
+
+
+@VALUES
+def test_the_sync_debug_mode_reports_waits_for_a_stream(values: str, tmp_path: Path) -> None:
+    code = """
+host = torch.ones(3)
+torch.cuda.set_sync_debug_mode("error")
+for call in (lambda: M[0, 0].item(), lambda: M.cpu(), host.cuda, lambda: M.nonzero(), torch.cuda.current_stream().synchronize):
+    print(said(call))
+index = torch.zeros_like(M[0]).long()
+for call in (lambda: M + 1, lambda: host.cuda(non_blocking=True), torch.cuda.synchronize, lambda: M[index]):
+    print(said(call))
+"""
+    assert _run(code, values, tmp_path) == ["RuntimeError: called a synchronizing CUDA operation"] * 5 + ["ok"] * 4
+
+
+@VALUES
+def test_softmax_of_half_precision_under_autocast_trains(values: str, tmp_path: Path) -> None:
+    code = """
+q = torch.randn(2, 4, 8, device="cuda", requires_grad=True)
+with torch.autocast("cuda"):
+    weights = torch.softmax(q @ q.transpose(1, 2), -1)
+weights.sum().backward()
+print(weights.dtype, q.grad.dtype)
+layer = nn.Linear(4, 2).cuda()
+with torch.autocast("cuda"):
+    with torch.no_grad():
+        layer(torch.ones(1, 4, device="cuda"))
+    print(layer(torch.ones(1, 4, device="cuda")).requires_grad)
+"""
+    assert _run(code, values, tmp_path) == ["torch.float32 torch.float32", "True"]
+
+
+def test_half_precision_is_computed_in_float32_where_the_cpu_has_no_kernel(tmp_path: Path) -> None:
+    """The mean over 2 x 2 x 2 ones is 1, and each element of the antialiased 2 x 2 picture of threes is 3."""
+    code = """
+for dtype in (torch.float16, torch.bfloat16):
+    pooled = F.avg_pool3d(torch.ones(1, 1, 2, 2, 2, device="cuda", dtype=dtype), 2)
+    small = F.interpolate(torch.full((1, 1, 4, 4), 3.0, device="cuda", dtype=dtype), (2, 2), mode="bilinear", antialias=True)
+    print(pooled.dtype is small.dtype is dtype, pooled.tolist(), small.tolist())
+"""
+    assert _run(code, "compute", tmp_path) == ["True [[[[[1.0]]]]] [[[[3.0, 3.0], [3.0, 3.0]]]]"] * 2
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"), [("0", 1), ("", 0), ("-1", 0), ("abc", 0), ("0,0", 0), ("0,-1", 1), ("GPU-1234", 1)]
+)
+def test_visible_devices_are_counted_as_torch_counts_them(visible: str, count: int, tmp_path: Path) -> None:
+    code = "print(torch.cuda.device_count())"
+    script = tmp_path / "count.py"
+    script.write_text("import torch\n" + code, encoding="utf-8")
+    options = ("--clock", "virtual", "--trace", recording_of_something_else(tmp_path / "a100.msgpack"))
+    command = [sys.executable, "-m", "tui.cli", "replay", "-q", *options, script]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": visible}
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert done.stdout.split() == [str(count)], done.stderr
