@@ -25,7 +25,9 @@ from replayer.ops.layouts import Layouts, SparseVirtualTensor
 from replayer.tensor.dispatch import dispatcher
 from replayer.tensor.planning.mixed_devices import checked
 from replayer.tensor.planning.plan_cache import PlanCache
+from replayer.tensor.stopped import stop_tensors
 from replayer.tensor.tensor import VirtualTensor, alias
+from traces.script.patching import PATCHES, insert_first
 
 # PyTorch lets a backend rename its private device type, but rejects the name "cuda". Device names are compared and printed in
 # lower case, so `torch.device("cuda:0")` and torch.autocast("cuda") refer to the virtual GPU.
@@ -49,13 +51,13 @@ class _Hook(torch._C._acc.PrivateUse1Hooks):
     """Answers C++'s accelerator calls. The hooks never wait, because no tensor is on PyTorch's private accelerator."""
 
     def is_available(self) -> bool:
-        return True
+        return registered()
 
     def has_primary_context(self, device: int) -> bool:
         return False
 
     def is_built(self) -> bool:
-        return True
+        return registered()
 
 
 def registered() -> bool:
@@ -63,15 +65,16 @@ def registered() -> bool:
 
 
 def register(*, compute: bool = False) -> None:
-    """Register the virtual device with its kernels, autograd, autocast and the optimizers. Call this once per process.
+    """Register the virtual device with its kernels, autograd, autocast and the optimizers. `unregister` reverts this.
 
     With `compute`, tensors have payloads, and the CPU computes their values.
     """
     if registered():
         return
-    torch._C._rename_privateuse1_backend(_NAME)
-    torch._C._acc.register_python_privateuseone_hook(_Hook())
-    torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
+    if torch._C._get_privateuse1_backend_name() != _NAME.lower():  # A process can register the name only once.
+        torch._C._rename_privateuse1_backend(_NAME)
+        torch._C._acc.register_python_privateuseone_hook(_Hook())
+        torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
     plans = PlanCache(VirtualTensor)
     dispatch, run = dispatcher(plans)
     copies = Copies(plans, HostReads(plans))
@@ -90,13 +93,20 @@ def register(*, compute: bool = False) -> None:
         state.STATE.computing = True
     layouts = Layouts(plans)
     plans.run_other_layout, plans.wrap_other_layout = layouts.run, layouts.wrapped
-    SparseVirtualTensor.__torch_dispatch__ = staticmethod(layouts.dispatch)
-    VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
+    PATCHES.set(SparseVirtualTensor, "__torch_dispatch__", staticmethod(layouts.dispatch))
+    PATCHES.set(VirtualTensor, "__torch_dispatch__", staticmethod(dispatch))
     factories.register(plans, copies, dispatch)
     cuda_decompositions.register(plans)
     losses.register(plans)
     rnn.register(plans)
     autocast.register()
     # Optimizers use the faster foreach path only for listed tensor types.
-    _foreach_supported_types.insert(0, VirtualTensor)
-    VirtualTensor.plan_cache = plans
+    insert_first(_foreach_supported_types, VirtualTensor)
+    PATCHES.set(VirtualTensor, "plan_cache", plans)
+
+
+def unregister() -> None:
+    """Remove the virtual device's kernels. Tensors on the virtual device raise an error from now on."""
+    stop_tensors()
+    for library in state.STATE.kept:
+        library._destroy()

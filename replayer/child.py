@@ -36,6 +36,7 @@ from traces.model.trace import Trace, TraceError, shapes_text
 from traces.model.typed_json import from_json
 from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.deferred_signals import at_exit
+from traces.script.patching import PATCHES
 from traces.stalls.storage_server import StorageClient
 
 # kinds of unmatched calls that a replay lists; the others are only counted
@@ -53,6 +54,28 @@ def start(session: Mapping[str, Any]) -> None:
     """Put the virtual GPU behind torch. The GPU is created when the script first uses CUDA, and the recording is read then."""
     told = from_json(ReplaySession, session)
     _start(told, None, _patched_time(told.config))
+
+
+def start_here(session: Mapping[str, Any]) -> None:
+    """Start the virtual GPU in this process, which is not a child of a command. `stop_here` reverts this."""
+    told = from_json(ReplaySession, session)
+    if torch.cuda.is_initialized():
+        raise TraceError("this process already uses a real GPU; start the virtual GPU in a new process")
+    _start(replace(told, launcher=os.getppid()), None, _patched_time(told.config))
+    PATCHES.extend_to_importers()
+
+
+def write_timeline() -> None:
+    """Write the timeline of this process so far, with its header, so that another reader of the file sees a whole trace."""
+    state.STATE.flush()
+
+
+def stop_here() -> None:
+    """Stop the virtual GPU, write the end of its timeline, and make torch as before the start."""
+    state.STATE.finish()
+    backend.unregister()
+    state.reset()
+    PATCHES.undo()
 
 
 def share(session: Mapping[str, Any]) -> Callable[[], None]:
@@ -144,6 +167,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
         ),
     )
     state.STATE.finish = at_exit(lambda: _finish(gpu, trace, session))
+    state.STATE.flush = lambda: _flush(gpu, trace, session)
     if patched_time is not None:
         patched_time.come_to_present = gpu.streams.come_to_present
     if gpu.machine.is_before(1, 11):
@@ -164,6 +188,11 @@ def _leave(session: ReplaySession) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _flush(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> None:
+    with gpu.launches.looking:
+        gpu.timeline.flush(_header(gpu, trace, session))
 
 
 def _finish(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> None:

@@ -24,6 +24,8 @@ from replayer.torch_types import TorchAny
 from traces.script.step_rule import Optimizers
 
 if TYPE_CHECKING:
+    from torch.library import Library
+
     from replayer.gpu.steps import ScriptSteps
     from replayer.gpu.virtual_gpu import VirtualGpu
 
@@ -37,6 +39,7 @@ class ReplayerState:
         self.make: Callable[[], VirtualGpu] | None = None
         self.gpu: VirtualGpu | None = None
         self.finish: Callable[[], None] = lambda: None
+        self.flush: Callable[[], None] = lambda: None  # writes the timeline so far
         # the parent used the GPU before it forked, after which CUDA does not work
         self.forked_in_use = False
         self.lock = threading.RLock()
@@ -47,7 +50,7 @@ class ReplayerState:
         self.view = _AskedClass()
         self.inference_mode_used = False  # see Note [Views in inference mode] in tensor/allocation.py
         # for the life of the process; a freed torch.library.Library drops its kernels
-        self.kept: list[object] = []
+        self.kept: list[Library] = []
         self.optimizers = Optimizers()
         self.compiling = 0  # the thread in which AOTAutograd traces a graph
         self.capturing = False  # of a CUDA graph, whose replays may give other results
@@ -79,6 +82,11 @@ def start(make: Callable[[], VirtualGpu], run_folder: Path | None = None) -> Non
     All processes of a replay share `run_folder`. Each process writes its amount of pinned memory to this folder.
     """
     STATE.make, STATE.gpu, STATE.forked_in_use, STATE.run_folder = make, None, False, run_folder
+
+
+def reset() -> None:
+    """Forget the virtual GPU of this process, so that `start` can be called again."""
+    STATE.__init__()  # type: ignore[misc]
 
 
 def started() -> VirtualGpu | None:
@@ -114,7 +122,7 @@ def gpu() -> VirtualGpu:
     """Return the virtual GPU of this process, created at the first call.
 
     Raises RuntimeError with CUDA's message in a forked child of a process that used the GPU. Also raises RuntimeError if
-    `start` was not called, which is an internal error.
+    `start` was not called, or if the virtual GPU was stopped.
     """
     made = STATE.gpu
     if made is not None:
@@ -127,7 +135,7 @@ def gpu() -> VirtualGpu:
     with STATE.lock:
         if STATE.gpu is None:
             if STATE.make is None:
-                raise RuntimeError("no virtual GPU was started in this process")
+                raise RuntimeError("this process has no virtual GPU: it was not started, or it was stopped")
             STATE.gpu = STATE.make()
         return STATE.gpu
 

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from replayer import state
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch_around
+from traces.script.patching import patch, patch_around
 
 LOWER = (
     "_convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input"
@@ -213,7 +213,8 @@ def _cover_packages(autocast: Autocast) -> None:
                 state.STATE.kept.append(made)
                 impl(made, op, partial(autocast.full_and_back, found), key)
 
-    library.impl, torch.ops.load_library = impl_also, load_library  # type: ignore[method-assign]
+    patch(library, impl=impl_also)
+    patch(torch.ops, load_library=load_library)
 
 
 def _overload(name: str) -> TorchAny:

@@ -21,7 +21,7 @@ from typing import Any
 from replayer.state import gpu, in_bad_fork, started
 from replayer.surfaces import nvidia_smi_command
 from replayer.surfaces.nvml import ASSUMED_DRIVER
-from traces.script.patching import patch_around
+from traces.script.patching import patch_around, patch_item
 
 _NAME = "nvidia-smi"
 _MIB = 1 << 20
@@ -40,7 +40,7 @@ def install(folder: Path) -> None:
         command = commands / _NAME
         command.write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n', encoding="utf-8")
         command.chmod(0o755)
-        os.environ["PATH"] = os.pathsep.join((str(commands), *filter(None, [os.environ.get("PATH")])))
+        patch_item(os.environ, "PATH", os.pathsep.join((str(commands), *filter(None, [os.environ.get("PATH")]))))
 
     def tell_and_start(start: Callable[..., Any], *args: Any, **options: Any) -> Any:
         asked = _NAME in str(options.get("args") or args[start is popen :][:1])

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from replayer.state import gpu
 from replayer.tensor.device_args import checked_index
-from traces.script.patching import patch
+from traces.script.patching import patch, patch_item
 
 NOT_SUPPORTED = 3
 _INVALID_ARGUMENT = 2
@@ -131,7 +131,7 @@ def install(torch_module: ModuleType) -> None:
     """Make `import pynvml` find the emulated module, and patch the torch.cuda functions that use NVML."""
     cuda: Any = torch_module.cuda
     sampled = _Utilization()
-    sys.modules["pynvml"] = stand_in(sampled)
+    patch_item(sys.modules, "pynvml", stand_in(sampled))
 
     def index_of(device: Any) -> int:
         return checked_index(cuda._utils._get_device_index(device, optional=True))

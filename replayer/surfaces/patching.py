@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from replayer.errors import NotEmulated
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch
+from traces.script.patching import PATCHES, insert_first, patch
 
 
 def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
@@ -38,7 +38,7 @@ def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
     """Make each function in `advice` raise NotEmulated. Functions that this torch release lacks are skipped."""
     for name, text in advice.items():
         if hasattr(owner, name):
-            setattr(owner, name, refusal(f"{prefix}.{name}", text))
+            PATCHES.set(owner, name, refusal(f"{prefix}.{name}", text))
 
 
 def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
@@ -51,7 +51,7 @@ def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
     """Replace each function by one that only returns a constant. The reason next to the constant is documentation only."""
     for name, (answer, _reason) in answers.items():
-        setattr(owner, name, _constant(name, answer))
+        PATCHES.set(owner, name, _constant(name, answer))
 
 
 def _constant(name: str, answer: object) -> Callable[..., object]:
@@ -67,7 +67,7 @@ def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
     if name in sys.modules:
         then(sys.modules[name])
     else:
-        sys.meta_path.insert(0, _WhenImported(name, then))
+        insert_first(sys.meta_path, _WhenImported(name, then))
 
 
 class _WhenImported(MetaPathFinder):

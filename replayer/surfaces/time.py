@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 from replayer.timing.clock import VirtualClock
-from traces.script.patching import patch
+from traces.script.patching import OUR_MODULES, PATCHES, patch
 
 # modules that compare the clock with a wait in the operating system
 _WAIT_FOR_REAL = frozenset(
@@ -36,7 +36,6 @@ _WAIT_FOR_REAL = frozenset(
     " urllib".split()
 )
 _WAIT_FOR_REAL_IN_TORCH = ("torch.distributed", "torch.multiprocessing")
-_OURS = ("replayer", "tracer", "traces", "_trace_")
 
 _CLOCKS = ("time", "perf_counter", "monotonic")
 
@@ -59,10 +58,11 @@ class PatchedTime:
         self.clock.replays()
         if time.sleep not in self._calls:
             return
+        PATCHES.on_undo(self._after_fork)
         by_id = {id(real): call for real, call in self._calls.items()}
         for name, module in list(sys.modules.items()):
             names = getattr(module, "__dict__", None)
-            if isinstance(names, dict) and not waits_for_real(name) and not name.startswith(_OURS):
+            if isinstance(names, dict) and not waits_for_real(name) and not name.startswith(OUR_MODULES):
                 patch(module, **{key: by_id[id(value)] for key, value in names.copy().items() if id(value) in by_id})
 
     def _after_fork(self) -> None:

@@ -41,6 +41,6 @@ def install(torch_module: ModuleType) -> None:
         "get_autocast_gpu_dtype": lambda: c.get_autocast_dtype("cuda"),
         "set_autocast_gpu_dtype": lambda dtype: c.set_autocast_dtype("cuda", dtype),
     }
-    torch_module.cuda.get_amp_supported_dtype = lambda: [torch_module.bfloat16, torch_module.float16]
+    patch(torch_module.cuda, get_amp_supported_dtype=lambda: [torch_module.bfloat16, torch_module.float16])
     patch(c, **patched)
     patch(torch_module, **{name: call for name, call in patched.items() if hasattr(torch_module, name)})

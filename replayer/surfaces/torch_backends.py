@@ -18,7 +18,7 @@ from replayer.state import gpu, in_bad_fork
 from replayer.surfaces.patching import refuse
 from replayer.torch_types import TorchAny
 from traces.model.machine import Machine
-from traces.script.patching import patch
+from traces.script.patching import PATCHES, patch
 
 # if no version was recorded; common with PyTorch 2.4 to 2.6
 ASSUMED_CUDNN = 90100
@@ -86,7 +86,7 @@ def _tell_recorded_cuda(version: TorchAny) -> None:
             raise AttributeError(f"module 'torch.version' has no attribute {name!r}")
         return None if in_bad_fork() else _cuda_of(gpu().machine)
 
-    del version.cuda
+    PATCHES.remove(version, "cuda")
     patch(version, __getattr__=recorded_version)
 
 

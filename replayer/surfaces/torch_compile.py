@@ -19,7 +19,7 @@ from replayer.compiled.backend import compile_graph
 from replayer.surfaces.patching import refusal, when_imported
 from replayer.tensor.planning.plan_keys import KEYER_FILE
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch, patch_around
+from traces.script.patching import PATCHES, patch, patch_around
 
 # These functions exist only in CUDA builds. With a GPU, `torch.compiler.reset()` imports torch._inductor.cudagraph_trees, which
 # imports these functions.
@@ -67,11 +67,17 @@ def _leave_out_our_frames(rules: TorchAny) -> None:
     """
     rules.SKIP_DIRS.extend(_OURS)
     rules._recompile_re()
+    PATCHES.on_undo(lambda: _trace_our_frames(rules))
 
     def lookup_original(lookup: TorchAny, function: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         return lookup(_original_of(function), *args, **kwargs)
 
     patch_around(rules, lookup_inner=lookup_original)
+
+
+def _trace_our_frames(rules: TorchAny) -> None:
+    rules.SKIP_DIRS[:] = [folder for folder in rules.SKIP_DIRS if folder not in _OURS]
+    rules._recompile_re()
 
 
 def _trace_originals(variables: TorchAny) -> None:

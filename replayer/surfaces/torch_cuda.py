@@ -197,6 +197,7 @@ def install(torch_module: ModuleType) -> None:
         _get_device_properties=properties_of,
         device_count=driver.device_count,  # torch's version asks NVML before CUDA has started
         has_magma=True,
+        _initialized=False,
         _queued_calls=[call for call in cuda._queued_calls if call[0].__name__ not in _BUILD_CHECKS],
     )
     patch(cuda.nccl, is_available=lambda tensors: False)  # This makes comm.reduce_add use plain copies.

@@ -24,7 +24,7 @@ from replayer.surfaces.patching import refusal, refuse
 from replayer.tensor.device_args import broken_capture, not_permitted_in_capture, unjoined_capture
 from replayer.timing.cuda_graph import CapturedGraph, pool_numbers
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch
+from traces.script.patching import PATCHES, patch
 
 _NODES = "the graph has no CUDA nodes; look at the replay's timeline"
 
@@ -150,6 +150,11 @@ class VirtualGraph:
     _retain_pool = refusal("torch.cuda.CUDAGraph._retain_pool", "capture with that pool")
 
 
+def _restore_names(module: ModuleType, names: dict[str, TorchAny]) -> None:
+    vars(module).clear()
+    vars(module).update(names)
+
+
 def _is_capturing() -> bool:
     here = started()
     return here is not None and here.launches.is_capturing(here.current.stream(here.current.device()))
@@ -165,6 +170,7 @@ def install(torch_module: ModuleType) -> None:
     )
     cuda: TorchAny = torch_module.cuda
     before = dict(vars(cuda.graphs))
+    PATCHES.on_undo(lambda: _restore_names(cuda.graphs, before))
     module: TorchAny = importlib.reload(cuda.graphs)
     for name, value in vars(module).items():
         if not name.startswith("__") and vars(cuda).get(name) is before.get(name, module) and value is not before.get(name):

@@ -15,7 +15,7 @@ from types import ModuleType
 
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch
+from traces.script.patching import patch, patch_item
 
 
 def install(torch_module: ModuleType) -> None:
@@ -43,4 +43,4 @@ def install(torch_module: ModuleType) -> None:
 
     patch(fake, __torch_dispatch__=classmethod(torch_dispatch), _normalize_fake_device=staticmethod(normalize_fake_device))
     handlers: TorchAny = fake_tensor._DISPATCH_META_HANDLERS
-    handlers[asked] = device
+    patch_item(handlers, asked, device)

@@ -29,7 +29,7 @@ from replayer.tensor.device_args import checked_index
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import bytes_of, payload
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch_around
+from traces.script.patching import patch, patch_around, patch_item
 
 
 def install(torch_module: ModuleType) -> None:
@@ -40,13 +40,13 @@ def install(torch_module: ModuleType) -> None:
     # Pickled under one of torch's names, so that unpickling imports torch, which starts the replayer.
     rebuild = sharing.rebuild
     rebuild.__module__, rebuild.__qualname__ = reductions.__name__, "rebuild_virtual_tensor"
-    reductions.rebuild_virtual_tensor = rebuild
+    patch(reductions, rebuild_virtual_tensor=rebuild)
     others = reductions.reduce_tensor
 
     def reduce_tensor(tensor: TorchAny) -> TorchAny:
         return sharing.reduce(tensor) if isinstance(tensor, VirtualTensor) else others(tensor)
 
-    ForkingPickler.register(torch_module.Tensor, reduce_tensor)
+    patch_item(ForkingPickler._extra_reducers, torch_module.Tensor, reduce_tensor)  # type: ignore[attr-defined]
 
 
 def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchAny) -> TorchAny:

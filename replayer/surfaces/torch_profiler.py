@@ -28,7 +28,7 @@ from replayer.timing.timeline.profile_window import OUR_DISPATCH, WindowOp, merg
 from replayer.torch_types import TorchAny
 from traces.kineto.spans.python_calls import scripts_calls
 from traces.model.trace import NONE, Column
-from traces.script.patching import patch, patch_around
+from traces.script.patching import patch, patch_around, patch_item
 
 _MEMORY_ADVICE = "use torch.cuda.memory._record_memory_history, or trace view of the replay"
 
@@ -95,7 +95,8 @@ def install(torch_module: ModuleType) -> None:
     what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}
     patch(torch_module.profiler, **what_is_there)
     patch(torch_module.profiler.profiler, **what_is_there)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # CUDA builds report the missing driver at each profile
+    # CUDA builds would otherwise report the missing driver at each profile.
+    patch_item(os.environ, "KINETO_LOG_LEVEL", os.environ.get("KINETO_LOG_LEVEL", "5"))
     patch_around(
         cls,
         __init__=init_without_device,

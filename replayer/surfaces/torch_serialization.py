@@ -17,6 +17,7 @@ from types import ModuleType
 from replayer.tensor.device_args import index_of
 from replayer.tensor.storage import VirtualStorage
 from replayer.torch_types import TorchAny
+from traces.script.patching import PATCHES
 
 _BEFORE_CUDA = 15  # PyTorch's entry for "cuda" has 20
 
@@ -31,3 +32,5 @@ def install(torch: ModuleType) -> None:
         return VirtualStorage.made_of(storage, index_of(torch.serialization._validate_device(location, "cuda")))
 
     torch.serialization.register_package(_BEFORE_CUDA, located, restored)
+    registry = torch.serialization._package_registry
+    PATCHES.on_undo(lambda: registry.remove((_BEFORE_CUDA, located, restored)))

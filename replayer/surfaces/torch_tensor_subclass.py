@@ -18,7 +18,7 @@ from replayer.tensor.device_args import backend_device
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch
+from traces.script.patching import PATCHES, patch
 
 # position of `device` in `_make_wrapper_subclass` without the class; jagged tensors pass it by position
 _DEVICE = 6
@@ -44,7 +44,7 @@ def install(torch_module: ModuleType) -> None:
         """
         for name, value in told.items():
             if not any(name in vars(base) for base in cls.__mro__[: cls.__mro__.index(tensor)]):
-                setattr(cls, name, value)
+                PATCHES.set(cls, name, value)
 
     def __init_subclass__(cls: TorchAny, **options: TorchAny) -> None:
         super(tensor, cls).__init_subclass__(**options)

@@ -27,7 +27,7 @@ from replayer.surfaces.patching import when_imported
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import payload_of
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch_around, replaced
+from traces.script.patching import PATCHES, patch_around, replaced
 
 _LAST = "triton.runtime"  # imported last by Triton
 
@@ -94,7 +94,10 @@ def _patch(runtime: TorchAny) -> None:
 
     patch_around(kernel, run=run_virtually, __call__=call_interpreted)
     patch_around(tuned, run=run_first)
-    runtime.driver.set_active(_TritonDriver())
+    driver = runtime.driver
+    before = getattr(driver, "_active", None)
+    driver.set_active(_TritonDriver())
+    PATCHES.on_undo(lambda: driver.set_active(before))
 
 
 class _Interpreting(threading.local):

@@ -1,5 +1,6 @@
 """Replaces functions of torch and marks phases around them. Shared by the recorder and the replayer.
 
+    PATCHES.undo()                                  # torch and Python are as before all patches
     patch(torch.autograd, backward=scope.around(torch.autograd.backward))
     patch_around(torch.jit, load=by_host)           # torch.jit.load(*args) becomes by_host(torch's own load, *args)
     patch_everywhere(dist.all_reduce, wrapped)      # also where other modules of torch imported it by name
@@ -22,8 +23,90 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Protocol, Self
+
+
+_MISSING = object()
+# Names of our packages in a script's process. See Note [Whose module is it] in traces/bootstrap/_trace_names.py.
+OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
+
+
+class Patches:
+    """All changes that this process made to torch and Python, in order, so that `undo` can revert them.
+
+    Modules import names from each other (`from torch.cuda import Stream`). `extend_to_importers` also patches the modules that
+    imported a name before the patch. `undo` also restores the modules that imported a name after the patch.
+    """
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], object]] = []
+        self._replaced: list[tuple[Any, Any, bool]] = []  # an attribute of a module, its replacement, whether torch owns it
+
+    def set(self, owner: Any, name: str, value: object) -> None:
+        before = _own_attribute(owner, name)
+        self._undo.append(lambda: _restore(owner, name, before))
+        setattr(owner, name, value)
+        if inspect.ismodule(owner) and callable(before) and callable(value):
+            self._replaced.append((before, value, _is_of_torch(owner)))
+
+    def remove(self, owner: Any, name: str) -> None:
+        before = _own_attribute(owner, name)
+        self._undo.append(lambda: _restore(owner, name, before))
+        delattr(owner, name)
+
+    def on_undo(self, undo: Callable[[], object]) -> None:
+        """Register the reversal of a change that is not an attribute."""
+        self._undo.append(undo)
+
+    def extend_to_importers(self) -> None:
+        """Patch the modules outside torch that imported a patched name of torch before the patch."""
+        for module, name, value in _importers({id(before): value for before, value, of_torch in self._replaced if of_torch}):
+            if not _is_of_torch(module):
+                self.set(module, name, value)
+
+    def undo(self) -> None:
+        """Revert all changes, the latest first."""
+        undo, self._undo = self._undo, []
+        replaced, self._replaced = self._replaced, []
+        for revert in reversed(undo):
+            revert()
+        originals: dict[int, Any] = {}
+        for before, value, _ in replaced:  # a name may be patched twice
+            if getattr(sys.modules.get(getattr(value, "__module__", "")), getattr(value, "__name__", ""), None) is not value:
+                originals[id(value)] = originals.get(id(before), before)  # `value` is our function, not one of torch's
+        for module, name, original in _importers(originals):
+            setattr(module, name, original)
+
+
+def _is_of_torch(module: ModuleType) -> bool:
+    return module.__name__.partition(".")[0] == "torch"
+
+
+def _importers(values: dict[int, Any]) -> list[tuple[ModuleType, str, Any]]:
+    """Return the module attributes whose value's id is in `values`, each with the value for this id."""
+    return [
+        (module, name, values[id(value)])
+        for module in list(sys.modules.values())
+        if inspect.ismodule(module) and not module.__name__.startswith(OUR_MODULES)
+        for name, value in list(vars(module).items())
+        if id(value) in values
+    ]
+
+
+def _own_attribute(owner: Any, name: str) -> Any:
+    own = getattr(owner, "__dict__", None)
+    return getattr(owner, name, _MISSING) if own is None else own.get(name, _MISSING)
+
+
+def _restore(owner: Any, name: str, before: object) -> None:
+    if before is not _MISSING:
+        setattr(owner, name, before)
+    elif name in getattr(owner, "__dict__", {}):
+        delattr(owner, name)
+
+
+PATCHES = Patches()
 
 
 def patch(owner: object, **names: object) -> None:
@@ -31,7 +114,24 @@ def patch(owner: object, **names: object) -> None:
     for name, value in names.items():
         if inspect.ismodule(owner) and inspect.isfunction(value):
             _script_as(getattr(owner, name, None), value)
-        setattr(owner, name, value)
+        PATCHES.set(owner, name, value)
+
+
+def patch_item(mapping: Any, key: Any, value: object) -> None:
+    """Replace or add an item of a dictionary."""
+    before = mapping.get(key, _MISSING)
+    PATCHES.on_undo(lambda: mapping.pop(key, None) if before is _MISSING else mapping.__setitem__(key, before))
+    mapping[key] = value
+
+
+def insert_first(items: list[Any], value: object) -> None:
+    """Insert a value at the front of a list of torch or Python."""
+    items.insert(0, value)
+    PATCHES.on_undo(lambda: _remove(items, value))
+
+
+def _remove(items: list[Any], value: object) -> None:
+    items[:] = [item for item in items if item is not value]
 
 
 def _script_as(original: Any, value: Any) -> None:
@@ -43,10 +143,10 @@ def _script_as(original: Any, value: Any) -> None:
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
     builtin = table._find_builtin(original)
     if builtin is not None:
-        table._register_builtin(value, builtin)
+        patch_item(table._get_builtin_table(), id(value), builtin)
     elif inspect.isfunction(original):
         if original in by_flags:
-            by_flags[value] = by_flags[original]
+            patch_item(by_flags, value, by_flags[original])
         setattr(value, "__prepare_scriptable__", getattr(original, "__prepare_scriptable__", lambda: original))  # noqa: B010
 
 
@@ -86,11 +186,13 @@ def patch_around(owner: object, **names: Callable[..., Any]) -> None:
 def replaced(owner: object, **names: object) -> Iterator[None]:
     """Set attributes of a module, a class or an object temporarily."""
     before = {name: getattr(owner, name) for name in names}
-    patch(owner, **names)
+    for name, value in names.items():
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        patch(owner, **before)
+        for name, value in before.items():
+            setattr(owner, name, value)
 
 
 def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) -> None:

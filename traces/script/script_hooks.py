@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from weakref import WeakSet
 
 from traces.model.layouts import Shape
-from traces.script.patching import PhaseListener, PhaseScope, patch, stands_for
+from traces.script.patching import PATCHES, PhaseListener, PhaseScope, patch, stands_for
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
@@ -126,11 +126,19 @@ class ScriptHooks:
         def wrap_step_with_phase(call: Call) -> Call:
             return stepping.around(wrap_step(step(call)), stepped)
 
+        def hooked(wrap: Wrapper, call: Call) -> Call:
+            wrapped: Any = wrap(call)
+            wrapped.hooked = True  # torch's own mark of a class whose `step` is wrapped
+            return wrapped  # type: ignore[no-any-return]
+
         @wraps(patch_class)
         def patch_class_with_phase(optimizer: Any) -> None:
-            patch_class(optimizer)
-            known.add(optimizer)
             own = type(optimizer)
+            step_before = own.step
+            patch_class(optimizer)
+            if own.step is not step_before:
+                PATCHES.on_undo(lambda: setattr(own, "step", hooked(wrap_step, step_before)))
+            known.add(optimizer)
             if own not in seen and own is not cls and "zero_grad" in vars(own):
                 seen.add(own)
                 patch(own, zero_grad=zeroing.around(vars(own)["zero_grad"]))
@@ -141,6 +149,9 @@ class ScriptHooks:
             _patch_step_function=patch_class_with_phase,
             zero_grad=zeroing.around(zero(cls.zero_grad)),
         )
+        for own in _subclasses(cls):  # classes of optimizers that the script made before the hooks
+            if getattr(vars(own).get("step"), "hooked", False):
+                patch(own, step=hooked(wrap_step_with_phase, vars(own)["step"].__wrapped__))
 
     def module_calls(self, calls: ModuleCalls) -> None:
         """Wrap `Module.__call__` so that each call updates `calls`. See Note [Outermost calls]."""
@@ -198,6 +209,12 @@ class ScriptHooks:
             shape = tuple(tensor.shape)
             if all(type(size) is int for size in shape):
                 yield shape, str(tensor.dtype).removeprefix("torch.")
+
+
+def _subclasses(cls: type) -> Iterator[type]:
+    for own in cls.__subclasses__():
+        yield own
+        yield from _subclasses(own)
 
 
 def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:

@@ -251,7 +251,7 @@ class TimelineWriter:
         self.step_rows = 0
         self.phase_rows = 0
         self.home = 0
-        self._queue: queue.SimpleQueue[_HandedOver | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_HandedOver | threading.Event | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._writer = threading.Thread(target=self._write, name="trace-timeline", daemon=True)
         self._writer.start()
@@ -393,6 +393,16 @@ class TimelineWriter:
         if self.is_due:
             self._hand_over()
 
+    def flush(self, header: Trace) -> None:
+        """Write all rows so far and the header so far. Returns when the file contains them."""
+        self._hand_over()
+        written = threading.Event()
+        self._queue.put(written)
+        written.wait()
+        if self._failure is not None:
+            raise self._failure
+        self._stream.header(header)
+
     def close(self, header: Trace) -> None:
         """Write the remaining rows and the final header (a trace without tables), and end the file.
 
@@ -424,6 +434,9 @@ class TimelineWriter:
 
     def _write(self) -> None:
         while (item := self._queue.get()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
             if self._failure is not None:
                 continue  # a full disk must not stop the script; close() reports the error
             try:

@@ -1,0 +1,34 @@
+"""Makes tensors of a stopped virtual GPU raise a clear error.
+
+    stop_tensors()      # every virtual tensor of this process becomes a StoppedTensor
+    x + 1               # RuntimeError: this tensor was on a virtual GPU that was stopped. ...
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import NoReturn
+
+import torch
+
+from replayer.tensor.tensor import VirtualTensor
+from replayer.torch_types import TorchAny
+
+
+class StoppedTensor(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> NoReturn:
+        raise RuntimeError(
+            "this tensor was on a virtual GPU that was stopped. Copy tensors with .cpu() before the virtual GPU is stopped."
+        )
+
+    __torch_dispatch__ = __torch_function__  # C++ calls this method, for example in a backward pass
+
+    def __repr__(self, *, tensor_contents: TorchAny = None) -> str:  # type: ignore[override]
+        return "<tensor of a stopped virtual GPU>"
+
+
+def stop_tensors() -> None:
+    for tensor in gc.get_objects():
+        if isinstance(tensor, VirtualTensor):
+            tensor.__class__ = StoppedTensor
