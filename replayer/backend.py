@@ -109,4 +109,4 @@ def unregister() -> None:
     """Remove the virtual device's kernels. Tensors on the virtual device raise an error from now on."""
     stop_tensors()
     for library in state.STATE.kept:
-        library._destroy()
+        library._destroy()  # type: ignore[no-untyped-call]

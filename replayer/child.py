@@ -59,7 +59,7 @@ def start(session: Mapping[str, Any]) -> None:
 def start_here(session: Mapping[str, Any]) -> None:
     """Start the virtual GPU in this process, which is not a child of a command. `stop_here` reverts this."""
     told = from_json(ReplaySession, session)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise TraceError("this process already uses a real GPU; start the virtual GPU in a new process")
     _start(replace(told, launcher=os.getppid()), None, _patched_time(told.config))
     PATCHES.extend_to_importers()

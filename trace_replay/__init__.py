@@ -1,6 +1,7 @@
-"""What the installed tool is called: the `trace` command, and the way to our library where its name is taken.
+"""The installed package: the virtual GPU in this process, the `trace` command, and the library `traces`.
 
-    from trace_replay import traces     # as `import traces`, whatever else of that name is installed or lies beside
+    with trace_replay.gpu("v100", values="compute") as gpu: ...     # virtual_gpu.py
+    from trace_replay import traces     # our `traces`, also if another module has this name
 
 The wheel has all our packages inside this one, so that it shares no file with another distribution (pyproject.toml has the
 map); in a checkout they lie beside it. Of them only `traces` is on everyone's `sys.path`, and last: a .pth file says so.
@@ -14,8 +15,13 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
+    from typing import Any
 
     import traces as traces
+    from trace_replay.virtual_gpu import InProcessGpu as InProcessGpu
+    from trace_replay.virtual_gpu import ReplayReport as ReplayReport
+    from trace_replay.virtual_gpu import gpu as gpu
+    from trace_replay.virtual_gpu import start as start
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _IS_INSTALLED = os.path.isdir(os.path.join(_HERE, "public"))
@@ -42,30 +48,45 @@ def _users_path() -> set[str]:
     return users if sys.flags.safe_path else users | {os.path.abspath(sys.path[0])}
 
 
-def __getattr__(name: str) -> ModuleType:
+_IN_PROCESS = frozenset({"InProcessGpu", "ReplayReport", "gpu", "start"})
+__all__ = ["InProcessGpu", "ReplayReport", "gpu", "main", "start", "traces"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _IN_PROCESS:
+        import importlib
+
+        return getattr(importlib.import_module("trace_replay.virtual_gpu"), name)
     if name != "traces":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = globals()[name] = _library()
+    module = globals()[name] = library()
     return module
 
 
-def _library() -> ModuleType:
-    """Our `traces`: the very one that `import traces` gives, unless that is somebody else's; then under a name within ours."""
+def library() -> ModuleType:
+    """Our `traces`: the module that `import traces` imports, unless another module has this name. See `trace_names`."""
     import importlib
     from importlib.machinery import PathFinder
-    from importlib.util import module_from_spec, spec_from_file_location
 
-    folder = os.path.join(PATH[0], "traces")
+    if "trace_replay.traces" in sys.modules:
+        return sys.modules["trace_replay.traces"]
     imported = sys.modules.get("traces")
     spec = PathFinder.find_spec("traces") if imported is None else imported.__spec__
-    if spec is not None and spec.origin == os.path.join(folder, "__init__.py"):
+    if spec is not None and spec.origin == os.path.join(PATH[0], "traces", "__init__.py"):
         return importlib.import_module("traces")
-    spec = spec_from_file_location("_trace_names", os.path.join(folder, "bootstrap", "_trace_names.py"))
-    assert spec is not None and spec.loader is not None
-    names = module_from_spec(spec)
-    spec.loader.exec_module(names)
-    with names.OurNames(PATH, {"traces"}, "trace_replay."):
+    with trace_names().OurNames(PATH, {"traces"}, "trace_replay."):
         library = importlib.import_module("traces")
         for public in library.__all__:  # each imports what it needs, which later on would be looked for by the taken name
             getattr(library, public)
     return library
+
+
+def trace_names() -> Any:
+    """The module of the bootstrap that imports our packages where other modules have the same names."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("_trace_names", os.path.join(PATH[0], "traces", "bootstrap", "_trace_names.py"))
+    assert spec is not None and spec.loader is not None
+    names = module_from_spec(spec)
+    spec.loader.exec_module(names)
+    return names

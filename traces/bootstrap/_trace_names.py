@@ -10,6 +10,7 @@ Note [Whose module is it]
     our packages are found in the given folders, and other modules of the same name are set aside. Afterwards ours get private
     names (`replayer.gpu` -> `_trace_replayer.gpu`). Our packages must therefore import at the top of a module or inside the
     block; later imports must be relative.
+    A second block with the same prefix finds the modules that the first block imported.
     Libraries that we import are handled in the same way: a `msgpack.py` next to the script is the script's. A library is
     loaded only once, unless the script has a module of the same name.
 """
@@ -49,6 +50,10 @@ class OurNames:
         hidden = {name: [home] for name, home in self.libraries.items() if _is_hidden(name, home)}
         self.homes = {**dict.fromkeys(self.packages, self.path), **hidden}
         self.theirs = {name: sys.modules.pop(name) for name in _modules_of(self.homes)}
+        for private in [name for name in sys.modules if name.startswith(self.prefix)]:  # from an earlier block
+            name = private.removeprefix(self.prefix)
+            if name.partition(".")[0] in self.packages:
+                sys.modules[name] = sys.modules[private]
         sys.meta_path.insert(0, self)
 
     def __exit__(self, *exc: object) -> None:

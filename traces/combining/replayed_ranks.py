@@ -16,17 +16,30 @@ import numpy as np
 
 from traces.combining.merge import merge_ranks
 from traces.format.autograd_numbers import with_node_numbers
+from traces.format.growing_file import Follower
 from traces.format.trace_file import load
 from traces.model.row_order import in_order, new_positions, repointed
 from traces.model.trace import NONE, StepKind, Trace
 
 
-def timelines_in(folder: Path) -> dict[int, Trace]:
-    """Load the files that the processes of a replay wrote to `folder`, by process id, the largest file first. Raises
-    TraceError.
+def timelines_in(folder: Path, *, are_complete: bool = True) -> dict[int, Trace]:
+    """Load the files that the processes of a replay wrote to `folder`, by process id, the largest file first.
+
+    Files of processes that still run are not complete. Raises TraceError.
     """
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
-    return {int(file.stem.removeprefix("replay-")): with_node_numbers(in_order(load(file, is_ours=True))) for file in files}
+    read = _whole if are_complete else _so_far
+    return {int(file.stem.removeprefix("replay-")): with_node_numbers(read(file)) for file in files}
+
+
+def _whole(file: Path) -> Trace:
+    return in_order(load(file, is_ours=True))
+
+
+def _so_far(file: Path) -> Trace:
+    follower = Follower(file)
+    follower.more()
+    return follower.trace()
 
 
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:

@@ -31,6 +31,7 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from traces.drawing.timeline_svg import BarLane, timeline_html
 from traces.model.layouts import Shape
 from traces.model.machine import UNKNOWN_PROPERTIES, DeviceProperties, Machine
 from traces.model.run import UNKNOWN_RUN, Run
@@ -489,6 +490,24 @@ class Trace:
     def __repr__(self) -> str:
         rows = ", ".join(f"{len(getattr(self, name))} {name}" for name in TABLES if len(getattr(self, name)))
         return f"Trace({self.grain} grain, {len(self.devices)} devices, {rows or 'no rows'})"
+
+    def _repr_html_(self) -> str:
+        """Return the timeline of phases and device work, which notebooks show."""
+        texts, device, phases = self.strings.texts, self.device, self.phases
+        lanes = []
+        for rank in self.ranks:
+            rows = np.flatnonzero(self.steps.rank[phases.step] == rank)
+            names = [texts[name] for name in phases.name[rows].tolist()]
+            label = "phases" if len(self.ranks) == 1 else f"rank {rank} phases"
+            lanes.append(BarLane(label, "host", names, phases.start_ns[rows], phases.duration_ns[rows]))
+        for row in range(len(self.devices)):
+            work = device.is_work & (device.device == row)
+            for stream in np.unique(device.stream[work]).tolist():
+                rows = np.flatnonzero(work & (device.stream == stream))
+                names = [texts[name] for name in device.name[rows].tolist()]
+                label = f"{self.device_label(row)} stream {stream}"
+                lanes.append(BarLane(label, "gpu", names, device.start_ns[rows], device.duration_ns[rows]))
+        return timeline_html(repr(self), lanes)
 
     @property
     def ranks(self) -> list[int]:

@@ -82,16 +82,10 @@ def run_child(
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
-        (session / "trigger").write_text(trigger, encoding="utf-8")
-        facts = {
-            "path": [str(root), str(root.parent)],
-            "libraries": {name: home for name in LIBRARIES if (home := _home(name)) is not None},
-            "rooms": to_json(rooms),
-        }
-        (session / "session.json").write_text(json.dumps(facts), encoding="utf-8")
-        (session / "handshake").mkdir()
+        write_session(session, rooms, trigger=trigger, root=root)
         with _Relay() as relay:
-            environment = _environment(os.environ if env is None else env, session, ranks)
+            given = os.environ if env is None else env
+            environment = {**(_group(given, ranks) if ranks else given), **bootstrap_variables(given, session)}
             command = [sys.executable, *words]
             child = subprocess.Popen(command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
             relay.to(child)
@@ -121,10 +115,23 @@ def _home(library: str) -> str | None:
     return str(Path(spec.origin).parents[0 if spec.submodule_search_locations is None else 1])
 
 
-def _environment(env: Mapping[str, str], session: Path, ranks: int) -> dict[str, str]:
-    # Python treats an empty entry of PYTHONPATH as the current folder.
+def write_session(folder: Path, rooms: Mapping[str, object], *, trigger: str = "torch", root: Path = ROOT) -> None:
+    """Write the files that the bootstrap reads. See `run_child` for the arguments."""
+    (folder / "trigger").write_text(trigger, encoding="utf-8")
+    facts = {
+        "path": [str(root), str(root.parent)],
+        "libraries": {name: home for name in LIBRARIES if (home := _home(name)) is not None},
+        "rooms": to_json(rooms),
+    }
+    (folder / "session.json").write_text(json.dumps(facts), encoding="utf-8")
+    (folder / "handshake").mkdir()
+
+
+def bootstrap_variables(env: Mapping[str, str], session: Path) -> dict[str, str]:
+    """Return the environment variables with which Python starts the rooms in a new process."""
+    # An empty entry in PYTHONPATH means the current folder, so an empty PYTHONPATH must not be appended.
     path = os.pathsep.join([str(BOOTSTRAP), *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])
-    return {**(_group(env, ranks) if ranks else env), "PYTHONPATH": path, "TRACE_SESSION": str(session)}
+    return {"PYTHONPATH": path, "TRACE_SESSION": str(session)}
 
 
 def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:

@@ -26,7 +26,6 @@ from functools import wraps
 from types import ModuleType, TracebackType
 from typing import Any, Protocol, Self
 
-
 _MISSING = object()
 # Names of our packages in a script's process. See Note [Whose module is it] in traces/bootstrap/_trace_names.py.
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")

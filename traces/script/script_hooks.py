@@ -149,9 +149,9 @@ class ScriptHooks:
             _patch_step_function=patch_class_with_phase,
             zero_grad=zeroing.around(zero(cls.zero_grad)),
         )
-        for own in _subclasses(cls):  # classes of optimizers that the script made before the hooks
-            if getattr(vars(own).get("step"), "hooked", False):
-                patch(own, step=hooked(wrap_step_with_phase, vars(own)["step"].__wrapped__))
+        for earlier in _subclasses(cls):  # classes of optimizers that the script made before the hooks
+            if getattr(vars(earlier).get("step"), "hooked", False):
+                patch(earlier, step=hooked(wrap_step_with_phase, vars(earlier)["step"].__wrapped__))
 
     def module_calls(self, calls: ModuleCalls) -> None:
         """Wrap `Module.__call__` so that each call updates `calls`. See Note [Outermost calls]."""

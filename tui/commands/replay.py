@@ -22,22 +22,11 @@ from traces.combining.replayed_ranks import one_replay, timelines_in
 from traces.comparison.compare import Comparison, compare
 from traces.figures.measure import work_rows
 from traces.format.trace_file import save
-from traces.library.cells import Gpu
 from traces.model.trace import HostKind, Origin, Trace, TraceError
 from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.launch import ChildResult, run_child
 from tui.batch_sizes import sizes
-from tui.commands.replay_library import (
-    card_alone,
-    card_of,
-    choice_of,
-    driven_by,
-    estimated_text,
-    require_phases_enough,
-    saved_in,
-    sentences,
-    was_measured,
-)  # fmt: skip
+from tui.commands.replay_library import ReplaySource, estimated_text, sentences, source_of
 from tui.errors import line_for
 from tui.formatting import counted, share_text
 from tui.options import ReplayOptions
@@ -47,7 +36,6 @@ from tui.running.replay_progress import reporting_steps
 from tui.terminal import is_quiet, is_verbose, look
 from tui.text.diff import diff_text
 from tui.text.memory import fit_sentences
-from tui.trace_names import load_pace
 
 if TYPE_CHECKING:  # the import needs torch, which the parent process needs only for estimates
     from replayer.prediction.predict import Prediction
@@ -60,21 +48,12 @@ def run(replay: ReplayOptions) -> int:
     loader = "recorded" if replay.clock == "recorded" else replay.loader
     config = ReplayConfig(loader, replay.strict, replay.values, replay.clock, replay.speed, replay.gpus, replay.link_gbps)
     config = replace(config, slow_ranks=_slow_ranks(replay.slow, replay.nproc))
-    gpu: Gpu | None = None  # set if the library's times for this GPU replace a recording
     conditions = Conditions(replay.on_gpu, link_gbps=replay.link_gbps, host_speed=replay.host_speed)
-    choice = choice_of(replay.trace, replay.gpu, replay.estimate)
-    if choice is not None:
-        require_phases_enough(replay.strict, replay.gpus)
-        gpu, recorded = card_of(choice)
-        replay = replace(replay, trace=replay.trace or gpu.name)
-    elif replay.gpu:  # only with --estimate
-        recorded = card_alone(replay.gpu)
-        replay = replace(replay, trace=replay.gpu)
-    else:
-        path, recorded = load_pace(replay.trace)
+    source = source_of(replay.trace, replay.gpu, estimate=replay.estimate, strict=replay.strict, gpus=replay.gpus)
+    recorded, replay = source.recorded, replace(replay, trace=source.name)
     prediction = None
     if replay.on_gpu or replay.host_speed != 1:
-        if gpu is not None:
+        if source.gpu is not None:
             raise TraceError("--on-gpu and --host-speed need a recording of kernels; --gpu takes measured phases")
         from replayer.prediction.predict import predict
 
@@ -83,18 +62,15 @@ def run(replay: ReplayOptions) -> int:
     require_writable(replay.report)
     recorded_gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # GPUs of one script
     require_kernels_of_one(config.gpus, recorded_gpus, bool(len(work_rows(recorded))))
-    config = replace(config, gpu_memory_bytes=_gpu_memory(replay.gpu_memory, config.gpus or recorded_gpus))
+    config = replace(config, gpu_memory_bytes=gpu_memory(replay.gpu_memory, config.gpus or recorded_gpus))
     with tempfile.TemporaryDirectory(prefix="trace-replay-") as out:
-        if gpu is not None or replay.gpu:
-            path = saved_in(Path(out), replay.trace)
-            save(recorded, path)
+        played = source
         if prediction is not None:
-            path = saved_in(Path(out), Path(replay.trace).stem + "-predicted")
-            save(prediction.trace, path)
-        session = ReplaySession(path, Path(out), os.getpid(), replay.view, config, choice)
+            played = ReplaySource(Path(replay.trace).stem + "-predicted", prediction.trace)
+        session = ReplaySession(played.file_in(Path(out)), Path(out), os.getpid(), replay.view, config, source.choice)
         result = _run(replay, {"replayer": session}, recorded, Path(out))
         try:
-            _conclude(replay, recorded, result, Path(out), gpu, prediction)
+            _conclude(replay, source, result, Path(out), prediction)
         except (TraceError, OSError) as error:
             # The exit code is the script's. If only saving the timeline failed, the exit code reports this error.
             say(line_for(error) or str(error), is_error=True)
@@ -134,7 +110,7 @@ def _slow_ranks(text: str, nproc: int) -> dict[str, float]:
     return found
 
 
-def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
+def gpu_memory(text: str, devices: int) -> tuple[int, ...]:
     """Returns the sizes in bytes from --gpu-memory. There may be no size, one size for all devices, or one size per device."""
     given = tuple(sizes(text)) if text else ()
     if len(given) > 1 and len(given) != devices:
@@ -149,9 +125,8 @@ def _did_gpu_work(replayed: Trace) -> bool:
 
 
 def _conclude(
-    replay: ReplayOptions, recorded: Trace, result: ChildResult, out: Path, gpu: Gpu | None,
-    prediction: Prediction | None,
-) -> None:  # fmt: skip
+    replay: ReplayOptions, source: ReplaySource, result: ChildResult, out: Path, prediction: Prediction | None
+) -> None:
     processes = timelines_in(out)
     if not processes:
         explain_empty_run(result, "replayed", "did not use the GPU")
@@ -159,9 +134,8 @@ def _conclude(
     replayed, notes = one_replay(processes, result.pid)
     for note in notes:
         say(note)
-    is_estimate = (gpu is not None or bool(replay.gpu)) and not was_measured(replayed)
-    if gpu is not None:
-        recorded = driven_by(replayed, gpu, recorded)
+    recorded, is_estimate = source.compared_with(replayed)
+    if source.gpu is not None:
         for sentence in sentences(replayed):
             say(sentence)
     if prediction is not None:

@@ -12,10 +12,13 @@ Note [A card that the library lacks]
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from traces.comparison.compare import Comparison
-from traces.library import is_cell_name
+from traces.format.trace_file import save
+from traces.library import find, is_cell_name
 from traces.library.catalogue import cell_file, files_of, gpus
 from traces.library.catalogue import gpu as gpu_of
 from traces.library.cell_traces import blank_trace, driven_trace
@@ -27,9 +30,61 @@ from traces.script.configuration import LibraryChoice
 from tui.formatting import time_text
 from tui.text.diff import estimate_sentences
 from tui.text.memory import memory_sentences
+from tui.trace_names import load_pace
 
 # how calls are timed if the library entry matches the script's model
 _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"})
+
+
+@dataclass(frozen=True)
+class ReplaySource:
+    """What a replay takes its times from: a recording, a library entry, or estimates for a GPU."""
+
+    name: str
+    recorded: Trace
+    path: Path | None = None  # the recording's file. A library entry and an estimate have no file.
+    choice: LibraryChoice | None = None
+    gpu: Gpu | None = None  # set if the library's times for this GPU replace a recording
+    is_estimate: bool = False
+
+    def file_in(self, folder: Path) -> Path:
+        """Returns the file for the script's process. It is in `folder` if the source has no file."""
+        if self.path is not None:
+            return self.path
+        path = saved_in(folder, self.name)
+        save(self.recorded, path)
+        return path
+
+    def compared_with(self, replayed: Trace) -> tuple[Trace, bool]:
+        """Returns the recording to compare the replay with, and whether all times of the replay are estimates."""
+        is_estimate = (self.gpu is not None or self.is_estimate) and not was_measured(replayed)
+        recorded = self.recorded if self.gpu is None else driven_by(replayed, self.gpu, self.recorded)
+        return recorded, is_estimate
+
+
+def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpus: int = 0) -> ReplaySource:
+    """Returns the source for --trace, --gpu and --estimate. Raises TraceError."""
+    if gpu and estimate and gpus > 1:  # the library's entries are for one GPU
+        return ReplaySource(gpu, card_alone(gpu, gpus), is_estimate=True)
+    choice = choice_of(trace, gpu, estimate)
+    if choice is not None:
+        require_phases_enough(strict, gpus)
+        of, recorded = card_of(choice)
+        return ReplaySource(trace or of.name, recorded, choice=choice, gpu=of)
+    if gpu:
+        return ReplaySource(gpu, card_alone(gpu), is_estimate=True)
+    path, recorded = load_pace(trace)
+    return ReplaySource(trace, recorded, path=path)
+
+
+def is_gpu_name(name: str) -> bool:
+    """Returns whether a name means a GPU. Files and entries of the library with the same name come first."""
+    with suppress(TraceLibraryError):
+        if is_cell_name(name) or find(name).is_file():
+            return False
+    with suppress(TraceLibraryError):
+        return bool(gpu_of(name))
+    return lacks(name)
 
 
 def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
@@ -66,11 +121,12 @@ def lacks(gpu: str) -> bool:
     return False
 
 
-def card_alone(gpu: str) -> Trace:
-    """Returns an empty trace for a GPU that the library lacks. See Note [A card that the library lacks]."""
+def card_alone(gpu: str, gpus: int = 1) -> Trace:
+    """Returns an empty trace for GPUs of a kind that the library lacks. See Note [A card that the library lacks]."""
     card = find_card(gpu)
     alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))
     alone.grain = "kernel"
+    alone.devices = [replace(alone.devices[0], index=index) for index in range(gpus)]
     return alone
 
 
@@ -143,5 +199,5 @@ def require_phases_enough(strict: bool, gpus: int) -> None:
 
 
 def saved_in(folder: Path, name: str) -> Path:
-    """Saves the blank trace for the child process and returns the path."""
+    """Returns the path of a trace that the child process replays."""
     return folder / f"{name.replace('/', '-')}.msgpack"

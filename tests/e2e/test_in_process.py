@@ -1,0 +1,243 @@
+"""The virtual GPU inside a process (`trace_replay.gpu` and `trace_replay.start`): scripts that start and stop it themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.replayer.recordings import phase_recording
+from traces.format.trace_file import save
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Prints every attribute of torch and of the patched parts of Python that differs from before the start.
+WALK = '''
+import os, sys, types
+
+PARTS = {"builtins", "os", "io", "gc", "time", "sys", "subprocess", "pickle", "bz2", "tarfile"}
+
+def snapshot():
+    found = {("environment",): dict(os.environ), ("meta_path",): list(sys.meta_path)}
+    found["pynvml",] = sys.modules.get("pynvml")
+    for name, module in list(sys.modules.items()):
+        if not isinstance(module, types.ModuleType) or (name.partition(".")[0] != "torch" and name not in PARTS):
+            continue
+        for key, value in list(vars(module).items()):
+            found[name, key] = value
+            if isinstance(value, type) and str(value.__module__).partition(".")[0] in ("torch", "subprocess", "builtins"):
+                found.update({(f"{value.__module__}.{value.__qualname__}", of): one for of, one in vars(value).items()})
+            if isinstance(value, (list, dict)) and key != "__dict__":
+                found[name, key, "items"] = value.copy()
+    return found
+
+def is_same(one, other):
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return one is other or (type(one) is type(other) and isinstance(one, (int, str, float)) and one == other)
+
+def differences(before, after):
+    return sorted(".".join(key) for key in before.keys() | after.keys() if not is_same(before.get(key), after.get(key)))
+'''
+
+TRAIN = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(6):
+    x, y = torch.randn(4, 8).cuda(), torch.randint(0, 4, (4,)).cuda()
+    loss = nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("traces") / "phases.msgpack"
+    save(phase_recording({"h2d": 2, "forward": 20, "loss": 1, "backward": 40, "optimizer": 3}), path)
+    return path
+
+
+def run(source: str, folder: Path, *words: str, stdin: str | None = None) -> str:
+    """Run a script with another module `tui` beside it, and return what it prints."""
+    (folder / "tui.py").write_text("raise RuntimeError('this is the module of the user')", encoding="utf-8")
+    script = folder / "script.py"
+    script.write_text(source, encoding="utf-8")
+    command = [sys.executable, "-W", "error::DeprecationWarning", *(["-i"] if stdin is not None else [str(script)]), *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, env=environment, cwd=folder, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_after_stop_torch_is_as_before_and_a_second_gpu_can_start(tmp_path: Path) -> None:
+    source = """
+import json, warnings
+import torch, torch.distributed, torch.nn.parallel, torch.profiler
+import torch.distributed._functional_collectives, torch.distributed.rpc.api, torch.multiprocessing.spawn
+import torch.backends.cudnn.rnn, torch.multiprocessing.reductions, torch._subclasses.fake_tensor, torch.jit._builtins
+from torch.cuda import Event
+import trace_replay
+from trace_replay.virtual_gpu import our_packages
+
+warnings.simplefilter("ignore")
+with our_packages():
+    import traces.format.trace_file, tui.report.page, replayer.child
+on_cpu = torch.nn.Linear(2, 2)
+earlier = torch.optim.SGD(on_cpu.parameters(), lr=0.1)
+unpatched = [Event]  # a list, because the start also patches this module
+torch.jit._builtins._get_builtin_table()
+before = snapshot()
+modules = set(sys.modules)
+for values in ("compute", "recorded"):
+    with trace_replay.gpu("a100", values=values) as gpu:
+        assert Event is torch.cuda.Event is not unpatched[0]
+        assert len(differences(before, snapshot())) > 500
+        assert torch.cuda.is_available() and torch.accelerator.is_available()
+        model = torch.nn.Linear(4, 3).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        with torch.autocast("cuda"):
+            loss = model(torch.ones(2, 4, device="cuda")).sum()
+        loss.backward()
+        optimizer.step()
+        assert gpu.step_time > 0 and gpu.timeline().steps.kind.size == 1
+        on_gpu = torch.ones(3, device="cuda") + 1
+        if values == "compute":
+            assert on_gpu.tolist() == [2, 2, 2] and model.bias.grad.tolist() == [2, 2, 2]
+        pinned = torch.ones(2).pin_memory()
+    assert Event is torch.cuda.Event is unpatched[0]
+    errors = []
+    for use in (lambda: on_gpu + 1, lambda: on_gpu.cpu(), lambda: model.cpu(), lambda: model.weight.shape,
+                lambda: torch.stack([on_gpu]), lambda: loss.backward()):
+        try:
+            use()
+        except RuntimeError as error:
+            errors.append(str(error))
+    assert len(errors) == 6 and all("on a virtual GPU that was stopped" in error for error in errors), errors
+    assert not torch.cuda.is_available() and not torch.accelerator.is_available()
+    assert pinned.tolist() == [1, 1]
+    try:
+        torch.ones(1, device="cuda")
+        raise SystemExit("there is no GPU")
+    except (AssertionError, RuntimeError, NotImplementedError):
+        pass
+    found = [name for name in differences(before, snapshot()) if name not in ("sys.modules.items", "torch._dir.items")]
+    print(json.dumps([values, found]))
+    on_cpu(torch.ones(1, 2)).sum().backward()
+    earlier.step()
+"""
+    lines = run(WALK + source, tmp_path).splitlines()
+    # torch imports these modules, and fills these caches, when they are first used. None of their values is ours.
+    lazy = {
+        "sys.path_importer_cache.items",
+        "torch._opaque_base._FakeScriptObject_cls",
+        "torch.autograd.profiler._cupti_monitor_checked",
+        "torch.autograd.profiler._cupti_monitor_module",
+        "torch.ops._dir.items",
+        "torch.ops.c10d",
+        "torch.profiler._cupti_monitor",
+    }
+    assert [json.loads(line)[0] for line in lines] == ["compute", "recorded"]
+    for line in lines:
+        assert set(json.loads(line)[1]) <= lazy
+
+
+def test_figures_are_those_of_the_command(recording: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN, encoding="utf-8")
+    command = [sys.executable, "-m", "trace_replay", "replay", "--trace", str(recording), "--clock", "recorded"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([*command, "--report", str(report), str(script)], check=True, env=environment, capture_output=True)
+    body = "\n".join(f"    {line}" for line in TRAIN.splitlines())
+    source = f"""
+import json, sys
+import trace_replay
+
+with trace_replay.gpu(sys.argv[1], clock="recorded") as gpu:
+{body}
+assert gpu.report()._repr_html_().startswith("<iframe") and "<svg" in gpu.report().to_html()
+print(json.dumps([gpu.report().to_json(), gpu.step_time, gpu.peak_memory]))
+"""
+    here, step_time, peak_memory = json.loads(run(source, tmp_path, str(recording)))
+    there = json.loads(report.read_text(encoding="utf-8"))
+    exact = ("verdict", "steps_compared", "phases", "coverage", "memory", "missing", "changes", "clock", "values", "judged")
+    assert {name: here[name] for name in exact} == {name: there[name] for name in exact}
+    for name in ("steps", "compute_side", "gpu_busy"):
+        assert here[name]["replayed_median_ns"] == there[name]["replayed_median_ns"]
+    assert step_time == pytest.approx(there["steps"]["replayed_median_ns"] / 1e9)
+    assert peak_memory == there["memory"]["cuda:0"]["replayed_bytes"]
+
+
+def test_workers_that_are_spawned_and_forked_see_the_gpu(tmp_path: Path) -> None:
+    source = """
+import multiprocessing
+import trace_replay
+
+def add(number):
+    import torch
+    return (torch.full((2,), number, device="cuda") + 1).tolist(), torch.cuda.get_device_name()
+
+if __name__ == "__main__":
+    gpu = trace_replay.start("t4", values="compute")
+    for method in ("spawn", "fork"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            print(pool.apply(add, (1,)))
+    import torch
+    print(torch.ones(1, device="cuda").item())
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        try:
+            pool.apply(add, (1,))
+        except RuntimeError as error:
+            print(str(error)[:43])
+    gpu.stop()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        try:
+            pool.apply(add, (1,))
+        except (AssertionError, RuntimeError):
+            print("no GPU")
+"""
+    said = run(source, tmp_path).splitlines()
+    assert said[:2] == ["([2, 2], 'Tesla T4')"] * 2
+    assert said[2:] == ["1.0", "Cannot re-initialize CUDA in forked subproc", "no GPU"]
+
+
+def test_one_gpu_at_a_time_from_a_repl_and_before_torch(tmp_path: Path) -> None:
+    said = run(
+        "",
+        tmp_path,
+        stdin="""
+import sys, trace_replay
+print("torch" in sys.modules, "numpy" in sys.modules)
+try: trace_replay.start("no such gpu")
+except Exception as error: print(type(error).__name__, error)
+
+gpu = trace_replay.start("a100", memory="1GiB")
+try: trace_replay.start("v100")
+except RuntimeError as error: print(error)
+
+import torch
+torch.cuda.mem_get_info()[1] >> 20
+try: torch.empty(1 << 30, device="cuda")
+except torch.cuda.OutOfMemoryError: print("out of memory")
+
+gpu.stop(); gpu.stop(); gpu
+gpu = trace_replay.start("v100"); torch.cuda.get_device_name()
+""",
+    )
+    lines = [line.removeprefix(">>> ") for line in said.splitlines()]
+    assert lines[0] == "False False"
+    assert lines[1].startswith("TraceLibraryError no such gpu: no such file")
+    assert lines[2] == "<virtual NVIDIA A100-SXM4-40GB, running> already runs in this process; call its stop() first"
+    assert lines[3:] == ["1024", "out of memory", "<virtual NVIDIA A100-SXM4-40GB, stopped>", "'Tesla V100-SXM2-16GB'"]

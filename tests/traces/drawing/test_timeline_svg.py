@@ -1,0 +1,34 @@
+"""The timeline that notebooks show: where its bars are, and what is left out."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tests.traces.handmade import training
+from traces.drawing.timeline_svg import BarLane, timeline_html
+
+
+def test_bars_are_in_proportion_to_their_times() -> None:
+    lane = BarLane("cuda:0 stream 7", "gpu", ["a<b>", "c"], np.array([100, 600]), np.array([250, 500]))
+    page = timeline_html("two kernels", [lane])
+    # 1000 ns, from 100 to 1100, are 1000 units wide
+    bars = re.findall(r'<rect x="([^"]+)" y="1" width="([^"]+)" height="16" fill="([^"]+)"><title>([^<]+)', page)
+    assert [bar[:2] for bar in bars] == [("0", "250"), ("500", "500")]
+    assert bars[0][2] != bars[1][2]
+    assert [bar[3] for bar in bars] == ["a&lt;b&gt;: 0.2 µs", "c: 0.5 µs"]
+    assert "cuda:0 stream 7" in page and "all = [0, 1000]" in page
+
+
+def test_of_many_bars_the_longest_are_drawn() -> None:
+    start_ns = np.arange(4000) * 10
+    duration_ns = np.where(np.arange(4000) % 2 == 0, 9, 1)
+    page = timeline_html("many", [BarLane("host", "host", ["op"] * 4000, start_ns, duration_ns)])
+    assert page.count("<rect") == 2000
+    assert "The 2000 shortest bars are not drawn." in page
+
+
+def test_a_trace_shows_its_phases_and_streams() -> None:
+    page = training()._repr_html_()
+    assert page.count("<svg") == 1 and "cuda:0 stream" in page and "phases" in page

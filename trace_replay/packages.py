@@ -1,0 +1,28 @@
+"""Imports our packages in the user's process, where other modules may have the same names.
+
+with our_packages():
+    from tui.text.diff import diff_text     # also if the user has a module `tui`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import trace_replay
+
+
+@contextmanager
+def our_packages() -> Iterator[None]:
+    """Make `import traces`, `import replayer` and `import tui` find our packages inside the block.
+
+    After the block, the names replayer and tui are free again. See Note [Whose module is it] in
+    traces/bootstrap/_trace_names.py.
+    """
+    names = trace_replay.trace_names()
+    library = trace_replay.library()
+    with ExitStack() as blocks:
+        if library.__name__ != "traces":
+            blocks.enter_context(names.OurNames(trace_replay.PATH, {"traces"}, "trace_replay."))
+        blocks.enter_context(names.OurNames(trace_replay.PATH, {"replayer", "tui"}, "_trace_"))
+        yield

@@ -1,0 +1,279 @@
+"""The virtual GPU in this process: a script, a test, a REPL or a notebook.
+
+    with trace_replay.gpu("v100", values="compute") as gpu:
+        train(steps=20)
+    print(gpu.report())
+
+    gpu = trace_replay.start("train.msgpack")
+    ...
+    gpu.stop()
+
+After `stop`, torch is as before, and tensors of the virtual GPU raise an error. A process has at most one virtual GPU at a
+time. Python processes that this process starts (spawned workers, subprocesses) get the virtual GPU too, as they would see a
+real GPU.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from html import escape
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from trace_replay.packages import our_packages
+
+if TYPE_CHECKING:
+    from traces.comparison.compare import Comparison
+    from traces.model.trace import Trace
+    from tui.commands.replay_library import ReplaySource
+
+Values = Literal["recorded", "constant", "compute"]
+ClockName = Literal["wall", "virtual", "recorded"]
+
+_BOOTSTRAPPED = "_trace_replayer.state"  # the bootstrap has imported this module in a process that `trace replay` started
+
+
+class ReplayReport:
+    """The comparison of a replay with its recording, or of any two traces.
+
+    `print` shows the text of `trace diff`, and a notebook shows the charts of `trace report`.
+    """
+
+    def __init__(
+        self, first: tuple[str, Trace], second: tuple[str, Trace], tolerance: float, *, is_estimate: bool = False
+    ) -> None:
+        self.recorded, self.replayed = first[1], second[1]
+        self._names = first[0], second[0]
+        self._tolerance = tolerance
+        self._is_estimate = is_estimate
+        with our_packages():
+            from traces.comparison.compare import compare
+
+            self.comparison: Comparison = compare(self.recorded, self.replayed, tolerance)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the dict that `trace replay --report` writes."""
+        return self.comparison.to_json()
+
+    def __str__(self) -> str:
+        with our_packages():
+            if self._is_estimate:
+                from tui.commands.replay_library import estimated_text
+
+                return estimated_text(self.replayed, self.comparison)
+            from tui.text.diff import diff_text
+
+            return diff_text(self.comparison, *self._names)
+
+    __repr__ = __str__
+
+    def to_html(self) -> str:
+        """Return the page of `trace report`, a complete HTML document."""
+        with our_packages():
+            from tui.report.page import NamedTrace, report_html
+
+            named = [NamedTrace(self._names[1], self.replayed)]
+            if not self._is_estimate:
+                named.insert(0, NamedTrace(self._names[0], self.recorded))
+            return report_html(named, self._tolerance)
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{escape(self.to_html())}" style="width:100%;height:640px;border:0"></iframe>'
+
+
+class InProcessGpu:
+    """A virtual GPU that was started in this process. `start` and `gpu` create it."""
+
+    def __init__(self, source: ReplaySource, folder: Path) -> None:
+        self._source = source
+        self._folder = folder  # the processes of the replay write their timelines to this folder
+        self._process = os.getpid()
+        weakref.finalize(self, _remove, folder, self._process)
+        self._stopped: Trace | None = None
+        self.is_running = True
+
+    @property
+    def name(self) -> str:
+        """The GPU's name, such as "Tesla V100-SXM2-16GB"."""
+        return self._source.recorded.devices[0].name
+
+    def timeline(self) -> Trace:
+        """Return the trace of the replay: so far, or after `stop` as a whole. Raises TraceError if the GPU was not used."""
+        if self._stopped is not None:
+            return self._stopped
+        with our_packages():
+            from traces.combining.replayed_ranks import one_replay, timelines_in
+            from traces.model.trace import TraceError
+
+            if self.is_running:
+                _child().write_timeline()
+            processes = timelines_in(self._folder, are_complete=not self.is_running)
+            if not processes:
+                raise TraceError("the script has not used the virtual GPU, so there is no timeline")
+            trace, _ = one_replay(processes, self._process)
+        if not self.is_running:
+            self._stopped = trace
+        return trace
+
+    def report(self, tolerance: float = 0.05) -> ReplayReport:
+        """Compare the replay with its recording, as `trace replay` does."""
+        replayed = self.timeline()
+        with our_packages():
+            recorded, is_estimate = self._source.compared_with(replayed)
+        return ReplayReport((self._source.name, recorded), ("this replay", replayed), tolerance, is_estimate=is_estimate)
+
+    def compare(self, other: Trace | InProcessGpu | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
+        """Compare `other` (A) with this replay (B). `other` is a trace, a file, a name from the library or a stopped GPU."""
+        name, trace = _named_trace(other)
+        return ReplayReport((name, trace), ("this replay", self.timeline()), tolerance)
+
+    @property
+    def step_time(self) -> float | None:
+        """The median step time in seconds, or None if no step has ended."""
+        with our_packages():
+            from traces.figures.summary import summarize
+
+            median_ns = summarize(self.timeline()).step_median_ns
+        return None if median_ns is None else median_ns / 1e9
+
+    @property
+    def peak_memory(self) -> int:
+        """The peak of allocated memory in bytes, on the device with the highest peak."""
+        with our_packages():
+            from traces.figures.summary import summarize
+
+            memory = summarize(self.timeline()).memory.values()
+        return max((peak.peak_allocated_bytes or 0 for peak in memory), default=0)
+
+    def stop(self) -> None:
+        """Stop the virtual GPU and make torch as before. Does nothing if the GPU was already stopped."""
+        global _running
+        if not self.is_running:
+            return
+        self.is_running, _running = False, None
+        atexit.unregister(self.stop)
+        with our_packages():
+            _child().stop_here()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<virtual {self.name}, {'running' if self.is_running else 'stopped'}>"
+
+
+_running: InProcessGpu | None = None
+
+
+def running() -> InProcessGpu | None:
+    """Return the virtual GPU that `start` or `gpu` started in this process and that still runs."""
+    return _running
+
+
+def start(
+    what: str | os.PathLike[str],
+    *,
+    values: Values = "recorded",
+    clock: ClockName = "wall",
+    gpus: int = 0,
+    memory: str | Sequence[str] = "",
+    speed: float = 1.0,
+    strict: bool = False,
+) -> InProcessGpu:
+    """Start a virtual GPU in this process.
+
+    `what` is a recording (a file, or a name from the library such as "p100-no-cudnn" or "v100/resnet50") or the name of a GPU
+    such as "a100". For a GPU's name, times are measured times from the library if the library has them, and estimates
+    otherwise. The other arguments are the options of `trace replay`: `memory` is --gpu-memory, such as "8GiB".
+    """
+    global _running
+    if _running is not None:
+        raise RuntimeError(f"{_running!r} already runs in this process; call its stop() first")
+    if getattr(sys.modules.get(_BOOTSTRAPPED), "STATE", None) is not None and sys.modules[_BOOTSTRAPPED].STATE.make is not None:
+        raise RuntimeError("this process already has a virtual GPU: `trace replay` or another process started it")
+    folder = Path(tempfile.mkdtemp(prefix="trace-replay-"))
+    with our_packages(), ExitStack() as unless_started:
+        unless_started.callback(_remove, folder, os.getpid())
+        source, session = _session(os.fspath(what), folder, values, clock, gpus, memory, speed, strict)
+        from traces.model.typed_json import to_json
+        from traces.script.launch import bootstrap_variables, write_session
+        from traces.script.patching import patch_item
+
+        child = _child()
+        write_session(folder, {"replayer": session})
+        unless_started.callback(child.stop_here)
+        for name, value in bootstrap_variables(os.environ, folder).items():
+            patch_item(os.environ, name, value)
+        child.start_here(to_json(session))
+        unless_started.pop_all()
+    _running = InProcessGpu(source, folder)
+    atexit.register(_running.stop)
+    return _running
+
+
+@contextmanager
+def gpu(what: str | os.PathLike[str], **options: Any) -> Iterator[InProcessGpu]:
+    """Run a block with a virtual GPU. The arguments are those of `start`.
+
+    with trace_replay.gpu("v100", values="compute") as gpu: ...
+    """
+    with start(what, **options) as started:
+        yield started
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a forked child does not remove its parent's folder
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _child() -> Any:
+    """Return the replayer's module for the script's process. Imports torch."""
+    return importlib.import_module("replayer.child")
+
+
+def _session(
+    what: str,
+    folder: Path,
+    values: Values,
+    clock: ClockName,
+    gpus: int,
+    memory: str | Sequence[str],
+    speed: float,
+    strict: bool,
+) -> tuple[ReplaySource, Any]:
+    from traces.script.configuration import ReplayConfig, ReplaySession
+    from tui.commands.replay import gpu_memory
+    from tui.commands.replay_library import is_gpu_name, source_of
+
+    by_name = is_gpu_name(what)
+    source = source_of("" if by_name else what, what if by_name else "", estimate=by_name, strict=strict, gpus=gpus)
+    recorded_gpus = sum(device.rank == min(source.recorded.ranks) for device in source.recorded.devices)
+    sizes = gpu_memory(memory if isinstance(memory, str) else ",".join(memory), gpus or recorded_gpus)
+    # With the recorded clock, waits for data take the recorded time, as in `trace replay`.
+    loader = "recorded" if clock == "recorded" else "real"
+    config = ReplayConfig(loader, strict, values, clock, speed, gpus, gpu_memory_bytes=sizes)
+    # No process has the process id 0, so no descendant is taken for the script's own process.
+    return source, ReplaySession(source.file_in(folder), folder, 0, config=config, cells=source.choice)
+
+
+def _named_trace(other: Trace | InProcessGpu | str | os.PathLike[str]) -> tuple[str, Trace]:
+    if isinstance(other, InProcessGpu):
+        return repr(other), other.timeline()
+    if isinstance(other, str | os.PathLike):
+        with our_packages():
+            from tui.trace_names import load_trace
+
+            return os.fspath(other), load_trace(os.fspath(other))
+    return "A", other

@@ -1,0 +1,1 @@
+"""Draws traces in notebooks."""

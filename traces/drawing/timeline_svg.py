@@ -1,0 +1,114 @@
+"""Draws bars over time as an SVG in HTML, for notebooks. The mouse wheel zooms, dragging moves, and a double click shows all.
+
+timeline_html("Trace(...)", [BarLane("cuda:0 stream 0", "gpu", names, start_ns, duration_ns)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+
+_WIDTH = 1000
+_LANE_HEIGHT = 18
+_MOST_BARS = 3_000
+_COLOURS = {
+    "host": ("#8fb8de", "#f2c57c", "#a8d5ba", "#d7a9c9", "#c9c2b8"),
+    "gpu": ("#3f8f6b", "#5aa9a0", "#2f6f8f", "#7a9e3f"),
+}
+_SCRIPT = """
+(function () {
+  const box = document.getElementById("ID"), view = box.querySelector("svg"), said = box.querySelector("output");
+  const all = [0, TOTAL]; let shown = [...all], held = null;
+  const units = [[1e9, " s"], [1e6, " ms"], [1e3, " µs"]];
+  const text = ns => { const [size, unit] = units.find(of => ns >= of[0]) || units[2]; return (ns / size).toFixed(3) + unit; };
+  const show = () => {
+    view.setAttribute("viewBox", shown[0] / SCALE + " 0 " + (shown[1] - shown[0]) / SCALE + " HEIGHT");
+    said.textContent = text(shown[0]) + " to " + text(shown[1]);
+  };
+  const at = event => {
+    const area = view.getBoundingClientRect();
+    return shown[0] + (shown[1] - shown[0]) * (event.clientX - area.left) / area.width;
+  };
+  const move = (start, width) => {
+    width = Math.min(width, all[1]);
+    start = Math.max(0, Math.min(start, all[1] - width));
+    shown = [start, start + width];
+    show();
+  };
+  view.addEventListener("wheel", event => {
+    event.preventDefault();
+    const factor = event.deltaY < 0 ? 0.8 : 1.25, here = at(event), width = Math.max((shown[1] - shown[0]) * factor, 1000);
+    move(here - (here - shown[0]) * width / (shown[1] - shown[0]), width);
+  }, {passive: false});
+  view.addEventListener("pointerdown", event => { held = at(event); view.setPointerCapture(event.pointerId); });
+  view.addEventListener("pointermove", event => {
+    if (held !== null) move(shown[0] + held - at(event), shown[1] - shown[0]);
+  });
+  view.addEventListener("pointerup", () => { held = null; });
+  view.addEventListener("dblclick", () => move(0, all[1]));
+  show();
+})();
+"""
+
+
+@dataclass(frozen=True)
+class BarLane:
+    """One row of bars. `kind` ("host" or "gpu") gives the colours."""
+
+    label: str
+    kind: str
+    names: Sequence[str]
+    start_ns: npt.NDArray[Any]
+    duration_ns: npt.NDArray[Any]
+
+
+def timeline_html(title: str, lanes: Sequence[BarLane]) -> str:
+    """Return the HTML of the timeline, which starts at the first bar. Of many bars, the longest are drawn."""
+    lanes = [lane for lane in lanes if len(lane.names)]
+    if not lanes:
+        return f"<p>{escape(title)}</p>"
+    begin_ns = min(int(lane.start_ns.min()) for lane in lanes)
+    total_ns = max(int((lane.start_ns + lane.duration_ns).max()) for lane in lanes) - begin_ns
+    scale = max(total_ns, 1) / _WIDTH
+    durations = np.sort(np.concatenate([lane.duration_ns for lane in lanes]))[::-1]
+    least_ns = int(durations[_MOST_BARS]) + 1 if len(durations) > _MOST_BARS else 0
+    height = _LANE_HEIGHT * len(lanes)
+    rows = "".join(_bars(row, lane, begin_ns, scale, least_ns) for row, lane in enumerate(lanes))
+    style = f"height:{_LANE_HEIGHT}px;line-height:{_LANE_HEIGHT}px"
+    labels = "".join(f'<div style="{style}">{escape(lane.label)}</div>' for lane in lanes)
+    name = f"trace-{uuid4().hex[:12]}"
+    values = {"ID": name, "TOTAL": str(total_ns), "SCALE": repr(scale), "HEIGHT": str(height)}
+    script = _SCRIPT
+    for word, value in values.items():
+        script = script.replace(word, value)
+    left_out = int((durations < least_ns).sum())
+    note = f" The {left_out} shortest bars are not drawn." if left_out else ""
+    return (
+        f'<div id="{name}" style="font:12px sans-serif"><p>{escape(title)}.{note} Shown: <output></output></p>'
+        f'<div style="display:flex"><div style="flex:none;padding-right:8px;white-space:nowrap">{labels}</div>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" preserveAspectRatio="none" '
+        f'style="flex:1;height:{height}px;touch-action:none;cursor:grab" role="img">{rows}</svg></div></div>'
+        f"<script>{script}</script>"
+    )
+
+
+def _bars(row: int, lane: BarLane, begin_ns: int, scale: float, least_ns: int) -> str:
+    colours = _COLOURS[lane.kind]
+    numbers: dict[str, int] = {}
+    bars = []
+    for name, start_ns, duration_ns in zip(lane.names, lane.start_ns.tolist(), lane.duration_ns.tolist(), strict=True):
+        if duration_ns < least_ns:
+            continue
+        colour = colours[numbers.setdefault(name, len(numbers)) % len(colours)]
+        x, width = (start_ns - begin_ns) / scale, duration_ns / scale
+        bars.append(
+            f'<rect x="{x:.6g}" y="{row * _LANE_HEIGHT + 1}" width="{width:.4g}" height="{_LANE_HEIGHT - 2}" fill="{colour}">'
+            f"<title>{escape(name)}: {duration_ns / 1000:.1f} µs</title></rect>"
+        )
+    return "".join(bars)
