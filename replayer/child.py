@@ -20,6 +20,7 @@ import torch
 
 from replayer import backend, state
 from replayer.compiled.compiled_code import compiled_code
+from replayer.errors import DataDependentShape, NotEmulated
 from replayer.gpu.virtual_gpu import GpuOptions, ScriptLinks, VirtualGpu
 from replayer.memory.device.request_log import RankRequests
 from replayer.recording.library_pace import LibraryPace
@@ -36,7 +37,7 @@ from traces.model.trace import Trace, TraceError, shapes_text
 from traces.model.typed_json import from_json
 from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.deferred_signals import at_exit
-from traces.script.patching import PATCHES
+from traces.script.patching import PATCHES, patch_around
 from traces.stalls.storage_server import StorageClient
 
 # kinds of unmatched calls that a replay lists; the others are only counted
@@ -68,6 +69,34 @@ def start_here(session: Mapping[str, Any]) -> None:
 def write_timeline() -> None:
     """Write the timeline of this process so far, with its header, so that another reader of the file sees a whole trace."""
     state.STATE.flush()
+
+
+def watch_refusals(listener: Callable[[str], object]) -> None:
+    """Call `listener` with the message of each call that the virtual GPU refuses, also if the script catches the error."""
+
+    def told(init: Callable[..., None], error: Exception, *args: object) -> None:
+        init(error, *args)
+        listener(str(error))
+
+    patch_around(NotEmulated, __init__=told)
+    patch_around(DataDependentShape, __init__=told)
+
+
+def watch_waits(listener: Callable[[], None] | None) -> None:
+    """Call `listener` in the waiting thread wherever the script waits for the device. None ends this."""
+    state.gpu().simulator.scheduler.on_wait = listener
+
+
+def now_ns() -> int | None:
+    """Return the host's time on the timeline, or None if the script has not used the GPU."""
+    made = state.started()
+    return None if made is None else made.streams.host_now_ns()
+
+
+def values_not_computed() -> int:
+    """Return how many values the script has read that were neither recorded nor computed."""
+    made = state.started()
+    return 0 if made is None or state.computing() else made.simulator.stats.reads_unrecorded
 
 
 def stop_here() -> None:

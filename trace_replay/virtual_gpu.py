@@ -22,7 +22,7 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from html import escape
 from pathlib import Path
@@ -60,9 +60,15 @@ class ReplayReport:
 
             self.comparison: Comparison = compare(self.recorded, self.replayed, tolerance)
 
+    @property
+    def is_same_program(self) -> bool | None:
+        """Whether both traces are of the same program. None if the traces do not show this."""
+        return self.comparison.verdict.same
+
     def to_json(self) -> dict[str, Any]:
         """Return the dict that `trace replay --report` writes."""
-        return self.comparison.to_json()
+        facts: dict[str, Any] = self.comparison.to_json()
+        return facts
 
     def __str__(self) -> str:
         with our_packages():
@@ -133,8 +139,13 @@ class InProcessGpu:
 
     def compare(self, other: Trace | InProcessGpu | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
         """Compare `other` (A) with this replay (B). `other` is a trace, a file, a name from the library or a stopped GPU."""
-        name, trace = _named_trace(other)
-        return ReplayReport((name, trace), ("this replay", self.timeline()), tolerance)
+        return self.compare_with(other, self.timeline(), tolerance)
+
+    def compare_with(
+        self, other: Trace | InProcessGpu | str | os.PathLike[str], replayed: Trace, tolerance: float
+    ) -> ReplayReport:
+        """Compare `other` (A) with a part of this replay (B)."""
+        return ReplayReport(_named_trace(other), ("this replay", replayed), tolerance)
 
     @property
     def step_time(self) -> float | None:
@@ -153,6 +164,27 @@ class InProcessGpu:
 
             memory = summarize(self.timeline()).memory.values()
         return max((peak.peak_allocated_bytes or 0 for peak in memory), default=0)
+
+    def on_refusal(self, listener: Callable[[str], object]) -> None:
+        """Call `listener` with the message of each call that the virtual GPU refuses, also if the script catches the error."""
+        with our_packages():
+            _child().watch_refusals(listener)
+
+    def on_wait(self, listener: Callable[[], None] | None) -> None:
+        """Call `listener` in the waiting thread wherever the script waits for the GPU. None ends this."""
+        with our_packages():
+            _child().watch_waits(listener)
+
+    def now_ns(self) -> int | None:
+        """Return the script's time on the timeline, or None if the script has not used the GPU."""
+        with our_packages():
+            now_ns: int | None = _child().now_ns()
+            return now_ns
+
+    def values_not_computed(self) -> int:
+        """Return how many values the script has read that were neither recorded nor computed."""
+        with our_packages():
+            return int(_child().values_not_computed())
 
     def stop(self) -> None:
         """Stop the virtual GPU and make torch as before. Does nothing if the GPU was already stopped."""

@@ -125,6 +125,7 @@ def info(trace: TraceArgument, json: JsonOption = False, details: DetailsOption 
     $ trace diff before.msgpack after.msgpack --details
     $ trace diff v100.msgpack replay.msgpack --tolerance 2%
     $ trace diff -q main.msgpack branch.msgpack --gate budgets.toml    # in CI, see docs/ci.md
+    $ trace diff main.msgpack branch.msgpack --markdown --junit diff.xml
     """,
 )
 def diff(
@@ -134,6 +135,8 @@ def diff(
     tolerance: ToleranceOption = "5%",
     details: DetailsOption = False,
     gate: Annotated[Path | None, option("BUDGETS.toml", "Check B against these budgets; they decide the exit code.")] = None,
+    markdown: Annotated[bool, flag("--markdown", "Print Markdown, as for the summary of a build.")] = False,
+    junit: Annotated[Path | None, option("FILE.xml", "Also write the result as JUnit XML, with one test for each budget.")] = None,
     by: Annotated[
         Literal["function"] | None,
         option(None, "List GPU time by the Python function that launched the work instead."),
@@ -150,7 +153,7 @@ def diff(
         return by_function(first, second, json)
     from tui.commands.diff import run
 
-    return run(first, second, json, share(tolerance, "--tolerance"), details or is_verbose(), gate)
+    return run(first, second, json, share(tolerance, "--tolerance"), details or is_verbose(), gate, markdown, junit)
 
 
 @app.command(

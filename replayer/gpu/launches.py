@@ -228,7 +228,7 @@ class ScriptLaunches:
                 tracker.charge_so_far(thread)
                 end_ns = max(end_ns, stream.ready_ns)
             if blocking:
-                scheduler.block(thread, end_ns, thread.after_wait_ns)
+                scheduler.script_waits(thread, end_ns, thread.after_wait_ns)
             if kind == "h2d":
                 tracker.leave(thread, "h2d")
 

@@ -88,14 +88,14 @@ class Streams:
             with self._launches.lock:
                 self._await_nothing(event)
         else:
-            self._scheduler.block(self._launches.current.thread(), event.time_ns)
+            self._scheduler.script_waits(self._launches.current.thread(), event.time_ns)
 
     def synchronize(self, stream: VirtualStream) -> None:
         """Return when the stream's recorded time has passed."""
         self._launches.forbid_in_capture()
         with self._launches.looking as thread:
             self._tracker.charge_so_far(thread)
-            self._scheduler.block(thread, stream.ready_ns)
+            self._scheduler.script_waits(thread, stream.ready_ns)
 
     def synchronize_device(self, device: int) -> None:
         """Return when the recorded time of all streams of the device has passed."""
@@ -104,7 +104,7 @@ class Streams:
         with self._launches.looking as thread:
             self._tracker.charge_so_far(thread)
             streams = [stream.ready_ns for stream in self._scheduler.streams.values() if stream.device == device]
-            self._scheduler.block(thread, max(streams, default=0))
+            self._scheduler.script_waits(thread, max(streams, default=0))
 
     def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
         if start.time_ns is None or end.time_ns is None:

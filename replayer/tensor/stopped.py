@@ -37,6 +37,7 @@ def _stopped() -> RuntimeError:
 
 
 def stop_tensors() -> None:
-    tensors: list[TorchAny] = [thing for thing in gc.get_objects() if isinstance(thing, VirtualTensor)]
+    # `isinstance` would ask the objects, and some objects of torch then warn or import something.
+    tensors: list[TorchAny] = [thing for thing in gc.get_objects() if issubclass(type(thing), VirtualTensor)]
     for tensor in tensors:
         tensor.__class__ = StoppedTensor

@@ -48,6 +48,7 @@ class StreamScheduler:
         self.scale = lru_cache(_SCALES)(self._scale)
         self.row_of: Callable[[str], int] = lambda _: 0
         self._of_other_program = False
+        self.on_wait: Callable[[], None] | None = None  # called where the script waits for the device
         self.home = 0  # the script's device that corresponds to the recorded program's first device
 
     def stream(self, device: int, number: int, priority: int = 0) -> VirtualStream:
@@ -250,6 +251,12 @@ class StreamScheduler:
         if until_ns > before_ns:
             self.clock.wait_until(until_ns)
             self.stats.waited_ns += self.clock.now_ns() - before_ns
+
+    def script_waits(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
+        """The script waits for the device, as in a synchronization, a read or a blocking copy. See `block`."""
+        if self.on_wait is not None:
+            self.on_wait()
+        self.block(thread, until_ns, after_ns)
 
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
         """The host waits for the device until `until_ns`. `after_ns` of the host's time so far is moved behind the wait."""

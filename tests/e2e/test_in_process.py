@@ -35,12 +35,15 @@ def snapshot():
                 found[name, key, "items"] = value.copy()
     return found
 
-def is_same(one, other):
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(is_same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(is_same, one, other))
+def is_equal(one, other):
     return one is other or (type(one) is type(other) and isinstance(one, (int, str, float)) and one == other)
+
+def is_same(one, other):
+    if type(one) is type(other) is dict:
+        return one.keys() == other.keys() and all(is_equal(value, other[key]) for key, value in one.items())
+    if type(one) is type(other) is list:
+        return len(one) == len(other) and all(map(is_equal, one, other))
+    return is_equal(one, other)
 
 def differences(before, after):
     return sorted(".".join(key) for key in before.keys() | after.keys() if not is_same(before.get(key), after.get(key)))
@@ -86,7 +89,7 @@ def test_after_stop_torch_is_as_before_and_a_second_gpu_can_start(tmp_path: Path
 import json, warnings
 import torch, torch.distributed, torch.nn.parallel, torch.profiler
 import torch.distributed._functional_collectives, torch.distributed.rpc.api, torch.multiprocessing.spawn
-import torch.backends.cudnn.rnn, torch.multiprocessing.reductions, torch._subclasses.fake_tensor, torch.jit._builtins
+import torch._dynamo, torch.backends.cudnn.rnn, torch.multiprocessing.reductions, torch._subclasses.fake_tensor, torch.jit._builtins
 from torch.cuda import Event
 import trace_replay
 from trace_replay.virtual_gpu import our_packages
@@ -150,7 +153,8 @@ for values in ("compute", "recorded"):
     }
     assert [json.loads(line)[0] for line in lines] == ["compute", "recorded"]
     for line in lines:
-        assert set(json.loads(line)[1]) <= lazy
+        changed = {name for name in json.loads(line)[1] if not name.startswith("torch.profiler._cupti_monitor.")}
+        assert changed <= lazy
 
 
 def test_figures_are_those_of_the_command(recording: Path, tmp_path: Path) -> None:
@@ -177,7 +181,7 @@ print(json.dumps([gpu.report().to_json(), gpu.step_time, gpu.peak_memory]))
     for name in ("steps", "compute_side", "gpu_busy"):
         assert here[name]["replayed_median_ns"] == there[name]["replayed_median_ns"]
     assert step_time == pytest.approx(there["steps"]["replayed_median_ns"] / 1e9)
-    assert peak_memory == there["memory"]["cuda:0"]["replayed_bytes"]
+    assert peak_memory == there["memory"]["cuda:0"]["replayed_peak_bytes"]
 
 
 def test_workers_that_are_spawned_and_forked_see_the_gpu(tmp_path: Path) -> None:
@@ -240,4 +244,4 @@ gpu = trace_replay.start("v100"); torch.cuda.get_device_name()
     assert lines[0] == "False False"
     assert lines[1].startswith("TraceLibraryError no such gpu: no such file")
     assert lines[2] == "<virtual NVIDIA A100-SXM4-40GB, running> already runs in this process; call its stop() first"
-    assert lines[3:] == ["1024", "out of memory", "<virtual NVIDIA A100-SXM4-40GB, stopped>", "'Tesla V100-SXM2-16GB'"]
+    assert lines[3:] == ["1024", "out of memory", "<virtual NVIDIA A100-SXM4-40GB, stopped>", "'Tesla V100-PCIE-32GB'"]

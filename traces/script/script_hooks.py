@@ -211,7 +211,7 @@ class ScriptHooks:
                 yield shape, str(tensor.dtype).removeprefix("torch.")
 
 
-def _subclasses(cls: type) -> Iterator[type]:
+def _subclasses(cls: Any) -> Iterator[type]:
     for own in cls.__subclasses__():
         yield own
         yield from _subclasses(own)

@@ -1,0 +1,118 @@
+"""The pytest plugin: suites in processes of their own, with and without a virtual GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SUITE = '''
+import pytest
+import torch
+
+if torch.cuda.is_available():
+    at_import = torch.ones(2, device="cuda")
+
+with_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+@pytest.mark.gpu("t4", memory="8GiB")
+def test_other_gpu(gpu):
+    assert torch.cuda.get_device_name() == "Tesla T4" and torch.cuda.mem_get_info()[1] == 8 << 30
+    block = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    gpu.assert_fits("1GiB")
+    gpu.assert_fits("512MiB")
+
+@with_gpu
+def test_values():
+    assert at_import.add(1).tolist() == [2, 2] and torch.cuda.device_count() == 2
+
+@with_gpu
+def test_swallows_a_refusal():
+    try:
+        at_import.__dlpack__()
+    except Exception:
+        pass
+
+@with_gpu
+def test_no_waits(gpu):
+    at_import + 1
+    gpu.assert_no_syncs()
+
+@with_gpu
+def test_waits(gpu):
+    (at_import + 1).sum().item()  # this line waits
+    gpu.assert_no_syncs()
+
+@pytest.mark.gpu
+def test_of_a_suite_that_has_its_own_marker():
+    pass
+
+@with_gpu
+def test_catches_an_assert():
+    raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+@with_gpu
+def test_after_the_assert():
+    assert torch.ones(2, device="cuda").sum() == 2
+'''
+
+
+def run(folder: Path, *words: str) -> list[str]:
+    (folder / "test_suite.py").write_text(SUITE, encoding="utf-8")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    unused\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=short", *words]
+    if "trace_replay.pytest_plugin" not in _entry_points():
+        command += ["-p", "trace_replay.pytest_plugin"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return done.stdout.splitlines()
+
+
+def _entry_points() -> set[str]:
+    from importlib.metadata import entry_points
+
+    return {point.value for point in entry_points(group="pytest11")}
+
+
+def outcomes(lines: list[str]) -> dict[str, str]:
+    """The outcome of each test, by its name without "test_"."""
+    said = [line.split() for line in lines if line.startswith(("PASSED ", "FAILED ", "SKIPPED "))]
+    return {words[1].partition("::test_")[2]: words[0] for words in said if "::" in words[1]}
+
+
+@pytest.mark.parametrize("words", [(), ("-n", "2")])
+def test_a_session_on_a_virtual_gpu(words: tuple[str, ...], tmp_path: Path) -> None:
+    lines = run(tmp_path, "--gpu", "a100", "--gpus", "2", *words)
+    found = outcomes(lines)
+    assert {name for name, outcome in found.items() if outcome == "PASSED"} == {
+        "values",
+        "no_waits",
+        "of_a_suite_that_has_its_own_marker",
+        "after_the_assert",
+    }
+    assert {name for name, outcome in found.items() if outcome == "FAILED"} == {"other_gpu", "waits", "catches_an_assert"}
+    text = "\n".join(lines)
+    assert "the test reserves 1.0 GiB of GPU memory at its peak, and 512MiB are allowed" in text
+    line = next(number for number, line in enumerate(SUITE.splitlines(), 1) if "this line waits" in line)
+    assert f"test_suite.py:{line} in test_waits" in text
+    assert "needs Tensor.__dlpack__ is not emulated by the virtual GPU" in text
+    summary = lines[next(number for number, line in enumerate(lines) if line.strip("= ") == "virtual GPU") :]
+    assert any("__dlpack__" in line and "test_swallows_a_refusal" in line for line in summary)
+    assert any("device-side assert" in line and "test_catches_an_assert" in line for line in summary)
+
+
+def test_strict_fails_what_the_gpu_refuses(tmp_path: Path) -> None:
+    lines = run(tmp_path, "--gpu", "a100", "--gpu-strict", "-k", "refusal")
+    assert outcomes(lines) == {"swallows_a_refusal": "FAILED"}
+
+
+def test_without_a_request_the_plugin_does_nothing(tmp_path: Path) -> None:
+    lines = run(tmp_path, "-k", "not other_gpu")
+    assert outcomes(lines) == {"of_a_suite_that_has_its_own_marker": "PASSED"}
+    assert "virtual GPU" not in "\n".join(line for line in lines if line.startswith("="))

@@ -1,0 +1,108 @@
+"""The fixture `gpu` of the pytest plugin: a test's figures on the virtual GPU, and assertions about them.
+
+def test_step(gpu):
+    train()
+    gpu.assert_fits("6GiB")
+    gpu.assert_no_syncs()
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from trace_replay.packages import our_packages
+from trace_replay.virtual_gpu import InProcessGpu, ReplayReport
+
+if TYPE_CHECKING:
+    from traces.model.trace import Trace
+
+_LIBRARIES = ("torch", "trace_replay", "replayer", "traces", "_trace_", "importlib", "contextlib", "functools")
+_FOREVER_NS = 1 << 62
+
+
+class GpuChecks:
+    """One test on a virtual GPU. All figures are of this test only."""
+
+    def __init__(self, gpu: InProcessGpu) -> None:
+        self.gpu = gpu
+        self._begin_ns = gpu.now_ns() or 0
+        self._waits: Counter[str] = Counter()
+        gpu.on_wait(self._waited)
+
+    def close(self) -> None:
+        if self.gpu.is_running:
+            self.gpu.on_wait(None)
+
+    def timeline(self) -> Trace:
+        """Return the trace of this test so far."""
+        trace = self.gpu.timeline()
+        with our_packages():
+            from traces.combining.excerpt import between
+
+            return between(trace, self._begin_ns, _FOREVER_NS)
+
+    def compare(self, recording: Trace | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
+        """Compare a recording (A) with this test (B)."""
+        return self.gpu.compare_with(recording, self.timeline(), tolerance)
+
+    @property
+    def peak_memory(self) -> int:
+        """The peak of reserved memory during this test in bytes, on the device with the highest peak."""
+        memory = self.gpu.timeline().memory
+        peaks = [0]
+        for device in set(memory.device.tolist()):
+            of_device = memory.device == device
+            during = memory.reserved_bytes[of_device & (memory.time_ns >= self._begin_ns)]
+            before = memory.reserved_bytes[of_device & (memory.time_ns < self._begin_ns)]
+            peaks += [int(during.max(initial=0)), *before[-1:].tolist()]
+        return max(peaks)
+
+    def assert_fits(self, size: str) -> None:
+        """Fail unless the test's peak of reserved memory is at most `size`, such as "16GiB"."""
+        __tracebackhide__ = True
+        with our_packages():
+            from tui.batch_sizes import sizes
+            from tui.formatting import size_text
+
+            (limit_bytes,) = sizes(size)
+            peak_bytes = self.peak_memory
+            told = f"the test reserves {size_text(peak_bytes)} of GPU memory at its peak, and {size} are allowed"
+        if peak_bytes > limit_bytes:
+            raise AssertionError(told)
+
+    def assert_step_time(self, recording: Trace | str | os.PathLike[str], within: float = 0.05) -> None:
+        """Fail unless the median step time differs from the recording's by at most the share `within`."""
+        __tracebackhide__ = True
+        steps = self.compare(recording, within).comparison.steps
+        if steps.error is None or steps.recorded_median_ns is None or steps.replayed_median_ns is None:
+            raise AssertionError("the step times cannot be compared: the recording or the test has no complete step")
+        if abs(steps.error) > within:
+            raise AssertionError(
+                f"the step time is {steps.replayed_median_ns / 1e6:.3f} ms instead of the recorded"
+                f" {steps.recorded_median_ns / 1e6:.3f} ms: {steps.error:+.1%}, and {within:.1%} are allowed"
+            )
+
+    def assert_same_program(self, recording: Trace | str | os.PathLike[str]) -> None:
+        """Fail unless the test runs the recorded program."""
+        __tracebackhide__ = True
+        report = self.compare(recording)
+        if not report.is_same_program:
+            raise AssertionError(f"the test does not run the recorded program:\n{report}")
+
+    def assert_no_syncs(self) -> None:
+        """Fail if the host waited for the GPU: a synchronization, a read of a value, or a blocking copy."""
+        __tracebackhide__ = True
+        if self._waits:
+            places = "\n".join(
+                f"  {place}" + (f" ({count} times)" if count > 1 else "") for place, count in self._waits.items()
+            )
+            raise AssertionError(f"the host waited for the GPU:\n{places}")
+
+    def _waited(self) -> None:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_LIBRARIES):
+            frame = frame.f_back
+        self._waits[f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"] += 1

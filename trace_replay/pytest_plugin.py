@@ -1,0 +1,201 @@
+"""The pytest plugin. It does nothing unless a GPU is requested.
+
+    pytest --gpu a100 tests/                    # the session has a virtual CUDA device, from collection on
+
+    @pytest.mark.gpu("t4", memory="8GiB")       # this test runs on another virtual GPU
+    def test_step(gpu):                         # trace_replay.gpu_checks.GpuChecks
+        train()
+        gpu.assert_fits("6GiB")
+
+Note [Tests on other GPUs]
+    A process has one virtual GPU at a time. Tests with a marker run after the others, and tests with the same marker run one
+    after the other. Tensors on the session's GPU that a module made at import raise an error in tests on another GPU.
+
+Note [Refused calls]
+    A test in which the virtual GPU refused a call (NotEmulated) tested something else than on a real GPU, also if the test
+    caught the error. So such a test is skipped, or fails under --gpu-strict. It never passes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from trace_replay.gpu_checks import GpuChecks
+
+_SESSION = pytest.StashKey["GpuSession"]()
+_ASSERTED = "device-side assert"
+_PROPERTY = "virtual GPU"  # of a report: what was refused, not computed or asserted in the test
+_OPTIONS = ("values", "clock", "gpus", "memory", "speed", "strict")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gpu", "virtual GPU (trace-replay)")
+    group.addoption("--gpu", metavar="NAME", default="", help="Run the tests on this virtual GPU, or on this recording's GPU.")
+    group.addoption(
+        "--gpu-values",
+        choices=("compute", "recorded", "constant"),
+        default="compute",
+        help="Where values on the GPU come from. The default computes them on the CPU.",
+    )
+    group.addoption("--gpus", type=int, default=0, metavar="N", help="The number of virtual GPUs.")
+    group.addoption("--gpu-memory", default="", metavar="SIZE", help="The memory of each virtual GPU, such as 8GiB.")
+    group.addoption("--gpu-strict", action="store_true", help="Fail tests that need something no virtual GPU can do.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Start the GPU before conftest files and test modules are imported, because they may ask for CUDA."""
+    asked = early_config.known_args_namespace
+    session = early_config.stash[_SESSION] = GpuSession(_requested(asked))
+    if session.requested and not _only_distributes(asked):
+        session.use(session.requested)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        'gpu(name, **options): run on this virtual GPU; the options are those of trace_replay.start, as memory="8GiB"',
+    )
+    if _SESSION not in config.stash:  # the plugin was registered too late to be asked before
+        config.stash[_SESSION] = GpuSession(_requested(config.option))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    session = config.stash.get(_SESSION, None)
+    if session is not None:
+        session.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort tests on other GPUs behind the others. See Note [Tests on other GPUs]."""
+    items.sort(key=lambda item: repr(_of_marker(item) or ""))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    session = item.config.stash[_SESSION]
+    session.use(_of_marker(item) or session.requested)
+    session.refused.clear()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    session = item.config.stash[_SESSION]
+    if session.gpu is None:
+        return report
+    if session.refused and call.when != "teardown":
+        reason = f"needs {session.refused[0]}"
+        report.user_properties.append((_PROPERTY, session.refused[0]))
+        if item.config.getoption("--gpu-strict"):
+            report.outcome, report.longrepr = "failed", f"--gpu-strict: {item.nodeid} {reason}"
+        else:
+            path, line, _ = item.reportinfo()
+            report.outcome, report.longrepr = "skipped", (str(path), (line or 0) + 1, f"Skipped: {reason}")
+        session.refused.clear()
+    if call.excinfo is not None and _ASSERTED in str(call.excinfo.value):
+        report.user_properties.append((_PROPERTY, "a device-side assert was raised; the GPU was reset after the test"))
+        session.restart()
+    if call.when == "call" and (count := session.new_values_not_computed()):
+        report.user_properties.append((_PROPERTY, f"{count} values were read but not computed; use --gpu-values compute"))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """List what was refused and what was not computed. Under xdist, the reports of the workers carry these lines."""
+    tests: dict[str, list[str]] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, text in getattr(report, "user_properties", ()):
+                if name == _PROPERTY and report.nodeid not in tests.setdefault(text, []):
+                    tests[text].append(report.nodeid)
+    if tests:
+        terminalreporter.section("virtual GPU")
+    for text, nodes in tests.items():
+        terminalreporter.line(f"{text} [{_listed(nodes)}]")
+
+
+@pytest.fixture
+def gpu(request: pytest.FixtureRequest) -> GpuChecks:
+    """The virtual GPU of this test, with assertions about the test's time, memory and waits."""
+    started = request.config.stash[_SESSION].gpu
+    if started is None:
+        pytest.skip("the fixture gpu needs --gpu NAME or @pytest.mark.gpu(NAME)")
+    from trace_replay.gpu_checks import GpuChecks
+
+    checks = GpuChecks(started)
+    request.addfinalizer(checks.close)
+    return checks
+
+
+class GpuSession:
+    """The virtual GPU of a test session, and what happened on it."""
+
+    def __init__(self, requested: dict[str, Any] | None) -> None:
+        self.requested = requested
+        self.gpu: Any = None
+        self._used: dict[str, Any] | None = None
+        self.refused: list[str] = []  # in the current test
+        self._not_computed = 0
+
+    def use(self, wanted: dict[str, Any] | None) -> None:
+        """Make this GPU the process's GPU. None means that no GPU is wanted."""
+        if wanted == self._used:
+            return
+        self.stop()
+        if wanted is not None:
+            from trace_replay import virtual_gpu
+
+            self._not_computed = 0
+            self.gpu = virtual_gpu.start(**wanted)
+            self.gpu.on_refusal(self.refused.append)
+            self._used = wanted
+
+    def restart(self) -> None:
+        wanted = self._used
+        self.stop()
+        self.use(wanted)
+
+    def stop(self) -> None:
+        if self.gpu is not None:
+            self.gpu.stop()
+        self.gpu = self._used = None
+
+    def new_values_not_computed(self) -> int:
+        before, self._not_computed = self._not_computed, self.gpu.values_not_computed() if self.gpu is not None else 0
+        return max(self._not_computed - before, 0)
+
+
+def _requested(asked: Any) -> dict[str, Any] | None:
+    if not getattr(asked, "gpu", ""):
+        return None
+    return {"what": asked.gpu, "values": asked.gpu_values, "gpus": asked.gpus, "memory": asked.gpu_memory}
+
+
+def _of_marker(item: pytest.Item) -> dict[str, Any] | None:
+    """Return the GPU that a test's marker names. A marker without a GPU's name has no meaning for this plugin."""
+    marker = item.get_closest_marker("gpu")
+    if marker is None or not (marker.args and isinstance(marker.args[0], str)):
+        return None
+    unknown = marker.kwargs.keys() - set(_OPTIONS)
+    if unknown or len(marker.args) > 1:
+        raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.gpu takes a GPU's name and the options {', '.join(_OPTIONS)}")
+    return {"what": marker.args[0], "values": item.config.getoption("--gpu-values"), **marker.kwargs}
+
+
+def _only_distributes(asked: Any) -> bool:
+    """Return whether this process is xdist's controller, which runs no tests."""
+    return "PYTEST_XDIST_WORKER" not in os.environ and bool(getattr(asked, "numprocesses", None) or getattr(asked, "tx", None))
+
+
+def _listed(tests: list[str]) -> str:
+    more = len(tests) - 3
+    return ", ".join(tests[:3]) + (f" and {more} other tests" if more > 0 else "")

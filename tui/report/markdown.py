@@ -1,0 +1,72 @@
+"""Formats a comparison as Markdown, for the summary of a build: the verdict, the main figures, the phases and the budgets.
+
+    print(comparison_markdown(comparison, "v100.msgpack", "replay.msgpack", gate=None))
+
+GitHub draws the Mermaid block as an SVG chart.
+"""
+
+from __future__ import annotations
+
+from traces.comparison.compare import Comparison
+from traces.comparison.gate import GateResult
+from tui.formatting import error_text, printable, size_text, time_text
+from tui.text.diff import verdict_sentences, warning_sentences
+from tui.text.gate import check_words
+
+_MOST_BARS = 10
+
+
+def comparison_markdown(comparison: Comparison, first: str, second: str, gate: GateResult | None) -> str:
+    verdict, *rest = [sentence for sentence, _ in verdict_sentences(comparison)]
+    parts = [f"### {_text(verdict)}", *map(_text, rest), _figures(comparison, first, second)]
+    if comparison.phases:
+        parts.append(_chart(comparison))
+    if gate is not None:
+        rows = [["passed" if check.passed else "**FAILED**", check_words(check)] for check in gate.checks]
+        parts.append(_table(["Budget", "Figure"], rows))
+    parts += [f"- {_text(sentence)}" for sentence in warning_sentences(comparison)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _figures(comparison: Comparison, first: str, second: str) -> str:
+    spans = {
+        "step time": comparison.steps,
+        "step time without data loading": comparison.compute_side,
+        "GPU time": comparison.gpu_busy,
+    }
+    times = {name: (of.recorded_median_ns, of.replayed_median_ns, of.error) for name, of in spans.items()}
+    for name, of in comparison.phases.items():
+        times[f"phase {name}"] = of.recorded_median_ns, of.replayed_median_ns, of.error
+    rows = [
+        [name, time_text(before_ns), time_text(after_ns), error_text(error)]
+        for name, (before_ns, after_ns, error) in times.items()
+        if before_ns is not None or after_ns is not None
+    ]
+    for device, memory in comparison.memory.items():
+        before, after = memory.recorded_peak_bytes, memory.replayed_peak_bytes
+        change = after / before - 1 if before and after is not None else None
+        rows.append([f"memory peak {device}", size_text(before), size_text(after), error_text(change)])
+    return _table(["Per step", first, second, "Change"], rows)
+
+
+def _chart(comparison: Comparison) -> str:
+    shown = list(comparison.phases.items())[:_MOST_BARS]
+    names = ", ".join(f'"{_plain(name)}"' for name, _ in shown)
+    before = ", ".join(f"{of.recorded_median_ns / 1e6:.6g}" for _, of in shown)
+    after = ", ".join(f"{of.replayed_median_ns / 1e6:.6g}" for _, of in shown)
+    title = "Phases on the host, ms per step (bars: A, line: B)"
+    lines = ["```mermaid", "xychart-beta", f'    title "{title}"', f"    x-axis [{names}]"]
+    return "\n".join([*lines, f"    bar [{before}]", f"    line [{after}]", "```"])
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(_text, line))} |" for line in lines)
+
+
+def _text(text: str) -> str:
+    return printable(text, colour=False).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _plain(text: str) -> str:
+    return printable(text, colour=False).replace('"', "'")
