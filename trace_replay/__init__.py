@@ -63,6 +63,13 @@ def __getattr__(name: str) -> Any:
     return module
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext trace_replay` calls this function."""
+    from trace_replay.notebook import load
+
+    load(shell)
+
+
 def library() -> ModuleType:
     """Our `traces`: the module that `import traces` imports, unless another module has this name. See `trace_names`."""
     import importlib

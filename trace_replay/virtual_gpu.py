@@ -165,6 +165,18 @@ class InProcessGpu:
             memory = summarize(self.timeline()).memory.values()
         return max((peak.peak_allocated_bytes or 0 for peak in memory), default=0)
 
+    def summary_lines(self) -> list[str]:
+        """Return the name, the step time, the peak of memory, and what was estimated."""
+        report = self.report()
+        with our_packages():
+            from tui.formatting import size_text, time_text
+            from tui.text.diff import estimate_sentences
+
+            step_time = self.step_time
+            step = "no step has ended" if step_time is None else f"{time_text(step_time * 1e9)} per step (median)"
+            estimates = estimate_sentences(report.comparison.coverage)
+            return [f"{self.name}: {step}, memory peak {size_text(self.peak_memory)}.", *estimates]
+
     def on_refusal(self, listener: Callable[[str], object]) -> None:
         """Call `listener` with the message of each call that the virtual GPU refuses, also if the script catches the error."""
         with our_packages():

@@ -136,7 +136,7 @@ def diff(
     details: DetailsOption = False,
     gate: Annotated[Path | None, option("BUDGETS.toml", "Check B against these budgets; they decide the exit code.")] = None,
     markdown: Annotated[bool, flag("--markdown", "Print Markdown, as for the summary of a build.")] = False,
-    junit: Annotated[Path | None, option("FILE.xml", "Also write the result as JUnit XML, with one test for each budget.")] = None,
+    junit: Annotated[Path | None, option("FILE.xml", "Also write JUnit XML, with one test for each budget.")] = None,
     by: Annotated[
         Literal["function"] | None,
         option(None, "List GPU time by the Python function that launched the work instead."),
@@ -317,6 +317,30 @@ def fit(asked: FitOptions) -> int:
     if bool(asked.gpus) == asked.every:
         raise typer.BadParameter("name the GPUs to try, or use --all", param_hint="--gpus")
     return run(asked)
+
+
+gate_files = Commands()
+app.add_typer(
+    gate_files,
+    name="gate",
+    rich_help_panel=FILES,
+    help="Write budget files, with which `trace diff --gate` checks replays in continuous integration.",
+    epilog="$ trace gate init v100.msgpack -o budgets.toml",
+)
+
+
+@gate_files.command("init", epilog="$ trace gate init v100.msgpack -o budgets.toml")
+def gate_init(
+    recording: Annotated[str, argument("RECORDING", "A trace file, or a name from the library.")],
+    output: Annotated[Path, option("BUDGETS.toml", "The file to write.", "-o", "--output")] = Path("budgets.toml"),
+) -> int:
+    """Write starting budgets for replays of a recording.
+
+    The limits on step time and memory are the recording's own figures plus a margin for their spread.
+    """
+    from tui.commands.gate import init
+
+    return init(recording, output)
 
 
 library = Commands()

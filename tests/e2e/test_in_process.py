@@ -39,7 +39,7 @@ def is_equal(one, other):
     return one is other or (type(one) is type(other) and isinstance(one, (int, str, float)) and one == other)
 
 def is_same(one, other):
-    if type(one) is type(other) is dict:
+    if isinstance(one, dict) and type(one) is type(other):
         return one.keys() == other.keys() and all(is_equal(value, other[key]) for key, value in one.items())
     if type(one) is type(other) is list:
         return len(one) == len(other) and all(map(is_equal, one, other))
@@ -89,7 +89,8 @@ def test_after_stop_torch_is_as_before_and_a_second_gpu_can_start(tmp_path: Path
 import json, warnings
 import torch, torch.distributed, torch.nn.parallel, torch.profiler
 import torch.distributed._functional_collectives, torch.distributed.rpc.api, torch.multiprocessing.spawn
-import torch._dynamo, torch.backends.cudnn.rnn, torch.multiprocessing.reductions, torch._subclasses.fake_tensor, torch.jit._builtins
+import torch._dynamo, torch.backends.cudnn.rnn
+import torch.multiprocessing.reductions, torch._subclasses.fake_tensor, torch.jit._builtins
 from torch.cuda import Event
 import trace_replay
 from trace_replay.virtual_gpu import our_packages
@@ -144,9 +145,11 @@ for values in ("compute", "recorded"):
     # torch imports these modules, and fills these caches, when they are first used. None of their values is ours.
     lazy = {
         "sys.path_importer_cache.items",
+        "torch._dynamo.utils._compilation_metrics",
         "torch._opaque_base._FakeScriptObject_cls",
         "torch.autograd.profiler._cupti_monitor_checked",
         "torch.autograd.profiler._cupti_monitor_module",
+        "torch.jit._builtins._builtin_table.items",  # torch.ops adds each op that is used
         "torch.ops._dir.items",
         "torch.ops.c10d",
         "torch.profiler._cupti_monitor",

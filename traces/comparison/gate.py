@@ -19,6 +19,7 @@ A budget fails with a message if neither trace has the figure.
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -27,8 +28,11 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from traces.comparison.compare import Comparison
+from traces.figures.summary import Summary
 from traces.model.trace import TraceError
 
+_LEAST_MARGIN_PERCENT = 3  # of a step time
+_MEMORY_MARGIN_PERCENT = 2
 _TIMES = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SIZES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _SHARES = {"%": 0.01}
@@ -75,6 +79,25 @@ def read_budgets(path: Path) -> dict[str, float]:
     if not isinstance(table, dict) or not table or told.keys() - {"budget"}:
         raise GateError(f"{path}: must contain one table [budget] with some of the keys {', '.join(KEYS)}")
     return {key: _budget(path, key, value) for key, value in table.items()}
+
+
+def starting_budgets(of: Summary) -> dict[str, str]:
+    """Return budgets for replays of a recording, as TOML values by key. Keys without a figure in the recording are left out.
+
+    The margin of the step time is 3 %, or twice the noise of the recorded steps if that is more.
+    """
+    budgets = {}
+    if of.step_median_ns is not None:
+        noise = of.pace.noise if of.pace is not None and of.pace.noise is not None else 0.0
+        budgets["step_time_change"] = f'"{max(_LEAST_MARGIN_PERCENT, math.ceil(200 * noise))} %"'
+    peaks = [peak.peak_allocated_bytes for peak in of.memory.values() if peak.peak_allocated_bytes is not None]
+    if peaks:
+        budgets["memory_peak_change"] = f'"{_MEMORY_MARGIN_PERCENT} %"'
+    if of.grain == "kernel":
+        budgets["missing_ops"] = "0"
+        budgets["matched"] = '"99 %"'
+    budgets["same_program"] = "true"
+    return budgets
 
 
 def check(budgets: Mapping[str, float], comparison: Comparison) -> GateResult:

@@ -1,0 +1,32 @@
+"""The notebooks of docs/notebooks run, and their stored outputs say what they print now."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from docs.notebooks import NOTEBOOKS, executed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def printed(notebook: Any) -> list[str]:
+    """What each cell prints, without figures, which differ from run to run."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    texts = ["".join(one.get("text", "") for one in cell.outputs if one.output_type == "stream") for cell in cells]
+    return [re.sub(r"[-\d.]+( (ms|µs|ns|%))?", "N", text) for text in texts]
+
+
+@pytest.mark.parametrize("file", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda file: file.name)
+def test_a_notebook_runs_and_prints_what_is_stored(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    now = executed(file)
+    assert printed(now) == printed(nbformat.read(file, as_version=4))
+    outputs = [output for cell in now.cells if cell.cell_type == "code" for output in cell.outputs]
+    (timeline,) = [output.data["text/html"] for output in outputs if output.output_type == "execute_result"]
+    assert timeline.count("<svg") == 1 and timeline.count("<rect") > 50
+    assert "CUDA now: True 2" in "".join(output.get("text", "") for output in outputs)
