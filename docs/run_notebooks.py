@@ -1,6 +1,6 @@
 """Runs the notebooks in docs/notebooks and stores their outputs in them.
 
-python docs/notebooks.py
+python docs/run_notebooks.py
 """
 
 from __future__ import annotations
