@@ -9,6 +9,9 @@ The backend does not use a GPU driver. A process that never uses "cuda" only pay
 
 from __future__ import annotations
 
+import gc
+from typing import NoReturn
+
 import torch
 from torch.optim.optimizer import _foreach_supported_types
 from torch.utils.backend_registration import _DummyDeviceGuard
@@ -25,8 +28,8 @@ from replayer.ops.layouts import Layouts, SparseVirtualTensor
 from replayer.tensor.dispatch import dispatcher
 from replayer.tensor.planning.mixed_devices import checked
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.stopped import stop_tensors
 from replayer.tensor.tensor import VirtualTensor, alias
+from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, insert_first
 
 # PyTorch lets a backend rename its private device type, but rejects the name "cuda". Device names are compared and printed in
@@ -107,6 +110,34 @@ def register(*, compute: bool = False) -> None:
 
 def unregister() -> None:
     """Remove the virtual device's kernels. Tensors on the virtual device raise an error from now on."""
-    stop_tensors()
+    _stop_tensors()
     for library in state.STATE.kept:
         library._destroy()  # type: ignore[no-untyped-call]
+
+
+class StoppedTensor(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> NoReturn:
+        raise _stopped()
+
+    @classmethod  # C++ calls this method, for example in a backward pass.
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None
+    ) -> NoReturn:
+        raise _stopped()
+
+    def __repr__(self, *, tensor_contents: TorchAny = None) -> str:  # type: ignore[override]
+        return "<tensor of a stopped virtual GPU>"
+
+
+def _stopped() -> RuntimeError:
+    return RuntimeError(
+        "this tensor was on a virtual GPU that was stopped. Copy tensors with .cpu() before the virtual GPU is stopped."
+    )
+
+
+def _stop_tensors() -> None:
+    # `isinstance` would ask the objects, and some objects of torch then warn or import something.
+    tensors: list[TorchAny] = [thing for thing in gc.get_objects() if issubclass(type(thing), VirtualTensor)]
+    for tensor in tensors:
+        tensor.__class__ = StoppedTensor
