@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replayer.memory.capacity import capacity_of
-from replayer.memory.device.oom import DEFAULT_OOM_TEXT
+from replayer.memory.device.oom import oom_text_of
 from traces.model.machine import Machine
 from traces.model.trace import Device
 
@@ -22,7 +22,7 @@ GIB = 1 << 30
     ],
 )
 def test_the_capacity(device: Device, given_bytes: int | None, capacity_bytes: int) -> None:
-    assert capacity_of(Machine(), device, "2.13.0", given_bytes) == (capacity_bytes, 0, DEFAULT_OOM_TEXT)
+    assert capacity_of(Machine(), device, "2.13.0", given_bytes) == (capacity_bytes, 0, oom_text_of("2.13.0"))
 
 
 def test_what_is_taken_beside_pytorch() -> None:
@@ -35,8 +35,8 @@ def test_what_is_taken_beside_pytorch() -> None:
     [
         (Machine(oom_text="no room"), "2.13.0", "no room"),
         (Machine(torch="2.14.0+cu130", oom_text="no room"), "2.14.1", "no room"),
-        (Machine(torch="2.11.0+cu130", oom_text="no room"), "2.13.0", DEFAULT_OOM_TEXT),
-        (Machine(), "2.13.0+cpu", DEFAULT_OOM_TEXT),
+        (Machine(torch="2.11.0+cu130", oom_text="no room"), "2.13.0", oom_text_of("2.13.0")),
+        (Machine(), "2.13.0+cpu", oom_text_of("2.13.0")),
     ],
 )
 def test_the_words_are_those_of_the_pytorch_that_replays(machine: Machine, version: str, oom_text: str) -> None:

@@ -123,10 +123,17 @@ def layouts_of(args: Sequence[dict[str, Any]]) -> list[str]:
     strides = list(map(dict.get, args, repeat("Input Strides")))
     if strides.count(None) == len(strides):
         return noted
-    return [
-        memory_layout(_tensors(dims, steps)) if type(steps) is list and type(dims) is list else text
-        for dims, steps, text in zip(map(dict.get, args, repeat("Input Dims")), strides, noted, strict=True)
-    ]
+    dims = list(map(dict.get, args, repeat("Input Dims")))
+    known: dict[bytes, str] = {}  # the same shapes and strides occur in every step
+    found = []
+    for key, shapes, steps, text in zip(json_rows(dims, strides) or repeat(b""), dims, strides, noted, strict=False):
+        layout = known.get(key) if key else None
+        if layout is None:
+            layout = memory_layout(_tensors(shapes, steps)) if type(steps) is list and type(shapes) is list else text
+            if not text:
+                known[key] = layout
+        found.append(layout)
+    return found
 
 
 def _tensors(dims: list[Any], strides: list[Any]) -> Iterator[tuple[list[int], list[int]]]:
