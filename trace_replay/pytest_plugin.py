@@ -93,10 +93,10 @@ def pytest_runtest_makereport(
     if session.gpu is None:
         return report
     if session.refused and call.when != "teardown":
-        reason = f"needs {session.refused[0]}"
+        reason = session.refused[0]
         report.user_properties.append((_PROPERTY, session.refused[0]))
         if item.config.getoption("--gpu-strict"):
-            report.outcome, report.longrepr = "failed", f"--gpu-strict: {item.nodeid} {reason}"
+            report.outcome, report.longrepr = "failed", f"--gpu-strict: {item.nodeid}: {reason}"
         else:
             path, line, _ = item.reportinfo()
             report.outcome, report.longrepr = "skipped", (str(path), (line or 0) + 1, f"Skipped: {reason}")

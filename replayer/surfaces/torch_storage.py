@@ -15,6 +15,7 @@ from replayer.state import gpu
 from replayer.tensor.allocation import allocate
 from replayer.tensor.device_args import checked_index, index_of
 from replayer.tensor.storage import VirtualStorage
+from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around
 
@@ -33,6 +34,11 @@ def install(torch_module: ModuleType) -> None:
         if isinstance(values, int):
             return VirtualStorage.over(allocate(gpu(), index, values), index)
         return VirtualStorage.made_of(make(untyped, values), index)
+
+    def untyped_storage(of_host: TorchAny, self: TorchAny) -> TorchAny:
+        return self.untyped_storage() if isinstance(self, VirtualTensor) else of_host(self)
+
+    patch_around(torch_module.Tensor, untyped_storage=untyped_storage)  # scripts call torch.Tensor.untyped_storage(tensor)
 
     def is_any_storage(is_storage: TorchAny, obj: TorchAny, /) -> bool:
         """Recognise virtual storages by a separate check.

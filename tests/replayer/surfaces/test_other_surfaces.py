@@ -248,3 +248,9 @@ def test_the_default_tensor_type_may_be_one_of_the_device() -> None:
         assert torch.ones(2).is_cuda and torch.ones(2).dtype == torch.float16
         torch.set_default_tensor_type(torch.FloatTensor)
         assert not torch.ones(2).is_cuda
+
+
+def test_the_storage_of_a_tensor_is_found_by_the_method_of_the_class() -> None:
+    tensor, on_host = torch.ones(3, device="cuda"), torch.ones(3)
+    assert torch.Tensor.untyped_storage(tensor).data_ptr() == tensor.data_ptr()
+    assert torch.Tensor.untyped_storage(on_host).data_ptr() == on_host.data_ptr()
