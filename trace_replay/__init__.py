@@ -34,11 +34,20 @@ def main() -> None:
     What it imports are our packages first and the user's modules last: a `tui.py` or a `json.py` in a folder on PYTHONPATH is
     the script's, which runs in a process of its own with the path that it would have without us.
     """
+    if (reason := unsupported(sys.platform)) is not None:
+        sys.exit(f"trace: {reason}")
     users = _users_path()
     sys.path[:] = [*PATH, *sorted(sys.path, key=lambda entry: os.path.abspath(entry) in users)]
     from tui.cli import main
 
     main()
+
+
+def unsupported(platform: str) -> str | None:
+    """Return why the tool cannot run on this platform, as in `sys.platform`, or None."""
+    if platform == "win32":
+        return "trace-replay does not run on Windows, because it needs fork and POSIX signals; run it in WSL"
+    return None
 
 
 def _users_path() -> set[str]:

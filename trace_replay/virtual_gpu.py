@@ -29,6 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from trace_replay import unsupported
 from trace_replay.packages import our_packages
 
 if TYPE_CHECKING:
@@ -243,6 +244,8 @@ def start(
     otherwise. The other arguments are the options of `trace replay`: `memory` is --gpu-memory, such as "8GiB".
     """
     global _running
+    if (reason := unsupported(sys.platform)) is not None:
+        raise RuntimeError(reason)
     if _running is not None:
         raise RuntimeError(f"{_running!r} already runs in this process; call its stop() first")
     if getattr(sys.modules.get(_BOOTSTRAPPED), "STATE", None) is not None and sys.modules[_BOOTSTRAPPED].STATE.make is not None:

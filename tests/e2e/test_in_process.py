@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.replayer.recordings import phase_recording
+from trace_replay import unsupported
 from traces.format.trace_file import save
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,6 +146,7 @@ for values in ("compute", "recorded"):
     # torch imports these modules, and fills these caches, when they are first used. None of their values is ours.
     lazy = {
         "sys.path_importer_cache.items",
+        "torch._custom_class_base._FakeScriptObject_cls",
         "torch._dynamo.utils._compilation_metrics",
         "torch._opaque_base._FakeScriptObject_cls",
         "torch.autograd.profiler._cupti_monitor_checked",
@@ -218,6 +220,12 @@ if __name__ == "__main__":
     said = run(source, tmp_path).splitlines()
     assert said[:2] == ["([2, 2], 'Tesla T4')"] * 2
     assert said[2:] == ["1.0", "Cannot re-initialize CUDA in forked subproc", "no GPU"]
+
+
+def test_windows_is_refused_in_one_sentence() -> None:
+    reason = unsupported("win32")
+    assert reason is not None and "does not run on Windows" in reason and "\n" not in reason
+    assert unsupported("linux") is None and unsupported("darwin") is None
 
 
 def test_one_gpu_at_a_time_from_a_repl_and_before_torch(tmp_path: Path) -> None:

@@ -217,3 +217,29 @@ def test_a_script_sees_its_own_modules_and_no_command_does(trace: Command, tmp_p
         fits = trace("fit", "--gpus", "v100", "--batch-option", "1", "train.py", "4")
         assert "Simulated: PyTorch's allocator with the requests of" in fits
         assert "a replay" in trace("doctor")
+
+
+def test_the_installed_package_has_the_gpu_in_the_process_and_the_pytest_plugin(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    environment = Environment(tmp_path / "environment", wheels)
+    environment.install("theirs")
+    environment.install("ours")
+    for path in [*environment.site.rglob("*"), environment.site]:
+        path.chmod(path.stat().st_mode & ~0o222)
+    program = """
+import trace_replay
+with trace_replay.gpu("t4", values="compute") as gpu:
+    import torch
+    print((torch.ones(2, device="cuda") + 1).tolist(), torch.cuda.get_device_name())
+print(torch.cuda.is_available(), type(gpu.timeline()).__name__, gpu.peak_memory)
+import traces
+print(hasattr(traces, "read_kineto"))
+"""
+    assert environment.python(program).splitlines()[-3:] == ["[2.0, 2.0] Tesla T4", "False Trace 1024", "False"]
+    test = environment.work / "test_gpu.py"
+    test.write_text("import torch\n\ndef test_sum():\n    assert torch.ones(2, device='cuda').sum() == 2\n", encoding="utf-8")
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--gpu", "a100", test)
+    assert "1 passed" in run(environment.bin / "python", *words, cwd=environment.work)
+    for path in [environment.site, *environment.site.rglob("*")]:
+        path.chmod(path.stat().st_mode | 0o200)
