@@ -56,8 +56,10 @@ def install(torch_module: ModuleType) -> None:
         _get_blas_preferred_backend=get_blas,
         _set_blas_preferred_backend=set_blas,
     )
+    in_build = getattr(c, "_cudnn", None)
+    built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
     # `torch.backends.cudnn` wraps a module, whose functions look up names in the module itself.
-    patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: gpu().machine.cudnn or ASSUMED_CUDNN)
+    patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: gpu().machine.cudnn or built)
     # cuFFT cache sizes set by the script, by device; a replay caches no plans
     fft_plans: dict[int, int] = {}
     patch(

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 POOL_STREAMS = 32
 _CUDA = 1
-_HIGHEST, _LOWEST = -5, 0  # cudaDeviceGetStreamPriorityRange returns this range since Volta.
+_HIGHEST, _LOWEST = -3, 0  # PyTorch uses at most four priorities (c10/cuda/CUDAStream.h).
 _HANDLE = 0x5555_1000_0000  # first invented address of a stream (cudaStream_t) or event (cudaEvent_t)
 
 BaseStream: TorchAny = torch.Stream

@@ -121,6 +121,9 @@ class Generator(BaseGenerator):  # type: ignore[misc]
     def philox_state(self, *_arguments: object) -> TorchAny:
         raise NotEmulated("torch.Generator.philox_state", "it is for custom kernels, which a recording cannot time")
 
+    def __repr__(self) -> str:
+        return f"<torch._C.Generator object at {id(self):#x}>"
+
     def __reduce__(self) -> tuple[TorchAny, ...]:
         return _restored, (self._index, self.get_state())
 

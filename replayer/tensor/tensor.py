@@ -221,7 +221,9 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             host = self.detach().cpu()
         text = torch._tensor_str._tensor_str(host, len("tensor(")) if tensor_contents is None else tensor_contents
         suffixes = [f"device='{self.device}'"]
-        usual = host.numel() > 0 and self.dtype in (torch.get_default_dtype(), torch.int64, torch.bool, torch.complex64)
+        usual = self.dtype is torch.get_default_dtype() or (
+            host.numel() > 0 and self.dtype in (torch.int64, torch.bool, torch.complex64)
+        )
         if not host.numel() and self.dim() != 1:
             suffixes.append(f"size={tuple(self.shape)}")
         if not usual:

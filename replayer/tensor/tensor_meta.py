@@ -21,6 +21,7 @@ BACKEND = "lazy"  # in C++; scripts see "cuda" (tensor.py)
 OURS = ("cuda", BACKEND)  # device types of a virtual GPU
 _TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(\w+)Type\b")
 _DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|'| and |, |!|$)")
+_MOST_BYTES = (1 << 63) - 1
 LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
 
 
@@ -69,10 +70,14 @@ class TensorMeta:
         last = 0
         repeats = False
         for size, step in zip(shape, stride, strict=True):
+            if size < 0:
+                raise RuntimeError(f"Trying to create tensor with negative dimension {size}: {list(shape)}")
             self.numel *= size
             last += (size - 1) * step
             repeats |= size > 1 and not step
         self.size_bytes = self.numel * self.itemsize
+        if self.size_bytes > _MOST_BYTES:
+            raise RuntimeError(f"Storage size calculation overflowed with sizes={list(shape)}")
         self.extent_bytes = (last + 1) * self.itemsize if self.numel else 0
         self.dense = self.extent_bytes == self.size_bytes and not repeats
 

@@ -154,3 +154,34 @@ def test_visible_devices_are_counted_as_torch_counts_them(visible: str, count: i
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": visible}
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, env=environment, check=False)
     assert done.stdout.split() == [str(count)], done.stderr
+
+
+@VALUES
+def test_tensors_print_and_sizes_are_refused_as_on_a_gpu(values: str, tmp_path: Path) -> None:
+    """The texts are those of the CUDA build of PyTorch 2.14.1 on the simulated device."""
+    code = """
+long = torch.zeros(0, device="cuda", dtype=torch.int64)
+for made in (torch.tensor([], device="cuda"), torch.zeros(0, 3, device="cuda"), long):
+    print(made)
+print(said(lambda: torch.empty(1 << 61, device="cuda", dtype=torch.uint8)))
+print(said(lambda: torch.empty(1 << 62, device="cuda")))
+print(said(lambda: torch.empty(-1, device="cuda")))
+print(said(lambda: M[0].clone().as_strided((9,), (1,))))
+x = torch.ones(3, device="cuda", requires_grad=True)
+y = x.exp()
+z = (y * y).sum()
+y.add_(1)
+print(said(z.backward)[:150])
+"""
+    strided = "setStorage: sizes [9], strides [1], storage offset 0, and itemsize 4 requiring a storage size of 36 are"
+    changed = "one of the variables needed for gradient computation has been modified by an inplace operation: "
+    assert _run(code, values, tmp_path) == [
+        "tensor([], device='cuda:0')",
+        "tensor([], device='cuda:0', size=(0, 3))",
+        "tensor([], device='cuda:0', dtype=torch.int64)",
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.",
+        "RuntimeError: Storage size calculation overflowed with sizes=[4611686018427387904]",
+        "RuntimeError: Trying to create tensor with negative dimension -1: [-1]",
+        f"RuntimeError: {strided} out of bounds for storage of size 12",
+        f"RuntimeError: {changed}[torch.cuda.FloatTensor [3]], which is output 0 of ExpBackward0"[:150],
+    ]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
+_EXABYTE = 1 << 60  # PyTorch refuses larger requests without asking the device.
 OomObserver = Callable[[int, int, int, int], None]
 
 # PyTorch 2.10, with its two double spaces
@@ -65,7 +66,8 @@ class OutOfMemory(MemoryError):
     def __init__(self, figures: Figures, template: str, observers: Sequence[OomObserver] = ()) -> None:
         self.figures = figures
         self._observers = observers
-        super().__init__(fill(template, figures))
+        too_large = "CUDA out of memory. Tried to allocate more than 1EB memory."
+        super().__init__(too_large if figures.asked_bytes > _EXABYTE else fill(template, figures))
 
     def to_torch(self) -> torch.OutOfMemoryError:
         import torch  # not at the top, since fit checks run without torch

@@ -1,4 +1,4 @@
-"""Raises PyTorch's errors for calls that mix dtypes. Meta kernels and CPU kernels accept some dtypes that CUDA kernels refuse.
+"""Raises PyTorch's errors for dtypes and views that CUDA kernels refuse and that meta kernels or CPU kernels accept.
 
     require_dtypes(torch.ops.aten.mm.default, (matrix, matrix.half()))
     # RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half
@@ -80,8 +80,22 @@ def _index_put(target: torch.Tensor, _indices: object, values: torch.Tensor, *_o
         )
 
 
+def _as_strided(data: TorchAny, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> None:
+    """Check that the view is inside the memory, as `setStorage` does."""
+    if not hasattr(data, "allocation") or 0 in size:
+        return
+    itemsize, start = data.element_size(), data.storage_offset() if offset is None else offset
+    needed = (start + sum((count - 1) * step for count, step in zip(size, stride, strict=True)) + 1) * itemsize
+    if needed > data.allocation.size_bytes:
+        raise RuntimeError(
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {start}, and itemsize {itemsize} requiring"
+            f" a storage size of {needed} are out of bounds for storage of size {data.allocation.size_bytes}"
+        )
+
+
 _aten = torch.ops.aten
 _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
+    _aten.as_strided.default: _as_strided,
     _aten.mm.default: _mm,
     _aten.addmm.default: _addmm,
     _aten.mv.default: _mv,

@@ -1,0 +1,54 @@
+"""PyTorch's OpInfo database: on the virtual GPU with computed values, ops give what the CPU gives, or what a GPU says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.zoo.recording import recording_of_something_else
+
+pytestmark = pytest.mark.program
+ROOT = Path(__file__).parents[2]
+SLICES = 4
+_NOT_INITIALIZED = "the result is not initialized"
+# These ops differ from the CPU, each for the given reason.
+EXCEPTIONS = {
+    "empty": _NOT_INITIALIZED,
+    "empty_like": _NOT_INITIALIZED,
+    "empty_permuted": _NOT_INITIALIZED,
+    "new_empty": _NOT_INITIALIZED,
+    "new_empty_strided": _NOT_INITIALIZED,
+    "empty_strided": _NOT_INITIALIZED,
+    "histogram": "PyTorch has no CUDA kernel",
+    "histogramdd": "PyTorch has no CUDA kernel",
+    "tensor_split": "a GPU refuses a tensor of indices on the GPU",
+    "nn.functional.multi_head_attention_forward": "dropout draws other numbers",
+    "nn.functional.fractional_max_pool3d": "the pooling regions are random",
+    "nn.functional.fractional_max_pool2d": "the pooling regions are random",
+    "sparse.sampled_addmm": "a gradient of a sparse CSR tensor is not emulated",
+}
+
+
+@pytest.mark.parametrize("at", range(SLICES))
+def test_ops_give_what_the_cpu_gives_and_errors_have_no_internal_words(at: int, tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    options = ("--clock", "virtual", "--values", "compute", "--trace", recording_of_something_else(tmp_path / "a100.msgpack"))
+    script = ROOT / "tests" / "zoo" / "opinfo.py"
+    command = [sys.executable, "-m", "tui.cli", "replay", "-q", *options, script, results, at, SLICES]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        list(map(str, command)), cwd=tmp_path, capture_output=True, text=True, timeout=280, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    outcomes = [json.loads(line) for line in results.read_text().splitlines()]
+    compared = [each for each in outcomes if each["dtype"] != "errors"]
+    initialized = [each for each in compared if EXCEPTIONS.get(each["op"]) != _NOT_INITIALIZED]
+    differing = [each for each in initialized if each["wrong"]]
+    assert len(initialized) > 350 and len(differing) <= 0.02 * len(initialized)
+    assert [each for each in differing if each["op"] not in EXCEPTIONS] == []
+    assert {each["op"] for each in outcomes if each["dtype"] == "errors" and each["wrong"]} <= {"gradient"}
