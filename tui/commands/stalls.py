@@ -27,7 +27,7 @@ from traces.stalls.data_stalls import MOST_WORKERS, Pace, Stalls, stalls_of
 from traces.stalls.storage_model import CacheShare, Disk
 from traces.stalls.storage_server import Loading, StorageServer
 from tui.commands.replay_library import card_alone, card_of, choice_of, saved_in
-from tui.formatting import ABSENT, count_text, share_text, size_text, table, time_text
+from tui.formatting import count_text, share_text, size_text, table, time_text
 from tui.options import StallsOptions, share
 from tui.outputs import json_text, show_text
 from tui.running.narration import ending_text, hint_misplaced_option, say
@@ -179,13 +179,13 @@ def text(found: Stalls, asked: StallsOptions, cached: float) -> list[str]:
     pinned = "" if found.batch_pin_ns is None else f", and takes {time_text(found.batch_pin_ns)} to pin"
     lines.append(f"{worker}, reads {size_text(found.batch_bytes)}{pinned}")
     if found.disk_bytes_per_s is not None:
-        lines.append(f"a disk of {found.disk_bytes_per_s / 1e6:.0f} MB/s would end the fetch stall")
+        lines.append(f"a disk of {found.disk_bytes_per_s / 1e6:.0f} MB/s would be fast enough")
     if found.enough is not None:
         count = found.enough.workers
-        workers = "1 worker with its own core ends" if count == 1 else f"{count} workers, each with its own core, end"
-        lines.append(f"modelled: {workers} the preparation stall")
+        workers = "1 worker with its own core" if count == 1 else f"{count} workers, each with its own core,"
+        lines.append(f"modelled: {workers} would be fast enough")
     else:
-        lines.append("modelled: no number of workers up to 128 ends the preparation stall")
+        lines.append("modelled: no number of workers up to 128 would be fast enough")
     if found.check is not None:
         off = 100 * (found.check.samples_per_s / found.prepared.samples_per_s - 1)
         here = f"{found.check.workers} workers, {found.check.cores} cores, {found.taken_cores:.2f} used by other programs"
@@ -208,9 +208,9 @@ def _pace(of: Pace) -> list[str]:
 
 def _verdict(found: Stalls, has_disk: bool) -> str:
     fetch = found.fetch_share
-    unknown = "no file reads were seen" if has_disk else "no --disk given"
-    shares = f"preparation stall {share_text(found.preparation_share)} of a step" + (
-        f", fetch stall {share_text(fetch)}" if fetch is not None else f", fetch stall {ABSENT} ({unknown})"
+    unknown = "the script read no files that a disk could delay" if has_disk else "to include a disk, add --disk"
+    shares = f"preparing batches takes up {share_text(found.preparation_share)} of a step" + (
+        f", and reading from the disk {share_text(fetch)}" if fetch is not None else f" ({unknown})"
     )
     reasons = {
         "gpu": "The GPU is the bottleneck, not data loading",

@@ -1,7 +1,7 @@
 """Formats the bottleneck of a trace (the device, the host, data or other ranks) and the possible speedup.
 
-limit_sentence(summary.pace, summary.bottleneck)
-# "data (the GPU waits for it); a step could be up to 57.1 ms shorter (32.2 %)"
+answer(summary.pace, summary.bottleneck, summary.step_median_ns)
+# "The GPU waits for data. A step of 177.4 ms could be up to 57.1 ms shorter (32.2 %)."
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
     from traces.figures.bottleneck import PaceLimit
     from traces.figures.pace import StepPace
 
-_SUBJECTS = {
-    "data": "data (the GPU waits for it)",
-    "host": "the host (the GPU waits for it)",
-    "other ranks": "other ranks (communication not hidden by computation, and waits for it)",
-}
+_WAITS_FOR = {"data": "data", "host": "the host", "other ranks": "communication with other ranks"}
 
 
-def limit_sentence(pace: StepPace | None, of: PaceLimit | None) -> str:
-    """Describes the bottleneck without a full stop. Returns "" if the bottleneck is unknown."""
+def answer(pace: StepPace | None, of: PaceLimit | None, step_ns: int) -> str:
+    """Returns the first sentence of a report: what the GPU waits for, and how much shorter a step could be.
+
+    Returns "" if the trace has no steps.
+    """
     if pace is None or of is None:
         return ""
     if of.limit == "unknown":
-        return f"unknown ({of.reason})"
-    gained = ""
-    if of.gain_ns is not None and of.share is not None:
-        gained = f"a step could be up to {time_text(of.gain_ns)} shorter ({share_text(of.share)})"
+        return f"A step takes {time_text(step_ns)}; what limits its pace is unknown ({of.reason})."
+    known = of.gain_ns is not None and of.share is not None
+    shorter = f"{time_text(of.gain_ns)} shorter ({share_text(of.share)})" if known else ""
     if of.limit == "device":
-        ahead = f"the GPU (the host needs {time_text(pace.host_ns)} per step and runs ahead)"
-        busy = f"the GPU (busy {share_text(min(pace.busy_share or 0, 1))} of a step)"
-        busy = ahead if pace.host_runs_ahead else busy
-        return f"{busy}; without its idle time {gained}" if of.gain_ns else busy
+        why = f"the host needs {time_text(pace.host_ns)} of a {time_text(step_ns)} step and runs ahead"
+        if not pace.host_runs_ahead:
+            why = f"the GPU is busy {share_text(min(pace.busy_share or 0, 1))} of a {time_text(step_ns)} step"
+        idle = f" Without the GPU's idle time, a step could be up to {shorter}." if of.gain_ns else ""
+        return f"The GPU limits the pace: {why}.{idle}"
     if pace.device_ns is None:
-        return "the host (no GPU work was recorded)"
-    return f"{_SUBJECTS[of.limit]}; {gained}" if gained else _SUBJECTS[of.limit]
+        return f"A step takes {time_text(step_ns)}; no GPU work was recorded."
+    gained = f" A step of {time_text(step_ns)} could be up to {shorter}." if shorter else ""
+    return f"The GPU waits for {_WAITS_FOR[of.limit]}.{gained}"
 
 
 def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:

@@ -30,7 +30,7 @@ from tui.formatting import (
     time_text,
 )
 from tui.text.analyses import analysis_sections, idle_sentence
-from tui.text.bottleneck import lag_sentence, limit_sentence
+from tui.text.bottleneck import answer, lag_sentence
 from tui.text.communication import exposure_sentence
 
 _GRAINS = {
@@ -55,7 +55,10 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
     ranks = summary.ranks
     what = _GRAINS.get(summary.grain, summary.grain) if summary.gpus or summary.grain != "kernel" else _HOST_ONLY
     several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
-    lines = [heading(fit(name, width)), fit(f"  {what}{several}", width), *estimate_line(summary, "  "), ""]
+    said = answer(summary.pace, summary.bottleneck, summary.step_median_ns or 0)
+    lines = [heading(line) for line in wrap(said, width)] if said else []
+    lines += ["", fit(name, width)] if said else [heading(fit(name, width))]
+    lines += [fit(f"  {what}{several}", width), *estimate_line(summary, "  "), ""]
     if not details:
         lines += [*_figures(summary, width), *_notes(summary, width), ""]
         more = f"      trace info {shlex.quote(name)} --details"
@@ -89,7 +92,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
 
 
 def _figures(summary: Summary, width: int) -> list[str]:
-    """Returns the main figures: GPU, step time, bottleneck, busy and idle shares, memory, and top kernels."""
+    """Returns the main figures: GPU, step time, busy and idle shares, memory, and top kernels."""
     names = sorted({device.name or "an unnamed GPU" for device in summary.devices})
     step = f"{time_text(summary.step_median_ns)}, {time_text(summary.compute_side_median_ns)} without data loading"
     noise = summary.pace.noise if summary.pace is not None else None
@@ -104,7 +107,6 @@ def _figures(summary: Summary, width: int) -> list[str]:
         ("GPU", ", ".join(names) or "none"),
         ("torch", summary.machine.torch or ""),
         ("step", f"{step} (median of {counted(summary.counts.steps, 'step')}{several}{spread})" if summary.steps else ""),
-        ("bottleneck", limit_sentence(summary.pace, summary.bottleneck)),
         ("GPU busy", ", ".join(of_devices(summary.busy_shares, share_text))),
         ("GPU idle", idle_sentence(idle)),
         ("memory", f"peak {size_text(sizes[most])} allocated, on {most}" if most is not None else ""),
