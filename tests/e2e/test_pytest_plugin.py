@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.replayer.recordings import phase_recording
+from traces.format.trace_file import save
+
 ROOT = Path(__file__).resolve().parents[2]
 
 SUITE = '''
@@ -62,8 +65,8 @@ def test_after_the_assert():
 '''
 
 
-def run(folder: Path, *words: str) -> list[str]:
-    (folder / "test_suite.py").write_text(SUITE, encoding="utf-8")
+def run(folder: Path, *words: str, suite: str = SUITE) -> list[str]:
+    (folder / "test_suite.py").write_text(suite, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    unused\n", encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=short", *words]
     if "trace_replay.pytest_plugin" not in _entry_points():
@@ -116,3 +119,32 @@ def test_without_a_request_the_plugin_does_nothing(tmp_path: Path) -> None:
     lines = run(tmp_path, "-k", "not other_gpu")
     assert outcomes(lines) == {"of_a_suite_that_has_its_own_marker": "PASSED"}
     assert "virtual GPU" not in "\n".join(line for line in lines if line.startswith("="))
+
+
+def test_a_test_is_compared_with_a_recording(tmp_path: Path) -> None:
+    """Steps of 66 ms are recorded. The other recording has steps of 99 ms, so 66 ms are 33.3 % less."""
+    phases = {"h2d": 2, "forward": 20, "loss": 1, "backward": 40, "optimizer": 3}
+    save(phase_recording(phases), tmp_path / "recorded.msgpack")
+    save(phase_recording({**phases, "backward": 73}), tmp_path / "slower.msgpack")
+    suite = """
+import pytest
+import torch
+
+def train():
+    model = torch.nn.Linear(8, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(6):
+        loss = torch.nn.functional.cross_entropy(model(torch.randn(4, 8).cuda()), torch.ones(4, dtype=torch.long).cuda())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+@pytest.mark.gpu("recorded.msgpack", clock="recorded", values="recorded")
+@pytest.mark.parametrize("other", ["recorded.msgpack", "slower.msgpack"])
+def test_time(gpu, other):
+    train()
+    gpu.assert_step_time(other, within=0.02)
+"""
+    lines = run(tmp_path, "-k", "test_time", suite=suite)
+    assert outcomes(lines) == {"time[recorded.msgpack]": "PASSED", "time[slower.msgpack]": "FAILED"}
+    assert "instead of the recorded 99.000 ms: -33.3%, and 2.0% are allowed" in "\n".join(lines)
