@@ -39,6 +39,7 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
         bw_compiler=compiler(is_backward=True, trains=True),
         inference_compiler=compiler(is_backward=False, trains=False),
         partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,  # As with Inductor, graphs write to buffers themselves.
     )
     try:
         with replaced(STATE, compiling=get_ident()):

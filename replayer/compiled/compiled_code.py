@@ -6,11 +6,25 @@ compiled_code()     # CompiledCode(regions=2, graph_breaks=1, recompiles=0, ...)
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter_ns  # surfaces/time.py may patch the module's attributes later
 
 from replayer.torch_types import TorchAny
 from traces.model.run import CompiledCode, EagerRegion
 
 _eager: list[EagerRegion] = []
+_compile_ns: list[int] = []
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Count the time inside this context as this host's time for tracing functions."""
+    begun_ns = perf_counter_ns()
+    try:
+        yield
+    finally:
+        _compile_ns.append(perf_counter_ns() - begun_ns)
 
 
 def ran_eagerly(region: str, error: BaseException) -> None:
@@ -32,6 +46,6 @@ def compiled_code() -> CompiledCode | None:
         regions=len({one.compile_id for one in compilations if not one.fail_type and one.graph_op_count}),
         graph_breaks=sum(utils.counters["graph_break"].values()),
         recompiles=len({one.compile_id for one in compilations if one.recompile_reason}),
-        compile_ns=int(1e9 * sum(one.entire_frame_compile_time_s or 0 for one in compilations)),
+        compile_ns=sum(_compile_ns),
         eager=tuple(_eager),
     )

@@ -8,17 +8,20 @@ the recorded host time between them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._pytree import tree_leaves
 
+from replayer.memory.graph_pool import GraphPool
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_regions import Shapes, graph_ops_of
 from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
-from traces.compiled.regions import BACKWARD, FORWARD, REGION
+from traces.compiled.regions import BACKWARD, FORWARD, GRAPH_LAUNCHES, REGION
+from traces.script.patching import replaced
 
 
 class CompiledRegion:
@@ -70,11 +73,18 @@ class RegionGraph:
             if recorded is None or computing():
                 return self._run(inputs)
             launches = gpu().launches
-            with launches.muted():
+            with launches.muted(), self._memory(device, recorded):
                 results = self._run(inputs)
             for signature in recorded:
                 launches.launch(signature, device)
             return results
+
+    def _memory(self, device: int, recorded: tuple[OpSignature, ...]) -> AbstractContextManager[None]:
+        """Return a context in which tensors come from a graph's pool, if the recorded call launched a CUDA graph."""
+        if not any(signature.op in GRAPH_LAUNCHES for signature in recorded):
+            return nullcontext()
+        pool = GraphPool()
+        return replaced(gpu().devices[device].allocator, malloc=pool.malloc, malloc_several=pool.malloc_several)
 
     def _recorded(self) -> tuple[OpSignature, ...] | None:
         regions = gpu().recording.regions

@@ -8,7 +8,7 @@ Workspaces count in `memory_allocated`. A training script has 16.25 MiB of works
 cuBLAS handle. Reference: aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h.
 
 Note [Releases that keep workspaces]
-    In PyTorch 2.0 to 2.13, cuBLAS keeps one workspace of known size per handle and stream. With ROCm, hipBLAS does the same
+    In PyTorch 2.0 to 2.14, cuBLAS keeps one workspace of known size per handle and stream. With ROCm, hipBLAS does the same
     since 2.6. Until 2.9, cuBLASLt allocates additional memory and frees it again. Later releases allocate and free a workspace
     per product. Workspaces that are freed again are in a recording's memory events (recording/workspaces.py). This module
     therefore keeps workspaces only if the recording is from a release that keeps workspaces. Imported recordings do not name

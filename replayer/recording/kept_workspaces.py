@@ -8,7 +8,7 @@ which the memory events show.
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None if the recording does not show it
 
 If less memory than a workspace is allocated after a product, no workspace is kept, whatever the release. This happens in a
-process that sets CUBLAS_WORKSPACE_CONFIG.
+process that sets CUBLAS_WORKSPACE_CONFIG, and in one whose products are all in CUDA graphs of torch.compile.
 
 Since PyTorch 2.0, a cuBLAS handle keeps a workspace (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp). AMD's handles do
 the same. cuBLASLt and hipBLASLt also allocate a workspace per product. memory/cublas_workspaces.py has the sizes.
@@ -39,11 +39,13 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
     events = memory.take((memory.device >= 0) & (memory.allocated_bytes >= 0) & np.isin(memory.thread, of_rank))
     if held_bytes == 0 and len(products):
         return False
-    if not len(products) or not len(events):
+    if not len(events):
         return None
-    after = events.time_ns > host.end_ns[products].min()
+    after = events.time_ns > host.end_ns[products].min() if len(products) else slice(None)
     if len(np.unique(events.device)) == 1 and (events.allocated_bytes[after] < min(sizes_bytes)).any():
         return False
+    if not len(products):
+        return None
     told = (trace.machine_of(rank).torch or "").partition(" ")[0]
     if trace.run_of(rank).source != KINETO or told not in ("1.13", "2.4"):
         return None

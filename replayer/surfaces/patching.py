@@ -11,17 +11,12 @@ import time. torch's own checks and error messages keep working.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from types import ModuleType
 from typing import NoReturn
 
 from replayer.errors import NotEmulated
 from replayer.torch_types import TorchAny
-from traces.script.patching import PATCHES, insert_first, patch
+from traces.script.patching import PATCHES, patch
 
 
 def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
@@ -60,34 +55,6 @@ def _constant(name: str, answer: object) -> Callable[..., object]:
 
     ignored.__name__ = ignored.__qualname__ = name
     return ignored
-
-
-def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with the module `name`: now if the module is loaded, otherwise when the script imports it."""
-    if name in sys.modules:
-        then(sys.modules[name])
-    else:
-        insert_first(sys.meta_path, _WhenImported(name, then))
-
-
-class _WhenImported(MetaPathFinder):
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self._name, self._then = name, then
-
-    def find_spec(self, fullname: str, path: TorchAny, target: TorchAny = None) -> ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_call(module: ModuleType) -> None:
-                execute(module)
-                self._then(module)
-
-            patch(spec.loader, exec_module=execute_and_call)
-        return spec
 
 
 class _Generic(type):

@@ -23,11 +23,10 @@ import torch
 from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
 from replayer.state import computing, gpu
-from replayer.surfaces.patching import when_imported
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import payload_of
 from replayer.torch_types import TorchAny
-from traces.script.patching import PATCHES, patch_around, replaced
+from traces.script.patching import PATCHES, patch_around, replaced, when_imported
 
 _LAST = "triton.runtime"  # imported last by Triton
 

@@ -54,6 +54,8 @@ PROGRAMS = {
     "out_of_memory": Program("out_of_memory.py", steps=29, settings=(("SIMGPU_MEMORY_MB", "300"),)),
     "compiled": Program("compiled.py", ("default",)),
     "compiled_graphs": Program("compiled.py", ("reduce-overhead",)),
+    "compiled_cnn": Program("compiled_cnn.py", ("default",)),
+    "compiled_cnn_graphs": Program("compiled_cnn.py", ("reduce-overhead",)),
 }
 
 

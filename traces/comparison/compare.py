@@ -34,6 +34,7 @@ from traces.analyses.stragglers import without_waits
 from traces.comparison.changed_ops import TOP, Changes, called_in, changes
 from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.comparison.thresholds import DEFAULT_TOLERANCE
+from traces.compiled.region_figures import CompiledFigures, compiled_figures
 from traces.figures.bottleneck import PaceLimit, bottleneck
 from traces.figures.measure import (
     busy_by_stream,
@@ -197,6 +198,7 @@ class ComparedFigures:
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     parts: dict[str, StageError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
     communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
+    compiled: Both[CompiledFigures] | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # if a trace has compiled code
     problems: Both[list[str]] = Both([], [])  # sentences about problems that make the figures of a trace unreliable
     estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
     version: int = VERSION
@@ -346,7 +348,14 @@ def compare(
         evaluation=_evaluation(recorded, other, times),
         parts=stage_errors(recorded, timed, other, timed_other),
         communication=between_ranks,
+        compiled=_compiled(recorded, ours, other, theirs),
     )
+
+
+def _compiled(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> Both[CompiledFigures] | None:
+    sides = (compiled_figures(trace, trace.ranks[0], steps) for trace, steps in ((recorded, ours), (other, theirs)))
+    both = Both(*sides)
+    return both if both.recorded.is_compiled or both.replayed.is_compiled else None
 
 
 @dataclass(frozen=True, slots=True)

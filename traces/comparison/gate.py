@@ -13,6 +13,8 @@
     missing_ops = 0             # kinds of calls that are missing from a replay's recording
     matched = "99 %"            # share of a replay's GPU time that was matched op by op, at least
     same_program = true         # the comparison's verdict
+    graph_breaks = 2            # graph breaks of torch.compile in the second trace, a replay
+    recompiles = 0              # recompilations in the second trace
 
 A budget fails with a message if neither trace has the figure.
 """
@@ -28,11 +30,11 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from traces.comparison.compare import Comparison
+from traces.comparison.thresholds import GATE_MEMORY_MARGIN_PERCENT, LEAST_GATE_MARGIN_PERCENT
+from traces.compiled.region_figures import CompiledFigures
 from traces.figures.summary import Summary
 from traces.model.trace import TraceError
 
-_LEAST_MARGIN_PERCENT = 3  # of a step time
-_MEMORY_MARGIN_PERCENT = 2
 _TIMES = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SIZES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _SHARES = {"%": 0.01}
@@ -44,7 +46,8 @@ _UNITS: dict[str, Mapping[str, float]] = {
     "matched": _SHARES,
 }
 _CHANGES = tuple(f"{name}_change" for name in _UNITS if name != "matched")
-KEYS = (*_UNITS, *_CHANGES, "missing_ops", "same_program")
+_COUNTS = ("missing_ops", "graph_breaks", "recompiles")
+KEYS = (*_UNITS, *_CHANGES, *_COUNTS, "same_program")
 
 
 class GateError(TraceError):
@@ -89,10 +92,10 @@ def starting_budgets(of: Summary) -> dict[str, str]:
     budgets = {}
     if of.step_median_ns is not None:
         noise = of.pace.noise if of.pace is not None and of.pace.noise is not None else 0.0
-        budgets["step_time_change"] = f'"{max(_LEAST_MARGIN_PERCENT, math.ceil(200 * noise))} %"'
+        budgets["step_time_change"] = f'"{max(LEAST_GATE_MARGIN_PERCENT, math.ceil(200 * noise))} %"'
     peaks = [peak.peak_allocated_bytes for peak in of.memory.values() if peak.peak_allocated_bytes is not None]
     if peaks:
-        budgets["memory_peak_change"] = f'"{_MEMORY_MARGIN_PERCENT} %"'
+        budgets["memory_peak_change"] = f'"{GATE_MEMORY_MARGIN_PERCENT} %"'
     if of.grain == "kernel":
         budgets["missing_ops"] = "0"
         budgets["matched"] = '"99 %"'
@@ -126,6 +129,8 @@ def _figures(of: Comparison) -> dict[str, float | None]:
         found[f"{name}_change"] = after / before - 1 if before and after is not None else None
     found["missing_ops"] = len(of.missing)
     found["matched"] = None if of.coverage is None else of.coverage["exact"] + of.coverage["equivalent"]
+    compiled = of.compiled.replayed if of.compiled is not None else CompiledFigures(graph_breaks=0)
+    found["graph_breaks"], found["recompiles"] = compiled.graph_breaks, compiled.recompiles
     found["same_program"] = None if of.verdict.same is None else float(of.verdict.same)
     return found
 
@@ -137,7 +142,7 @@ def _budget(path: Path, key: str, value: object) -> float:
         raise GateError(f"{path}: unknown budget {key!r}{hint}")
     if key == "same_program" and isinstance(value, bool):
         return float(value)
-    if key == "missing_ops" and type(value) is int and value >= 0:
+    if key in _COUNTS and type(value) is int and value >= 0:
         return float(value)
     units = _SHARES if key in _CHANGES else _UNITS.get(key, {})
     told = key

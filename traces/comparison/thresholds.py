@@ -99,6 +99,24 @@ OWN_HOST_SHARE = _declare(
     source="rule of thumb",
     used_by="tui/text/pace.py",
 )
+LEAST_GATE_MARGIN_PERCENT = _declare(
+    "LEAST_GATE_MARGIN_PERCENT",
+    3,
+    "% of the step time",
+    "`trace gate init` allows a step to be at least this much slower",
+    origin=CHOSEN,
+    source="rule of thumb",
+    used_by="traces/comparison/gate.py",
+)
+GATE_MEMORY_MARGIN_PERCENT = _declare(
+    "GATE_MEMORY_MARGIN_PERCENT",
+    2,
+    "% of the memory peak",
+    "`trace gate init` allows a memory peak to be this much higher",
+    origin=CHOSEN,
+    source="rule of thumb",
+    used_by="traces/comparison/gate.py",
+)
 
 # --- waits, idle time and launches
 

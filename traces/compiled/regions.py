@@ -133,18 +133,18 @@ def _work_by_unit(trace: Trace, unit: Column) -> dict[int, list[int]]:
 
 
 def _launching(trace: Trace, unit: int, work: list[int]) -> tuple[int, ...]:
-    """Return the rows of the ops that launched this work. A call with kernels of its own is one op."""
-    host, graph_launches = trace.host, is_graph_launch(trace)
+    """Return the rows of the outermost ops in a call that launched this work. A call with kernels of its own is one op."""
+    host = trace.host
+    is_op = ((host.kind == HostKind.OP) | is_graph_launch(trace)) & ~is_region_range(trace)
     rows: dict[int, None] = {}
     for launched in work:
-        at = int(trace.device.launch[launched])
-        while at >= 0 and not graph_launches[at] and host.kind[at] != HostKind.OP:
+        at, op = int(trace.device.launch[launched]), NONE
+        while at > unit:
+            op = at if is_op[at] else op
             at = int(host.parent[at])
-        if at < 0:
-            continue
-        rows[at] = None
-    if any(at <= unit for at in rows):
-        return (min(rows),)
+        if op == NONE:
+            return (unit,) if host.kind[unit] == HostKind.OP else ()
+        rows[op] = None
     return tuple(rows)
 
 

@@ -4,7 +4,7 @@
     workspace_bytes(8, None, (2, 13))           # 8_519_680 on devices of compute capability 8.x
     workspace_bytes(8, None, (2, 13), ":4096:2")    # 8_388_608, set by CUBLAS_WORKSPACE_CONFIG
 
-See aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. In PyTorch 2.0 to 2.13, a handle keeps one workspace per stream.
+See aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. In PyTorch 2.0 to 2.14, a handle keeps one workspace per stream.
 With
 ROCm's hipBLAS, handles do so since 2.6. Later releases allocate and free a workspace for each matrix multiplication.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-_KEPT_SINCE, _KEPT_SINCE_WITH_HIP, _KEPT_BEFORE = (2, 0), (2, 6), (2, 14)
+_KEPT_SINCE, _KEPT_SINCE_WITH_HIP, _KEPT_BEFORE = (2, 0), (2, 6), (2, 15)
 _DEFAULT_BYTES = (2 * 4096 + 8 * 16) << 10
 _LARGE_BYTES = 32 << 20  # used on Hopper, and on Blackwell since PyTorch 2.12
 _ROCM_BYTES, _ROCM_LARGE_BYTES = 32 << 20, 128 << 20

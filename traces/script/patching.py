@@ -23,6 +23,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType, TracebackType
 from typing import Any, Protocol, Self
 
@@ -309,3 +312,31 @@ class PhaseScope:
             return result
 
         return inside
+
+
+def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
+    """Call `then` with the module `name`: now if the module is loaded, otherwise when the script imports it."""
+    if name in sys.modules:
+        then(sys.modules[name])
+    else:
+        insert_first(sys.meta_path, _WhenImported(name, then))
+
+
+class _WhenImported(MetaPathFinder):
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_call(module: ModuleType) -> None:
+                execute(module)
+                self._then(module)
+
+            patch(spec.loader, exec_module=execute_and_call)
+        return spec

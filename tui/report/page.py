@@ -35,8 +35,7 @@ from tui.formatting import (
     time_text,
 )
 from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
-from tui.text.analyses import REASONS, analysis_rows, idle_sentence
-from tui.text.communication import exposure_sentence
+from tui.text.analyses import REASONS, analysis_rows, exposure_sentence, idle_sentence
 from tui.text.diff import COVERAGE, verdict_sentences, warning_sentences
 from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
 

@@ -1,4 +1,4 @@
-"""Formats analyses of one trace or of two: idle time, launches, rates, modules and the critical path.
+"""Formats analyses of one trace or of two: idle time, launches, communication, rates, modules and the critical path.
 
 for title, lines in analysis_sections(summary.analyses, width=80): ...      # of one trace
 for head, rows in both_sections(comparison.analyses): ...                   # of two
@@ -14,6 +14,7 @@ from tui.formatting import ABSENT, count_text, curve_text, share_text, size_text
 
 if TYPE_CHECKING:
     from traces.analyses.analyse import Analyses
+    from traces.analyses.communication import Communication, Operation
     from traces.analyses.idle import IdleTime
     from traces.analyses.launches import StreamLaunches
     from traces.analyses.modules import ModuleTime
@@ -218,3 +219,35 @@ def per_step_words(idle: dict[str, IdleTime], *, together: bool = True) -> str:
     if not any(of.steps for of in idle.values()):
         return ""
     return ", per step and GPU" if together and len(idle) > 1 else ", per step"
+
+
+def exposure_sentence(of: Communication | None) -> str:
+    """Describes the communication in one trace. Returns "" if no communication on a device was recorded."""
+    whole_ns = 0 if of is None else of.exposed_ns + of.hidden_ns
+    if of is None or not whole_ns:
+        return ""
+    hidden = share_text(of.hidden_ns / whole_ns)
+    return f"exposed {time_text(of.exposed_ns)}, hidden behind computation {time_text(of.hidden_ns)} ({hidden})"
+
+
+def communication_rows(sides: Both[Communication | None]) -> list[list[str]]:
+    """Returns rows with one column per trace. The first rows have times per step and rank. The others have each operation's
+    count and bytes.
+    """
+    both = [sides.recorded, sides.replayed]
+    per_step = [None if of is None else (of.exposed_ns / max(of.steps, 1), of.hidden_ns / max(of.steps, 1)) for of in both]
+    labels = ("exposed, per step: the GPU has nothing else to do", "hidden behind computation, per step")
+    rows = [
+        [label, *(ABSENT if times_ns is None else time_text(times_ns[number]) for times_ns in per_step)]
+        for number, label in enumerate(labels)
+    ]
+    calls = [{(row.name, row.phase): row for row in (of.operations if of else ())} for of in both]
+    for name, phase in dict.fromkeys(key for side in calls for key in side):
+        told = [side.get((name, phase)) for side in calls]
+        label = f"{name} in {phase}" if phase else f"{name} outside of steps"
+        rows.append([label, *map(_calls, told)])
+    return rows
+
+
+def _calls(row: Operation | None) -> str:
+    return ABSENT if row is None else f"{count_text(row.count)}x {size_text(row.bytes)}"

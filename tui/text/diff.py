@@ -32,9 +32,9 @@ from tui.formatting import (
     table,
     time_text,
 )
-from tui.text.analyses import both_sections
+from tui.text.analyses import both_sections, communication_rows, exposure_sentence
 from tui.text.bottleneck import lag_sentence, limit_text
-from tui.text.communication import communication_rows, exposure_sentence
+from tui.text.compiled import compiled_sentence, compiled_sentences, region_table
 from tui.text.memory import memory_sentences, peak_rows
 from tui.text.pace import event_sentences, loader_note, pace_sentences, values_sentences
 
@@ -95,6 +95,7 @@ def diff_text(
         *page.communication(),
         *page.analyses(),
         *page.memory(),
+        *_compiled_lines(page),
         *page.sentences(values_sentences(comparison)),
         *page.sentences(event_sentences(comparison)),
         *page.missing(),
@@ -160,7 +161,7 @@ def warning_sentences(comparison: Comparison) -> list[str]:
             ops = list(dict.fromkeys(row.op for row in comparison.missing_in_steps))
             several = f" and {counted(len(ops) - 3, 'other op')}" if len(ops) > 3 else ""
             said.append(f"Estimated (not recorded): {', '.join(ops[:3])}{several}.")
-    said += values_sentences(comparison) + pace_sentences(comparison)
+    said += compiled_sentences(comparison) + values_sentences(comparison) + pace_sentences(comparison)
     if comparison.judged == "compute_side" and comparison.clock is not None:
         said.append(loader_note(comparison))
     is_step_alone = comparison.verdict.same and "gpu_busy" not in comparison.judged_figures
@@ -409,7 +410,10 @@ class _DiffPage:
         return self.table([f"{title} with other names in {other}{per}", "count", self.first, self.second, "change"], rows)
 
     def verdict(self) -> list[str]:
-        return [line for sentence, style in verdict_sentences(self.of) for line in self.said(sentence, style)]
+        said = verdict_sentences(self.of)
+        if sentence := compiled_sentence(self.of):
+            said.insert(0, (sentence, "bold"))
+        return [line for sentence, style in said for line in self.said(sentence, style)]
 
     def first_name(self) -> str:
         return "the recording" if self.of.replay else "A"
@@ -454,3 +458,11 @@ def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
     whole = text.replace(" %", "\N{NO-BREAK SPACE}%")
     lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=indent)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def _compiled_lines(page: _DiffPage) -> list[str]:
+    """Returns the sentences on compiled code and a table of compiled regions."""
+    if page.of.compiled is None:
+        return []
+    regions = region_table(page.of.compiled, page.first, page.second)
+    return [*page.sentences(compiled_sentences(page.of)), *page.table(*regions)]

@@ -36,6 +36,6 @@ def _text(name: str, value: float) -> str:
         return error_text(value)
     if name == "matched":
         return share_text(value)
-    if name == "missing_ops":
+    if name in ("missing_ops", "graph_breaks", "recompiles"):
         return count_text(value)
     return size_text(value) if name == "memory_peak" else time_text(value)

@@ -29,9 +29,8 @@ from tui.formatting import (
     table,
     time_text,
 )
-from tui.text.analyses import analysis_sections, idle_sentence
+from tui.text.analyses import analysis_sections, exposure_sentence, idle_sentence
 from tui.text.bottleneck import answer, lag_sentence
-from tui.text.communication import exposure_sentence
 
 _GRAINS = {
     "kernel": "a recording of every op and every kernel",

@@ -11,7 +11,7 @@ from traces.comparison.compare import Both
 from traces.figures.summary import summarize
 from traces.model.run import Run
 from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, StepKind, Trace
-from tui.text.communication import communication_rows, exposure_sentence
+from tui.text.analyses import communication_rows, exposure_sentence
 
 
 def rank_trace(kernels_us: list[tuple[str, int, int, int]], calls_us: list[int]) -> Trace:

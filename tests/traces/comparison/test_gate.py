@@ -49,6 +49,21 @@ def test_a_replay_against_one_budget(tmp_path: Path, line: str, passed: bool) ->
     assert result.passed is passed and gate_line(result).startswith("gate passed: " if passed else "gate FAILED: ")
 
 
+@pytest.mark.parametrize(
+    ("line", "passed"),
+    [("graph_breaks = 1", False), ("graph_breaks = 2", True), ("recompiles = 0", False), ("recompiles = 1", True)],
+)
+def test_budgets_of_compiled_code(tmp_path: Path, line: str, passed: bool) -> None:
+    """GIVEN a replay with two graph breaks and one recompilation."""
+    replay = replay_of(training(), compiled={"regions": 3, "graph_breaks": 2, "recompiles": 1})
+    assert check(read_budgets(written(tmp_path, line)), compare(training(), replay)).passed is passed
+
+
+def test_a_script_that_compiles_nothing_has_no_graph_breaks(tmp_path: Path) -> None:
+    budgets = read_budgets(written(tmp_path, "graph_breaks = 0", "recompiles = 0"))
+    assert check(budgets, compare(training(), replay_of(training()))).passed
+
+
 def test_what_is_not_known_fails(tmp_path: Path) -> None:
     budgets = read_budgets(written(tmp_path, 'memory_peak = "1 GiB"', 'matched = "90 %"', "same_program = true"))
     result = check(budgets, compare(phase_grained(), phase_grained()))

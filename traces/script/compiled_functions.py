@@ -1,0 +1,88 @@
+"""Hides wrappers of torch's functions from Dynamo, the tracer behind torch.compile.
+
+    see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
+
+Dynamo treats every Python frame as script code, except frames of torch and of folders on its skip list. A wrapper around
+`Module.__call__` would therefore break a graph.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from traces.script.patching import PATCHES, patch_around, when_imported
+
+_ROOMS = Path(__file__).parents[2]
+_OURS = tuple(f"{_ROOMS / room}/" for room in ("replayer", "traces", "tracer"))
+_WITH_WRAPPERS = (
+    "traces/script/patching.py",
+    "traces/script/script_hooks.py",
+    "tracer/surfaces/",
+    "replayer/surfaces/",
+    "replayer/torch_shortcuts.py",
+)
+_WRAPPERS = tuple(f"{_ROOMS / place}" for place in _WITH_WRAPPERS)
+
+
+def see_through_wrappers(generated: Sequence[str] = ()) -> None:
+    """Make Dynamo trace the functions that `stands_for` wrapped, in place of the wrappers, and skip our other functions.
+
+    `generated` are the file names of functions that were compiled from text.
+    """
+    when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
+    when_imported("torch._dynamo.convert_frame", lambda module: _leave_out_frames_below_ours(module, generated))
+    when_imported("torch._dynamo.variables.functions", _trace_originals)
+
+
+def _leave_out_our_frames(rules: Any) -> None:
+    """Stop Dynamo from tracing our Python replacements of C functions (streams, devices).
+
+    Dynamo cannot trace C functions either.
+    """
+    rules.SKIP_DIRS.extend(_OURS)
+    rules._recompile_re()
+    PATCHES.on_undo(lambda: _trace_our_frames(rules))
+
+    def lookup_original(lookup: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        return lookup(_original_of(function), *args, **kwargs)
+
+    patch_around(rules, lookup_inner=lookup_original)
+
+
+def _trace_our_frames(rules: Any) -> None:
+    rules.SKIP_DIRS[:] = [folder for folder in rules.SKIP_DIRS if folder not in _OURS]
+    rules._recompile_re()
+
+
+def _trace_originals(variables: Any) -> None:
+    """Make Dynamo trace the original functions in place of wrappers around them."""
+
+    def traced(create: Any, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
+        create(self, _original_of(fn), *args, **kwargs)
+
+    patch_around(variables.UserFunctionVariable, __init__=traced)
+
+
+def _original_of(function: Any) -> Any:
+    return getattr(function, "stands_for", function) if isinstance(function, FunctionType) else function
+
+
+def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
+    """Stop Dynamo from tracing functions of other modules that our own code calls.
+
+    Wrappers of the script's functions are an exception, because the functions that they call may belong to the script.
+    """
+    types: Any = importlib.import_module("torch._dynamo.types")
+    nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
+
+    def convert(call: Any, self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        file = frame.f_code.co_filename
+        if file in generated or (file.startswith(_OURS) and not file.startswith(_WRAPPERS)):
+            return types.ConvertFrameReturn(frame_exec_strategy=nowhere)
+        return call(self, frame, *args, **kwargs)
+
+    patch_around(convert_frame.CatchErrorsWrapper, __call__=convert)
