@@ -95,6 +95,8 @@ class Predictor:
 
     def __init__(self, recorded: Trace) -> None:
         if not recorded.device.is_work.any():
+            if recorded.grain == "kernel":
+                raise TraceError("the recording has no GPU work to scale; record on a machine with a GPU")
             raise TraceError("the recording holds phases only, no kernels: nothing to scale by; record with --grain kernel")
         self.recorded = recorded
         self.recording = RecordedRun.of(recorded, recorded.ranks[0])

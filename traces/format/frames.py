@@ -42,6 +42,9 @@ MAX_CONTENT_BYTES = 64 << 20
 # Neighbouring bytes of a plane are unrelated (lc=0) and unaligned (pb=0), which saves 5 % over lzma's defaults.
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
+# A shorter search takes half the time, and makes large contents less than 1 % larger. Readers do not use these two settings.
+_LARGE_BYTES = 1 << 20
+_QUICK = {"nice_len": 64, "depth": 24}
 
 
 class Damaged(Exception):
@@ -62,7 +65,10 @@ def compress(codec: int, content: bytes, level: int = 9) -> bytes:
     if codec == DEFLATED:
         deflate = zlib.compressobj(level, wbits=-zlib.MAX_WBITS, zdict=PRESET_DICTIONARY)
         return deflate.compress(content) + deflate.flush()
-    return lzma.compress(content, format=lzma.FORMAT_RAW, filters=_FILTERS[codec])
+    (settings,) = _FILTERS[codec]
+    if len(content) > _LARGE_BYTES:
+        settings = settings | _QUICK
+    return lzma.compress(content, format=lzma.FORMAT_RAW, filters=[settings])
 
 
 def _decompress(codec: int, payload: bytes, content_bytes: int) -> bytes:

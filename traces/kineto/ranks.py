@@ -251,6 +251,7 @@ def _read_rank(
     fractional = any(isinstance(stamp, float) for stamp in first.column("ts")[:8])
     the_era = era(bare, header, kinds, clock, fractional)
     dependent_launch = has_dependent_launch(properties_of(header), is_of_amd(header))
+    streams = _stream_numbers(groups) if is_of_amd(header) else ""
     tables = read_tables(groups, clock, strings, problems, notes, dependent_launch=dependent_launch)
     if notes:
         return _Recording(_from_export(tables, strings, notes), source.name, rank, notes)
@@ -271,7 +272,6 @@ def _read_rank(
     }
     if counters := groups.counter_figures():
         facts["hardware_counters"] = counters
-    streams = _stream_numbers(groups) if is_of_amd(header) else ""
     trace = Trace(
         strings=strings,
         devices=devices,

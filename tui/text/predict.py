@@ -33,7 +33,7 @@ def prediction_text(
         total = sum(other.predicted_ns for other in prediction.kinds.values())
         lines += [
             "",
-            f"{first} take most of it: {share_text(both.predicted_ns / total if total else None)} of the predicted GPU time.",
+            f"Largest kind: {first}, {share_text(both.predicted_ns / total if total else None)} of the predicted GPU time.",
         ]
     if prediction.parallel is not None:
         of = prediction.parallel

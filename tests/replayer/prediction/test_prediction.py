@@ -150,6 +150,10 @@ def test_what_cannot_be_is_refused_in_one_line(
 def test_a_recording_without_kernels_or_shapes_says_what_cannot_be_scaled() -> None:
     with pytest.raises(TraceError, match="phases only"):
         predict(phase_grained(), Conditions(gpu="Tesla T4"))
+    host_only = training()
+    host_only.device = host_only.device.take(np.zeros(len(host_only.device), bool))
+    with pytest.raises(TraceError, match="no GPU work to scale"):
+        predict(host_only, Conditions(gpu="Tesla T4"))
     bare = training()
     bare.host.shapes[:] = NONE
     with pytest.raises(TraceError, match="no shapes"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.traces.sound_traces import differences, small_trace, traces
 from traces.format.column_encoding import MAX_ROWS, pack_table, unpack_table
-from traces.format.frames import Damaged
+from traces.format.frames import DATA, LZMA_PLANES, Damaged, Frame, compress
 from traces.format.trace_file import TraceStream, load, save
 from traces.kineto import read_kineto
 from traces.model.invariants import fault
@@ -337,3 +337,10 @@ def test_files_are_small(tmp_path: Path, shared_traces: Path, name: str, bar: in
 
     assert differences(load(tmp_path / "t.msgpack"), trace) == []
     assert (tmp_path / "t.msgpack").stat().st_size <= original.stat().st_size / bar
+
+
+def test_a_large_content_is_searched_less_and_read_back_by_the_same_reader() -> None:
+    content = np.random.default_rng(0).integers(0, 4, (1 << 20) + 1).astype("u1").tobytes()
+    payload = compress(LZMA_PLANES, content)
+    assert Frame(0, DATA, LZMA_PLANES, len(content), payload).content() == content
+    assert len(payload) < len(content) / 3.5  # two bits of each byte are random

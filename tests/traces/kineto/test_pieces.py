@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.traces.kineto.test_eras import kernel, op, training_step
 from traces.kineto import read_kineto_bytes
 from traces.kineto.reading import pieces
+from traces.kineto.reading.event_rows import CategoryEvents, taken
 from traces.kineto.reading.text import parse
 from traces.model.trace import TABLES, Trace
 
@@ -127,3 +128,13 @@ def test_real_recordings_in_small_pieces(shared_traces: Path) -> None:
             cut = read_kineto_bytes(data)
         assert cut.strings.texts == whole.strings.texts
         assert columns_of(cut) == columns_of(whole)
+
+
+def test_a_taken_column_is_freed_and_the_others_stay() -> None:
+    rows = CategoryEvents("kernel")
+    for stream in (7, 9):
+        event = {"name": "k", "pid": 0, "tid": 1, "ts": 3, "dur": 4, "args": {"stream": stream}}
+        rows.pieces.append(taken("kernel", [event]))
+    assert rows.take("stream") == [7, 9]
+    assert rows.column("stream") == []
+    assert rows.column("dur") == [4, 4]

@@ -125,9 +125,12 @@ class EventColumns:
 
 
 def read(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
-    """Return the columns of complete events. Events without a readable start are dropped and counted."""
-    fields = [rows.column(key) for key in FIELDS]
-    args = {key: rows.column(key) for key in rows.defaults}
+    """Return the columns of complete events, and take them out of `rows`.
+
+    Events without a readable start are dropped and counted.
+    """
+    fields = [rows.take(key) for key in FIELDS]
+    args = {key: rows.take(key) for key in rows.defaults}
     try:
         columns = _read(fields, clock, names, problems)
     except _TROUBLE:

@@ -82,6 +82,14 @@ class CategoryEvents:
         place = (*FIELDS, *self.defaults).index(key)
         return list(chain.from_iterable(piece[place] for piece in self.pieces))
 
+    def take(self, key: str) -> list[Any]:
+        """Return a column and free its pieces. Afterwards the column is empty."""
+        column = self.column(key)
+        place = (*FIELDS, *self.defaults).index(key)
+        for piece in self.pieces:
+            piece[place] = ()
+        return column
+
 
 def taken(category: str, events: list[Event]) -> Taken:
     """Return one or more events of a category as columns for `CategoryEvents`."""
