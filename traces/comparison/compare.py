@@ -551,24 +551,37 @@ def _phases(worked: Both[Trace], timed: Both[Column], with_kernels: Both[Column]
 
 def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> list[StreamShare]:
     a, b = _stream_shares(recorded, ours), _stream_shares(other, theirs)
+    same_numbers = have_same_stream_numbers(recorded, other)
     rows = []
     for device in sorted(a.keys() | b.keys()):
         left, right = a.get(device, {}), b.get(device, {})
         rows += [
             StreamShare(device, p, q, None if p is None else left[p], None if q is None else right[q])
-            for p, q in pair_streams(left, right)
+            for p, q in pair_streams(left, right, same_numbers=same_numbers)
         ]
     return rows
 
 
-def pair_streams(left: Mapping[int, float], right: Mapping[int, float]) -> list[tuple[int | None, int | None]]:
+def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
+    """Return whether equal stream numbers mean the same stream.
+
+    AMD's profilers counted hardware queues until June 2026, and have counted the program's streams since then.
+    """
+    kinds = [{run.stream_numbers for run in trace.runs.values()} - {""} for trace in (first, second)]
+    return not all(kinds) or kinds[0] == kinds[1]
+
+
+def pair_streams(
+    left: Mapping[int, float], right: Mapping[int, float], *, same_numbers: bool = True
+) -> list[tuple[int | None, int | None]]:
     """Pair the streams of one device in two traces by number, and the remaining streams by how busy they are.
 
-    `left` and `right` have the busy time or share of each stream, in any unit.
+    `left` and `right` have the busy time or share of each stream, in any unit. Without `same_numbers`, numbers are ignored.
     """
-    pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(left.keys() & right.keys())]
-    only_left = sorted(left.keys() - right.keys(), key=lambda number: -left[number])
-    only_right = sorted(right.keys() - left.keys(), key=lambda number: -right[number])
+    both = left.keys() & right.keys() if same_numbers else set()
+    pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(both)]
+    only_left = sorted(left.keys() - both, key=lambda number: -left[number])
+    only_right = sorted(right.keys() - both, key=lambda number: -right[number])
     return [*pairs, *itertools.zip_longest(only_left, only_right)]
 
 

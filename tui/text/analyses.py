@@ -6,10 +6,9 @@ for head, rows in both_sections(comparison.analyses): ...                   # of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from traces.comparison.compare import pair_streams
 from tui.formatting import ABSENT, count_text, curve_text, share_text, size_text, table, time_text
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from traces.analyses.idle import IdleTime
     from traces.analyses.launches import StreamLaunches
     from traces.analyses.modules import ModuleTime
-    from traces.comparison.compare import Both
+    from traces.comparison.compare import Both, StreamShare
     from traces.rates.achieved_rates import OpRates
 
 Key = TypeVar("Key")
@@ -87,8 +86,10 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
     yield "Stragglers: ranks that reached collectives last", ["", "last", "others waited", "waited itself"], late
 
 
-def both_sections(sides: Both[Analyses]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yields the title and the rows of each comparison. A row has a label and one cell per trace."""
+def both_sections(sides: Both[Analyses], streams: Iterable[StreamShare]) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yields the title and the rows of each comparison. A row has a label and one cell per trace. `streams` are the pairs of
+    streams.
+    """
     pair = (sides.recorded, sides.replayed)
     idle = [{row[0]: row[1] for row in idle_rows(of.idle, together=True)} for of in pair]
     labels = [label for label in REASONS.values() if any(label in side for side in idle)]
@@ -99,7 +100,7 @@ def both_sections(sides: Both[Analyses]) -> Iterator[tuple[str, list[list[str]]]
     cells = [[time_text(path.by_kind.get(kind, 0)) if path is not None else ABSENT for path in paths] for kind in kinds]
     yield "Critical path of the median step", [[kind, *told] for kind, told in zip(kinds, cells, strict=True)]
     rows = []
-    for label, both in list(paired_launches(sides).items())[:4]:
+    for label, both in list(paired_launches(sides, streams).items())[:4]:
         rows.append([f"{label}, delay", *(ABSENT if row is None else time_text(row.delay_median_ns) for row in both)])
         rows.append([f"{label}, mean queue", *(ABSENT if row is None else f"{row.queue_mean:.1f}" for row in both)])
     yield "Launches", rows
@@ -128,19 +129,20 @@ def _shared(first: Mapping[Key, Row], second: Mapping[Key, Row]) -> list[tuple[K
     return [(key, (row, second[key])) for key, row in first.items() if key in second]
 
 
-def paired_launches(sides: Both[Analyses]) -> dict[str, tuple[StreamLaunches | None, StreamLaunches | None]]:
-    """Returns the streams of both traces by name, such as "cuda:0 stream 7/0". Streams are paired as in `trace diff`."""
-    of_device: dict[str, list[dict[int, StreamLaunches]]] = {}
-    for number, of in enumerate((sides.recorded, sides.replayed)):
-        for row in of.launches:
-            of_device.setdefault(row.device, [{}, {}])[number][row.stream] = row
+def paired_launches(
+    sides: Both[Analyses], streams: Iterable[StreamShare]
+) -> dict[str, tuple[StreamLaunches | None, StreamLaunches | None]]:
+    """Returns the streams of both traces by name, such as "cuda:0 stream 7/0". `streams` are the pairs of streams."""
+    rows_of: list[dict[tuple[str, int | None], StreamLaunches]] = [
+        {(row.device, row.stream): row for row in of.launches} for of in (sides.recorded, sides.replayed)
+    ]
+    ours, theirs = rows_of
     found = {}
-    for device, (ours, theirs) in of_device.items():
-        counts = [{stream: float(row.count) for stream, row in side.items()} for side in (ours, theirs)]
-        for pair in pair_streams(*counts):
-            numbers = dict.fromkeys(str(stream) for stream in pair if stream is not None)
-            rows = [None if stream is None else side[stream] for stream, side in zip(pair, (ours, theirs), strict=True)]
-            found[f"{device} stream {'/'.join(numbers)}"] = rows[0], rows[1]
+    for pair in streams:
+        numbers = dict.fromkeys(str(one) for one in (pair.recorded_stream, pair.replayed_stream) if one is not None)
+        rows = ours.get((pair.device, pair.recorded_stream)), theirs.get((pair.device, pair.replayed_stream))
+        if rows != (None, None):
+            found[f"{pair.device} stream {'/'.join(numbers)}"] = rows
     return found
 
 

@@ -355,7 +355,7 @@ class _DiffPage:
         return self.table(["Communication between ranks", self.first, self.second], communication_rows(sides) if sides else [])
 
     def analyses(self) -> list[str]:
-        sections = both_sections(self.of.analyses)
+        sections = both_sections(self.of.analyses, self.of.streams)
         return [line for title, rows in sections for line in self.table([title, self.first, self.second], rows)]
 
     def memory(self) -> list[str]:

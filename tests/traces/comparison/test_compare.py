@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
 from traces.comparison.changed_ops import ChangeLists, Changes, changes
-from traces.comparison.compare import Both, compare
+from traces.comparison.compare import Both, compare, have_same_stream_numbers, pair_streams
 from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.figures.measure import step_windows
 from traces.figures.spread import Spread
 from traces.kineto import read_kineto
-from traces.model.run import REPLAY, ReplayNotes, Run
+from traces.model.run import QUEUES, REPLAY, STREAMS, ReplayNotes, Run
 from traces.model.trace import (
     NONE,
     Collectives,
@@ -255,6 +255,16 @@ def test_streams_pair_by_number_else_by_business() -> None:
     assert [(s.recorded_stream, s.replayed_stream) for s in rows] == [(7, 7), (20, None)]
     # The window lasts from the first step's start to the last step's end.
     assert rows[0].replayed_busy == pytest.approx(4 * 50 / 400, abs=1e-6) and rows[1].replayed_busy is None
+
+
+def test_queues_and_streams_of_amd_pair_by_how_busy_they_are() -> None:
+    """Queue 0 is the idle one and stream 0 the busy one, so equal numbers are different streams."""
+    assert pair_streams({0: 1.0, 1: 9.0}, {0: 8.0, 1: 2.0}) == [(0, 0), (1, 1)]
+    assert pair_streams({0: 1.0, 1: 9.0}, {0: 8.0, 1: 2.0}, same_numbers=False) == [(1, 0), (0, 1)]
+    queues, streams = (Trace(runs={0: Run(stream_numbers=of)}) for of in (QUEUES, STREAMS))
+    unknown = Trace()
+    assert not have_same_stream_numbers(queues, streams)
+    assert have_same_stream_numbers(queues, queues) and have_same_stream_numbers(queues, unknown)
 
 
 def test_memory_of_several_ranks_is_told_apart() -> None:

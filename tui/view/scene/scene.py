@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from traces.analyses.idle import IdleSpans, idle_spans
-from traces.comparison.compare import Comparison, compare, pair_streams
+from traces.comparison.compare import Comparison, compare, have_same_stream_numbers, pair_streams
 from traces.comparison.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
 from traces.figures.summary import Summary, summarize
 from traces.model.trace import NONE, Column, Trace
@@ -94,7 +94,7 @@ class Scene:
         """Creates a scene without host threads and without figures, which is quick to compute."""
         tracks = tuple(quick_tracks(trace) for _, trace in named)
         traces = tuple(trace for _, trace in named)
-        return cls(tuple(name for name, _ in named), traces, _paired(tracks), _tracks=tracks)
+        return cls(tuple(name for name, _ in named), traces, _paired(tracks, _same_numbers(traces)), _tracks=tracks)
 
     def with_host(self) -> Scene:
         """Returns the scene with a row for each host thread and stack depth, and with folded rows."""
@@ -102,7 +102,7 @@ class Scene:
             {**quick, **host_tracks(trace), **folded_tracks(trace, quick)}
             for quick, trace in zip(self._tracks, self.traces, strict=True)
         )
-        return replace(self, rows=_paired(tracks), _tracks=tracks, _sums={})
+        return replace(self, rows=_paired(tracks, _same_numbers(self.traces)), _tracks=tracks, _sums={})
 
     def with_counterparts(self) -> Scene:
         """Returns the scene with the counterpart of each kernel, and with the alignment by counterpart."""
@@ -211,7 +211,11 @@ class Scene:
         return tuple({} for _ in self.traces)
 
 
-def _paired(tracks: tuple[Tracks, ...]) -> tuple[SceneRow, ...]:
+def _same_numbers(traces: tuple[Trace, ...]) -> bool:
+    return len(traces) == 1 or have_same_stream_numbers(*traces)
+
+
+def _paired(tracks: tuple[Tracks, ...], same_numbers: bool) -> tuple[SceneRow, ...]:
     """Pairs the tracks of both traces into rows, rank by rank. Streams are paired as in `trace diff`."""
 
     def position(key: TrackKey) -> tuple[int, ...]:
@@ -220,7 +224,7 @@ def _paired(tracks: tuple[Tracks, ...]) -> tuple[SceneRow, ...]:
     if len(tracks) == 1:
         return tuple(SceneRow(key, plain(tracks[0][key].label), (tracks[0][key],)) for key in sorted(tracks[0], key=position))
     first, second = tracks
-    renamed = _renamed_streams(first, second)
+    renamed = _renamed_streams(first, second, same_numbers)
     seconds = {renamed.get(key, key): track for key, track in second.items()}
     rows = []
     for key in sorted(first.keys() | seconds.keys(), key=position):
@@ -233,7 +237,7 @@ def _paired(tracks: tuple[Tracks, ...]) -> tuple[SceneRow, ...]:
     return tuple(rows)
 
 
-def _renamed_streams(first: Tracks, second: Tracks) -> dict[TrackKey, TrackKey]:
+def _renamed_streams(first: Tracks, second: Tracks, same_numbers: bool) -> dict[TrackKey, TrackKey]:
     """Returns the first trace's track key for each stream of the second trace that has a different number."""
     renamed = {}
     devices = {key[:3] for tracks in (first, second) for key in tracks if key.kind == TrackKind.GPU and key.detail != ALL}
@@ -242,7 +246,7 @@ def _renamed_streams(first: Tracks, second: Tracks) -> dict[TrackKey, TrackKey]:
             {key.detail: _busy_ns(track) for key, track in tracks.items() if key[:3] == device and key.detail != ALL}
             for tracks in (first, second)
         ]
-        for ours, theirs in pair_streams(*busy):
+        for ours, theirs in pair_streams(*busy, same_numbers=same_numbers):
             if ours is not None and theirs is not None:
                 renamed[TrackKey(*device, theirs)] = TrackKey(*device, ours)
     return renamed

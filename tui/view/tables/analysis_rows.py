@@ -39,7 +39,7 @@ def analysis_table(scene: Scene, tab: str) -> TabTable:
     if tab == "overlap":
         found = [_overlap(of) for of in _communication(scene)]
     elif tab == "launches" and scene.comparison is not None:  # streams of the two traces may have different numbers
-        pairs = paired_launches(scene.comparison.analyses).items()
+        pairs = paired_launches(scene.comparison.analyses, scene.comparison.streams).items()
         found = [{label: _launches(row) for label, both in pairs if (row := both[side]) is not None} for side in range(2)]
     else:
         found = [kind.rows(of) for of in _analyses(scene)]
