@@ -98,7 +98,7 @@ def test_the_workspace_of_a_hopper_is_larger() -> None:
 
 def test_a_release_that_keeps_no_workspace() -> None:
     newer = FakeTorch()
-    newer.__version__ = "2.14.0+cu130"
+    newer.__version__ = "2.15.0+cu130"
     replayed(newer)
     torch.ones(4, 4, device="cuda") @ torch.ones(4, 4, device="cuda")
     assert torch.cuda.memory_allocated() == 0
