@@ -24,7 +24,7 @@ _SIZES_OF_FORMATS = {
     "traces/format/column_encoding.py": {"MAX_ROWS", "SIGNED"},
     "traces/format/frames.py": {
         "DATA", "END", "FORMAT_VERSION", "FRAME_MARKER", "MAX_CONTENT_BYTES", "_COUNTED_FROM", "_LARGE_BYTES",
-    },  # fmt: skip
+    },
     "traces/format/items.py": {"MAX_DEPTH", "_LONGEST_TEXT", "_MAX_LISTS_AND_MAPS"},
     "traces/format/trace_file.py": {"_SHARED_BYTES"},
     "traces/kineto/reading/eras.py": {"_ABSOLUTE_US", "_EPOCHAL_US", "_MAX_US", "_UNIX_NS", "0.5"},
