@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 
 from replayer.distributed.group_call import Combine, GroupCall, RankValues
-from replayer.distributed.store_exchange import RankMessage
+from replayer.distributed.rank_message import RankMessage
 from replayer.state import computing
 from replayer.tensor.allocation import Uniform, host_keeps
 from replayer.tensor.tensor import VirtualTensor

@@ -10,7 +10,9 @@ from __future__ import annotations
 from replayer.cost_model.collective_costs import GroupOperation, Times, kernel_label
 from replayer.distributed import collective_values as values
 from replayer.distributed.group_call import GroupCall
-from replayer.distributed.store_exchange import RankMessage, StoreExchange
+from replayer.distributed.rank_message import RankMessage
+from replayer.distributed.store_exchange import StoreExchange
+from replayer.distributed.watchdog import Watchdog
 from replayer.distributed.work import Called, CommStream, VirtualWork
 from replayer.state import gpu
 from replayer.tensor.tensor import VirtualTensor
@@ -27,12 +29,18 @@ class GroupOperations:
         self._rank, self._size = rank, size
         self._timeout_s = timeout_s
         self._exchange: StoreExchange | None = None
+        self._watchdog = Watchdog(rank, timeout_s)
         self._comm_streams: dict[tuple[str, int], CommStream] = {}
 
     def set_timeout(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+        self._timeout_s = self._watchdog.timeout_s = timeout_s
         if self._exchange is not None:
             self._exchange.timeout_s = timeout_s
+
+    def compare_clocks(self) -> None:
+        """Use this group's clocks for this process's groups. All ranks of the process belong to this group."""
+        gpu().ranks.clock_offset_ns = None
+        gpu().ranks.clock_offset_ns = self._store_exchange().offset_ns
 
     def finish(self, wait: bool = True) -> None:
         """Determine when the operations in flight end.
@@ -76,7 +84,8 @@ class GroupOperations:
         tracker = here.simulator.tracker
         steps = tracker.number, here.recording.number_of(tracker.step.step)
         position = here.ranks.costs.position(call.name, message.size_bytes, self._size, *steps)
-        work = kind(self._play, comm_stream, Called(call_ns, row, message, position), pending, call)
+        called = Called(call_ns, row, message, position)
+        work = kind(self._play, self._watchdog, comm_stream, called, pending, call)
         values.clear_known_values(call.outputs)
         comm_stream.in_flight.append(work)
         if self.coalesced is not None:
@@ -90,7 +99,9 @@ class GroupOperations:
 
     def _store_exchange(self) -> StoreExchange:
         if self._exchange is None:
-            self._exchange = StoreExchange(self._store, self._rank, self._size, self._timeout_s, gpu().clock)
+            here = gpu()
+            offset_ns = here.ranks.clock_offset_ns
+            self._exchange = StoreExchange(self._store, self._rank, self._size, self._timeout_s, here.clock, offset_ns)
         return self._exchange
 
     def _play(self, called: Called, messages: list[RankMessage], comm_stream: CommStream) -> int:
@@ -101,6 +112,7 @@ class GroupOperations:
         stream = comm_stream.stream
         if stream is None:
             return all_arrived_ns
+        self._watchdog.check(message, all_arrived_ns)
         transfer = here.ranks.costs.next(message.operation, size_bytes, self._size, called.position)
         end_ns = max(all_arrived_ns, stream.ready_ns) + transfer.duration_ns
         call = GroupOperation(message.operation, message.dtype, str(self.group_name), self._size, "nccl", size_bytes)

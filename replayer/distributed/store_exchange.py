@@ -8,78 +8,42 @@ Posting a message never waits, just as launching a collective does not wait. Rea
 a rank does not post within the group's timeout, an error names this rank. If a rank has posted that it ended, the error comes
 at once.
 
-Note [Clocks of several processes]
-    Ranks exchange times on the clock of the group's first rank, in nanoseconds. At the first operation, each rank reads its
-    clock and the machine's monotonic clock together and posts both. Ranks on one machine (same boot id) convert times exactly.
-    For other ranks, and for stopped clocks, all clocks are assumed to be read at the same moment, after every rank had arrived.
+Note [One rank reads for all]
+    In a group of n ranks, n messages that are read by n ranks would be n * n requests to the store. In groups of more than
+    `_ALL_READ_UP_TO` ranks, the first rank therefore reads all messages and posts them as one message, in which equal messages
+    of successive ranks are stored once. The other ranks read only this message. If the first rank has ended, each rank reads
+    all messages.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from time import perf_counter_ns, sleep
 
-import torch
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistError
 
+from replayer.distributed.clock_offset import ClockOffset
+from replayer.distributed.rank_message import RankMessage, conflict_of, pack, unpack
 from replayer.timing.clock import Clock
 from replayer.torch_types import TorchAny
 
 LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.002
-_FULL_RATE_RANKS = 8  # above this number of ranks, each rank polls less often
-_LONGEST_VALUE = 4 << 20  # bytes; a TCPStore rejects messages over 8 MiB
+_ALL_READ_UP_TO = 8  # ranks; in larger groups, each rank also polls less often
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts
 SHUTDOWN_GRACE_NS = 10_000_000_000  # longest time that rank 0 waits at exit for other ranks
 
 
-@dataclass
-class RankMessage:
-    """A rank's message for one operation. The message says when the rank's data was ready and which operation was called."""
+OffsetNs = Callable[[], int]
 
-    arrived_ns: int
-    operation: str
-    size_bytes: int
-    dtype: str
-    payload: bytes | None = None
-    uniform: float | int | bool | None = None
-    sends: list[int] | None = None
-    wants: list[int] | None = None
-    detail: str = ""
-    read_count: int = 0
 
-    @property
-    def count(self) -> int:
-        """The number of elements."""
-        return self.size_bytes // getattr(torch, self.dtype).itemsize if self.dtype else 0
-
-    def __str__(self) -> str:
-        of = f" of {self.count} {self.dtype} elements" if self.dtype else ""
-        return f"{self.operation}{of}{f' ({self.detail})' if self.detail else ''}"
-
-    def pack(self) -> list[bytes]:
-        """Serialize the message. A long payload is split into several pieces that fit the store."""
-        head = asdict(self)
-        payload = head.pop("payload")
-        starts = range(0, len(payload or b""), _LONGEST_VALUE)
-        pieces = [payload[start : start + _LONGEST_VALUE] for start in starts] or [b""]
-        first = json.dumps(head | {"has": payload is not None, "more": len(pieces) - 1}).encode() + b"\n" + pieces[0]
-        return [first, *pieces[1:]]
-
-    @classmethod
-    def unpack(cls, first: bytes, piece: Callable[[int], bytes]) -> RankMessage:
-        """Parse a message. `piece(n)` returns the n-th further piece of the payload, counted from 1."""
-        head, _, payload = first.partition(b"\n")
-        fields = json.loads(head)
-        has_payload = fields.pop("has")
-        payload = b"".join([payload, *map(piece, range(1, fields.pop("more") + 1))])
-        return cls(**fields, payload=payload if has_payload else None)
+class NotCalledInTime(RuntimeError):
+    """A rank did not call an operation within the group's timeout."""
 
 
 class PendingExchange:
@@ -105,63 +69,56 @@ class PendingExchange:
 
 
 class StoreExchange:
-    """One rank's side of the exchange. A channel is a sequence of operations between the same ranks."""
+    """One rank's side of the exchange. A channel is a sequence of operations between the same ranks.
 
-    def __init__(self, store: TorchAny, rank: int, size: int, timeout_s: float, clock: Clock) -> None:
+    `offset_ns` is given if the clocks of these ranks have already been compared. See Note [Clocks of several processes].
+    """
+
+    def __init__(
+        self, store: TorchAny, rank: int, size: int, timeout_s: float, clock: Clock, offset_ns: OffsetNs | None = None
+    ) -> None:
         # torchrun restarts workers with the same store, which still contains old messages
         self._store: TorchAny = PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
         self.rank, self.size = rank, size
         self.timeout_s = timeout_s
-        self._clock = clock
-        self._offset_ns: int | None = None
+        self._compares = offset_ns is None
+        self.offset_ns: OffsetNs = offset_ns or ClockOffset(self._store, rank, clock).ns
         self._numbers: dict[str, int] = {}
         self._read: dict[str, int] = {}
         self._deleted: dict[str, int] = {}
         self._pieces: dict[str, int] = {}
         self._left = self._broken = False
-        self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _FULL_RATE_RANKS, 1.0)
+        self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _ALL_READ_UP_TO, 1.0)
 
     def post(self, channel: str, members: Sequence[int], message: RankMessage) -> PendingExchange:
         """Post this rank's message for the channel's next operation. `members` are the participating ranks."""
         number = self._numbers.get(channel, 0)
         self._numbers[channel] = number + 1
-        arrived_ns = message.arrived_ns - self._aligned_ns()
-        message = replace(message, arrived_ns=arrived_ns, read_count=self._read.get(channel, 0))
         pending = PendingExchange(self, channel, number, members, message.operation)
         if len(members) == 1:
-            pending._messages = [replace(message, arrived_ns=message.arrived_ns + self._aligned_ns())]
+            pending._messages = [message]
             return pending
-        key = f"{channel}/{number}/{self.rank}"
-        first, *more = message.pack()
-        for place, piece in enumerate(more, 1):
-            self._store.set(_piece_key(key, place), piece)
-        if more:
-            self._pieces[key] = len(more)
-        self._store.set(key, first)  # set last, so that readers find all pieces
+        if self._compares and self.rank:
+            self._await([ClockOffset.KEY], [0], message.operation)
+        arrived_ns = message.arrived_ns - self.offset_ns()
+        message = replace(message, arrived_ns=arrived_ns, read_count=self._read.get(channel, 0))
+        self._set(f"{channel}/{number}/{self.rank}", [message])
         return pending
 
     def all_posted(self, channel: str, number: int, members: Sequence[int]) -> bool:
         try:
-            return bool(self._store.check([f"{channel}/{number}/{member}" for member in members]))
+            keys = [f"{channel}/{number}/{member}" for member in members]
+            return bool(self._store.check([_for_all(channel, number)]) or self._store.check(keys))
         except DistError:
             return False
 
     def read(self, channel: str, number: int, members: Sequence[int], operation: str) -> list[RankMessage]:
-        keys = [f"{channel}/{number}/{member}" for member in members]
-        self._await(keys, members, operation)
-        firsts = zip(keys, self._store.multi_get(keys), strict=True)
-        messages = [RankMessage.unpack(first, partial(self._piece, key)) for key, first in firsts]
-        mine = messages[list(members).index(self.rank)]
-        for place, message in enumerate(messages):
-            conflict = conflict_of(messages, list(members).index(self.rank), place)
-            if conflict:
-                raise RuntimeError(
-                    f"rank {members[place]} of the group called {message} where rank {self.rank} called {mine}: {conflict};"
-                    " NCCL would hang or corrupt data here"
-                )
+        messages = self._messages(channel, number, members, operation)
+        own = list(members).index(self.rank)
+        self._require_agreement(messages, members, own)
         self._read[channel] = number + 1
         self._delete_read(channel, min(message.read_count for message in messages))
-        offset_ns = self._aligned_ns()
+        offset_ns = self.offset_ns()
         return [replace(message, arrived_ns=message.arrived_ns + offset_ns) for message in messages]
 
     def leave(self, failed: bool) -> None:
@@ -175,12 +132,46 @@ class StoreExchange:
         self._left = True
         try:
             self._store.set(f"ended/{self.rank}", b"1")
-            everyone = [f"ended/{member}" for member in range(self.size)]
+            ended = self._store.add("ended", 1)
             deadline_ns = perf_counter_ns() + (SHUTDOWN_GRACE_NS if self.rank == 0 and not failed and not self._broken else 0)
-            while perf_counter_ns() < deadline_ns and not self._store.check(everyone):
+            while ended < self.size and perf_counter_ns() < deadline_ns:
                 sleep(self._longest_pause_s)
+                ended = self._store.add("ended", 0)
         except DistError:
             return
+
+    def _messages(self, channel: str, number: int, members: Sequence[int], operation: str) -> list[RankMessage]:
+        """See Note [One rank reads for all]."""
+        keys = [f"{channel}/{number}/{member}" for member in members]
+        for_all = _for_all(channel, number)
+        shared = len(members) > _ALL_READ_UP_TO
+        if shared and self.rank != members[0] and self._await_one(for_all, keys, members, operation):
+            return unpack(self._store.get(for_all), partial(self._piece, for_all))
+        self._await(keys, members, operation)
+        found = zip(keys, self._store.multi_get(keys), strict=True)
+        messages = [message for key, first in found for message in unpack(first, partial(self._piece, key))]
+        if shared and self.rank == members[0]:
+            self._set(for_all, messages)
+        return messages
+
+    def _require_agreement(self, messages: list[RankMessage], members: Sequence[int], own: int) -> None:
+        for place, message in enumerate(messages):
+            if place and message is messages[place - 1] and message.sends is None and message.wants is None:
+                continue
+            conflict = conflict_of(messages, own, place)
+            if conflict:
+                raise RuntimeError(
+                    f"rank {members[place]} of the group called {message} where rank {self.rank} called {messages[own]}:"
+                    f" {conflict}; NCCL would hang or corrupt data here"
+                )
+
+    def _set(self, key: str, messages: list[RankMessage]) -> None:
+        first, *more = pack(messages)
+        for place, piece in enumerate(more, 1):
+            self._store.set(_piece_key(key, place), piece)
+        if more:
+            self._pieces[key] = len(more)
+        self._store.set(key, first)  # set last, so that readers find all pieces
 
     def _piece(self, key: str, place: int) -> bytes:
         piece: bytes = self._store.get(_piece_key(key, place))
@@ -189,89 +180,74 @@ class StoreExchange:
     def _delete_read(self, channel: str, read_count: int) -> None:
         """Delete this rank's messages that all members have read."""
         for number in range(self._deleted.get(channel, 0), read_count):
-            key = f"{channel}/{number}/{self.rank}"
-            self._store.delete_key(key)
-            for place in range(1, self._pieces.pop(key, 0) + 1):
-                self._store.delete_key(_piece_key(key, place))
+            keys = [f"{channel}/{number}/{self.rank}"]
+            if self.rank == 0 and self.size > _ALL_READ_UP_TO:
+                keys.append(_for_all(channel, number))
+            for key in keys:
+                self._store.delete_key(key)
+                for place in range(1, self._pieces.pop(key, 0) + 1):
+                    self._store.delete_key(_piece_key(key, place))
         self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
+
+    def _await_one(self, key: str, keys: Sequence[str], members: Sequence[int], operation: str) -> bool:
+        """Wait for the first member's message for all. Return False if the first member ended after all members had posted."""
+        began_ns, pause_s = perf_counter_ns(), _FIRST_PAUSE_S
+        with _store_errors(operation):
+            while not self._store.check([key]):
+                waited_s = (perf_counter_ns() - began_ns) * 1e-9
+                if waited_s > LIVENESS_CHECK_AFTER_S:
+                    missing = self._require_alive(keys, members, operation, waited_s)
+                    if not missing and self._store.check([f"ended/{members[0]}"]) and not self._store.check([key]):
+                        return False
+                sleep(pause_s)
+                pause_s = min(2 * pause_s, self._longest_pause_s)
+        return True
 
     def _await(self, keys: Sequence[str], members: Sequence[int], operation: str) -> None:
         """Wait until all keys exist. The method polls, because the store's own wait logs every timeout."""
-        began_ns, pause_s = perf_counter_ns(), _FIRST_PAUSE_S
-        try:
-            while not self._store.check(list(keys)):
+        began_ns, pause_s, present = perf_counter_ns(), _FIRST_PAUSE_S, 0
+        with _store_errors(operation):
+            while present < len(keys):
+                if self._store.check([keys[present]]):
+                    present += 1
+                    continue
                 waited_s = (perf_counter_ns() - began_ns) * 1e-9
                 if waited_s > LIVENESS_CHECK_AFTER_S:
-                    self._require_alive(keys, members, operation, waited_s)
+                    self._require_alive(keys[present:], members[present:], operation, waited_s)
                 sleep(pause_s)
                 pause_s = min(2 * pause_s, self._longest_pause_s)
-        except DistError as error:
-            raise RuntimeError(
-                f"the group's store is gone while this rank waits for {operation}: the process that hosted it (rank 0 or"
-                " torchrun's agent) has ended"
-            ) from error
 
-    def _require_alive(self, keys: Sequence[str], members: Sequence[int], operation: str, waited_s: float) -> None:
+    def _require_alive(self, keys: Sequence[str], members: Sequence[int], operation: str, waited_s: float) -> list[int]:
         missing = [member for key, member in zip(keys, members, strict=True) if not self._store.check([key])]
         gone = [member for member in missing if self._store.check([f"ended/{member}"])]
         self._broken = bool(gone) or waited_s >= self.timeout_s
         if gone:
             raise RuntimeError(f"{_ranks(gone)} of the group ended without calling {operation}, which other ranks wait for")
         if missing and waited_s >= self.timeout_s:
-            raise RuntimeError(
+            raise NotCalledInTime(
                 f"{_ranks(missing)} of the group did not call {operation} within {self.timeout_s:g} s: it ended,"
                 " hangs or is busy; set the limit with init_process_group's timeout"
             )
-
-    def _aligned_ns(self) -> int:
-        """Return this rank's clock minus the first rank's clock. See Note [Clocks of several processes]."""
-        if self._offset_ns is None:
-            self._offset_ns = 0
-            if self.size > 1:
-                self._offset_ns = self._align()
-        return self._offset_ns
-
-    def _align(self) -> int:
-        members = list(range(self.size))
-        names = [f"arrived/{member}" for member in members]
-        self._store.set(names[self.rank], b"1")
-        self._await(names, members, "the first operation")
-        machine_ns, own_ns = perf_counter_ns(), self._clock.now_ns()
-        self._store.set(f"clock/{self.rank}", json.dumps([own_ns, machine_ns, _boot_id()]).encode())
-        self._await(["clock/0"], [0], "the first operation")
-        first_ns, first_machine_ns, boot = json.loads(self._store.get("clock/0"))
-        passed_ns = machine_ns - first_machine_ns if self._clock.flows and boot == _boot_id() and boot else 0
-        return int(own_ns - first_ns - passed_ns * self._clock.speed)
+        return missing
 
 
-def conflict_of(messages: Sequence[RankMessage], own: int, other: int) -> str:
-    """Return what two ranks disagree about, or "". `own` and `other` are places among the participating ranks."""
-    mine, theirs = messages[own], messages[other]
-    names = {mine.operation, theirs.operation}
-    if len(names) > 1 and names != {"send", "recv"}:
-        return "all ranks must call the same operations in the same order"
-    if mine.detail != theirs.detail:
-        return "all ranks must pass the same arguments"
-    if mine.dtype != theirs.dtype:
-        return "the dtypes must be equal"
-    if (mine.sends or mine.wants) is None:
-        return "the numbers of elements must be equal" if mine.count != theirs.count else ""
-    for sender, to, receiver in ((mine, other, theirs), (theirs, own, mine)):
-        of = own if sender is mine else other
-        if sender.sends is not None and receiver.wants is not None and sender.sends[to] != receiver.wants[of]:
-            return f"the sender has {sender.sends[to]} elements for the receiver, which expects {receiver.wants[of]}"
-    return ""
+@contextmanager
+def _store_errors(operation: str) -> Iterator[None]:
+    try:
+        yield
+    except DistError as error:
+        raise RuntimeError(
+            f"the group's store is gone while this rank waits for {operation}: the process that hosted it (rank 0 or"
+            " torchrun's agent) has ended"
+        ) from error
+
+
+def _for_all(channel: str, number: int) -> str:
+    return f"{channel}/{number}/for all"
 
 
 def _piece_key(key: str, place: int) -> str:
     return f"{key}/{place}"
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 def _ranks(numbers: Sequence[int]) -> str:

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
 """A running operation between ranks, and the device stream of its communicator.
 
-    work = VirtualWork(play, comm_stream, called, pending, call)
+    work = VirtualWork(play, watchdog, comm_stream, called, pending, call)
     work.wait()         # later work on the current stream starts after the operation
 """
 
@@ -17,7 +17,9 @@ import torch.distributed as dist
 from replayer.cost_model.collective_costs import PositionInStep
 from replayer.distributed import collective_values as values
 from replayer.distributed.group_call import GroupCall
-from replayer.distributed.store_exchange import PendingExchange, RankMessage
+from replayer.distributed.rank_message import RankMessage
+from replayer.distributed.store_exchange import NotCalledInTime, PendingExchange
+from replayer.distributed.watchdog import Watchdog, blocking_wait
 from replayer.distributed.work_future import WorkFuture
 from replayer.state import gpu
 from replayer.timing.stream import VirtualStream
@@ -52,13 +54,14 @@ class VirtualWork(_Awaited):
     def __init__(
         self,
         play: Play,
+        watchdog: Watchdog,
         comm_stream: CommStream,
         called: Called,
         pending: PendingExchange,
         call: GroupCall,
     ) -> None:
         super().__init__()
-        self._play, self._comm_stream, self._pending = play, comm_stream, pending
+        self._play, self._watchdog, self._comm_stream, self._pending = play, watchdog, comm_stream, pending
         self._outputs, self._combine = list(call.outputs), call.combine
         self._called = called
         self.device = comm_stream.device
@@ -82,19 +85,25 @@ class VirtualWork(_Awaited):
         clock.pause()  # virtual time excludes waiting for other processes
         try:
             messages = self._pending.messages()
+            self.end_ns = self._play(self._called, messages, self._comm_stream)
+            if self._combine is not None:
+                values.assign(self._outputs, self._combine([values.values_in(message) for message in messages]))
+        except NotCalledInTime as late:
+            self._watchdog.end(self._called.message, str(late))
         finally:
             clock.resume()
-        self.end_ns = self._play(self._called, messages, self._comm_stream)
-        if self._combine is not None:
-            values.assign(self._outputs, self._combine([values.values_in(message) for message in messages]))
         self._combine = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        """Make the current stream wait. With a timeout, the host waits too, as in NCCL."""
         end_ns = self.finished_ns()
         here = gpu()
         if self.device != NONE:
             here.current.stream(self.device).wait(end_ns)
-        if self.device == NONE or self.blocks_host:
+        if timeout and end_ns - self._called.call_ns > (limit_ns := timeout // timedelta(microseconds=1) * 1_000):
+            here.simulator.scheduler.block(here.current.thread(), self._called.call_ns + limit_ns)
+            self._watchdog.refuse(self._called.message, limit_ns)
+        if self.device == NONE or self.blocks_host or timeout or blocking_wait():
             here.simulator.scheduler.block(here.current.thread(), end_ns)
         return True
 

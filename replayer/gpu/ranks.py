@@ -16,6 +16,8 @@ class RankOperations:
 
     def __init__(self, launches: ScriptLaunches, costs: CollectiveCosts) -> None:
         self.costs = costs
+        # how far this process's clock is ahead of the clock of the default group's first rank
+        self.clock_offset_ns: Callable[[], int] | None = None
         self._launches = launches
         self._groups: list[Callable[[bool], None]] = []
 

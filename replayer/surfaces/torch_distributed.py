@@ -124,6 +124,9 @@ def _no_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: Tor
 
 def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     result = init(*args, **kwargs)
+    group = dist.distributed_c10d._get_default_group()
+    if isinstance(group, VirtualNccl):
+        group.operations.compare_clocks()
     STATE.rank = replace(rank(), number=dist.get_rank())
     return result
 

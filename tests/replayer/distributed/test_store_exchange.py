@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
-from replayer.distributed.store_exchange import RankMessage, StoreExchange
+from replayer.distributed.rank_message import RankMessage, pack, unpack
+from replayer.distributed.store_exchange import StoreExchange
 from replayer.timing.clock import RecordedClock
 
 HOUR_NS = 3_600 * 10**9
@@ -38,15 +39,12 @@ def test_clocks_that_stand_still_agree_where_the_ranks_first_meet_however_long_e
 def test_restarted_workers_do_not_read_what_those_before_them_left_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN a store in which a rank has posted, and said that it ended, before torchrun restarted the workers
     store, message = HashStore(), RankMessage(0, "all_reduce", 8, "float32")
-    before = StoreExchange(store, 1, 2, timeout_s=60, clock=RecordedClock())
-    before._offset_ns = 0
+    before = StoreExchange(store, 1, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
     before.post("all", [0, 1], message)
     before.leave(failed=True)
     # WHEN the restarted ranks meet THEN the other's message has not come before it is posted anew
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    exchanges = [StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock()) for rank in range(2)]
-    for exchange in exchanges:
-        exchange._offset_ns = 0
+    exchanges = [StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(2)]
     pending = exchanges[0].post("all", [0, 1], message)
     assert not pending.is_complete()
     exchanges[1].post("all", [0, 1], message)
@@ -62,9 +60,7 @@ def _tcp_store() -> Any:
 def test_values_of_any_size_arrive_and_are_deleted_once_all_have_read_them(make_store: Any, size: int) -> None:
     """A TCPStore refuses messages over 8 MiB, and DDP's buckets are larger."""
     store = make_store()
-    exchanges = [StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock()) for rank in range(2)]
-    for exchange in exchanges:
-        exchange._offset_ns = 0
+    exchanges = [StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(2)]
     payloads = [bytes([rank + 1]) * size for rank in range(2)]
     keys_before = store.num_keys()
     for _ in range(3):
@@ -76,3 +72,37 @@ def test_values_of_any_size_arrive_and_are_deleted_once_all_have_read_them(make_
         for each in pending:
             assert [message.payload for message in each.messages()] == payloads
     assert store.num_keys() - keys_before <= keys_of_one  # the last operation's, at most
+
+
+def test_messages_that_differ_only_in_their_times_are_stored_once() -> None:
+    """GIVEN three ranks of which the last has other bytes THEN two messages are stored, the first with the latest time."""
+    first = RankMessage(5, "all_reduce", 2, "uint8", b"ab", read_count=3)
+    second = RankMessage(7, "all_reduce", 2, "uint8", b"ab")
+    third = RankMessage(6, "all_reduce", 2, "uint8", b"cd")
+    (stored,) = pack([first, second, third])
+    assert stored.count(b"all_reduce") == 2
+    latest = RankMessage(7, "all_reduce", 2, "uint8", b"ab", read_count=0)
+    assert unpack(stored, lambda number: b"") == [latest, latest, third]
+
+
+def test_of_many_ranks_the_first_reads_for_all() -> None:
+    """GIVEN nine ranks THEN the store receives their nine messages and one for all, and each rank reads nine."""
+    store = HashStore()
+    exchanges = [StoreExchange(store, rank, 9, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(9)]
+    members = list(range(9))
+    pending = [each.post("all", members, RankMessage(each.rank, "all_reduce", 8, "float32")) for each in exchanges]
+    before = store.num_keys()
+    for each in pending:
+        messages = each.messages()
+        assert len(messages) == 9 and max(message.arrived_ns for message in messages) == 8  # the last rank's time
+    assert store.num_keys() == before + 1
+
+
+def test_if_the_first_rank_has_ended_the_others_read_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replayer.distributed.store_exchange.LIVENESS_CHECK_AFTER_S", 0.0)
+    store = HashStore()
+    exchanges = [StoreExchange(store, rank, 9, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(9)]
+    members = list(range(9))
+    pending = [each.post("all", members, RankMessage(each.rank, "all_reduce", 8, "float32")) for each in exchanges]
+    exchanges[0].leave(failed=True)
+    assert [message.arrived_ns for message in pending[4].messages()] == members

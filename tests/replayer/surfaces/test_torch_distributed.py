@@ -7,6 +7,7 @@ import os
 import warnings
 import weakref
 from collections import Counter
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,6 +23,10 @@ from tests.replayer.ranks import run_ranks, small_recording
 from traces.analyses.communication import communication
 from traces.combining.merge import merge_ranks
 from traces.model.trace import Collectives, DeviceKind, DeviceSpans, Origin, Trace
+
+
+# without blocking waits, the watchdog aborts the process, which is pytest's
+BLOCKING_WAIT = mock.patch.dict(os.environ, {"TORCH_NCCL_BLOCKING_WAIT": "1"})
 
 
 def ints(*values: int) -> torch.Tensor:
@@ -263,7 +268,27 @@ def test_a_rank_that_ended_or_does_not_come_is_named() -> None:
             dist.all_reduce(ints(1))
 
     run_ranks(2, ended)
-    run_ranks(2, hangs, timeout_s=1.2, fails=lambda rank: rank == 1)
+    with BLOCKING_WAIT:
+        run_ranks(2, hangs, timeout_s=1.2, fails=lambda rank: rank == 1)
+
+
+def test_a_rank_that_comes_after_the_timeout_on_the_virtual_clock_is_too_late() -> None:
+    """GIVEN a limit of 10 s WHEN a rank comes 10 000 virtual seconds late THEN the wait of the other fails after 10 s."""
+
+    def body(rank: int) -> None:
+        dist.all_reduce(ints(1))
+        clock = state.gpu().clock
+        begin_ns = clock.now_ns()
+        if rank == 1:
+            clock.wait_until(begin_ns + 10_000 * 10**9)
+            dist.all_reduce(ints(1))
+            return
+        with pytest.raises(dist.DistBackendError, match=r"OpType=ALLREDUCE, .*ran for 10000 milliseconds"):
+            dist.all_reduce(ints(1))
+        assert clock.now_ns() - begin_ns == pytest.approx(10 * 10**9, rel=0.01)
+
+    with BLOCKING_WAIT:
+        run_ranks(2, body, timeout_s=10.0, clock=RecordedClock)
 
 
 class Branches(nn.Module):

@@ -1,0 +1,92 @@
+"""The message that a rank posts for one operation, and what two ranks can disagree about.
+
+    first, *more = pack([message])                          # pieces that fit the store
+    [message] = unpack(first, lambda number: more[number - 1])
+    conflict_of([first_rank, second_rank], own=0, other=1)  # "the dtypes must be equal"
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+
+import torch
+
+_LONGEST_VALUE = 4 << 20  # bytes; a TCPStore rejects messages over 8 MiB
+
+
+@dataclass
+class RankMessage:
+    """A rank's message for one operation. The message says when the rank's data was ready and which operation was called."""
+
+    arrived_ns: int
+    operation: str
+    size_bytes: int
+    dtype: str
+    payload: bytes | None = None
+    uniform: float | int | bool | None = None
+    sends: list[int] | None = None
+    wants: list[int] | None = None
+    detail: str = ""
+    read_count: int = 0
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+        return self.size_bytes // getattr(torch, self.dtype).itemsize if self.dtype else 0
+
+    def __str__(self) -> str:
+        of = f" of {self.count} {self.dtype} elements" if self.dtype else ""
+        return f"{self.operation}{of}{f' ({self.detail})' if self.detail else ''}"
+
+
+def pack(messages: Sequence[RankMessage]) -> list[bytes]:
+    """Serialize messages of successive ranks as pieces that fit the store.
+
+    Successive messages that differ only in their times are stored once, with the latest time.
+    """
+    heads, payloads = [], []
+    for _, alike in groupby(messages, lambda message: replace(message, arrived_ns=0, read_count=0)):
+        ranks = list(alike)
+        head = asdict(ranks[0]) | {"arrived_ns": max(rank.arrived_ns for rank in ranks)}
+        head["read_count"] = min(rank.read_count for rank in ranks)
+        payload = head.pop("payload")
+        payloads.append(payload or b"")
+        heads.append([len(ranks), None if payload is None else len(payload), head])
+    joined = b"".join(payloads)
+    pieces = [joined[start : start + _LONGEST_VALUE] for start in range(0, len(joined), _LONGEST_VALUE)] or [b""]
+    return [json.dumps([len(pieces) - 1, heads]).encode() + b"\n" + pieces[0], *pieces[1:]]
+
+
+def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
+    """Parse messages. `piece(n)` returns the n-th further piece, counted from 1."""
+    head, _, payload = first.partition(b"\n")
+    more, heads = json.loads(head)
+    payload = b"".join([payload, *map(piece, range(1, more + 1))])
+    messages, start = [], 0
+    for count, length, fields in heads:
+        end = start + (length or 0)
+        messages += [RankMessage(**fields, payload=None if length is None else payload[start:end])] * count
+        start = end
+    return messages
+
+
+def conflict_of(messages: Sequence[RankMessage], own: int, other: int) -> str:
+    """Return what two ranks disagree about, or "". `own` and `other` are places among the participating ranks."""
+    mine, theirs = messages[own], messages[other]
+    names = {mine.operation, theirs.operation}
+    if len(names) > 1 and names != {"send", "recv"}:
+        return "all ranks must call the same operations in the same order"
+    if mine.detail != theirs.detail:
+        return "all ranks must pass the same arguments"
+    if mine.dtype != theirs.dtype:
+        return "the dtypes must be equal"
+    if (mine.sends or mine.wants) is None:
+        return "the numbers of elements must be equal" if mine.count != theirs.count else ""
+    for sender, to, receiver in ((mine, other, theirs), (theirs, own, mine)):
+        of = own if sender is mine else other
+        if sender.sends is not None and receiver.wants is not None and sender.sends[to] != receiver.wants[of]:
+            return f"the sender has {sender.sends[to]} elements for the receiver, which expects {receiver.wants[of]}"
+    return ""

@@ -1,0 +1,74 @@
+# mypy: allow-untyped-calls
+"""The end of a process whose operation between ranks took longer than the group's timeout.
+
+    watchdog = Watchdog(rank=0, timeout_s=600)
+    watchdog.check(message, all_arrived_ns)     # returns if the last rank came in time
+
+NCCL's watchdog thread logs the operation and aborts the process. With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises
+DistBackendError instead. The replay does the same, and aborts at the end of the timeout on the replay's clock.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import NoReturn
+
+import torch.distributed as dist
+
+from replayer.distributed.rank_message import RankMessage
+from replayer.state import STATE, gpu
+from replayer.torch_types import TorchAny
+
+_SEVERAL = {"all_gather_into_tensor": "_ALLGATHER_BASE", "reduce_scatter_tensor": "_REDUCE_SCATTER_BASE"}
+_OP_TYPES = _SEVERAL | {"all_to_all_single": "ALLTOALL_BASE", "all_to_all": "ALLTOALL", "reduce_scatter": "REDUCE_SCATTER"}
+
+
+def blocking_wait() -> bool:
+    return os.environ.get("TORCH_NCCL_BLOCKING_WAIT", os.environ.get("NCCL_BLOCKING_WAIT")) == "1"
+
+
+class Watchdog:
+    def __init__(self, rank: int, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._rank = rank
+
+    def check(self, message: RankMessage, all_arrived_ns: int) -> None:
+        """End the process if the last rank came later than the timeout after this rank."""
+        clock = gpu().clock
+        limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
+        if all_arrived_ns - message.arrived_ns > limit_ns:
+            clock.wait_until(message.arrived_ns + limit_ns)
+            late_s = (all_arrived_ns - message.arrived_ns) / 1e9 / float(clock.speed)
+            self.end(message, f"another rank called {message.operation} {late_s:.6g} s after rank {self._rank}")
+
+    def end(self, message: RankMessage, reason: str) -> NoReturn:
+        text = self._text(message, round(self.timeout_s * 1_000))
+        if blocking_wait():
+            raise _error()(f"{text} ({reason})")
+        STATE.finish()
+        sys.stderr.write(
+            f"[rank{self._rank}]: {text}\n[rank{self._rank}]: Some NCCL operations have failed or timed out. Due to the"
+            " asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data. To avoid"
+            f" data inconsistency, we are taking the entire process down.\ntrace: {reason}\n"
+        )
+        sys.stderr.flush()
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)
+        os.abort()
+
+    def refuse(self, message: RankMessage, limit_ns: int) -> NoReturn:
+        """Raise the error of `wait(timeout)`."""
+        raise _error()(self._text(message, limit_ns // 1_000_000))
+
+    def _text(self, message: RankMessage, limit_ms: int) -> str:
+        kind = _OP_TYPES.get(message.operation, message.operation.replace("_", "").upper())
+        return (
+            f"[Rank {self._rank}] Watchdog caught collective operation timeout: WorkNCCL(OpType={kind},"
+            f" NumelIn={message.count}, Timeout(ms)={limit_ms}) ran for {limit_ms} milliseconds before timing out."
+        )
+
+
+def _error() -> type[Exception]:
+    kind: TorchAny = getattr(dist, "DistBackendError", RuntimeError)
+    return kind  # type: ignore[no-any-return]
