@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from replayer.distributed.store_exchange import RankMessage, conflict_of
+from replayer.distributed.rank_message import RankMessage, conflict_of
 from tests.replayer.ranks import run_ranks
 
 
