@@ -211,7 +211,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Keys for pairing the k-th row with the k-th row, from strictest to loosest. Each key applies to rows that are still unpaired.
+# Keys that pair the k-th row of one trace with the k-th row of the other, from strictest to loosest. Each key applies to rows
+# that are still unpaired.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

@@ -50,7 +50,7 @@ _REASONS = {
 class Reason:
     """Describes one reason for a difference. `delta_ns` is per step, and is positive if the second trace takes longer.
 
-    `phase` is the phase, or the `what` of the op, that the reason is part of. It is "" for other reasons. `names` has the names
+    `phase` is the phase or op to which the reason belongs, or "" if there is none. `names` has the names
     of kernels and ops in the text, which may be long.
     """
 

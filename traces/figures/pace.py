@@ -426,7 +426,7 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
         queued = Intervals(launched_ns[ranks == rank], trace.device.end_ns[work][ranks == rank])
         mine = steps.rank[phases.step[loads]] == rank
         exposed_ns[mine] -= queued.within(phases.start_ns[loads][mine], phases.end_ns[loads][mine])
-    # For phases timed by events, the device was busy until all work launched before the phase had completed.
+    # In phases timed by CUDA events, earlier work keeps the device busy until that work has completed.
     timed = by_events[phases.step[loads]]
     done_ns = _done_before(trace)[loads]
     covered_ns = np.clip(done_ns - phases.start_ns[loads], 0, phases.duration_ns[loads])

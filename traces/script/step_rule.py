@@ -135,14 +135,12 @@ class StepCut:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether no module was called and no backward pass began, since the last step end or loader request."""
+        """Whether the current step has neither called a module nor begun a backward pass."""
         return self._first is None and not self._backward
 
     @property
     def evaluating(self) -> bool:
-        """Whether modules were called without gradients and no backward pass began, since the last step end or loader
-        request.
-        """
+        """Whether the current step has called modules without gradients, and no backward pass has begun."""
         if self._first is None or self._backward:
             return False
         return not self._with_gradient or (self._infers and not self._trains)

@@ -34,7 +34,7 @@ class RecordedValues:
         for r, step, read, value in zip(table.rank, table.step, table.read, table.value, strict=True):
             if int(r) != rank:
                 continue
-            # A loss printed after the optimizer's step is read in the next step, and the last loss in no step.
+            # A loss that is printed after `optimizer.step()` is read in the next training step. The last loss has no next step.
             after_the_last = int(step) == NONE and max(reads, default=NONE) != NONE
             group = reads.setdefault(_AFTER if after_the_last else int(step), [])
             if int(read) != last:

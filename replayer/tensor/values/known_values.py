@@ -1,6 +1,6 @@
 """Stores the values of virtual tensors that the host knows, and computes results from known values.
 
-Scripts make decisions on the host from small numbers. Examples are the number of labels that count and the number of the step.
+Scripts make decisions on the host from small numbers. Examples are the step number and the number of valid labels.
 Another example is whether an attention mask hides anything, which decides the attention kernel. Such numbers come from the host
 and from index arithmetic, not from weights. So if the host knows all inputs of a small op, the host also computes the result
 (constant folding). The module value_rules.py decides which ops are computed.
