@@ -301,16 +301,13 @@ def _session(
     strict: bool,
 ) -> tuple[ReplaySource, Any]:
     from traces.script.configuration import ReplayConfig, ReplaySession
-    from tui.commands.replay import gpu_memory
+    from tui.commands.replay import config_for
     from tui.commands.replay_library import is_gpu_name, source_of
 
     by_name = is_gpu_name(what)
     source = source_of("" if by_name else what, what if by_name else "", estimate=by_name, strict=strict, gpus=gpus)
-    recorded_gpus = sum(device.rank == min(source.recorded.ranks) for device in source.recorded.devices)
-    sizes = gpu_memory(memory if isinstance(memory, str) else ",".join(memory), gpus or recorded_gpus)
-    # With the recorded clock, waits for data take the recorded time, as in `trace replay`.
-    loader = "recorded" if clock == "recorded" else "real"
-    config = ReplayConfig(loader, strict, values, clock, speed, gpus, gpu_memory_bytes=sizes)
+    config = ReplayConfig(strict=strict, values=values, clock=clock, speed=speed, gpus=gpus)
+    config = config_for(source.recorded, config, memory if isinstance(memory, str) else ",".join(memory))
     # No process has the process id 0, so no descendant is taken for the script's own process.
     return source, ReplaySession(source.file_in(folder), folder, 0, config=config, cells=source.choice)
 

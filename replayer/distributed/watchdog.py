@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""The end of a process whose operation between ranks took longer than the group's timeout.
+"""Ends a process whose operation between ranks took longer than the group's timeout.
 
     watchdog = Watchdog(rank=0, timeout_s=600)
     watchdog.check(message, all_arrived_ns)     # returns if the last rank came in time
@@ -21,8 +21,12 @@ from replayer.distributed.rank_message import RankMessage
 from replayer.state import STATE, gpu
 from replayer.torch_types import TorchAny
 
-_SEVERAL = {"all_gather_into_tensor": "_ALLGATHER_BASE", "reduce_scatter_tensor": "_REDUCE_SCATTER_BASE"}
-_OP_TYPES = _SEVERAL | {"all_to_all_single": "ALLTOALL_BASE", "all_to_all": "ALLTOALL", "reduce_scatter": "REDUCE_SCATTER"}
+_OP_TYPES = {
+    "all_gather_into_tensor": "_ALLGATHER_BASE",
+    "reduce_scatter_tensor": "_REDUCE_SCATTER_BASE",
+    "all_to_all_single": "ALLTOALL_BASE",
+    "reduce_scatter": "REDUCE_SCATTER",
+}
 
 
 def blocking_wait() -> bool:

@@ -1,4 +1,4 @@
-"""Ops by which the host reads values of device tensors. The host waits for the device.
+"""Runs ops with which the host reads values of device tensors. The host waits for the device.
 
     reads = HostReads(plans)
     reads.item(x.sum())        # aten::_local_scalar_dense: the recorded value, else the known one, else 1.0

@@ -189,6 +189,26 @@ print(json.dumps([gpu.report().to_json(), gpu.step_time, gpu.peak_memory]))
     assert peak_memory == there["memory"]["cuda:0"]["replayed_peak_bytes"]
 
 
+def test_four_gpus_need_kernels_as_in_the_command(recording: Path, tmp_path: Path) -> None:
+    """A recording with phase times only cannot become four GPUs, neither in a process nor with `trace replay --gpus 4`."""
+    said = run(
+        f"""
+import trace_replay
+try:
+    trace_replay.start({str(recording)!r}, gpus=4)
+except Exception as error:
+    print(error)
+""",
+        tmp_path,
+    )
+    (tmp_path / "train.py").write_text(TRAIN, encoding="utf-8")
+    command = [sys.executable, "-m", "trace_replay", "replay", "--trace", str(recording), "--gpus", "4", "train.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300)
+    assert done.returncode != 0
+    assert said.strip() and said.strip() in " ".join(done.stderr.split())
+
+
 def test_workers_that_are_spawned_and_forked_see_the_gpu(tmp_path: Path) -> None:
     source = """
 import multiprocessing

@@ -97,7 +97,7 @@ def _outcome(op, dtype):
 
 
 def _internal_words(op):
-    """Return the first error of a wrong input whose message has a word of the virtual GPU's insides."""
+    """Return the first error message with a word that only the virtual GPU uses, such as "lazy" or "meta"."""
     try:
         wrong_inputs = list(op.error_inputs("cuda")) if op.error_inputs_func is not None else []
     except Exception:

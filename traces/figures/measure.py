@@ -13,7 +13,6 @@ and start times would then assign the work to later steps. `launch_time_ns` has 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -406,14 +405,6 @@ def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
     launch = trace.device.launch[rows]
     known = (launch >= 0) & (launch < len(trace.host))
     return rows[known], launch[known]
-
-
-def runtime_calls(trace: Trace, rank: int, is_wanted: Callable[[str], bool]) -> Column:
-    host = trace.host
-    calls = host.kind == HostKind.RUNTIME
-    names = [name for name in np.unique(host.name[calls]).tolist() if is_wanted(trace.strings[name])]
-    threads = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
-    return np.flatnonzero(calls & np.isin(host.name, names) & np.isin(host.thread, threads))
 
 
 def begin_in_steps(trace: Trace, rows: Column, steps: Column) -> Column:

@@ -31,7 +31,7 @@ SIGNED = 4  # added for signed differences, stored as zigzag numbers
 # rows of a packed table, so that a frame stays within MAX_CONTENT_BYTES; larger tables are split
 MAX_ROWS = 1 << 19
 
-# Columns whose values grow from row to row, found by measuring 29 real recordings. LEAST is best for all other columns.
+# The values of these columns grow from row to row in 29 measured recordings. LEAST is best for all other columns.
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )

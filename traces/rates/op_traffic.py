@@ -356,7 +356,7 @@ _RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
 
 
 def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traffic | None:
-    """Return the traffic of an index op whose list of indices was not recorded, from its kernel and the kernel's grid.
+    """Return the bytes that an index op moves, from its kernel's grid. Used if the indices were not recorded.
 
     A block of PyTorch's `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The last block copies fewer, so at least
     INDEX_BLOCKS blocks are needed. `vectorized_gather_kernel` has one block, or a column of blocks, for each indexed row.

@@ -35,7 +35,7 @@ OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
 
 class Patches:
-    """All changes that this process made to torch and Python, in order, so that `undo` can revert them.
+    """Records all changes of torch and Python in this process. `undo` reverts the changes.
 
     Modules import names from each other (`from torch.cuda import Stream`). `extend_to_importers` also patches the modules that
     imported a name before the patch. `undo` also restores the modules that imported a name after the patch.

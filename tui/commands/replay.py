@@ -44,10 +44,10 @@ _SLOW = re.compile(r"rank=(\d+):(\d+(?:\.\d+)?)")
 
 
 def run(replay: ReplayOptions) -> int:
-    # with the recorded clock, waits for data take the recorded time
-    loader = "recorded" if replay.clock == "recorded" else replay.loader
-    config = ReplayConfig(loader, replay.strict, replay.values, replay.clock, replay.speed, replay.gpus, replay.link_gbps)
-    config = replace(config, slow_ranks=_slow_ranks(replay.slow, replay.nproc))
+    config = ReplayConfig(
+        replay.loader, replay.strict, replay.values, replay.clock, replay.speed, replay.gpus, replay.link_gbps,
+        slow_ranks=_slow_ranks(replay.slow, replay.nproc),
+    )  # fmt: skip
     conditions = Conditions(replay.on_gpu, link_gbps=replay.link_gbps, host_speed=replay.host_speed)
     source = source_of(replay.trace, replay.gpu, estimate=replay.estimate, strict=replay.strict, gpus=replay.gpus)
     recorded, replay = source.recorded, replace(replay, trace=source.name)
@@ -60,9 +60,7 @@ def run(replay: ReplayOptions) -> int:
         prediction = predict(recorded, conditions, strict=replay.strict)
     require_writable(replay.output)
     require_writable(replay.report)
-    recorded_gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # GPUs of one script
-    require_kernels_of_one(config.gpus, recorded_gpus, bool(len(work_rows(recorded))))
-    config = replace(config, gpu_memory_bytes=gpu_memory(replay.gpu_memory, config.gpus or recorded_gpus))
+    config = config_for(recorded, config, replay.gpu_memory)
     with tempfile.TemporaryDirectory(prefix="trace-replay-") as out:
         played = source
         if prediction is not None:
@@ -110,7 +108,18 @@ def _slow_ranks(text: str, nproc: int) -> dict[str, float]:
     return found
 
 
-def gpu_memory(text: str, devices: int) -> tuple[int, ...]:
+def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConfig:
+    """Returns the configuration for a recording. `memory` is --gpu-memory. Raises TraceError if the recording does not suffice.
+
+    With the recorded clock, waits for data take the recorded time.
+    """
+    gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # GPUs of one script
+    require_kernels_of_one(config.gpus, gpus, bool(len(work_rows(recorded))))
+    loader = "recorded" if config.clock == "recorded" else config.loader
+    return replace(config, loader=loader, gpu_memory_bytes=_gpu_memory(memory, config.gpus or gpus))
+
+
+def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
     """Returns the sizes in bytes from --gpu-memory. There may be no size, one size for all devices, or one size per device."""
     given = tuple(sizes(text)) if text else ()
     if len(given) > 1 and len(given) != devices:

@@ -1,4 +1,4 @@
-"""Formats a comparison as Markdown, for the summary of a build: the verdict, the main figures, the phases and the budgets.
+"""Formats a comparison as Markdown for a build summary: verdict, main figures, phases and budgets.
 
     print(comparison_markdown(comparison, "v100.msgpack", "replay.msgpack", gate=None))
 

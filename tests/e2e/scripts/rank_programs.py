@@ -79,7 +79,7 @@ def program(function: Program) -> Program:
 
 
 def numbers(rank: int, *shape: int, seed: int = 0) -> torch.Tensor:
-    """Small whole numbers, so that sums are exact in any order."""
+    """Return small whole numbers, whose sums are exact in any order."""
     generator = torch.Generator().manual_seed(100 * seed + rank)
     return torch.randint(-8, 9, shape, generator=generator).float()
 

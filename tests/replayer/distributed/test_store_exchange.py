@@ -75,7 +75,7 @@ def test_values_of_any_size_arrive_and_are_deleted_once_all_have_read_them(make_
 
 
 def test_messages_that_differ_only_in_their_times_are_stored_once() -> None:
-    """GIVEN three ranks of which the last has other bytes THEN two messages are stored, the first with the latest time."""
+    """GIVEN three messages, of which only the last differs THEN two are stored, and the first has the latest time."""
     first = RankMessage(5, "all_reduce", 2, "uint8", b"ab", read_count=3)
     second = RankMessage(7, "all_reduce", 2, "uint8", b"ab")
     third = RankMessage(6, "all_reduce", 2, "uint8", b"cd")

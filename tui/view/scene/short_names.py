@@ -12,7 +12,7 @@ from traces.analyses.modules import PREFIX
 from tui.formatting import kernel_text
 from tui.view.scene.character_rows import plain
 
-# CUTLASS launches all kernels through a few templates, whose argument has the kernel's name.
+# CUTLASS launches all kernels through a few templates. The template's argument contains the kernel's name.
 _WRAPPED = re.compile(r"cutlass::(?:\w+::)*(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")
 _FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_kernel_impl|_kernel_cuda|Ops?(?=<)))")
 
