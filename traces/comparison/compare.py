@@ -156,6 +156,19 @@ class MemoryComparison:
     ooms: int | None = None
     fits: bool | None = None
 
+    @property
+    def rises_compared(self) -> bool:
+        """Whether memory from before one of the recordings is unknown. Then only the rise within a step can be compared."""
+        rises = self.recorded_step_rise_bytes, self.replayed_step_rise_bytes
+        return None not in rises and "summed" in (self.recorded_source, self.replayed_source)
+
+    @property
+    def compared_bytes(self) -> tuple[int | None, int | None]:
+        """The recorded and the replayed peak, or their rises within a step."""
+        if self.rises_compared:
+            return self.recorded_step_rise_bytes, self.replayed_step_rise_bytes
+        return self.recorded_peak_bytes, self.replayed_peak_bytes
+
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedFigures:

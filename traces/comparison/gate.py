@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -116,8 +116,8 @@ def check(budgets: Mapping[str, float], comparison: Comparison) -> GateResult:
 
 def _figures(of: Comparison) -> dict[str, float | None]:
     devices = of.memory.values()
-    before_bytes = max((m.recorded_peak_bytes for m in devices if m.recorded_peak_bytes is not None), default=None)
-    after_bytes = max((m.replayed_peak_bytes for m in devices if m.replayed_peak_bytes is not None), default=None)
+    peak_bytes = _most(m.replayed_peak_bytes for m in devices)
+    before_bytes, after_bytes = (_most(m.compared_bytes[side] for m in devices) for side in (0, 1))
     both: dict[str, tuple[float | None, float | None]] = {
         "step_time": (of.steps.recorded_median_ns, of.steps.replayed_median_ns),
         "compute_time": (of.compute_side.recorded_median_ns, of.compute_side.replayed_median_ns),
@@ -127,12 +127,17 @@ def _figures(of: Comparison) -> dict[str, float | None]:
     found: dict[str, float | None] = {name: after for name, (_, after) in both.items()}
     for name, (before, after) in both.items():
         found[f"{name}_change"] = after / before - 1 if before and after is not None else None
+    found["memory_peak"] = peak_bytes
     found["missing_ops"] = len(of.missing)
     found["matched"] = None if of.coverage is None else of.coverage["exact"] + of.coverage["equivalent"]
     compiled = of.compiled.replayed if of.compiled is not None else CompiledFigures(graph_breaks=0)
     found["graph_breaks"], found["recompiles"] = compiled.graph_breaks, compiled.recompiles
     found["same_program"] = None if of.verdict.same is None else float(of.verdict.same)
     return found
+
+
+def _most(sizes: Iterable[int | None]) -> int | None:
+    return max((size for size in sizes if size is not None), default=None)
 
 
 def _budget(path: Path, key: str, value: object) -> float:

@@ -12,6 +12,7 @@ from traces.comparison.gate import GateResult
 from tui.formatting import error_text, printable, size_text, time_text
 from tui.text.diff import verdict_sentences, warning_sentences
 from tui.text.gate import check_words
+from tui.text.memory import memory_name
 
 _MOST_BARS = 10
 
@@ -43,9 +44,9 @@ def _figures(comparison: Comparison, first: str, second: str) -> str:
         if before_ns is not None or after_ns is not None
     ]
     for device, memory in comparison.memory.items():
-        before, after = memory.recorded_peak_bytes, memory.replayed_peak_bytes
+        before, after = memory.compared_bytes
         change = after / before - 1 if before and after is not None else None
-        rows.append([f"memory peak {device}", size_text(before), size_text(after), error_text(change)])
+        rows.append([f"{memory_name(memory)} {device}", size_text(before), size_text(after), error_text(change)])
     return _table(["Per step", first, second, "Change"], rows)
 
 

@@ -38,6 +38,7 @@ from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
 from tui.text.analyses import REASONS, analysis_rows, exposure_sentence, idle_sentence
 from tui.text.diff import COVERAGE, verdict_sentences, warning_sentences
 from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
+from tui.text.memory import memory_name
 
 _POINTS = 800  # maximum points of a curve
 _MOST_DOTS = 2_000  # maximum number of steps drawn as dots
@@ -100,12 +101,14 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
 
 def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
     """Returns four main figures. For two traces, they compare the steps that both traces have."""
-    peaks = [max((peak.peak_allocated_bytes for peak in of.memory.values()), default=None) for of in summaries]
     figures: list[tuple[str, list[float | None], Callable[[Any], str]]]
     if comparison is not None:
         of_steps = (comparison.steps, comparison.compute_side, comparison.gpu_busy)
         spreads = zip(("step time", "without data loading", "GPU time"), of_steps, strict=True)
         figures = [(label, [of.recorded_median_ns, of.replayed_median_ns], time_text) for label, of in spreads]
+        known = [of for of in comparison.memory.values() if None not in of.compared_bytes]
+        for memory in sorted(known, key=lambda of: -(of.recorded_peak_bytes or 0))[:1]:
+            figures.append((memory_name(memory), [*memory.compared_bytes], size_text))
     else:
         (of,) = summaries
         figures = [
@@ -113,7 +116,8 @@ def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
             ("without data loading", [of.compute_side_median_ns], time_text),
         ]
         figures.append(("GPU busy", [_busy(of)], share_text))
-    figures.append(("memory peak", [*peaks], size_text))
+        peak_bytes = max((peak.peak_allocated_bytes for peak in of.memory.values()), default=None)
+        figures.append(("memory peak", [peak_bytes], size_text))
     cards = []
     for label, values, worded in figures:
         told = " → ".join(worded(value) for value in values)

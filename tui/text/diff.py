@@ -35,7 +35,7 @@ from tui.formatting import (
 from tui.text.analyses import both_sections, communication_rows, exposure_sentence
 from tui.text.bottleneck import lag_sentence, limit_text
 from tui.text.compiled import compiled_sentence, compiled_sentences, region_table
-from tui.text.memory import memory_sentences, peak_rows
+from tui.text.memory import memory_name, memory_sentences, peak_rows
 from tui.text.pace import event_sentences, loader_note, pace_sentences, values_sentences
 
 _SHOWN_CHANGES = 5  # maximum number of shown changes of each kind, the JSON has all changes
@@ -249,12 +249,11 @@ class _DiffPage:
 
     def peaks(self) -> list[list[str]]:
         """Returns memory rows for the two devices with the highest peaks, if both traces have these devices."""
-        both = {device: (of.recorded_peak_bytes, of.replayed_peak_bytes) for device, of in self.of.memory.items()}
-        known = [(device, a, b) for device, (a, b) in both.items() if a is not None and b is not None]
+        both = {f"{memory_name(of)}, {device}": of.compared_bytes for device, of in self.of.memory.items()}
+        known = [(name, a, b) for name, (a, b) in both.items() if a is not None and b is not None]
         rows = []
-        for device, a, b in sorted(known, key=lambda row: -row[1])[:2]:
-            change = size_text(b - a, signed=True), error_text(relative_error(a, b))
-            rows.append([f"memory peak, {device}", size_text(a), size_text(b), *change])
+        for name, a, b in sorted(known, key=lambda row: -row[1])[:2]:
+            rows.append([name, size_text(a), size_text(b), size_text(b - a, signed=True), error_text(relative_error(a, b))])
         return rows
 
     def warnings(self) -> list[str]:

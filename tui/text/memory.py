@@ -24,10 +24,14 @@ def peak_rows(memory: Mapping[str, MemoryComparison]) -> list[list[str]]:
     rows = []
     for device, of in memory.items():
         rows.append(_row(device, of.recorded_peak_bytes, of.replayed_peak_bytes))
-        rises = of.recorded_step_rise_bytes, of.replayed_step_rise_bytes
-        if _summed(of) and None not in rises:
-            rows.append(_row(f"{device}, rise within a step", *rises))
+        if of.rises_compared:
+            rows.append(_row(f"{device}, rise within a step", *of.compared_bytes))
     return rows
+
+
+def memory_name(of: MemoryComparison) -> str:
+    """Returns what `MemoryComparison.compared_bytes` contains."""
+    return "memory rise within a step" if of.rises_compared else "memory peak"
 
 
 def _row(label: str, a: int | None, b: int | None) -> list[str]:
@@ -35,15 +39,11 @@ def _row(label: str, a: int | None, b: int | None) -> list[str]:
     return [label, size_text(a), size_text(b), change]
 
 
-def _summed(of: MemoryComparison) -> bool:
-    return "summed" in (of.recorded_source, of.replayed_source)
-
-
 def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
     """Returns notes on memory that the peaks do not include, and on whether the memory was sufficient."""
     said = []
-    if any(map(_summed, memory.values())):
-        said.append("Peaks are sums of recorded allocations, without memory allocated before.")
+    if any("summed" in (of.recorded_source, of.replayed_source) for of in memory.values()):
+        said.append("Memory that was allocated before a recording began is not in its memory peak.")
     return said + fit_sentences(memory)
 
 

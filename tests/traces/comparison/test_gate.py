@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.traces.handmade import phase_grained, replay_of, training
-from traces.comparison.compare import compare
+from traces.comparison.compare import MemoryComparison, compare
 from traces.comparison.gate import KEYS, GateError, check, read_budgets
 from traces.format.trace_file import save
 from tui.cli import run
@@ -62,6 +63,16 @@ def test_budgets_of_compiled_code(tmp_path: Path, line: str, passed: bool) -> No
 def test_a_script_that_compiles_nothing_has_no_graph_breaks(tmp_path: Path) -> None:
     budgets = read_budgets(written(tmp_path, "graph_breaks = 0", "recompiles = 0"))
     assert check(budgets, compare(training(), replay_of(training()))).passed
+
+
+def test_the_change_of_memory_is_that_of_a_step_where_a_recording_lacks_earlier_memory(tmp_path: Path) -> None:
+    """GIVEN a recording that sums up 2 MiB and its replay with 3 MiB in all, of which a step adds 1 MiB in both."""
+    memory = MemoryComparison(2 << 20, 3 << 20, "summed", "recorded", 1 << 20, 1 << 20)
+    compared = replace(compare(training(), replay_of(training())), memory={"cuda:0": memory})
+    budgets = read_budgets(written(tmp_path, 'memory_peak = "2.9 MiB"', 'memory_peak_change = "0 %"'))
+    peak, change = check(budgets, compared).checks
+    assert (peak.value, peak.passed) == (3 << 20, False)
+    assert (change.value, change.passed) == (0.0, True)
 
 
 def test_what_is_not_known_fails(tmp_path: Path) -> None:

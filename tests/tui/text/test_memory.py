@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from traces.comparison.compare import MemoryComparison
-from tui.text.memory import memory_sentences, peak_rows
+from tui.text.memory import memory_name, memory_sentences, peak_rows
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -45,7 +45,16 @@ def test_without_totals_the_rise_of_a_step_is_compared_too() -> None:
         ["cuda:0", "2.0 GiB", "3.0 GiB", "+1.0 GiB"],
         ["cuda:0, rise within a step", "1.0 GiB", "1.0 GiB", "+1.0 MiB"],
     ]
-    assert memory_sentences(memory) == ["Peaks are sums of recorded allocations, without memory allocated before."]
+    assert memory_sentences(memory) == ["Memory that was allocated before a recording began is not in its memory peak."]
+
+
+def test_a_comparison_never_sets_a_total_beside_a_sum_that_began_later() -> None:
+    late = of(recorded_source="summed", replayed_peak_bytes=3 * GIB)
+    assert late.compared_bytes == (GIB, GIB + MIB)
+    assert memory_name(late) == "memory rise within a step"
+    without_steps = of(recorded_source="summed", recorded_step_rise_bytes=None)
+    assert without_steps.compared_bytes == of().compared_bytes == (2 * GIB, 2 * GIB)
+    assert memory_name(without_steps) == "memory peak"
 
 
 @pytest.mark.parametrize(

@@ -309,10 +309,10 @@ def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
     return values
 
 
-def curve_difference(first: Column, second: Column, highest: int) -> CharacterRow:
-    """Returns a sign for each column that shows how the second curve differs from the first."""
+def curve_difference(first: Column, second: Column, highest: int, offset: int = 0) -> CharacterRow:
+    """Returns a sign for each column that shows how the second curve differs from the first curve plus `offset`."""
     is_other = np.zeros(len(first), dtype=bool)
-    return change_characters(second - first, SAME_SHARE * highest, is_other, (first != 0) | (second != 0))
+    return change_characters(second - first - offset, SAME_SHARE * highest, is_other, (first != 0) | (second != 0))
 
 
 def blank(columns: int) -> CharacterRow:

@@ -88,9 +88,13 @@ class Lane:
 
 
 class Curve:
-    """A step function of time, such as memory. Times before the first change have the first value."""
+    """A step function of time, such as memory. Times before the first change have the first value.
 
-    def __init__(self, time_ns: Any, value: Any) -> None:
+    `has_total` is False if an unknown constant is missing from all values, such as memory allocated before a recording began.
+    """
+
+    def __init__(self, time_ns: Any, value: Any, has_total: bool = True) -> None:
+        self.has_total = has_total
         self.time_ns: Column = np.asarray(time_ns, dtype=np.int64)
         self.value: Column = np.asarray(value, dtype=np.int64)
         if (self.time_ns[1:] < self.time_ns[:-1]).any():

@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+
 from traces.analyses.idle import IdleSpans, idle_spans
 from traces.comparison.compare import Comparison, compare, have_same_stream_numbers, pair_streams
 from traces.comparison.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
@@ -162,6 +164,21 @@ class Scene:
         peak = max(track.lane.peak for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve))
         limit = self.limit_bytes(row)
         return limit if limit is not None and limit / 2 <= peak <= limit else peak
+
+    def unrecorded_bytes(self, row: int) -> int:
+        """Returns how much higher the second of two memory curves is because the first lacks memory from before its recording.
+
+        The result is the median difference at the starts of paired steps. It is 0 if both curves have totals.
+        """
+        curves = [track.lane for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve)]
+        pairs = [pair for pair in self.step_pairs if NONE not in pair]
+        if not pairs or all(curve.has_total for curve in curves):
+            return 0
+        held = []
+        for curve, trace, steps in zip(curves, self.traces, zip(*pairs, strict=True), strict=True):
+            starts_ns = trace.steps.start_ns[list(steps)]
+            held.append(curve.highest(starts_ns, starts_ns))
+        return int(np.median(held[1] - held[0]))
 
     @cached_property
     def step_pairs(self) -> StepPairs:

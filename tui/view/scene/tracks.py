@@ -205,7 +205,8 @@ def memory_tracks(trace: Trace) -> Tracks:
     found = Tracks()
     for device in np.unique(trace.memory.device[trace.memory.device >= 0]).tolist():
         curve, of = memory_curve(trace, device), trace.devices[device]
-        track = Track(f"{trace.device_label(device)} memory", "memory", Curve(curve.time_ns, curve.allocated_bytes))
+        lane = Curve(curve.time_ns, curve.allocated_bytes, curve.source == "recorded")
+        track = Track(f"{trace.device_label(device)} memory", "memory", lane)
         found[TrackKey(TrackKind.MEMORY, of.rank, of.index)] = track
     return found
 

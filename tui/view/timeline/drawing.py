@@ -101,7 +101,8 @@ class Drawing:
         if row.is_curve:
             curves = [track.lane for track in row.tracks if track is not None and isinstance(track.lane, Curve)]
             values = [curve_values(curve, side, edges) for curve, side in zip(curves, sides, strict=True)]
-            return curve_difference(values[0], values[1], window.scene.top_bytes(number))
+            offset = window.scene.unrecorded_bytes(number)
+            return curve_difference(values[0], values[1], window.scene.top_bytes(number), offset)
         first, second = (self.busy(window, number, side) for side in (0, 1))
         assert first is not None and second is not None
         sums = window.scene.sums(number)

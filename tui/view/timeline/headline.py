@@ -76,7 +76,9 @@ def _pair_figures(of: Comparison) -> list[str]:
     peaks = sorted(of.memory.items(), key=lambda item: -(item[1].recorded_peak_bytes or 0))
     for device, peak in peaks[: 1 if len(peaks) > _FEW_DEVICES else None]:
         words = "memory" if len(peaks) == 1 else f"{device} memory"
-        figures.append(f"{words} {size_text(peak.recorded_peak_bytes)} → {size_text(peak.replayed_peak_bytes)}")
+        words = f"{words} rise within a step" if peak.rises_compared else words
+        before, after = peak.compared_bytes
+        figures.append(f"{words} {size_text(before)} → {size_text(after)}")
     if of.coverage:
         kinds = [f"{kind} {share_text(share)}" for kind, share in of.coverage.items() if share >= 0.0005]
         figures.append("matched " + ", ".join(kinds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 
 from tests.traces.handmade import US, training
 from tests.tui.view.scenes import lone_scene, one_event, pair_scene, whole
-from traces.model.trace import DeviceSpans, Trace
+from traces.model.trace import NONE, Column, DeviceSpans, Trace
 from tui.view.scene.alignment import Alignment
 from tui.view.scene.scene import Scene
 from tui.view.scene.tracks import TrackKind
+from tui.view.timeline.drawing import Drawing
 from tui.view.timeline.shown_rows import LinePart, ShownRows
 from tui.view.timeline.window import MARGIN, Window, fold, move_row, pin
 
@@ -144,3 +146,20 @@ def test_a_trace_alone_begins_with_its_first_step_and_not_with_the_scripts_own_s
     # WHEN all is asked for THEN that is there, too
     window.everything()
     assert window.start_ns == 0 and not window.at_home
+
+
+def test_memory_from_before_a_recording_is_no_difference() -> None:
+    """GIVEN two traces of one run. The totals of the second trace are 300 MiB higher throughout."""
+    trace, held_bytes = training(steps=3), 300 << 20
+    total_bytes = np.cumsum(trace.memory.bytes)
+    second = replace(trace, memory=replace(trace.memory, allocated_bytes=total_bytes + held_bytes))
+
+    def signs(allocated_bytes: Column) -> str:
+        first = replace(trace, memory=replace(trace.memory, allocated_bytes=allocated_bytes))
+        window = Window(whole(("a.msgpack", first), ("b.msgpack", second)), 100, 60)
+        row = next(n for n, row in enumerate(window.scene.rows) if row.kind is TrackKind.MEMORY)
+        line = next(line for line in window.rows.lines if line.row == row and line.part is LinePart.DIFFERENCE)
+        return Drawing().line(window, line).text()
+
+    assert set(signs(total_bytes)) == {"+"}
+    assert set(signs(np.full(len(total_bytes), NONE))) == {"="}
