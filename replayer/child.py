@@ -233,6 +233,7 @@ def _finish(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> None:
         gpu.timeline.close(_header(gpu, trace, session))
     except (OSError, TraceError) as failure:
         print(f"trace: the replay's timeline could not be written: {failure}", file=sys.stderr)
+    gpu.ranks.leave()
 
 
 def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:

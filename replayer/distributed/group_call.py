@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -50,3 +50,14 @@ class GroupCall:
     @property
     def tensors(self) -> list[TorchAny]:
         return [*self.inputs, *self.outputs, *self.like]
+
+    @property
+    def channel(self) -> str:
+        """The name of the sequence of operations to which this call belongs."""
+        return "all" if self.pair is None else f"{self.pair[0]}-{self.pair[1]}"
+
+    def members(self, size: int) -> list[int]:
+        return list(range(size)) if self.pair is None else sorted(set(self.pair))
+
+    def without_values(self) -> GroupCall:
+        return replace(self, inputs=(), like=self.inputs or self.like, combine=None, factor=None)

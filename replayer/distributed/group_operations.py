@@ -1,6 +1,6 @@
 """Runs the operations of one process group. Each operation is posted to the other ranks and put on the group's streams.
 
-operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0")
+operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0", global_ranks=[0, 1])
 work = operations.run(GroupCall("all_reduce", inputs, outputs, combine))
 operations.finish()     # determines when all operations so far end on the device
 """
@@ -11,9 +11,10 @@ from replayer.cost_model.collective_costs import GroupOperation, Times, kernel_l
 from replayer.distributed import collective_values as values
 from replayer.distributed.group_call import GroupCall
 from replayer.distributed.rank_message import RankMessage
-from replayer.distributed.store_exchange import StoreExchange
+from replayer.distributed.reductions import require_dense
+from replayer.distributed.store_exchange import PendingExchange, StoreExchange, Waits
 from replayer.distributed.watchdog import Watchdog
-from replayer.distributed.work import Called, CommStream, VirtualWork
+from replayer.distributed.work import Called, CapturedWork, CommStream, VirtualWork
 from replayer.state import gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
@@ -21,12 +22,14 @@ from traces.model.trace import NONE
 
 
 class GroupOperations:
-    def __init__(self, store: TorchAny, rank: int, size: int, timeout_s: float, group_name: str) -> None:
+    def __init__(
+        self, store: TorchAny, rank: int, size: int, timeout_s: float, group_name: str, global_ranks: list[int]
+    ) -> None:
         self.group_name = group_name
-        self.coalesced: list[VirtualWork] | None = None
+        self.coalesced: list[VirtualWork | CapturedWork] | None = None
         self.carries_objects = 0  # object collectives in progress, which may use CPU tensors
         self._store = store
-        self._rank, self._size = rank, size
+        self._rank, self._size, self._global_ranks = rank, size, global_ranks
         self._timeout_s = timeout_s
         self._exchange: StoreExchange | None = None
         self._watchdog = Watchdog(rank, timeout_s)
@@ -39,8 +42,9 @@ class GroupOperations:
 
     def compare_clocks(self) -> None:
         """Use this group's clocks for this process's groups. All ranks of the process belong to this group."""
-        gpu().ranks.clock_offset_ns = None
-        gpu().ranks.clock_offset_ns = self._store_exchange().offset_ns
+        ranks = gpu().ranks
+        ranks.clock_offset_ns, ranks.waits = None, Waits(self._store, self._rank)
+        ranks.clock_offset_ns = self._store_exchange().offset_ns
 
     def finish(self, wait: bool = True) -> None:
         """Determine when the operations in flight end.
@@ -55,16 +59,18 @@ class GroupOperations:
 
         `failed` means that the process ends with an error.
         """
-        if self._exchange is not None and self._size > 1:
-            self._exchange.leave(failed)
+        if self._size > 1:
+            unused = self._exchange is None
+            self._store_exchange().leave(failed or unused)
 
     def drop(self) -> None:
         for comm_stream in self._comm_streams.values():
             comm_stream.in_flight.clear()
 
-    def run(self, call: GroupCall, kind: type[VirtualWork] = VirtualWork) -> VirtualWork:
+    def run(self, call: GroupCall, kind: type[VirtualWork] = VirtualWork) -> VirtualWork | CapturedWork:
         tensors = call.tensors
         virtual = [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
+        require_dense(virtual, point_to_point=call.pair is not None)
         here, device = gpu(), call.device
         if virtual:
             device = virtual[0].meta.index
@@ -72,25 +78,44 @@ class GroupOperations:
             device = getattr(tensors[0], "reducer_device", NONE)
         if tensors and (device == NONE or (virtual and len(virtual) < len(tensors))):
             self._require_objects(tensors)
-        members = range(self._size) if call.pair is None else sorted(set(call.pair))
-        channel = "all" if call.pair is None else f"{call.pair[0]}-{call.pair[1]}"
-        comm_stream = self._comm_streams.get((channel, device))
+        comm_stream = self._comm_streams.get((call.channel, device))
         if comm_stream is None:
-            comm_stream = self._comm_streams[channel, device] = CommStream(device)
-        call_ns = here.streams.host_now_ns()
-        row, arrived_ns = (NONE, call_ns) if device == NONE else here.ranks.launch(device, call_ns)
-        message = values.message_of(call, arrived_ns)
-        pending = self._store_exchange().post(f"{channel}/{'cpu' if device == NONE else 'cuda'}", list(members), message)
-        tracker = here.simulator.tracker
-        steps = tracker.number, here.recording.number_of(tracker.step.step)
-        position = here.ranks.costs.position(call.name, message.size_bytes, self._size, *steps)
-        called = Called(call_ns, row, message, position)
-        work = kind(self._play, self._watchdog, comm_stream, called, pending, call)
-        values.clear_known_values(call.outputs)
-        comm_stream.in_flight.append(work)
+            comm_stream = self._comm_streams[call.channel, device] = CommStream(device)
+        work: VirtualWork | CapturedWork
+        if device != NONE and here.launches.is_capturing(here.current.stream(device)):
+            work = CapturedWork(self._post, self._exchange_values, comm_stream, call)
+        else:
+            call_ns = here.streams.host_now_ns()
+            row, arrived_ns = (NONE, call_ns) if device == NONE else here.ranks.launch(device, call_ns)
+            work = self._post(call, comm_stream, call_ns, row, arrived_ns, kind)
+            values.clear_known_values(call.outputs)
         if self.coalesced is not None:
             self.coalesced.append(work)
         return work
+
+    def _post(
+        self,
+        call: GroupCall,
+        comm_stream: CommStream,
+        call_ns: int,
+        row: int,
+        arrived_ns: int,
+        kind: type[VirtualWork] = VirtualWork,
+    ) -> VirtualWork:
+        here, message = gpu(), values.message_of(call, arrived_ns)
+        place = "cpu" if comm_stream.device == NONE else "cuda"
+        pending = self._store_exchange().post(f"{call.channel}/{place}", call.members(self._size), message)
+        tracker = here.simulator.tracker
+        steps = tracker.number, here.recording.number_of(tracker.step.step)
+        position = here.ranks.costs.position(call.name, message.size_bytes, self._size, *steps)
+        work = kind(self._play, self._watchdog, comm_stream, Called(call_ns, row, message, position), pending, call)
+        comm_stream.in_flight.append(work)
+        return work
+
+    def _exchange_values(self, call: GroupCall) -> PendingExchange:
+        """Post the values of the inputs. The operation's time is exchanged separately."""
+        message = values.message_of(call, 0)
+        return self._store_exchange().post(f"{call.channel}/values", call.members(self._size), message)
 
     def _require_objects(self, tensors: list[TorchAny]) -> None:
         if not self.carries_objects:
@@ -100,8 +125,8 @@ class GroupOperations:
     def _store_exchange(self) -> StoreExchange:
         if self._exchange is None:
             here = gpu()
-            offset_ns = here.ranks.clock_offset_ns
-            self._exchange = StoreExchange(self._store, self._rank, self._size, self._timeout_s, here.clock, offset_ns)
+            known = here.ranks.clock_offset_ns, here.ranks.waits, self._global_ranks, self.group_name
+            self._exchange = StoreExchange(self._store, self._rank, self._size, self._timeout_s, here.clock, *known)
         return self._exchange
 
     def _play(self, called: Called, messages: list[RankMessage], comm_stream: CommStream) -> int:

@@ -19,12 +19,16 @@ Note [The map of used parameters]
 
 from __future__ import annotations
 
+import atexit
+import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 from torch.utils._pytree import tree_leaves
 
 from replayer.distributed import collective_values as values
@@ -32,6 +36,7 @@ from replayer.distributed.group_call import GroupCall
 from replayer.distributed.group_operations import GroupOperations
 from replayer.distributed.reductions import Reduction
 from replayer.distributed.work import GatheredWork, VirtualWork, WorkGroup
+from replayer.errors import NotEmulated
 from replayer.state import gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
@@ -64,39 +69,47 @@ def _lies_on_host(value: TorchAny) -> bool:
     return isinstance(value, torch.Tensor) and not isinstance(value, VirtualTensor) and not hasattr(value, "reducer_device")
 
 
+class NcclConfig:
+    """A replacement for ProcessGroupNCCL.NCCLConfig. The options have no effect, and `UNDEFINED` is NCCL's default."""
+
+    UNDEFINED = -(2**31)
+
+    def __init__(self) -> None:
+        self.blocking = 1
+        self.net_name = ""
+        for name in "cga_cluster_size min_ctas max_ctas split_share shrink_share traffic_class collnet_enable".split():
+            setattr(self, name, self.UNDEFINED)
+
+
 class Options:
     """A replacement for ProcessGroupNCCL.Options. All options are kept, but only the timeout has an effect."""
+
+    backend = "nccl"
 
     def __init__(self, is_high_priority_stream: bool = False) -> None:
         self.is_high_priority_stream = is_high_priority_stream
         self._timeout = timedelta(minutes=10)
         self.global_ranks_in_group: list[int] = []
         self.group_name = ""
+        self.config = NcclConfig()
 
 
 # torch calls methods under several names, but its stubs list only one
 _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
-class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
-    """A replacement for `ProcessGroupNCCL`.
+class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
+    """The methods of every process group. C++ looks for overrides under its own names."""
 
-    CPU tensors are accepted only in object collectives, or if a second backend handles them.
-    """
-
-    Options = Options
-
-    def __init__(
-        self, store: TorchAny, rank: int, size: int, options: TorchAny = None, device: torch.device | None = None
-    ) -> None:
-        """PyTorch passes `device` since 2.15. The argument is ignored, because operations use the device of their tensors."""
+    def __init__(self, store: TorchAny, rank: int, size: int, options: Options) -> None:
         super().__init__(rank, size)
-        self.options = options if options is not None else Options()
-        self._rank, self._size = rank, size
+        self.options = options
+        self._rank, self._size, self._store = rank, size, store
         self.on_cpu: TorchAny = None  # backend for CPU tensors, e.g. gloo in "cpu:gloo,cuda:nccl"
-        self.operations = GroupOperations(store, rank, size, self.options._timeout.total_seconds(), self.options.group_name)
-
-    # -- methods of every group; C++ looks for overrides under its own names --------------------------------------------
+        named = options.group_name, options.global_ranks_in_group
+        self.operations = GroupOperations(store, rank, size, options._timeout.total_seconds(), *named)
+        gpu().ranks.join(self.operations)
+        atexit.register(lambda: self.operations.leave(failed=hasattr(sys, "last_value")))
 
     def rank(self) -> int:
         return self._rank
@@ -125,15 +138,14 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cuda")] + ([torch.device("cpu")] if self.on_cpu is not None else [])
 
-    supports_splitting = False
+    def get_group_store(self) -> TorchAny:
+        return self._store
 
     def _get_backend(self, device: TorchAny) -> TorchAny:
         return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
 
     def _set_sequence_number_for_group(self) -> None:
         """Do nothing, because every rank counts operations from zero."""
-
-    # -- life cycle ------------------------------------------------------------------------------------------------------
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.operations.set_timeout(timeout.total_seconds())
@@ -146,6 +158,70 @@ class VirtualNccl(_ProcessGroup):  # type: ignore[misc]
 
     def abort(self) -> None:
         self.operations.drop()
+
+
+class VirtualNccl(_NcclGroup):
+    """A replacement for `ProcessGroupNCCL`.
+
+    CPU tensors are accepted only in object collectives, or if a second backend handles them.
+    """
+
+    Options, NCCLConfig = Options, NcclConfig
+
+    def __init__(
+        self, store: TorchAny, rank: int, size: int, options: TorchAny = None, device: torch.device | None = None
+    ) -> None:
+        """PyTorch passes `device` since 2.15. The argument is ignored, because operations use the device of their tensors."""
+        super().__init__(store, rank, size, options if options is not None else Options())
+        self._splits = 0
+
+    # -- communicators -----------------------------------------------------------------------------------------------------
+
+    supports_splitting = True
+    supports_time_estimate = False
+
+    def comm_split_count(self) -> int:
+        return self._splits
+
+    def perform_nocolor_split(self, device: TorchAny) -> None:
+        """Do nothing. This rank is in no part of a split, and creating communicators takes no virtual time."""
+
+    eager_connect_single_device = perform_nocolor_split
+
+    def split_group(
+        self,
+        ranks: list[int],
+        timeout: timedelta | None = None,
+        opts: TorchAny = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: TorchAny = None,
+    ) -> VirtualNccl | None:
+        """Return the group of `ranks`, which are places in this group, or None if this rank is not in the group."""
+        self._splits += 1
+        if self._rank not in ranks:
+            return None
+        options = opts or Options()
+        options._timeout = timeout or options._timeout
+        name = group_name or f"{self.group_name}:split:{self._splits}"
+        options.group_name = name
+        all_ranks = options.global_ranks_in_group or range(self._size)
+        options.global_ranks_in_group = [all_ranks[rank] for rank in ranks]
+        group = VirtualNccl(PrefixStore(f"{name}/", self._store), ranks.index(self._rank), len(ranks), options)
+        group.group_desc = group_desc or ""
+        if self.on_cpu is not None and "cpu" in map(str, device_types or ["cpu"]):
+            gloo: TorchAny = dist.ProcessGroupGloo
+            group.on_cpu = gloo(PrefixStore(f"{name}/cpu/", self._store), group._rank, group._size, options._timeout)
+        return group
+
+    @property
+    def mem_allocator(self) -> NoReturn:
+        raise NotEmulated("ProcessGroupNCCL.mem_allocator", "let torch's own allocator make the tensors")
+
+    def register_mem_pool(self, pool: TorchAny, **options: TorchAny) -> None:
+        """Do nothing. Registered memory makes transfers faster only if the recording had it as well."""
+
+    deregister_mem_pool = register_mem_pool
 
     # -- operations ----------------------------------------------------------------------------------------------------
 

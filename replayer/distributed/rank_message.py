@@ -1,8 +1,8 @@
 """The message that a rank posts for one operation, and what two ranks can disagree about.
 
-    first, *more = pack([message])                          # pieces that fit the store
-    [message] = unpack(first, lambda number: more[number - 1])
-    conflict_of([first_rank, second_rank], own=0, other=1)  # "the dtypes must be equal"
+first, *more = pack([message])                          # pieces that fit the store
+[message] = unpack(first, lambda number: more[number - 1])
+conflict_of([first_rank, second_rank], own=0, other=1)  # "the dtypes must be equal"
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ class RankMessage:
     def count(self) -> int:
         """The number of elements."""
         return self.size_bytes // getattr(torch, self.dtype).itemsize if self.dtype else 0
+
+    @property
+    def counterpart(self) -> str:
+        """The operation that the other ranks must call."""
+        return {"send": "recv", "recv": "send"}.get(self.operation, self.operation)
 
     def __str__(self) -> str:
         of = f" of {self.count} {self.dtype} elements" if self.dtype else ""

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
 """Reductions of collectives, with NCCL's rules.
 
-    reduction = Reduction.of(dist.ReduceOp.AVG, [gradients])    # raises the errors of PyTorch's NCCL backend
-    reduction.combine([RankValues(ones), RankValues(threes)])   # twos; None if a rank does not know its values
+reduction = Reduction.of(dist.ReduceOp.AVG, [gradients])    # raises the errors of PyTorch's NCCL backend
+reduction.combine([RankValues(ones), RankValues(threes)])   # twos; None if a rank does not know its values
 """
 
 from __future__ import annotations
@@ -18,6 +18,23 @@ from replayer.distributed.group_call import RankValues
 from replayer.torch_types import TorchAny
 
 _BITWISE = ("BAND", "BOR", "BXOR")
+_PREMULTIPLIED = {torch.float16, torch.float32, torch.bfloat16, torch.float64}
+_DTYPES = {torch.int8, torch.uint8, torch.bool, torch.int32, torch.int64, torch.complex64, torch.complex128}
+_SCALAR_TYPES = {torch.int16: "Short", torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64"}
+_FLOAT8 = {dtype for name, dtype in vars(torch).items() if name.startswith(("float8_e4m3", "float8_e5m2"))}
+
+
+def require_dense(tensors: Sequence[TorchAny], *, point_to_point: bool) -> None:
+    """Raise the errors of PyTorch's NCCL backend for tensors that it does not accept."""
+    for tensor in tensors:
+        if tensor.layout is not torch.strided:
+            raise ValueError("Tensors must be CUDA and dense")
+        channels_last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+        if not point_to_point and not tensor.is_contiguous() and not channels_last:
+            raise ValueError("Tensors must be contiguous")
+        if tensor.dtype not in _DTYPES | _PREMULTIPLIED | _FLOAT8:
+            kind = _SCALAR_TYPES.get(tensor.dtype, str(tensor.dtype))
+            raise TypeError(f"Input tensor data type is not supported for NCCL process group: {kind}")
 
 
 @dataclass(frozen=True)
@@ -34,6 +51,11 @@ class Reduction:
         name = "SUM" if op is None else next(name for name, kind in names.items() if op == kind)
         if name in _BITWISE:
             raise ValueError(f"Cannot use ReduceOp.{name} with NCCL")
+        dtypes = {tensor.dtype for tensor in tensors}
+        if name == "PREMUL_SUM" and not dtypes <= _PREMULTIPLIED:
+            raise TypeError("PreMulSum Data type must be half, float, bfloat16 or double")
+        if any(dtype.itemsize == 1 and dtype.is_floating_point for dtype in dtypes):
+            _require_float8_sums(dtypes)
         if name == "AVG" and any(tensor.dtype is torch.bool for tensor in tensors):
             raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
         return cls(name, op.__getstate__()[1] if name == "PREMUL_SUM" else None)
@@ -42,10 +64,23 @@ class Reduction:
         values = known_of_all(ranks)
         if values is None:
             return None
-        reduce = _REDUCTIONS[self.name]
+        reduce, dtype = _REDUCTIONS[self.name], values[0].dtype
+        if dtype.is_floating_point and dtype.itemsize == 1:
+            values = [value.float() for value in values]
         if all(is_uniform(value) for value in values):
-            return reduce(torch.stack([value[:1] for value in values])).to(values[0].dtype).expand(values[0].shape)
-        return reduce(torch.stack(values)).to(values[0].dtype)
+            return reduce(torch.stack([value[:1] for value in values])).to(dtype).expand(values[0].shape)
+        return reduce(torch.stack(values)).to(dtype)
+
+
+def _require_float8_sums(dtypes: set[torch.dtype]) -> None:
+    if not dtypes <= {torch.float8_e4m3fn, torch.float8_e5m2}:
+        raise RuntimeError("Unsupported Float8 type for NCCL reduction")
+    if torch.cuda.get_device_capability() < (9, 0):
+        error: TorchAny = getattr(dist, "DistBackendError", RuntimeError)
+        raise error(
+            "NCCL error: ncclInvalidArgument: Invalid value for an argument.\nLast error:\n"
+            "FP8 reduction support begins with sm90 capable devices."
+        )
 
 
 def _sum(stacked: torch.Tensor) -> torch.Tensor:

@@ -17,9 +17,10 @@ Note [One rank reads for all]
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns, sleep
@@ -36,6 +37,8 @@ LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.002
 _ALL_READ_UP_TO = 8  # ranks; in larger groups, each rank also polls less often
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts
+_CIRCLE_LASTS_S = 4.0
+_LONGEST_CIRCLE = 8  # ranks
 SHUTDOWN_GRACE_NS = 10_000_000_000  # longest time that rank 0 waits at exit for other ranks
 
 
@@ -49,9 +52,11 @@ class NotCalledInTime(RuntimeError):
 class PendingExchange:
     """An operation for which this rank has posted its message."""
 
-    def __init__(self, exchange: StoreExchange, channel: str, number: int, members: Sequence[int], operation: str) -> None:
+    def __init__(
+        self, exchange: StoreExchange, channel: str, number: int, members: Sequence[int], message: RankMessage
+    ) -> None:
         self._exchange = exchange
-        self._channel, self._number, self._members, self._operation = channel, number, members, operation
+        self._channel, self._number, self._members, self._message = channel, number, members, message
         self._messages: list[RankMessage] | None = None
 
     def is_complete(self) -> bool:
@@ -64,18 +69,70 @@ class PendingExchange:
         Raises RuntimeError with the number of a rank that ended, timed out or called another operation.
         """
         if self._messages is None:
-            self._messages = self._exchange.read(self._channel, self._number, self._members, self._operation)
+            self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
         return self._messages
+
+
+class Waits:
+    """The operations for which ranks wait, in the store of all ranks. Finds ranks that wait for each other.
+
+        waits.deadlock("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
+        waits.end()
+
+    Ranks wait for each other if they call operations of two groups in different orders, for example. A circle is reported if it
+    exists for `_CIRCLE_LASTS_S`, because another thread of a waiting rank may call the missing operation.
+    """
+
+    def __init__(self, store: TorchAny, rank: int) -> None:
+        self._store: TorchAny = PrefixStore("waits", store)
+        self._rank = rank
+        self._own: bytes | None = None
+        self._circle: tuple[str, float] | None = None  # and since when it exists
+
+    def deadlock(self, operation: str, missing: list[int]) -> str:
+        own = json.dumps([operation, missing]).encode()
+        if own != self._own:
+            self._own = own
+            self._store.set(str(self._rank), own)
+        circle = self._circle_from(self._rank, [])
+        if self._circle is None or self._circle[0] != circle:
+            self._circle = circle, perf_counter_ns() * 1e-9
+        return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
+
+    def end(self) -> None:
+        if self._own is not None:
+            self._store.delete_key(str(self._rank))
+        self._own = self._circle = None
+
+    def _circle_from(self, rank: int, path: list[str]) -> str:
+        if not self._store.check([str(rank)]):
+            return ""
+        operation, missing = json.loads(self._store.get(str(rank)))
+        path = [*path, f"rank {rank} waits in {operation}"]
+        if self._rank in missing:
+            return ", ".join(path)
+        circles = (self._circle_from(other, path) for other in missing if len(path) <= _LONGEST_CIRCLE)
+        return next(filter(None, circles), "")
 
 
 class StoreExchange:
     """One rank's side of the exchange. A channel is a sequence of operations between the same ranks.
 
     `offset_ns` is given if the clocks of these ranks have already been compared. See Note [Clocks of several processes].
+    `waits` and the numbers of this group's ranks among all ranks are given if deadlocks are to be found.
     """
 
     def __init__(
-        self, store: TorchAny, rank: int, size: int, timeout_s: float, clock: Clock, offset_ns: OffsetNs | None = None
+        self,
+        store: TorchAny,
+        rank: int,
+        size: int,
+        timeout_s: float,
+        clock: Clock,
+        offset_ns: OffsetNs | None = None,
+        waits: Waits | None = None,
+        global_ranks: Sequence[int] = (),
+        group_name: str = "",
     ) -> None:
         # torchrun restarts workers with the same store, which still contains old messages
         self._store: TorchAny = PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
@@ -88,18 +145,21 @@ class StoreExchange:
         self._deleted: dict[str, int] = {}
         self._pieces: dict[str, int] = {}
         self._left = self._broken = False
+        self._waits, self._global_ranks = waits, global_ranks or range(size)
+        self._of_group = f" of group {group_name}" if group_name else ""
+        self._next_look_s = 0.0
         self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _ALL_READ_UP_TO, 1.0)
 
     def post(self, channel: str, members: Sequence[int], message: RankMessage) -> PendingExchange:
         """Post this rank's message for the channel's next operation. `members` are the participating ranks."""
         number = self._numbers.get(channel, 0)
         self._numbers[channel] = number + 1
-        pending = PendingExchange(self, channel, number, members, message.operation)
+        pending = PendingExchange(self, channel, number, members, message)
         if len(members) == 1:
             pending._messages = [message]
             return pending
         if self._compares and self.rank:
-            self._await([ClockOffset.KEY], [0], message.operation)
+            self._await([ClockOffset.KEY], [0], message)
         arrived_ns = message.arrived_ns - self.offset_ns()
         message = replace(message, arrived_ns=arrived_ns, read_count=self._read.get(channel, 0))
         self._set(f"{channel}/{number}/{self.rank}", [message])
@@ -112,10 +172,9 @@ class StoreExchange:
         except DistError:
             return False
 
-    def read(self, channel: str, number: int, members: Sequence[int], operation: str) -> list[RankMessage]:
-        messages = self._messages(channel, number, members, operation)
-        own = list(members).index(self.rank)
-        self._require_agreement(messages, members, own)
+    def read(self, channel: str, number: int, members: Sequence[int], own: RankMessage) -> list[RankMessage]:
+        messages = self._messages(channel, number, members, own)
+        self._require_agreement(messages, members, list(members).index(self.rank))
         self._read[channel] = number + 1
         self._delete_read(channel, min(message.read_count for message in messages))
         offset_ns = self.offset_ns()
@@ -140,14 +199,14 @@ class StoreExchange:
         except DistError:
             return
 
-    def _messages(self, channel: str, number: int, members: Sequence[int], operation: str) -> list[RankMessage]:
+    def _messages(self, channel: str, number: int, members: Sequence[int], own: RankMessage) -> list[RankMessage]:
         """See Note [One rank reads for all]."""
         keys = [f"{channel}/{number}/{member}" for member in members]
         for_all = _for_all(channel, number)
         shared = len(members) > _ALL_READ_UP_TO
-        if shared and self.rank != members[0] and self._await_one(for_all, keys, members, operation):
+        if shared and self.rank != members[0] and self._await_one(for_all, keys, members, own):
             return unpack(self._store.get(for_all), partial(self._piece, for_all))
-        self._await(keys, members, operation)
+        self._await(keys, members, own)
         found = zip(keys, self._store.multi_get(keys), strict=True)
         messages = [message for key, first in found for message in unpack(first, partial(self._piece, key))]
         if shared and self.rank == members[0]:
@@ -189,57 +248,68 @@ class StoreExchange:
                     self._store.delete_key(_piece_key(key, place))
         self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
 
-    def _await_one(self, key: str, keys: Sequence[str], members: Sequence[int], operation: str) -> bool:
+    def _await_one(self, key: str, keys: Sequence[str], members: Sequence[int], own: RankMessage) -> bool:
         """Wait for the first member's message for all. Return False if the first member ended after all members had posted."""
         began_ns, pause_s = perf_counter_ns(), _FIRST_PAUSE_S
-        with _store_errors(operation):
+        with self._waiting(own.operation):
             while not self._store.check([key]):
                 waited_s = (perf_counter_ns() - began_ns) * 1e-9
                 if waited_s > LIVENESS_CHECK_AFTER_S:
-                    missing = self._require_alive(keys, members, operation, waited_s)
+                    missing = self._require_alive(keys, members, own, waited_s)
                     if not missing and self._store.check([f"ended/{members[0]}"]) and not self._store.check([key]):
                         return False
                 sleep(pause_s)
                 pause_s = min(2 * pause_s, self._longest_pause_s)
         return True
 
-    def _await(self, keys: Sequence[str], members: Sequence[int], operation: str) -> None:
+    def _await(self, keys: Sequence[str], members: Sequence[int], own: RankMessage) -> None:
         """Wait until all keys exist. The method polls, because the store's own wait logs every timeout."""
         began_ns, pause_s, present = perf_counter_ns(), _FIRST_PAUSE_S, 0
-        with _store_errors(operation):
+        with self._waiting(own.operation):
             while present < len(keys):
                 if self._store.check([keys[present]]):
                     present += 1
                     continue
                 waited_s = (perf_counter_ns() - began_ns) * 1e-9
                 if waited_s > LIVENESS_CHECK_AFTER_S:
-                    self._require_alive(keys[present:], members[present:], operation, waited_s)
+                    self._require_alive(keys[present:], members[present:], own, waited_s)
                 sleep(pause_s)
                 pause_s = min(2 * pause_s, self._longest_pause_s)
 
-    def _require_alive(self, keys: Sequence[str], members: Sequence[int], operation: str, waited_s: float) -> list[int]:
+    def _require_alive(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> list[int]:
         missing = [member for key, member in zip(keys, members, strict=True) if not self._store.check([key])]
         gone = [member for member in missing if self._store.check([f"ended/{member}"])]
         self._broken = bool(gone) or waited_s >= self.timeout_s
         if gone:
-            raise RuntimeError(f"{_ranks(gone)} of the group ended without calling {operation}, which other ranks wait for")
+            raise RuntimeError(
+                f"{_ranks(gone)} of the group ended without calling {own.counterpart}, which other ranks wait for"
+            )
         if missing and waited_s >= self.timeout_s:
             raise NotCalledInTime(
-                f"{_ranks(missing)} of the group did not call {operation} within {self.timeout_s:g} s: it ended,"
+                f"{_ranks(missing)} of the group did not call {own.counterpart} within {self.timeout_s:g} s: it ended,"
                 " hangs or is busy; set the limit with init_process_group's timeout"
             )
+        if missing and self._waits is not None and waited_s >= self._next_look_s:
+            self._next_look_s = waited_s + LIVENESS_CHECK_AFTER_S
+            circle = self._waits.deadlock(f"{own}{self._of_group}", [self._global_ranks[member] for member in missing])
+            if circle:
+                raise RuntimeError(f"these ranks wait for each other: {circle}; NCCL would hang here")
         return missing
 
-
-@contextmanager
-def _store_errors(operation: str) -> Iterator[None]:
-    try:
-        yield
-    except DistError as error:
-        raise RuntimeError(
-            f"the group's store is gone while this rank waits for {operation}: the process that hosted it (rank 0 or"
-            " torchrun's agent) has ended"
-        ) from error
+    @contextmanager
+    def _waiting(self, operation: str) -> Iterator[None]:
+        self._next_look_s = 0.0
+        try:
+            yield
+        except DistError as error:
+            raise RuntimeError(
+                f"the group's store is gone while this rank waits for {operation}: the process that hosted it (rank 0 or"
+                " torchrun's agent) has ended"
+            ) from error
+        finally:
+            if self._waits is not None and self._next_look_s:
+                with suppress(DistError):
+                    self._waits.end()
 
 
 def _for_all(channel: str, number: int) -> str:

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
 """A running operation between ranks, and the device stream of its communicator.
 
-    work = VirtualWork(play, watchdog, comm_stream, called, pending, call)
-    work.wait()         # later work on the current stream starts after the operation
+work = VirtualWork(play, watchdog, comm_stream, called, pending, call)
+work.wait()         # later work on the current stream starts after the operation
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from replayer.distributed.rank_message import RankMessage
 from replayer.distributed.store_exchange import NotCalledInTime, PendingExchange
 from replayer.distributed.watchdog import Watchdog, blocking_wait
 from replayer.distributed.work_future import WorkFuture
-from replayer.state import gpu
+from replayer.state import computing, gpu
+from replayer.timing.host_threads import HostThread
 from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
@@ -129,8 +130,84 @@ class GatheredWork(VirtualWork):
         return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])
 
 
+class CapturedWork(_Awaited):
+    """An operation that a CUDA graph has captured. Each replay of the graph posts the operation and waits for it.
+
+    The operation's time and its values are exchanged separately, because a replay computes values after all times.
+    """
+
+    def __init__(self, post: Post, exchange_values: ExchangeValues, comm_stream: CommStream, call: GroupCall) -> None:
+        super().__init__()
+        self._post, self._exchange_values, self._comm_stream, self._call = post, exchange_values, comm_stream, call
+        self._replayed: VirtualWork | None = None
+        self._values: PendingExchange | None = None
+        self.device = comm_stream.device
+        self.blocks_host = False
+        self._capture(self._begin, self._send_values, waiting=comm_stream.stream, awaited=None)
+
+    def _capture(
+        self,
+        play: Callable[[HostThread, VirtualStream], None],
+        compute: Callable[[], None],
+        waiting: VirtualStream | None,
+        awaited: VirtualStream | None,
+    ) -> None:
+        """Make `waiting` wait for `awaited` in the graph. A stream that is None is the current stream."""
+        here = gpu()
+        current = here.current.stream(self.device)
+        with here.launches.looking:
+            capture = here.launches.capture
+            if capture is None:
+                return
+            capture.join(waiting or current, awaited or current)
+            capture.note(play, current)
+            capture.note_computing(compute)
+
+    def _begin(self, thread: HostThread, stream: VirtualStream) -> None:
+        call = self._call.without_values()
+        self._replayed = self._post(call, self._comm_stream, thread.host_ns, NONE, stream.ready_ns)
+
+    def _end(self, _thread: HostThread, stream: VirtualStream) -> None:
+        if self._replayed is not None:
+            stream.wait(self._replayed.finished_ns())
+
+    def _send_values(self) -> None:
+        values.clear_known_values(self._call.outputs)
+        if computing():
+            self._values = self._exchange_values(self._call)
+
+    def _receive_values(self) -> None:
+        if self._values is not None and self._call.combine is not None:
+            ranks = [values.values_in(message) for message in self._values.messages()]
+            values.assign(self._call.outputs, self._call.combine(ranks))
+        self._values = None
+
+    def finished_ns(self) -> int:
+        """The values of a captured operation are not known before a replay. Returns 0, because a capture takes no time."""
+        return 0
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if self.blocks_host or timeout or blocking_wait():
+            gpu().launches.forbid_in_capture()
+        self._capture(self._end, self._receive_values, waiting=None, awaited=self._comm_stream.stream)
+        return True
+
+    def block_current_stream(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        gpu().launches.forbid_in_capture()
+        return self._replayed is not None and self._replayed.is_completed()
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> list[TorchAny]:
+        return list(self._call.outputs)
+
+
 class WorkGroup(_Awaited):
-    def __init__(self, works: list[VirtualWork]) -> None:
+    def __init__(self, works: list[VirtualWork | CapturedWork]) -> None:
         super().__init__()
         self._works = works
         self.device = works[0].device if works else NONE
@@ -178,5 +255,8 @@ class CommStream:
                 return
 
 
+# Posts an operation: call, comm_stream, call_ns, row, arrived_ns
+Post = Callable[[GroupCall, "CommStream", int, int, int], VirtualWork]
+ExchangeValues = Callable[[GroupCall], PendingExchange]
 # Puts an operation on its stream once all ranks' messages have arrived, and returns its end in ns
 Play = Callable[[Called, list[RankMessage], CommStream], int]

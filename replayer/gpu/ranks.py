@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from replayer.cost_model.collective_costs import CollectiveCosts, GroupOperation, Times, Transfer
-from replayer.errors import NotEmulated
 from replayer.gpu.launches import ScriptLaunches
 from replayer.timing.stream import VirtualStream
+from replayer.torch_types import TorchAny
 from traces.model.trace import NONE, DeviceKind
+
+
+class LeavableGroup(Protocol):
+    def finish(self, wait: bool = True) -> None:
+        """Compute when the group's operations end. This may wait for other ranks."""
+
+    def leave(self, failed: bool = False) -> None:
+        """Tell the other ranks that this rank ends."""
 
 
 class RankOperations:
@@ -18,20 +27,25 @@ class RankOperations:
         self.costs = costs
         # how far this process's clock is ahead of the clock of the default group's first rank
         self.clock_offset_ns: Callable[[], int] | None = None
+        self.waits: TorchAny = None  # of the default group, see replayer/distributed/store_exchange.py
         self._launches = launches
-        self._groups: list[Callable[[bool], None]] = []
+        self._groups: list[LeavableGroup] = []
 
-    def join(self, finish: Callable[[bool], None]) -> None:
-        """Add a process group. `finish` computes when the group's operations end, and may wait for other ranks."""
-        self._groups.append(finish)
+    def join(self, group: LeavableGroup) -> None:
+        self._groups.append(group)
+
+    def leave(self) -> None:
+        """Leave all groups without waiting for other ranks, because the process ends."""
+        for group in self._groups:
+            group.leave(failed=True)
 
     def finish(self, *, wait: bool) -> None:
         """Compute when the operations of all groups end.
 
         Without `wait`, operations that some rank has not called yet are skipped.
         """
-        for finish in self._groups:
-            finish(wait)
+        for group in self._groups:
+            group.finish(wait)
 
     def launch(self, device: int, call_ns: int) -> tuple[int, int]:
         """Add the host's launch of an operation to the timeline.
@@ -40,8 +54,6 @@ class RankOperations:
         stream of `device`.
         """
         launches = self._launches
-        if launches.capture is not None:
-            raise NotEmulated("torch.distributed while a CUDA graph captures", "communicate outside of the graph")
         simulator = launches.simulator
         with launches.looking as thread:
             simulator.tracker.charge_so_far(thread)

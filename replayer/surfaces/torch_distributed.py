@@ -24,10 +24,8 @@ Note [Gloo's threads and the interpreter's lock]
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -150,8 +148,7 @@ def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAn
     if isinstance(group, VirtualNccl):
         for backend in gloo:
             group.on_cpu = backend
-        gpu().ranks.join(group.operations.finish)
-        atexit.register(lambda: group.operations.leave(failed=hasattr(sys, "last_value")))
+        group.bound_device_id = kwargs.get("device_id")
     else:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # Note [Gloo's threads and the interpreter's lock]
     return group, store

@@ -27,8 +27,10 @@ def install(torch_module: ModuleType) -> None:
 
     def new(cls: TorchAny, *args: TorchAny, device: TorchAny = None, **options: TorchAny) -> TorchAny:
         there = None if device is None else torch.device(device)
-        if there is None or there.type != "cuda":
-            return make(cls, *args, **options, **({} if there is None else {"device": there}))
+        if there is None:
+            return make(cls, *args, **options)
+        if there.type != "cuda":
+            return make(untyped if issubclass(cls, VirtualStorage) else cls, *args, device=there, **options)
         index = checked_index(index_of(there))
         values = args[0] if args else 0
         if isinstance(values, int):

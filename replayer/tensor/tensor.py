@@ -255,8 +255,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             return memo[id(self)]
         with torch.no_grad():
             made = make_as(type(self), self.meta, self.untyped_storage()._deepcopy_once(memo))
-        attributes = {name: value for name, value in self.__dict__.items() if name not in ("meta", "allocation")}
-        made.__dict__.update(copy.deepcopy(attributes, memo))
+        made.__dict__.update(copy.deepcopy(script_attributes(self), memo))
         made.requires_grad_(self.requires_grad)
         if self.grad is not None:
             made.grad = copy.deepcopy(self.grad, memo)
@@ -270,12 +269,16 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         storage = self._typed_storage()
         arguments: TorchAny = (storage, self.meta.offset, self.meta.shape, self.meta.stride, needs_grad, OrderedDict())
         if not is_param and type(self) is not VirtualTensor:
-            state = {name: value for name, value in self.__dict__.items() if name not in ("meta", "allocation")}
+            state = script_attributes(self)
             return torch._tensor._rebuild_from_type_v2, (torch._utils._rebuild_tensor_v2, plain_class(self), arguments, state)
         if not is_param:
             return torch._utils._rebuild_tensor_v2, arguments
         data = make(self.meta, self.allocation)
         return torch._utils._rebuild_parameter, (data, self.requires_grad, OrderedDict())
+
+
+def script_attributes(tensor: VirtualTensor) -> dict[str, TorchAny]:
+    return {name: value for name, value in tensor.__dict__.items() if name not in ("meta", "allocation")}
 
 
 def alias(source: TorchAny) -> TorchAny:

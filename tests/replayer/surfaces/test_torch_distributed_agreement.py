@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from replayer.distributed import store_exchange
 from replayer.distributed.rank_message import RankMessage, conflict_of
 from tests.replayer.ranks import run_ranks
 
@@ -42,6 +43,32 @@ def with_a_short_receiver(rank: int) -> None:
     dist.recv(zeros(2), 0) if rank else dist.send(zeros(3), 1)
 
 
+def with_other_roots(rank: int) -> None:
+    dist.reduce(zeros(3), dst=rank)
+
+
+def with_other_parts(rank: int) -> None:
+    dist.reduce_scatter_tensor(zeros(2 + rank), zeros(4 + 2 * rank))
+
+
+def with_another_type_received(rank: int) -> None:
+    dist.recv(zeros(3, torch.int32), 0) if rank else dist.send(zeros(3), 1)
+
+
+def with_a_barrier(rank: int) -> None:
+    dist.barrier() if rank else dist.all_reduce(zeros(1))
+
+
+def with_other_object_operations(rank: int) -> None:
+    dist.all_gather_object([None, None], rank) if rank else dist.broadcast_object_list([1], 0)
+
+
+def after_a_missing_call(rank: int) -> None:
+    if rank == 0:
+        dist.all_reduce(zeros(3))
+    dist.all_gather_into_tensor(zeros(4), zeros(2))
+
+
 @pytest.mark.parametrize(
     ("call", "first", "second"),
     [
@@ -51,6 +78,12 @@ def with_a_short_receiver(rank: int) -> None:
         ("with_other_sources", r"broadcast of 3 .* \(from rank 0\)", r"broadcast of 3 float32 elements \(from rank 1\)"),
         ("in_another_order", r"broadcast of 3 float32 elements \(from rank 0\)", r"all_reduce of 3 float32 elements \(SUM\)"),
         ("with_other_splits", "all_to_all_single of 5 float32 elements", "all_to_all_single of 4 float32 elements"),
+        ("with_other_roots", r"reduce of 3 .* \(SUM to rank 0\)", r"reduce of 3 .* \(SUM to rank 1\)"),
+        ("with_other_parts", "reduce_scatter_tensor of 4 float32 elements", "reduce_scatter_tensor of 6 float32 elements"),
+        ("with_another_type_received", "send of 3 float32 elements", "recv of 3 int32 elements"),
+        ("with_a_barrier", "all_reduce of 1 float32 elements", "barrier"),
+        ("with_other_object_operations", "broadcast of 1 int64 elements", "all_gather of 1 int64 elements"),
+        ("after_a_missing_call", "all_reduce of 3 float32 elements", "all_gather_into_tensor of 2 float32 elements"),
         ("with_a_short_receiver", "send of 3 float32 elements", "recv of 2 float32 elements"),
     ],
 )  # fmt: skip
@@ -59,11 +92,41 @@ def test_both_sides_are_named_before_the_timeout(call: str, first: str, second: 
 
     def body(rank: int) -> None:
         theirs, mine = (first, second) if rank else (second, first)
-        told = rf"rank {1 - rank} of the group called {theirs} where rank {rank} called {mine}: "
+        told = rf"rank {1 - rank} of the group called {theirs}.* where rank {rank} called {mine}.*: "
         with pytest.raises(RuntimeError, match=told):
             globals()[call](rank)
 
     run_ranks(2, body)
+
+
+def groups_in_another_order(rank: int) -> None:
+    groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+    dist.all_reduce(zeros(3), group=groups[rank])
+
+
+def both_receive(rank: int) -> None:
+    dist.recv(zeros(3), 1 - rank)
+
+
+@pytest.mark.parametrize(
+    ("call", "waits"),
+    [
+        ("groups_in_another_order", [r"all_reduce of 3 float32 elements \(SUM\) of group \S+"] * 2),
+        ("both_receive", ["recv of 3 float32 elements.*"] * 2),
+    ],
+)  # fmt: skip
+def test_ranks_that_wait_for_each_other_end_before_the_timeout(call: str, waits: list[str]) -> None:
+    """GIVEN a timeout of 20 s THEN the first rank that sees the circle names both waits, and the other rank ends with it."""
+    first, second = waits
+
+    def body(rank: int) -> None:
+        circle = f"rank 0 waits in {first}.*rank 1 waits in {second}|rank 1 waits in {second}.*rank 0 waits in {first}"
+        with pytest.raises(RuntimeError, match=rf"wait for each other: ({circle})|rank {1 - rank} of the group ended"):
+            globals()[call](rank)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store_exchange, "_CIRCLE_LASTS_S", 0.5)
+        run_ranks(2, body)
 
 
 def test_elements_of_the_wrong_length_are_named() -> None:
@@ -87,6 +150,19 @@ def test_reductions_are_those_of_nccl() -> None:
         whole = torch.tensor([7 * rank], device="cuda")
         dist.all_reduce(whole, dist.ReduceOp.AVG)
         assert whole.item() == 3
+        with pytest.raises(TypeError, match="PreMulSum Data type must be half, float, bfloat16 or double"):
+            dist.all_reduce(whole, torch._C._distributed_c10d._make_nccl_premul_sum(0.5))
+        with pytest.raises(TypeError, match="data type is not supported for NCCL process group: Short"):
+            dist.broadcast(zeros(2, torch.int16), 0)
+        with pytest.raises(ValueError, match="Tensors must be contiguous"):
+            dist.all_reduce(torch.zeros(3, 4, device="cuda").t())
+        with pytest.raises(ValueError, match="Tensors must be CUDA and dense"):
+            dist.broadcast(torch.eye(2, device="cuda").to_sparse(), 0)
+        with pytest.raises(RuntimeError, match="FP8 reduction support begins with sm90 capable devices"):
+            dist.all_reduce(zeros(2, torch.float8_e4m3fn))
+        with pytest.raises(RuntimeError, match="Unsupported Float8 type for NCCL reduction"):
+            dist.all_reduce(zeros(2, torch.float8_e5m2fnuz))
+        dist.broadcast(zeros(2, torch.float8_e4m3fn), 0)
         with pytest.raises(ValueError, match="output tensor size must be equal to world_size times input tensor size"):
             dist.all_gather_into_tensor(zeros(3), zeros(1))
         with pytest.raises(TypeError, match="output tensor must have the same type as input tensor"):

@@ -1,0 +1,38 @@
+# mypy: allow-untyped-calls
+"""Patches the staging of torch.distributed.checkpoint.async_save, which copies tensors to the host.
+
+PyTorch copies all attributes of a tensor. Attributes of the virtual GPU's own must not get to the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import torch
+
+from replayer.tensor.tensor import VirtualTensor, script_attributes
+from replayer.torch_types import TorchAny
+from traces.script.patching import patch_around, when_imported
+
+_STAGER = "torch.distributed.checkpoint._state_dict_stager"
+
+
+def install(torch_module: ModuleType) -> None:
+    when_imported(_STAGER, lambda module: patch_around(module.StateDictStager, _offload_tensor=_offload))
+
+
+def _offload(
+    offload: Callable[..., TorchAny], self: TorchAny, tensor: TorchAny, memo: dict[int, TorchAny], non_blocking: bool = False
+) -> TorchAny:
+    if not isinstance(tensor, VirtualTensor):
+        return offload(self, tensor, memo, non_blocking)
+    staged: TorchAny = torch.empty(0, dtype=tensor.dtype)
+    memo[id(tensor)] = staged
+    key = id(tensor.allocation)
+    if key not in memo:
+        memo[key] = self._stage_untyped_storage(tensor.untyped_storage(), non_blocking=non_blocking)
+    staged.set_(memo[key], tensor.storage_offset(), tensor.shape, tensor.stride())
+    for name, value in script_attributes(tensor).items():
+        setattr(staged, name, self.deepcopy_with_tensor_offload(value, memo, non_blocking=non_blocking))
+    return staged
