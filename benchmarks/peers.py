@@ -538,15 +538,15 @@ def print_rows(rows: list[Row], all_rows: bool) -> None:
         agree, unexplained = sum(row.agrees for row in own), sum(row.why == UNEXPLAINED for row in own)
         print(f"| {peer} | {kind} | {len(own)} | {agree} | {len(own) - agree - unexplained} | {unexplained} |")
     shown = rows if all_rows else [row for row in rows if not row.agrees]
-    reasons = list(dict.fromkeys(row.why for row in shown if row.why and row.why != UNEXPLAINED))
+    reasons = list(dict.fromkeys((row.peer, row.why) for row in shown if row.why and row.why != UNEXPLAINED))
     print("\n| recording | peer | figure | ours | theirs | difference | why |\n|---|---|---|--:|--:|--:|---|")
     for row in shown:
-        why = f"({reasons.index(row.why) + 1})" if row.why in reasons else row.why
+        why = f"({reasons.index((row.peer, row.why)) + 1})" if (row.peer, row.why) in reasons else row.why
         figures = f"{figure_text(row.ours)} | {figure_text(row.theirs)} {row.unit}"
         print(f"| {row.recording} | {row.peer} | {row.figure} | {figures} | {100 * row.difference:+.1f} % | {why} |")
-    print()
-    for number, why in enumerate(reasons, 1):
-        print(f"{number}. {why}")
+    print("\n| number | reason |\n|---|---|")
+    for number, (peer, why) in enumerate(reasons, 1):
+        print(f"| ({number}) | {why.replace('The other tool', peer).replace('the other tool', peer)} |")
 
 
 def ahead(name: str, path: Path, trace: Trace) -> dict[str, Any] | None:
