@@ -74,7 +74,8 @@ def register(*, compute: bool = False) -> None:
     """
     if registered():
         return
-    if torch._C._get_privateuse1_backend_name() != _NAME.lower():  # A process can register the name only once.
+    # PyTorch lets a process rename its private device type only once.
+    if torch._C._get_privateuse1_backend_name() != _NAME.lower():
         torch._C._rename_privateuse1_backend(_NAME)
         torch._C._acc.register_python_privateuseone_hook(_Hook())
         torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
@@ -137,7 +138,7 @@ def _stopped() -> RuntimeError:
 
 
 def _stop_tensors() -> None:
-    # `isinstance` would ask the objects, and some objects of torch then warn or import something.
+    # `isinstance` calls `__class__` of some objects of torch, which then warn or import a module, so test the type.
     tensors: list[TorchAny] = [thing for thing in gc.get_objects() if issubclass(type(thing), VirtualTensor)]
     for tensor in tensors:
         tensor.__class__ = StoppedTensor

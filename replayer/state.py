@@ -60,8 +60,8 @@ class ReplayerState:
         # while DistributedDataParallel creates its Reducer, see Note [The map of used parameters] in
         # distributed/process_group.py
         self.makes_reducer = False
-        # True while the Reducer starts all operations and reads their results in one call. See Note [Futures in the backward
-        # pass] in distributed/work_future.py.
+        # True while DDP's Reducer starts all its operations and reads their results in one call. See Note [Futures in the
+        # backward pass] in distributed/work_future.py.
         self.reducer_reads_now = False
 
     def after_fork(self) -> None:

@@ -30,11 +30,11 @@ from traces.model.trace import NONE, Trace, Untimed
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
-# At most this many steps wait for the GPU. A host never runs this far ahead of its GPU.
+# Limits how many steps wait for their GPU times. A host does not run this far ahead of its GPU.
 _PENDING_STEPS = 1024
-# This many steps are written together. Writing single steps is slower, because the CPU caches are cold each time.
+# The recorder writes 16 steps together, because writing single steps is slower: the CPU caches are cold each time.
 _TOGETHER = 16
-# The header is rewritten at this interval if only figures have changed, such as the recording overhead.
+# If only figures such as the recording overhead have changed, the header is rewritten every ten seconds.
 FIGURES_NS = 10_000_000_000
 
 

@@ -304,7 +304,7 @@ class StepRecorder:
             self._writer.number, self._kind(is_evaluation, untimed), start_ns, end_ns, segments, self._at, self._begins, taken,
             self._stages, self.reads, self.found, untimed,
         )  # fmt: skip
-        # If a signal handler raises here, the step is lost. This order prevents writing a step twice.
+        # If a signal handler raises an exception here, the step is lost but never written twice.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not self.has_captured and untimed not in (Untimed.CAPTURE, Untimed.PROFILE):

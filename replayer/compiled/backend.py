@@ -22,7 +22,7 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
     A graph that AOTAutograd cannot trace on virtual tensors runs eagerly. Errors of Dynamo itself are passed on, because Dynamo
     raises them to trace a function again.
     """
-    # These imports take a second, so they happen only if a script compiles something.
+    # Importing AOTAutograd takes a second, so scripts that compile nothing do without it.
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import TorchDynamoException
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -39,7 +39,7 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
         bw_compiler=compiler(is_backward=True, trains=True),
         inference_compiler=compiler(is_backward=False, trains=False),
         partition_fn=min_cut_rematerialization_partition,
-        keep_inference_input_mutations=True,  # As with Inductor, graphs write to buffers themselves.
+        keep_inference_input_mutations=True,  # As with Inductor, a compiled graph may write to its input buffers.
     )
     try:
         with replaced(STATE, compiling=get_ident()):

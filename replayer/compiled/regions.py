@@ -52,7 +52,8 @@ class RegionGraph:
     def __init__(self, region: CompiledRegion, graph: TorchAny, *, is_backward: bool, trains: bool) -> None:
         self._boxed_call = True  # With this attribute, AOTAutograd passes the inputs as one list, which the graph may clear.
         self._region = region
-        graph.graph.set_codegen(_BoxedCodeGen())  # The graph takes its inputs as one list, and frees each after its last use.
+        # The compiled graph takes its inputs as one list, and frees each input after its last use.
+        graph.graph.set_codegen(_BoxedCodeGen())
         graph.recompile()
         self._run: Callable[[list[TorchAny]], TorchAny] = graph.forward
         self._is_backward = is_backward

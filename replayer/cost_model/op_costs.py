@@ -133,8 +133,8 @@ class OpCosts:
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         told_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
-        # Time far above the curve does not come from launches or partial waves. A special implementation takes such time in
-        # proportion to its work.
+        # Launches and partial waves explain only a part of a time far above the curve. The rest is the op's own implementation,
+        # whose time is proportional to its work.
         excess_ns = took_ns - MOST_SLOWER * told_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)

@@ -68,8 +68,8 @@ class AllocationCycle:
         self._totals = totals
         self._repetitions = 0
         self._rows_taken = 0
-        # Each repetition frees memory of the previous one. The recorded handles come from before the first repetition, so
-        # handles at the same addresses replace them.
+        # Each repetition of a step frees memory of the previous repetition. The recorded handles are older than the first
+        # repetition, so the current handles at the same addresses replace them.
         left = {}
         own = set()
         for handle, size_bytes, address, _, _ in events:

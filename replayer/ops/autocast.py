@@ -141,7 +141,7 @@ class Autocast:
         )
         if not kept:
             return tensor.to(dtype)
-        key = id(tensor), torch.is_grad_enabled()  # A cast without gradients is not used for training.
+        key = id(tensor), torch.is_grad_enabled()  # A cast that was made without gradients must not be used for training.
         cached = self._casts.made.get(key)
         if cached is None:
             cached = self._casts.made[key] = (tensor, tensor.to(dtype))

@@ -239,7 +239,7 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # An unchanged bus on a new machine is an assumption, not a measurement.
+        # On another GPU, an unchanged bus is an assumption, so the copy's time counts as scaled.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 

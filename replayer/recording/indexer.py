@@ -85,7 +85,7 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # The last entry is for recordings without steps.
+        # Recordings without steps use the factor 1.0 at the end.
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()
@@ -140,10 +140,10 @@ class RecordingIndexer:
         waits = host_waits(trace, self.rank)
         waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
         self.waiting_calls = np.union1d(documented, waits.call)
-        # If there was nothing to wait for, the call itself took the host's time, and a replay waits at its end.
+        # A synchronizing call that had nothing to wait for took host time only. In a replay, such a call waits at its end.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
-        # A copy starts some time after its call, and the replayed copy has this delay too.
+        # A copy starts some time after its call. The replayed copy has the same delay.
         starts, ends = [np.minimum(waits.start_ns, host.start_ns[waits.call])], [waits.end_ns]
         for calls, room_ns in self._launches():
             full = room_ns > host.start_ns[calls]

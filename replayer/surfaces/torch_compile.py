@@ -40,7 +40,7 @@ def install(torch_module: ModuleType) -> None:
             return config.get_config_copy()
 
     patch(wrapper, __call__=compile_with_mode, get_compiler_config=get_compiler_config)
-    # Without this call, torch forgets all but the last 64 compilations.
+    # By default, torch keeps the metrics of the last 64 compilations only.
     when_imported("torch._dynamo.utils", lambda utils: utils.set_compilation_metrics_limit(_COMPILATIONS_KEPT))
     when_imported("torch._dynamo.backends.inductor", lambda module: patch(module, inductor=compile_graph))
     when_imported("torch._inductor.compile_fx", lambda module: patch(module, compile_fx=compile_graph))

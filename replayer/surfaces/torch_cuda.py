@@ -71,7 +71,7 @@ IGNORED_C: dict[str, tuple[object, str]] = {
 
 _ASSUMED_NCCL = "2.19.0"  # a replay uses kernel names of this release
 
-# Checks whether the build has kernels for the device, which torch queues for the first use of CUDA. A replay needs no kernels.
+# At the first use of CUDA, torch checks whether its build has kernels for the device. A replay needs no kernels.
 _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
 
 
@@ -186,7 +186,7 @@ def install(torch_module: ModuleType) -> None:
     partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # torch.cuda copied some of these C functions at import. The others appear when CUDA is first used.
+    # torch.cuda copies some C functions when torch is imported, and creates the others at the first use of CUDA.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,

@@ -37,7 +37,8 @@ def install(torch_module: ModuleType) -> None:
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # Pickled under one of torch's names, so that unpickling imports torch, which starts the replayer.
+    # The function is pickled under one of torch's names. Unpickling a tensor therefore imports torch, which starts the
+    # replayer.
     rebuild = sharing.rebuild
     rebuild.__module__, rebuild.__qualname__ = reductions.__name__, "rebuild_virtual_tensor"
     patch(reductions, rebuild_virtual_tensor=rebuild)

@@ -106,7 +106,8 @@ _NAMES = {
     904: "cudaErrorStreamCaptureUnjoined",
 }
 _ASSERT = 710
-# Since PyTorch 2.14, errors that a call itself causes have no advice about kernels, and no error names TORCH_USE_CUDA_DSA.
+# Since PyTorch 2.14, an error that the failing call itself caused gives no advice about asynchronous kernels, and no error
+# mentions TORCH_USE_CUDA_DSA.
 _SAYS_LESS = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 14)
 _PAGE = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 

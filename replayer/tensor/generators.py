@@ -31,10 +31,10 @@ DEFAULT_SEED = 67280421310721
 _STATE = struct.Struct("<Qq")  # CUDAGeneratorImpl stores a seed and a Philox offset.
 _SEED = struct.Struct("<Q")
 
-_PER_CALL = 4  # One call of cuRAND's Philox engine yields this many numbers.
+_PER_CALL = 4  # One call of cuRAND's Philox engine yields four numbers.
 _BLOCK = 256
 _USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
-_WIDE_RANGE = 1 << 32  # Integers of a wider range take two numbers each.
+_WIDE_RANGE = 1 << 32  # An integer from a range wider than 2**32 takes two random numbers.
 # Kernels that draw until a number is accepted reserve a fixed number of values per thread.
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
@@ -75,7 +75,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.device("cuda", self._index)
 
     def manual_seed(self, seed: int) -> Self:
-        super().manual_seed(seed)  # This call raises an error if the seed is out of range.
+        super().manual_seed(seed)  # CPU generators reject a seed that is out of range.
         self.philox.seed, self.philox.offset = seed % (1 << 64), 0
         return self
 

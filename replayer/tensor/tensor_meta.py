@@ -60,8 +60,8 @@ class TensorMeta:
         self.index = index
         self.device = torch.device("cuda", index)  # for scripts
         self.backend_device = torch.device(BACKEND, index)  # for C++
-        # Arguments of `_make_wrapper_subclass`, built once for a thousand calls per step. None is a third faster than the
-        # equivalent stride and offset.
+        # Arguments of `_make_wrapper_subclass`, which a training step calls about a thousand times. Passing None instead of
+        # default strides makes the call a third faster.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         self.dtype_name = str(dtype).removeprefix("torch.")

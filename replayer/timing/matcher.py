@@ -155,7 +155,8 @@ class SegmentMatcher:
         self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
         # unmatched ops with their timeline rows, which the phase's remainder may cover
         self.deferred: list[tuple[OpSignature, int]] = []
-        # More calls cannot be the phase's own kernels under other names, as in a loop that never ends a step.
+        # A phase's own kernels under other names explain only a limited number of unmatched calls. A loop that never ends a
+        # step makes more.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}

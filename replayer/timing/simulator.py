@@ -39,8 +39,8 @@ from traces.script.step_rule import Optimizers
 if TYPE_CHECKING:
     from replayer.timing.timeline.timeline_writer import TimelineWriter
 
-# How far the host's virtual time may run ahead of the wall clock. This absorbs short delays of the machine. Only a script that
-# reads its clock without synchronizing can notice.
+# The host's virtual time may run ahead of the wall clock by this much, which absorbs short delays of the machine. Only a script
+# that reads its clock without synchronizing can notice.
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
 

@@ -33,7 +33,7 @@ from tracer.device.device_access import DeviceAccess
 from tracer.device.torch_cuda import TorchCuda
 from traces.model.trace import NONE, Untimed
 
-# The recorder sleeps for this time between two queries of an event. The time is short compared with the end of a process.
+# The recorder sleeps for 0.5 ms between two queries of an event, which is short compared with the end of a process.
 _LOOK_AGAIN_NS = 500_000
 
 

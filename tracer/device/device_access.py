@@ -122,6 +122,6 @@ class DeviceAccess:
                 self.failed(error)
             done.set()
 
-        # CUDA has no wait with a time limit, so a daemon thread waits. If the thread never returns, it ends with the process.
+        # CUDA has no wait with a time limit, so a daemon thread waits. If the device hangs, the thread ends with the process.
         threading.Thread(target=wait, name="trace-wait", daemon=True).start()
         return done.wait(limit_ns / 1e9) and not self.lost

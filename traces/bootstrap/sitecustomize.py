@@ -48,8 +48,8 @@ class AfterImport:
         return spec
 
     def _call_after(self, loader: Any) -> None:
-        # Keep the loader, and replace only its `exec_module` for one call, so torch.__loader__ and torch.__spec__ stay as
-        # usual.
+        # The import of torch keeps its loader, and only the loader's `exec_module` is replaced for one call. So
+        # torch.__loader__ and torch.__spec__ stay as usual.
         exec_module = loader.exec_module
 
         def exec_and_call(module: ModuleType) -> None:

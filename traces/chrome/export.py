@@ -92,7 +92,7 @@ def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path:
 
 
 def _write_json(events: Iterable[dict[str, Any]], header: dict[str, Any], file: IO[bytes] | gzip.GzipFile) -> None:
-    # Holistic Trace Analysis finds the rank with a regular expression, which needs one entry per line and a space after the
+    # Holistic Trace Analysis finds the rank with a regular expression that needs one entry per line and a space after the
     # colon.
     file.write(("{\n" + "".join(f'"{key}": {json.dumps(value)},\n' for key, value in header.items())).encode())
     file.write(b'"traceEvents": [\n')

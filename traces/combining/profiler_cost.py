@@ -55,7 +55,7 @@ OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY = range(7)
 
 _MOST_ROUNDS = 1000
 _FAR_NS = 1 << 52
-# Loader time can be host work or waiting. Note [The wait for a batch] describes how it is handled.
+# The time in a DataLoader can be host work or waiting. See Note [The wait for a batch].
 _LOADER = "loader"
 
 

@@ -44,8 +44,7 @@ TOP = 10
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# Kinds of kernels with an unknown op, as in CUDA graphs. Each has a pattern of kernel names and the ops that run such kernels.
-# The first match counts.
+# Kernels in CUDA graphs have no known op. This table guesses the op from the kernel's name. The first matching pattern counts.
 _KINDS = {
     "attention kernels": (re.compile(r"fmha|flash|attn|attention", re.IGNORECASE), {"attention", "attention_backward"}),
     "convolution kernels": (
@@ -54,7 +53,7 @@ _KINDS = {
     ),
     "matrix product kernels": (re.compile(r"gemm|gemv|cijk_|splitk|nvjet", re.IGNORECASE), MATMULS),
 }
-# Ops that launch nothing. A fused kernel does not replace these ops even if its name lists them.
+# Views launch nothing, so a fused kernel does not replace a view even if its name lists one.
 _VIEWS = frozenset(
     "view transpose permute squeeze unsqueeze expand slice select t detach as_strided reshape alias split".split()
 )
@@ -434,7 +433,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
         fused = {key: names for key in fewer if (names := set(_named_ops(fused_ops(key[1]), known)))}
         for key in keys:
             names = set(_named_ops(fused_ops(key[1]), known))
-            # Kernels of other versions and sizes are fused differently.
+            # Another version or size of a program may fuse the same ops into different kernels.
             fused_otherwise = [other for other, others_names in fused.items() if other[0] == key[0] and names & others_names]
             for replaced in _named_in(key[1], key[0], fewer, known) + fused_otherwise:
                 groups.join(key, replaced)

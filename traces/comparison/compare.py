@@ -310,8 +310,8 @@ def compare(
     paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
     steady = steady_steps(recorded)
     steps = _spread(times, timed, timed_other, steady, pace_series)
-    # A replay loads data on this machine unless its loading is padded to the recorded time. The difference is then not the
-    # replay's error.
+    # Unless loading is padded to the recorded time, a replay loads data at this machine's speed, which is no error of the
+    # replay.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     compute_side = _without_data(times, timed, timed_other, steady, paces, loads_otherwise=not whole)
     # Phase-grained traces have no busy times.
@@ -456,7 +456,8 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # A replay can run evaluation batches with the times of a training step. Such batches cannot be compared with that step.
+    # A replay can run evaluation batches with the times of a recorded training step. Such batches are not compared with the
+    # training step.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows

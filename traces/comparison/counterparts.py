@@ -211,8 +211,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Keys that pair the k-th row of one trace with the k-th row of the other, from strictest to loosest. Each key applies to rows
-# that are still unpaired.
+# Keys that pair the k-th row of one trace with the k-th row of the other, from strictest to loosest. A looser key pairs only
+# rows that the stricter keys left unpaired.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),
@@ -271,7 +271,7 @@ class _LaunchedWork:
 def _by_pair(trace: Trace, rows: Column, steps: Sequence[int]) -> tuple[Column, Column]:
     if not steps:
         return rows, np.zeros(len(rows), dtype=np.int64)
-    # A step of another rank belongs to the pairs of the first rank's step at the same place.
+    # The k-th steps of all ranks are paired like the k-th step of the first rank.
     order = np.full(len(trace.steps) + 1, NONE)
     for rank in np.unique(trace.steps.rank).tolist():
         own = steps_in_order(trace, rank)

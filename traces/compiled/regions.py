@@ -116,7 +116,7 @@ def _units(kind: Column, unit: Column, region: Column) -> list[int]:
     graphs = np.flatnonzero((kind == _Range.GRAPH) & (unit == np.arange(len(kind)))).tolist()
     within = set(region[graphs].tolist())
     regions = np.flatnonzero(kind == _Range.REGION).tolist()
-    # A region with graphs or other regions inside is no call itself, because its own code only calls these.
+    # A compiled region that contains graphs or other regions does not count as a call, because its own code only calls them.
     return graphs + [row for row in regions if row not in within]
 
 

@@ -341,7 +341,8 @@ def memory_curve(trace: Trace, device: int) -> MemoryCurve:
     known = here.allocated_bytes != NONE
     if known.any():
         return MemoryCurve(here.time_ns[known], here.allocated_bytes[known], 0, "recorded")
-    # The sum becomes negative if memory from before the recording is freed. Its lowest value shows how much was held then.
+    # The sum becomes negative if the script frees memory that was allocated before the recording. The lowest sum shows how much
+    # memory that was.
     total = np.cumsum(here.bytes)
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(here.time_ns, total + before_bytes, before_bytes, "summed")

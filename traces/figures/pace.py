@@ -255,7 +255,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     for device, own_ns in times.gpu_ns.items():
         mine = with_kernels[times.rank[with_kernels] == times.device_ranks[device]]
         if pace_ns and own_ns[mine].any():
-            # Work of earlier steps or from before the recording may fill a part of the step.
+            # Work launched in earlier steps or before the recording may fill a part of the step.
             lasted_ns = np.maximum(times.end_ns - times.begin_ns, 1)
             shares = np.where(times.has_others[device], times.busy_ns[device] / lasted_ns, own_ns / pace_ns)
             busy.append(float(np.median(shares[mine])))
@@ -396,8 +396,8 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
     """Return the length of the union of each group's intervals, in nanoseconds. Groups are numbered from 0."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # The loop keeps a running maximum of the ends within each group. Adding group * n to the ranks restarts the maximum in each
-    # group.
+    # A running maximum of the end times is computed within each group. Adding group * n to the ranks restarts the maximum in
+    # each group.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))

@@ -31,7 +31,7 @@ SIGNED = 4  # added for signed differences, stored as zigzag numbers
 # rows of a packed table, so that a frame stays within MAX_CONTENT_BYTES; larger tables are split
 MAX_ROWS = 1 << 19
 
-# The values of these columns grow from row to row in 29 measured recordings. LEAST is best for all other columns.
+# The values of these columns grow from row to row in 29 measured recordings, so their differences are small.
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )
@@ -69,7 +69,7 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # FORMAT.md: a reader accepts at most as many rows as a column has bytes.
+        # A reader accepts at most as many rows as a column has bytes (FORMAT.md).
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed

@@ -32,8 +32,8 @@ _HEAD_CRC = FRAME.size - 4
 DATA, END = 1, 2
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 
-# Text that most traces contain: names of operators, kernels, runtime calls and columns (RFC 1950, FDICT). It makes files of a
-# hundred rows a third smaller. A change would make all existing files unreadable.
+# The compressor's preset dictionary (RFC 1950, FDICT) contains names of operators, kernels, runtime calls and columns. The
+# dictionary makes files of a hundred rows a third smaller. Changing it would make all existing files unreadable.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
 # limits a reader's memory
@@ -42,7 +42,8 @@ MAX_CONTENT_BYTES = 64 << 20
 # Neighbouring bytes of a plane are unrelated (lc=0) and unaligned (pb=0), which saves 5 % over lzma's defaults.
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
-# A shorter search takes half the time, and makes large contents less than 1 % larger. Readers do not use these two settings.
+# A shorter search for matches takes half the time, and makes large files less than 1 % larger. Readers do not use these two
+# settings.
 _LARGE_BYTES = 1 << 20
 _QUICK = {"nice_len": 64, "depth": 24}
 

@@ -80,7 +80,7 @@ class Follower(_Tail):
         for name, table in copies.items():
             setattr(trace, name, table)
         trace.strings = Strings(list(trace.strings.texts))
-        # Thread names are written last, so number the threads until then.
+        # The names of threads come at the end of a file, so threads have numbers until then.
         for number in range(len(trace.threads), int(trace.host.thread.max(initial=-1)) + 1):
             trace.threads.append(Thread(min(trace.ranks), number))
         if not self.ended:

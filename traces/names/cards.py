@@ -189,7 +189,6 @@ def _rates(
 
 
 # fmt: off
-# Some rows of the table below are variants of these cards.
 _P100_PCIE = Card(("Tesla P100-PCIE-16GB", "Tesla P100"), _PASCAL, 56, 4 * _MIB, 17_071_734_784, 732, _rates(4.7, 9.3, 18.7), _PCIE_3, "NVIDIA Tesla P100 data sheet")
 _V100_RATES, _V100_PCIE_RATES = _rates(7.8, 15.7, 125), _rates(7.0, 14.0, 112)
 _V100_SXM = Card(("Tesla V100-SXM2-16GB", "Tesla V100"), _VOLTA, 80, 6 * _MIB, 16_945_512_448, 900, _V100_RATES, _NVLINK_V100, "NVIDIA V100 data sheet")

@@ -421,8 +421,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
             return flops(call.op, (wide[0], wide[1])), True
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
-        # The order of the inputs differs between releases. The gradient has as many channels as the weight has outputs. If the
-        # image has that number of channels too, the gradient is the smaller tensor.
+        # The order of the inputs differs between releases of PyTorch. The output's gradient has as many channels as the weight
+        # has outputs. If the input image has the same number of channels, the gradient is the smaller tensor.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]

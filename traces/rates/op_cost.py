@@ -22,7 +22,7 @@ _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16"
 
 MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
-# Products of 8-bit matrices, whose inputs end with scales. MATMULS excludes these ops because its inputs have one dtype.
+# Matrix products with 8-bit inputs. Their last inputs are scales of another dtype, so they are not in MATMULS.
 SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
 
 

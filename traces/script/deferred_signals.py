@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
-# Signals of terminals, schedulers and time limits. SIGINT's handler usually raises, so it comes last.
+# Signals of terminals, schedulers and time limits. SIGINT is last, because its handler usually raises an exception.
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -72,7 +72,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # A Ctrl-C during the first call can end it before its first line, so there is a second call.
+    # A Ctrl-C can interrupt the first call before its first line, so the function is registered twice.
     for _ in range(2):
         atexit.register(once)
     return once

@@ -59,7 +59,7 @@ class Segment(NamedTuple):
     end_ns: int
 
 
-# Makes a segment of a tuple. Calling the class would run a Python function, which takes longer.
+# Creates a Segment from a tuple without calling a Python function, which would take longer.
 new_segment: Callable[[tuple[str, int, int]], Segment] = partial(tuple.__new__, Segment)
 
 

@@ -163,7 +163,7 @@ class ScriptHooks:
         described, autocast = self._described, self._autocast
         within = calls.within
 
-        # torch's profiler reads the module from the local variable `self` of this frame.
+        # torch's profiler finds the module through the local variable `self` of the wrapper's frame.
         @stands_for(call)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if inside := calls.inside:

@@ -28,8 +28,8 @@ from typing import Any
 from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
-# Gets a module, its input shapes and dtypes, the autocast dtype or "off", and whether gradients are on. Returns the function to
-# call when the module returns.
+# The arguments are a module, its input shapes and dtypes, the autocast dtype or "off", and whether gradients are on. The result
+# is called when the module returns.
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None]]
 
 

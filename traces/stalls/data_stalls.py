@@ -149,8 +149,8 @@ def stalls_of(
     if not batches:
         raise TraceError("no DataLoader fetched a batch that the script trains on")
     late = None if fetched is None else pace(fetched, samples * step_batches, workers, prefetch)
-    # The script waits for batches in order, so single slow batches delay all later ones. The model therefore gets the measured
-    # batches instead of their mean.
+    # The script takes batches in order, so one slow batch delays all later batches. The model therefore uses the measured time
+    # of each batch, not their mean.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in told if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)

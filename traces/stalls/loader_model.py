@@ -94,8 +94,8 @@ class _Simulation:
         self._costs, self._workers, self._cores, self._disk = costs, workers, cores, disk
         self._step_ns, self._hosts_ns, self._ahead, self._others = step_ns, hosts_ns, prefetch * workers, others
         self.now_ns = self.others_ns = 0.0  # `others_ns`: time computed by other programs
-        # All processes share the cores evenly, so one clock shows the progress of each process. With too few cores, the clock
-        # runs slower than real time.
+        # All processes share the cores evenly, so one clock shows the progress of each process. If there are fewer cores than
+        # processes, this clock runs slower than real time.
         self._work_ns = 0.0
         self._computing: list[tuple[float, int]] = []  # (work clock at the end of the part, worker)
         self._timed: list[tuple[float, int]] = []  # (time, worker) for the end of a read or of the GPU's part of a step

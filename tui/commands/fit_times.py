@@ -156,7 +156,7 @@ class KnownTimes:
         for step in np.flatnonzero(self._steady).tolist():
             begin_ns, end_ns = trace.steps.start_ns[step], trace.steps.start_ns[step] + trace.steps.duration_ns[step]
             reduced: list[tuple[int, int]] = []
-            # A host that takes no time makes all calls of a step at its end.
+            # If the host takes no time, all calls of a step happen at the step's end.
             for row in np.flatnonzero((rows.call_ns > begin_ns) & (rows.call_ns <= end_ns)).tolist():
                 name, size_bytes, ranks = strings[int(rows.name[row])], max(int(rows.bytes[row]), 0), int(rows.group_size[row])
                 took_ns = costs.next(name, size_bytes, ranks).duration_ns

@@ -35,7 +35,8 @@ from tui.running.progress import working
 from tui.terminal import is_verbose
 from tui.trace_names import load_pace
 
-# A SATA SSD at the rate of its interface. A hard disk of 7 200 rpm, where half a turn takes 4.2 ms and a seek about as long.
+# A SATA SSD at the rate of its interface, and a hard disk of 7 200 rpm, where half a turn takes 4.2 ms and a seek about as
+# long.
 DISKS = {"ssd": (530e6, 0), "hdd": (160e6, 8_000_000)}  # bytes per second, and latency in ns
 OWN_DISK = "own"  # this machine's disk: each file is dropped from the page cache before reading
 _LEAST_FREE_BYTES = 16_384  # maximum size of the last block of a timeline

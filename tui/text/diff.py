@@ -216,7 +216,7 @@ class _DiffPage:
     def names(self, recorded: str, other: str) -> list[str]:
         """Returns the name of each trace with the number of compared steps."""
         counts = self.of.steps_compared
-        # A recorded step counts once per replay, so the recording of a replay has no meaningful count.
+        # A replay repeats recorded steps, so the number of recorded steps in the comparison means nothing to a reader.
         ours = 0 if self.of.replay else counts.recorded
         rows = ((self.first, recorded, ours), (self.second, other, counts.replayed))
         longest = max(len(self.first), len(self.second))

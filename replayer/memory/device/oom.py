@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-_EXABYTE = 1 << 60  # PyTorch refuses larger requests without asking the device.
+_EXABYTE = 1 << 60  # PyTorch refuses requests of more than an exabyte without asking the device.
 OomObserver = Callable[[int, int, int, int], None]
 
 # PyTorch 2.10, with its two double spaces

@@ -90,8 +90,7 @@ class PoolStats:
     segments: Count
     split_free: Count
     split_free_bytes: Count
-    # Blocks that the script has freed while other streams still use them. While any block waits, `peak` counts allocated and
-    # waiting blocks together.
+    # Blocks that the script has freed while other streams still use them. As long as such blocks exist, `peak` includes them.
     waiting: Count
     waiting_bytes: Count
 

@@ -37,7 +37,7 @@ class HostBlock:
     __slots__ = ("address", "locked", "memory", "ready_ns", "size_bytes", "streams")
 
     def __init__(self, size_bytes: int) -> None:
-        # A forked worker must not write into its parent's batches.
+        # With a private mapping, a forked worker of the DataLoader cannot overwrite its parent's batches.
         self.memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size_bytes = size_bytes

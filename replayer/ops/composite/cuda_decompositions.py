@@ -220,8 +220,8 @@ def register(plans: PlanCache) -> None:
         named = partial(_in_words_of_cuda, op)
         library.impl(op, named, "AutogradLazy")
         plans.composites[op] = named
-    # On CUDA, RMS norm has its own kernel (native/cuda/layer_norm_kernel.cu). The registered kernel makes autograd use the
-    # formula of RMS norm.
+    # On CUDA, RMS norm has its own kernel (native/cuda/layer_norm_kernel.cu). Because a kernel is registered here too, autograd
+    # uses PyTorch's gradient formula of RMS norm.
     library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
     plans.with_kernel.add(aten._fused_rms_norm.default)
     state.STATE.kept.append(library)

@@ -238,7 +238,7 @@ def _compare(operands: _Operands, cpu_scalars: int) -> None:
     try:
         torch.broadcast_shapes(*(tuple(tensor.shape) for tensor in inputs))  # type: ignore[no-untyped-call]
     except RuntimeError:
-        return  # TensorIterator compares shapes first, and the op's shape rule raises the error.
+        return  # TensorIterator checks shapes before devices, and the op's shape rule raises the error.
     common = next((tensor.device for tensor in (*written, *inputs) if not tensor.is_cpu), torch.device("cpu"))
     scalars = 0
     for tensor in (*written, *inputs):
@@ -380,7 +380,7 @@ def _convolution(operands: _Operands) -> Mixed:
     return Mixed.ON_DEVICE
 
 
-# Kernels with two tensors that accept no CPU scalar:
+# Binary kernels of CUDA that do not accept a scalar tensor on the CPU.
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
 _ANY_DEVICE = ("copy_", "fill_", "bernoulli_", "_to_copy", "_copy_from", "is_same_size", "is_set_to", "is_pinned")
 _RULES: dict[str, Callable[[_Operands], Mixed]] = {
@@ -398,4 +398,5 @@ _RULES: dict[str, Callable[[_Operands], Mixed]] = {
     "_pack_padded_sequence": _pack,
     "convolution": _convolution,
 }
-_ALWAYS = frozenset({torch.ops.aten._pack_padded_sequence.default})  # Tensors on one device may be refused, too.
+# `_pack_padded_sequence` may refuse tensors even if all are on one device.
+_ALWAYS = frozenset({torch.ops.aten._pack_padded_sequence.default})

@@ -52,7 +52,7 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
     def options(kwargs: dict[str, TorchAny]) -> list[TorchAny]:
         return [(name, key_of(value)) for name, value in kwargs.items()]
 
-    # Testing `type(x) is V` is cheaper than catching an AttributeError.
+    # Comparing `type(x)` is faster than catching an AttributeError.
     read = f"{count}, {''.join(part + ', ' for part in parts)}"
     unpack = "".join(f"a{i}, " for i in range(count)) + "= a" if count else ""
     found = "get" if get else ""

@@ -45,7 +45,7 @@ from traces.model.trace import (
     shapes_text,
 )
 
-# Rows after which a table goes to the writing thread. Smaller portions are slow, because each op of torch releases the
+# A table with this many rows goes to the writing thread. Smaller tables would be slow, because each op of torch releases the
 # interpreter's lock and wakes that thread.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000

@@ -47,8 +47,8 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # Signs of the main thread, strongest first: step marks, optimizer steps, numbered ops, ops on a thread without backward
-    # passes, ops, any span. The first sign that distinguishes threads decides.
+    # The main thread is recognized by these signs, strongest first: step marks, optimizer steps, numbered ops, ops on a thread
+    # without backward passes, ops, any span. The first sign that distinguishes threads decides.
     evidence = [
         per_thread(is_annotation & matching(spans.name, STEP_MARK, strings)),
         per_thread(is_annotation & matching(spans.name, OPTIMIZER_STEP, strings)),

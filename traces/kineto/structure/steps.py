@@ -518,8 +518,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # Every event waits for work launched before the recording. Other work without a launch counts from its own start, the
-        # latest possible launch time.
+        # GPU work that was launched before the recording comes before every event. The launch time of other work without a
+        # launch is unknown, and at the latest the start of the work.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])

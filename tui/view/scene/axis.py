@@ -36,7 +36,7 @@ class SlotTimes:
         self.start_ns: Column = np.asarray(start_ns, dtype=np.int64)
         self.end_ns: Column = np.maximum(self.start_ns, np.asarray(end_ns, dtype=np.int64))
         self.at_ns: Column = np.zeros(len(self.start_ns), dtype=np.int64)  # position of `start_ns` on the axis
-        # A run is a sequence of slots without a jump in trace time.
+        # A run is a sequence of slots of the axis without a jump in trace time.
         starts = np.ones(len(self.start_ns), dtype=bool)
         starts[1:] = self.start_ns[1:] != self.end_ns[:-1]
         self._run = np.cumsum(starts) - 1

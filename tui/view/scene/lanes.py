@@ -117,8 +117,8 @@ class Curve:
             return np.zeros(len(begin), dtype=np.int64)
         first = np.maximum(np.searchsorted(self.time_ns, begin, side="right") - 1, 0)
         behind = np.maximum(np.searchsorted(self.time_ns, end, side="left"), first + 1)
-        # `np.maximum.reduceat` also computes the stretches between the windows, which are dropped. The appended value makes a
-        # bound at the end valid.
+        # `np.maximum.reduceat` also computes the values between the windows, which are dropped. An appended zero lets the last
+        # window end at the end of the data.
         bounds = np.stack([first, behind], axis=1).ravel()
         padded = np.append(self.value[int(first.min()) : int(behind.max())], np.int64(0))
         return np.asarray(np.maximum.reduceat(padded, bounds - int(first.min()))[::2])
