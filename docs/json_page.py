@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -147,15 +148,34 @@ def all_objects() -> list[Any]:
     return list(found.values())
 
 
+def by_key(doc: str, keys: list[str]) -> tuple[str, dict[str, list[str]]]:
+    """Moves each sentence about a key from an object's description to the key's row of the table.
+
+    Returns the rest of the description, and the sentences by key. A sentence belongs to the first key that it names.
+    """
+    rest, of_keys = list[str](), dict[str, list[str]]()
+    for paragraph in doc.split("\n\n"):
+        kept = list[str]()
+        for sentence in re.split(r"(?<=[.!?]) +(?=[A-Z`\"])", paragraph):
+            named = [key for key in re.findall(r"`(\w+)`", sentence) if key in keys]
+            if named and (rest or kept):
+                of_keys.setdefault(named[0], []).append(sentence)
+            else:
+                kept.append(sentence)
+        rest += [" ".join(kept)] if kept else []
+    return "\n\n".join(rest), of_keys
+
+
 def section(kind: Any) -> str:
     origin = get_origin(kind) or kind
     # dataclass gives a class without a docstring the text of its signature
     is_written = not (origin.__doc__ or "").startswith(f"{origin.__name__}(")
     doc = (inspect.getdoc(origin) or "").replace("\n", " ").replace("  ", "\n\n") if is_written else ""
-    comments = comments_of(kind)
+    comments, hints = comments_of(kind), hints_of(kind)
+    doc, of_keys = by_key(doc, list(hints))
     rows = []
-    for name, hint in hints_of(kind).items():
-        meaning = "; ".join(filter(None, (comments.get(name, ""), is_omitted(kind, name))))
+    for name, hint in hints.items():
+        meaning = "; ".join(filter(None, (comments.get(name, ""), *of_keys.get(name, ()), is_omitted(kind, name))))
         rows.append(f"| `{name}` | {type_text(hint)} | {meaning} |".replace("|  |", "| |"))
     head = [f"\n## {name_of(kind)}\n", *([doc, ""] if doc else []), "| key | type | meaning |", "|---|---|---|"]
     return "\n".join([*head, *rows, ""])

@@ -27,7 +27,7 @@ MOST_ROWS = 500  # rows per table; enough to find the counterparts of all rows t
 
 @dataclass(frozen=True, slots=True)
 class Analyses:
-    """Holds the results of all analyses. A result is empty or None if the trace lacks the data for it.
+    """Holds the results of all analyses. If the trace lacks the data for an analysis, the result is empty or None.
 
     If much device work is missing (`traces.figures.problems.hides_work`), idle times and the critical path are unknown.
     """

@@ -56,7 +56,7 @@ class PathSegment:
 
 @dataclass(frozen=True, slots=True)
 class PathSums:
-    """Holds the path's time in one step, by kind and for up to ten kernels or copies by name, in decreasing order.
+    """Holds the time of one step's critical path: by kind, and for up to ten kernels or copies by name, in decreasing order.
 
     `step` is the number of the step, and `duration_ns` is the length of the path. See Note [Where a path begins and ends].
     """

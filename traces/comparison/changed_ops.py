@@ -66,7 +66,8 @@ class NameChange:
     """Describes one name in both traces, with counts and times per step. An op's count is the number of its calls with device
     work.
 
-    `op` is the canonical name of the op that launched most of a kernel's time. It is "" for an op, or if the op is unknown.
+    `op` is the canonical name of the op that launched most of a kernel's time. `op` is "" in a table of ops, or if the op is
+    unknown.
     """
 
     name: str
@@ -81,7 +82,7 @@ class NameChange:
 class Replacement:
     """Holds names in the first trace and the different names of the same work in the second, with counts and times per step.
 
-    Counts and times are sums over the names, which are sorted by time. `op` is defined as in `NameChange`.
+    The names are sorted by time. Counts and times are sums over these names. `op` is defined as in `NameChange`.
     See Note [Replaced, not gone].
     """
 

@@ -104,7 +104,9 @@ class PhaseError(StageError):
 
 @dataclass(frozen=True, slots=True)
 class StreamShare:
-    """Holds the share of the steps' time in which a stream is busy. A share is None if the trace has no such stream."""
+    """Holds the share of the steps' time in which a stream is busy. If only one trace has the stream, the share of the other
+    trace is None.
+    """
 
     device: str
     recorded_stream: int | None
@@ -126,8 +128,8 @@ class Evaluation:
 class ValueReads:
     """Counts how a replay handled values that were not recorded.
 
-    The counts are reads of missing values, and results with unknown data-dependent sizes. The class also says whether values
-    were computed.
+    `unrecorded_reads` counts values that the script read, and `sizes_assumed` counts results whose size depends on data.
+    `computed` says whether values were computed (`--values compute`).
     """
 
     unrecorded_reads: int | None

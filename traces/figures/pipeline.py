@@ -27,7 +27,7 @@ class StepsOfKind:
 
 @dataclass(frozen=True, slots=True)
 class InputPipeline:
-    """Holds the time spent waiting for batches and pinning them. A figure is None if it was not recorded."""
+    """Holds the time spent waiting for batches and pinning them. Figures that were not recorded are None."""
 
     loaders: list[LoaderSettings]
     waits: int

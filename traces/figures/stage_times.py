@@ -21,7 +21,9 @@ Key = tuple[str, str]  # the stage's name, then its device label or ""
 
 @dataclass(frozen=True, slots=True)
 class StageError:
-    """Reports the median time of one stage of nn.DataParallel in two traces. A time is None if the trace lacks the stage."""
+    """Reports the median time of one stage of nn.DataParallel in two traces. If only one trace has the stage, the time of the
+    other trace is None.
+    """
 
     recorded_median_ns: int | None
     replayed_median_ns: int | None

@@ -108,7 +108,7 @@ class Distributed:
 
 @dataclass(frozen=True)
 class HostFigures:
-    """Cost of a replay on the replaying host. All fields are None for a recording."""
+    """Describes the host time that a replay costs on the replaying machine. All fields are None for a recording."""
 
     lag_ns_per_step: int | None = None  # median
     lag_ns_of_worst_step: int | None = None
@@ -198,7 +198,7 @@ class ReplayNotes:
 
 @dataclass(frozen=True)
 class Run:
-    """How the rows of one rank were made. Unknown fields have their defaults."""
+    """Describes how one rank was recorded or replayed. Unknown fields have their defaults."""
 
     source: str = ""  # RECORDER, KINETO, REPLAY, or a table of published figures
     clock: str = ""
