@@ -1,4 +1,4 @@
-"""The replayer in the script's process. It starts the virtual GPU, and writes the timeline when the script ends.
+"""The replayer in the script's process. The replayer starts the virtual GPU, and writes the timeline when the script ends.
 
 The bootstrap calls `start(session)` after torch is imported, in the script's process and in all its descendants. The `session`
 argument is the JSON of a `ReplaySession` (traces/script/configuration.py). `share(session)` is called before a process is

@@ -95,9 +95,9 @@ def started() -> VirtualGpu | None:
 
 
 def script_steps() -> ScriptSteps | None:
-    """Return the object that receives the script's hooks. It is None until the script uses the virtual GPU.
+    """Return the object that receives the script's hooks. Returns None until the script uses the virtual GPU.
 
-    It is also None for calls that AOTAutograd makes to trace a graph, such as the backward pass of the traced graph.
+    Returns None for calls that AOTAutograd makes to trace a graph, such as the backward pass of the traced graph.
     """
     made = STATE.gpu
     if made is None or (STATE.compiling and STATE.compiling == threading.get_ident()):

@@ -1,4 +1,4 @@
-"""The pytest plugin. It does nothing unless a GPU is requested.
+"""The pytest plugin. Without --gpu, the plugin does nothing.
 
     pytest --gpu a100 tests/                    # the session has a virtual CUDA device, from collection on
 

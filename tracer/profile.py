@@ -185,8 +185,8 @@ class Profiler:
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:
-        """Returns the profiler options. They include CUDA synchronizations, and all threads if there are replicas (Note [Memory
-        or threads]).
+        """Returns the profiler options. The profile includes CUDA synchronizations, and all threads if there are replicas (Note
+        [Memory or threads]).
 
         `trace_only` (since PyTorch 2.14) avoids creating Python objects for the events.
         """

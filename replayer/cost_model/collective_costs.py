@@ -52,7 +52,7 @@ class Transfer(NamedTuple):
 
 
 class PositionInStep(NamedTuple):
-    """The position of an operation in a recorded step. Both numbers are 0-based, and steps are counted per rank."""
+    """The position of an operation in a recorded step. Steps and positions are 0-based, and steps are counted per rank."""
 
     step: int
     nth: int
@@ -246,8 +246,8 @@ def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def _timed_on_device(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Select the collectives whose duration on the device is known or bounded.
 
-    They were timed by CUDA events, or lie between the first and last recorded communication kernel. For other collectives, only
-    the host's call was timed.
+    A duration is known from CUDA events, and bounded by the first and last recorded communication kernel. For other
+    collectives, only the host's call was timed.
     """
     table, kernels = trace.collectives, communication_kernels(trace)
     keep = (table.device != NONE) & (table.duration_ns > 0)

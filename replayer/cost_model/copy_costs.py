@@ -1,8 +1,8 @@
 """Estimates the duration of a copy that is not in the recording, as bytes divided by a bandwidth.
 
-The bandwidth depends on the direction of the copy and on whether the host memory is pinned. Both are part of the profiler's
-kernel names ("Memcpy HtoD (Pageable -> Device)"). The bandwidth is fitted to the trace's copies of the same kind. Without such
-copies, published figures or data sheets are used.
+The bandwidth depends on the direction of the copy and on whether the host memory is pinned. The profiler's kernel names contain
+direction and kind of memory ("Memcpy HtoD (Pageable -> Device)"). The bandwidth is fitted to the trace's copies of the same
+kind. Without such copies, published figures or data sheets are used.
 
     transfers = CopyCosts.of(trace, speed)
     transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
@@ -33,7 +33,7 @@ _LABELS = {
 
 
 class Copy(NamedTuple):
-    """A copy called by the script. It has a duration if it is not in the recording."""
+    """A copy called by the script. A copy that is not in the recording has an estimated duration."""
 
     label: str
     size_bytes: int

@@ -1,9 +1,9 @@
 """GPU efficiency relative to the data sheet, from curves that were learned from measured operators.
 
-`efficiency.npz` holds small neural networks with two hidden layers for each kind of work. They are trained by
-benchmarks/cost_tables.py on NeuSight's measurements of five GPUs (source and commit are in the file). The inputs are the sizes
-of the work and the GPU's data-sheet figures (`features`). The output is the duration divided by the roofline time. Each
-measured GPU has a separate embedding. GPUs without measurements get the mean over all measured GPUs.
+`efficiency.npz` holds small neural networks with two hidden layers for each kind of work. benchmarks/cost_tables.py trains the
+networks on NeuSight's measurements of five GPUs (source and commit are in the file). The inputs are the sizes of the work and
+the GPU's data-sheet figures (`features`). The output is the duration divided by the roofline time. Each measured GPU has a
+separate embedding. GPUs without measurements get the mean over all measured GPUs.
 
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED

@@ -238,7 +238,8 @@ def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
 
 
 def _coordinates(works: list[OpWork]) -> tuple[float, ...]:
-    """Return an op's position among ops of its kind. Its coordinates are logarithms of the sizes, with less weight for rows."""
+    """Return an op's position among ops of its kind. The coordinates are logarithms of the op's sizes, with less weight for
+    rows."""
     work = works[0]
     weights = _WEIGHTS.get(work.kind)
     if weights is None:

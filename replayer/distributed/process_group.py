@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""A virtual NCCL process group for torch.distributed. Its ranks exchange messages, and its transfers take recorded time.
+"""A virtual NCCL process group for torch.distributed. The ranks of the group exchange messages, and transfers take recorded
+time.
 
     group = VirtualNccl(store, rank, size, VirtualNccl.Options())
     work = group.allreduce([gradients])     # returns at once, like a kernel launch

@@ -1,4 +1,4 @@
-"""Values and result sizes that the host reads from the devices. They are recorded or, if nothing was recorded, assumed.
+"""Values and result sizes that the host reads from the devices. Values without a recording are assumed.
 
 values.read(signature, device=0, count=1)           # [2.25], or None if nothing was recorded
 values.output_size("aten::nonzero", (10,))          # 7

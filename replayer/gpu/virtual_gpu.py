@@ -131,7 +131,7 @@ class VirtualGpu:
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         """Return the workspaces that the op allocates and frees before it returns.
 
-        They are recorded, or estimated if the script's requests are logged for other GPU models.
+        The sizes of workspaces are recorded, or estimated if the script's requests are logged for other GPU models.
         """
         if self._estimates_workspaces:
             return cudnn_workspaces.of_convolution(signature)

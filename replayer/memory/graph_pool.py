@@ -1,7 +1,7 @@
 """Memory of tensors that torch.compile keeps in the private pools of its CUDA graphs.
 
-After such a graph has been captured, PyTorch does not count the pool's tensors as allocated. Their memory is part of the pool,
-which each replay of the graph uses again (torch/_inductor/cudagraph_trees.py).
+After such a graph has been captured, PyTorch does not count the pool's tensors as allocated. The tensors' memory is part of the
+pool, which each replay of the graph uses again (torch/_inductor/cudagraph_trees.py).
 
 pool = GraphPool()
 with replaced(allocator, malloc=pool.malloc, malloc_several=pool.malloc_several):

@@ -251,8 +251,8 @@ def _fill(
 ) -> None:
     """Scale kernels without shapes.
 
-    They get the time-weighted mean ratio of other compute-bound or memory-bound kernels. If there are none, the data sheets
-    give the ratio.
+    Kernels without shapes get the time-weighted mean ratio of other compute-bound or memory-bound kernels. If there are none,
+    the data sheets give the ratio.
     """
     if not open_rows:
         return

@@ -72,7 +72,7 @@ class Product:
 
 @dataclass
 class Pair:
-    """One pair of a forward pass. Its members are indices in the list of calls."""
+    """One pair of a forward pass. The fields are indices in the list of calls."""
 
     columns: list[int]
     between: list[int] = field(default_factory=list)

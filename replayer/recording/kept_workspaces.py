@@ -1,9 +1,9 @@
 """Whether cuBLAS kept a workspace in the recorded program.
 
-The recorder measures the handles' workspaces after the script has ended. If the recording has matrix products, this
-measurement decides. A profiler's file does not give its exact PyTorch release, and kept workspaces were mostly allocated
-before the profiler began. Some PyTorch releases allocate a workspace per product. They allocate and free the workspace inside
-the product, which the memory events show.
+The recorder measures the handles' workspaces after the script has ended. If the recording has matrix products, this measurement
+decides. A profiler's file does not give its exact PyTorch release, and kept workspaces were mostly allocated before the
+profiler began. Some PyTorch releases allocate a workspace per product. In such a release, the memory events show an allocation
+and a free inside each product.
 
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None if the recording does not show it
 

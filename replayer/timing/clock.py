@@ -115,8 +115,8 @@ class VirtualClock(Clock):
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
         """Set `paused_ns`, the machine time when the clock was paused, and the clock's lead over the machine's clock.
 
-        `paused_ns` is None if the clock runs. Both values are in one tuple, so a reader in another thread never sees half a
-        change.
+        `paused_ns` is None if the clock runs. Both settings of the clock are in one tuple, so a reader in another thread never
+        sees half a change.
         """
         self._state: tuple[int | None, int] = paused_ns, ahead_ns
         self.ahead_ns = ahead_ns if paused_ns is None else None

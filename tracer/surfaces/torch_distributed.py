@@ -11,9 +11,9 @@ Note [When a collective has ended]
     recorded and marked `Ending.UNSEEN`. The mark is also used for calls that a coalescing manager collects, and for host
     collectives without a future.
 
-PyTorch starts some collectives in C++, such as DistributedDataParallel's buckets and functional collectives. They pass through
-these wrappers only if the process group is written in Python. Otherwise the profile or the flight recorder has these
-collectives (tracer/writing/flight_recorder.py).
+PyTorch starts some collectives in C++, such as DistributedDataParallel's buckets and functional collectives. Such collectives
+pass through these wrappers only if the process group is written in Python. Otherwise the profile or the flight recorder has
+these collectives (tracer/writing/flight_recorder.py).
 """
 
 from __future__ import annotations
@@ -264,7 +264,8 @@ class _CollectiveWrappers:
 def install(torch: ModuleType) -> None:
     """Wraps all references that torch keeps to the operations, if the build has torch.distributed.
 
-    Deprecated functions are not wrapped. They call their replacements, and their warning must name the script's line.
+    Deprecated functions are not wrapped. Deprecated functions call their replacements, and their warning must name the script's
+    line.
     """
     dist = torch.distributed
     if not dist.is_available():

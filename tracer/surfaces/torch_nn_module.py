@@ -43,8 +43,8 @@ class ModuleRanges:
     """Adds a profiler range around each module call. The name of the range is the name that torch.profiler uses with stacks.
 
     The name is the class and the 0-based index of the module among the called modules of that class. `Module.__call__` is
-    replaced only between `begin` and `end`, so other steps are not slowed. It is not replaced once torch.compile has compiled
-    anything, because that would cause recompilation.
+    replaced only between `begin` and `end`, so other steps are not slowed. Once torch.compile has compiled anything,
+    `Module.__call__` is no longer replaced, because that would cause recompilation.
     """
 
     def __init__(self, torch: ModuleType) -> None:

@@ -71,8 +71,8 @@ class IdleSpans(Table):
 class Gaps:
     """Holds the gaps of one device or stream in time order, and its first and last work.
 
-    Both times below refer to the work that ends a gap. `called_ns` is when its launching call began, and `launch_ns` is when
-    the work was launched. An unknown time is NONE.
+    `called_ns` and `launch_ns` refer to the work that ends a gap. `called_ns` is when its launching call began, and `launch_ns`
+    is when the work was launched. An unknown time is NONE.
     """
 
     device: int

@@ -5,8 +5,9 @@
     long_launches(trace)[0]         # LongLaunches(call="cudaLaunchKernel", reason="kernels loaded at first use", ...)
 
 The definitions follow Holistic Trace Analysis. A launch's delay is the time from the end of the call on the host until the work
-begins. A queue holds work that was launched and has not begun. Both figures ignore work without a recorded launch. A long queue
-with delays of milliseconds means that the program is GPU-bound. A queue near zero means that the program is host-bound.
+begins. A queue holds work that was launched and has not begun. Launch delays and queue lengths ignore work without a recorded
+launch. A long queue with delays of milliseconds means that the program is GPU-bound. A queue near zero means that the program
+is host-bound.
 
 Note [Long launch calls]
     A launch takes the host some microseconds. A call of LONG_LAUNCH_NS or more is host time with one of these reasons:

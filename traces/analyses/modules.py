@@ -98,7 +98,7 @@ def module_times(trace: Trace) -> list[ModuleTime]:
 def called_modules(trace: Trace) -> tuple[list[str], Column]:
     """Return the paths of the modules with ranges, and for each host span the number of its innermost module or NONE.
 
-    Both are empty if the trace has no ranges of modules.
+    If the trace has no ranges of modules, both results are empty.
     """
     found = _from_ranges(trace)
     return (found[0], found[1]) if found is not None else ([], np.zeros(0, dtype=np.int64))

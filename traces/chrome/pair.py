@@ -4,7 +4,8 @@
 
 The second trace is shifted so that the first steps with the same position begin together. Kernels, copies and memsets with a
 counterpart (`traces.comparison.counterparts`) get an arrow that shows the difference. Processes of the second trace get other
-numbers. The file is only for viewers. Its header says so, and an import rejects the file because it is not one recording.
+numbers. The file is only for viewers. The file's header says so, and `trace import` rejects the file because it holds two
+recordings.
 """
 
 from __future__ import annotations

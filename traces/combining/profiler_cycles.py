@@ -3,10 +3,10 @@
     for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
         trace = joined_cycles([traces[place] for place in places])
 
-Two recordings are cycles of one process if their rank, main thread id and GPUs are equal. Both clocks must count from 1970, and
-their times must not overlap. If no rank is known, the file names must also be equal except for a time stamp.
-`tensorboard_trace_handler` writes such names (`host_4711.1623143566756.pt.trace.json`). The time between two cycles was not
-recorded.
+Two recordings are cycles of one process if their rank, main thread id and GPUs are equal. The clocks of both recordings must
+count from 1970, and the times of the recordings must not overlap. If no rank is known, the file names must also be equal except
+for a time stamp. `tensorboard_trace_handler` writes such names (`host_4711.1623143566756.pt.trace.json`). The time between two
+cycles was not recorded.
 """
 
 from __future__ import annotations

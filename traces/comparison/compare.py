@@ -6,9 +6,9 @@
     comparison.to_json()              # the keys that scripts rely on
 
 Compared figures: `steps` is the pace, which `traces.figures.pace` defines as the larger of the host's and the slowest device's
-time per step. `gpu_busy` is the GPU time of a step, which is the time of the work launched in the step. It excludes the time
-in which kernels of collectives wait for other ranks, and belongs to the rank with the most GPU time. The verdict requires both
-to be within tolerance.
+time per step. `gpu_busy` is the GPU time of a step, which is the time of the work launched in the step. The GPU time excludes
+the time in which kernels of collectives wait for other ranks, and belongs to the rank with the most GPU time. The verdict
+requires both to be within tolerance.
 
 Compared steps: each replayed step names the recorded step it was based on. A replay is compared with exactly those recorded
 steps, each as often as it was replayed. Two recordings are compared over all their steps. Warm-up steps are left out unless all
@@ -179,8 +179,8 @@ class ComparedFigures:
     If step time and GPU time are both known, both must be within tolerance. `judged` is then the step time, unless only the GPU
     time is beyond tolerance.
 
-    `within_tolerance` is False for a different program, whatever its times. It is None if it is unknown whether the program is
-    the same, or if no figure is in both traces. Identical traces pass.
+    `within_tolerance` is False for a different program, whatever its times. `within_tolerance` is None if it is unknown whether
+    the program is the same, or if no figure is in both traces. Identical traces pass.
     """
 
     replay: bool  # whether the second trace is a replay instead of a recording

@@ -3,8 +3,8 @@
     moved("abcd", "acbd")      # 1: one of b and c
     moved("abcd", "abxcd")     # 0: x is extra, not moved
 
-The longest common subsequence comes from E. W. Myers, An O(ND) difference algorithm and its variations (1986). Its time grows
-with the difference of the sequences, so two runs of the same program are compared quickly, however long they are.
+The longest common subsequence comes from E. W. Myers, An O(ND) difference algorithm and its variations (1986). The algorithm's
+time grows with the difference of the sequences, so two runs of the same program are compared quickly, however long they are.
 """
 
 from __future__ import annotations

@@ -97,7 +97,8 @@ _Counted = TypeVar("_Counted", bound=Hashable)
 class _DeviceOp:
     """Describes one op with device work. `shape` is the shape of its largest input.
 
-    `dtype` is the dtype of the first floating-point input, or else of the first input. Both are None if they were not recorded.
+    `dtype` is the dtype of the first floating-point input, or else of the first input. A shape or dtype that was not recorded
+    is None.
     """
 
     step: int

@@ -114,8 +114,8 @@ class PhaseTimes:
     """Holds the times of one phase in each step. Steps without the phase have the time 0, and repeated phases are summed.
 
     `host_ns` is the time from the phase's begin to its end on the host. The host times of all phases add up to the step.
-    `device_ns` is the time between two CUDA events at the same two points, including waits. It is None if no step has events.
-    `is_untimed` is a mask of steps in which part of the phase has no events, so the sum for the step is too small.
+    `device_ns` is the time between two CUDA events at the same two points, including waits. `device_ns` is None if no step has
+    events. `is_untimed` is a mask of steps in which part of the phase has no events, so the sum for the step is too small.
     """
 
     host_ns: Column

@@ -124,7 +124,7 @@ class FrameWriter:
 
 @dataclass(frozen=True)
 class Scan:
-    """The result of scanning a file. It contains the complete data frames, the end frame if present, and the offset where
+    """The result of scanning a file. A scan finds the complete data frames, the end frame if present, and the offset where
     complete frames end.
     """
 

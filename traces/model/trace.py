@@ -238,9 +238,9 @@ class Steps(_Spans):
 class Phases(_Spans):
     """The phases of each step, ordered by time. On the host, phases cover the step without gaps or overlaps.
 
-    Two CUDA events, recorded when the host starts and ends the phase, give `device_start_ns` and `device_end_ns`. The
-    end event completes once all previously launched work has completed. Both times are NONE if the phase used no
-    device.
+    Two CUDA events, recorded when the host starts and ends the phase, give `device_start_ns` and `device_end_ns`. The end event
+    completes once all previously launched work has completed. If the phase used no device, `device_start_ns` and
+    `device_end_ns` are NONE.
     """
 
     step: STEP

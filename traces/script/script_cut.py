@@ -46,7 +46,7 @@ _NO_TURNS: Turns = (False, False, False)
 
 
 class CutStep(NamedTuple):
-    """A finished step. Its segments cover the step from the first event without gaps."""
+    """A finished step. The segments of a step cover it from the first event without gaps."""
 
     is_evaluation: bool
     segments: list[Segment]
@@ -62,7 +62,7 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """A segment begins, and the previous one ends."""
 
     def phase_left(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """A phase that was entered by name is left. Its segment lasts until the next segment begins."""
+        """A phase that was entered by name is left. The phase's segment lasts until the next segment begins."""
 
     def set_up_ends(self, thread: ThreadT_contra, now_ns: int) -> None:
         """All segments so far were set-up. See Note [Set-up is no step]."""

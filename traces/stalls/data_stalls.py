@@ -4,8 +4,8 @@
     stalls.preparation_share      # 0.74: share of a step spent waiting when the data is cached
     stalls.bottleneck             # Bottleneck.PREPARATION
 
-The method comes from the paper "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021). It measures three rates: G
-with one batch that is ready in memory, P with cached data, F with a cold or partial cache. The loss from G to P is the
+The method comes from the paper "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021). The method measures three
+rates: G with one batch that is ready in memory, P with cached data, F with a cold or partial cache. The loss from G to P is the
 preparation stall, and the loss from P to F is the fetch stall. A pipeline is as fast as its slowest stage.
 """
 

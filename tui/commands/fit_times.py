@@ -141,7 +141,7 @@ class KnownTimes:
         return float(by_device.max(initial=0.0)) / int(steady.sum()) or None
 
     def _added_by_communication_ns(self, card: Card, times: float) -> int:
-        """Returns how much collectives lengthen a step. The other work takes `times` as long as estimated.
+        """Returns how much collectives lengthen a step. Computation takes `times` as long as estimated.
 
         See Note [A rank's step].
         """

@@ -48,7 +48,7 @@ class ReplaySource:
     is_estimate: bool = False
 
     def file_in(self, folder: Path) -> Path:
-        """Returns the file for the script's process. It is in `folder` if the source has no file."""
+        """Returns the file for the script's process. A source without a file is written into `folder`."""
         if self.path is not None:
             return self.path
         path = saved_in(folder, self.name)

@@ -58,8 +58,8 @@ def ending_text(returncode: int) -> str:
 def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
     """Prints a hint if an option of this command was given after the script.
 
-    The hint appears if the script `refused` its command line or if the option's value is a trace file. It also appears if the
-    option has a long name that the script's file does not contain.
+    The hint appears if the script `refused` its command line or if the option's value is a trace file. The hint also appears if
+    the option has a long name that the script's file does not contain.
     """
     context = get_current_context(silent=True)
     if context is None or not isinstance(context.command, ScriptCommand):

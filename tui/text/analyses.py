@@ -233,8 +233,8 @@ def exposure_sentence(of: Communication | None) -> str:
 
 
 def communication_rows(sides: Both[Communication | None]) -> list[list[str]]:
-    """Returns rows with one column per trace. The first rows have times per step and rank. The others have each operation's
-    count and bytes.
+    """Returns rows with one column per trace. The first rows have times per step and rank. The following rows have each
+    operation's count and bytes.
     """
     both = [sides.recorded, sides.replayed]
     per_step = [None if of is None else (of.exposed_ns / max(of.steps, 1), of.hidden_ns / max(of.steps, 1)) for of in both]

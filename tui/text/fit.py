@@ -34,8 +34,8 @@ class Need:
 
 @dataclass(frozen=True)
 class OtherMemory:
-    """A library measurement with the script's signature but another memory peak. Its limit does not apply to the script. Peaks
-    are in bytes.
+    """A library measurement with the script's signature but another memory peak. The measured batch limit does not apply to the
+    script. Peaks are in bytes.
     """
 
     limit: MeasuredLimit

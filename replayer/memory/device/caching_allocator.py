@@ -414,7 +414,7 @@ class DeviceMemory:
 
     @property
     def settings(self) -> AllocatorSettings:
-        """The current settings. They are read from the environment if nothing has been allocated."""
+        """The current settings. Before the first allocation, the settings are read from the environment."""
         return self._settings or self.apply(settings_of_environment())
 
     def apply(self, settings: AllocatorSettings) -> AllocatorSettings:

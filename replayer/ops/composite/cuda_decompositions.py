@@ -172,7 +172,7 @@ def observed_fake_quantization(
 ) -> TorchAny:
     """Run `torch.fused_moving_avg_obs_fake_quant`.
 
-    Its CUDA kernels resize the per-channel buffers at the first call (native/quantized/cuda/FusedObsFakeQuant.cu).
+    On CUDA, the first call of this op resizes the per-channel buffers (native/quantized/cuda/FusedObsFakeQuant.cu).
     """
     *_, axis, per_channel, _symmetric = how
     if per_channel and not low.numel():

@@ -2,8 +2,8 @@
 """Runs recurrent layers as CUDA does: one cuDNN call computes all layers, directions and time steps.
 
 C++ chooses cuDNN only for tensors whose C++ device is CUDA, so this module makes the choice for virtual tensors. `torch.lstm`,
-`gru`, `rnn_tanh` and `rnn_relu` become `aten::_cudnn_rnn`. Its weights are in the one buffer that `flatten_parameters` creates.
-Layers that cuDNN does not accept run cell by cell (rnn_cells.py).
+`gru`, `rnn_tanh` and `rnn_relu` become `aten::_cudnn_rnn`. All weights of cuDNN's op are in the one buffer that
+`flatten_parameters` creates. Layers that cuDNN does not accept run cell by cell (rnn_cells.py).
 
     nn.LSTM(6, 4).cuda()(x)     # aten::_cudnn_rnn; its backward is aten::_cudnn_rnn_backward
     pack_padded_sequence(x, lengths=torch.tensor([5, 3]), batch_first=True)    # data of 8 rows, on the device

@@ -1,4 +1,5 @@
-"""Recorded values that the host reads from the device, in order. They make loss curves and decisions repeat in a replay.
+"""Recorded values that the host reads from the device, in order. With recorded values, loss curves and decisions repeat in a
+replay.
 
     values = RecordedValues.of(trace, rank=0)
     values.next(1, step=7, recorded_step=3)     # [2.3025]; None if the next recorded read has another size

@@ -4,8 +4,8 @@
     merged(kineto_json, window, shift_ns, ends, waits)  # Kineto's file plus the virtual GPU's events
 
 Kineto records host events by this machine's clock, and the virtual GPU's timeline is in recorded time. The two clocks are
-matched at ops that are in both files (the k-th op of a name in its thread). They are also matched at the ends of the profile
-and at the script's waits for a batch. Kineto's events between two matched points are moved to recorded time. For ops in both
+matched at ops that are in both files (the k-th op of a name in its thread). Further matched points are the ends of the profile
+and the script's waits for a batch. Kineto's events between two matched points are moved to recorded time. For ops in both
 files, the result has the timeline's row, because kernels refer to this row.
 
 Note [Ops of one instant]
@@ -109,7 +109,8 @@ def _tell_apart(trace: Trace) -> Column:
 
 
 class _Clocks:
-    """Converts machine time to recorded time. Both times (us) are known at the ends of the profile and at one thread's ops."""
+    """Converts machine time to recorded time. Machine time and recorded time (us) are both known at the ends of the profile and
+    at one thread's ops."""
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)

@@ -168,7 +168,7 @@ class Scene:
     def unrecorded_bytes(self, row: int) -> int:
         """Returns how much higher the second of two memory curves is because the first lacks memory from before its recording.
 
-        The result is the median difference at the starts of paired steps. It is 0 if both curves have totals.
+        The result is the median difference at the starts of paired steps. If both curves have totals, the result is 0.
         """
         curves = [track.lane for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve)]
         pairs = [pair for pair in self.step_pairs if NONE not in pair]

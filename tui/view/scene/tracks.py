@@ -40,8 +40,8 @@ class TrackKind(IntEnum):
 class TrackKey(NamedTuple):
     """Identifies a row in both traces.
 
-    `position` and `detail` depend on the kind. They are a device index and stream, or a loader and its activity. For host
-    threads, they are the role, the index within that role, and the stack depth.
+    `position` and `detail` depend on the kind. For a stream, `position` and `detail` are the device's index and the stream; for
+    a loader, the loader and its activity. For host threads, they are the role, the index within that role, and the stack depth.
     """
 
     kind: TrackKind
@@ -157,7 +157,8 @@ def _phases_on_devices(trace: Trace) -> Tracks:
 
 
 def collective_tracks(trace: Trace) -> Tracks:
-    """Returns tracks of communication between ranks. They show the table of collectives, or else communication kernels."""
+    """Returns tracks of communication between ranks. The tracks show the table of collectives, or else communication kernels.
+    """
     found, table = Tracks(), "collectives"
     if len(trace.collectives):
         rows, ranks = np.arange(len(trace.collectives)), trace.collectives.rank
@@ -173,7 +174,7 @@ def collective_tracks(trace: Trace) -> Tracks:
 
 
 def loader_tracks(trace: Trace) -> Tracks:
-    """Returns the tracks of waits for data. They show the table of batches, or else the loader phases."""
+    """Returns the tracks of waits for data. The tracks show the table of batches, or else the loader phases."""
     spans, found = trace.batches, Tracks()
     words: dict[int, str] = {BatchKind.WAIT: "loader", BatchKind.PIN: "pinning"}
     for (rank, loader, kind), rows in groups(np.arange(len(spans)), spans.rank, spans.loader, spans.kind):

@@ -20,7 +20,7 @@ Value = str | int | float | None
 
 
 class Unit(Enum):
-    """The kind of values in a column. It determines the format on the screen and the unit in a file."""
+    """The kind of values in a column. The unit determines the format on the screen and the header in a file."""
 
     TEXT = ""
     COUNT = " "
