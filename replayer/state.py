@@ -4,7 +4,7 @@ start(lambda: VirtualGpu(...))     # once per process, when torch is imported
 gpu()                              # created at the first use of CUDA, like a CUDA context
 host_memory()                      # the pinned memory, also created at its first use
 
-This module stores the GPU, the pinned memory and the rank. The tensors, ops and torch surfaces read them.
+This module stores the GPU, the pinned memory and the rank. Tensors, ops and surfaces read the process's virtual GPU here.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def in_bad_fork() -> bool:
 def gpu() -> VirtualGpu:
     """Return the virtual GPU of this process, created at the first call.
 
-    Raises RuntimeError with CUDA's message in a forked child of a process that used the GPU. Also raises RuntimeError if
-    `start` was not called, or if the virtual GPU was stopped.
+    Raises RuntimeError with CUDA's message in a forked child of a process that used the GPU. Without `start`, or after the
+    virtual GPU was stopped, the call raises RuntimeError too.
     """
     made = STATE.gpu
     if made is not None:
@@ -156,7 +156,7 @@ def host_memory() -> HostMemory:
 def is_pinned_address(address: int) -> bool:
     """Return whether this host address is in pinned memory.
 
-    This is called for every copied tensor and never creates the pinned memory.
+    The function is called for every copied tensor, so it never creates the pinned memory.
     """
     return STATE.host_memory is not None and STATE.host_memory.holds(address)
 

@@ -110,5 +110,5 @@ def _ops_of(graph: TorchAny) -> Iterator[tuple[str, Shapes]]:
 
 
 def _hint(size: TorchAny) -> int:
-    """Return a size of a traced tensor, which may be symbolic, as it was when the graph was traced."""
+    """Return a size of a traced tensor as a number. A symbolic size has the value that it had when the graph was traced."""
     return size if isinstance(size, int) else int(size.node.hint or 0)

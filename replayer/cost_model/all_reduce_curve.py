@@ -46,7 +46,7 @@ class AllReduceCurve:
 
     @classmethod
     def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
-        """Return the curve for `ranks` GPUs of this name. `bus_gbps` overrides the bus bandwidth of their link."""
+        """Return the curve for `ranks` GPUs of this name. `bus_gbps` overrides the bus bandwidth of the GPUs' link."""
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:

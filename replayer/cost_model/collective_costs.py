@@ -2,8 +2,8 @@
 
 Recorded operations take their recorded durations. Other operations follow the measured curve of an all-reduce over the same
 kind of link (all_reduce_curve.py). The curve is scaled by the speed of the recorded operations. A recorded kernel also contains
-the wait for the slowest rank. The shortest duration over all ranks is therefore the transfer time. For some operations, only an
-upper bound of the duration is known. Such a bound limits the estimates, but the scale is not fitted from it.
+the wait for the slowest rank. The transfer time is therefore the shortest duration over all ranks. For some operations, only an
+upper bound of the duration is known. An upper bound limits the estimates, but is not used to fit the scale.
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
@@ -68,7 +68,7 @@ class GroupOperation(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Three times of one operation in ns: the host's call, its data being ready, and its end."""
+    """Three times of one operation in ns: when the host called it, when its data was ready, and when it ended."""
 
     call: int
     ready: int

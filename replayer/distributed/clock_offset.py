@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""How far a rank's clock is ahead of the clock of the group's first rank.
+"""Measures how far a rank's clock is ahead of the clock of the group's first rank.
 
     offset = ClockOffset(store, rank, clock)    # reads the clock, and posts the reading if this is the first rank
     offset.ns()                                 # waits for the first rank's reading

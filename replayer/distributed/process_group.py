@@ -146,7 +146,7 @@ class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
         return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
 
     def _set_sequence_number_for_group(self) -> None:
-        """Do nothing, because every rank counts operations from zero."""
+        """Has no effect, because every rank counts operations from zero."""
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.operations.set_timeout(timeout.total_seconds())
@@ -185,7 +185,8 @@ class VirtualNccl(_NcclGroup):
         return self._splits
 
     def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Do nothing. This rank is in no part of a split, and creating communicators takes no virtual time."""
+        """Do nothing. Has no effect, because this rank is in no part of a split, and creating communicators takes no virtual
+        time."""
 
     eager_connect_single_device = perform_nocolor_split
 

@@ -5,8 +5,8 @@
     messages = pending.messages()   # waits for missing ranks; [RankMessage, RankMessage], times on this rank's clock
 
 Posting a message never waits, just as launching a collective does not wait. Reading the messages waits for the slowest rank. If
-a rank does not post within the group's timeout, an error names this rank. If a rank has posted that it ended, the error comes
-at once.
+a rank does not post within the group's timeout, an error names this rank. If a rank has posted its end, waiting for this rank
+fails at once.
 
 Note [One rank reads for all]
     In a group of n ranks, n messages that are read by n ranks would be n * n requests to the store. In groups of more than
@@ -79,8 +79,8 @@ class Waits:
         waits.deadlock("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
         waits.end()
 
-    Ranks wait for each other if they call operations of two groups in different orders, for example. A circle is reported if it
-    exists for `_CIRCLE_LASTS_S`, because another thread of a waiting rank may call the missing operation.
+    Ranks wait for each other if they call operations of two groups in different orders, for example. Ranks that wait in a
+    circle are reported after `_CIRCLE_LASTS_S`, because another thread of a waiting rank may still call the missing operation.
     """
 
     def __init__(self, store: TorchAny, rank: int) -> None:

@@ -50,8 +50,8 @@ class RankOperations:
     def launch(self, device: int, call_ns: int) -> tuple[int, int]:
         """Add the host's launch of an operation to the timeline.
 
-        Returns the row of the launch, and the earliest start of work on an idle stream that waits for all work on the current
-        stream of `device`.
+        Returns the row of the launch, and the earliest start of the operation: after the launch latency and all work on the
+        current stream of `device`.
         """
         launches = self._launches
         simulator = launches.simulator

@@ -190,8 +190,8 @@ class ScriptSteps:
     def _look_at_steps(self) -> None:
         """Handle the end of a step, if a step has ended. After a training step, allocations are expected to repeat.
 
-        The recording and the plans have about a hundred thousand objects, which stay alive after the first step. They are
-        frozen so that full garbage collections do not visit them in the middle of a step.
+        The recording and the plans have about a hundred thousand objects, which stay alive after the first step. These objects
+        are frozen (`gc.freeze`), so full garbage collections do not visit them in the middle of a step.
         """
         tracker = self._tracker
         if tracker.trained != self._trained:

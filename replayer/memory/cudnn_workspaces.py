@@ -28,7 +28,8 @@ _WIDE, _NARROW = 128, 64  # channels; see Note [Which convolutions take it]
 def of_convolution(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
     """Return the bytes that a convolution or its backward pass allocates (positive) and frees (negative).
 
-    There is one tuple for the time before the first output, and one after each output. Other ops return ().
+    The first tuple lists what happens before the first output, and each further tuple what happens after an output. Other ops
+    return ().
     """
     op, shapes, outputs = signature.op, signature.shapes, signature.outputs
     if op not in ("aten::convolution", "aten::convolution_backward") or set(signature.dtypes) != {"float32"}:

@@ -40,8 +40,8 @@ class OpRows:
     def of(self, ops: Column, begun: int = 0) -> UnresolvedOps:
         """Look up ops by index, counted from the op number `begun`.
 
-        The result is exact for the last played batch. For the next batch, it is exact if no other kind of host row comes
-        between.
+        The result is exact for the last played batch. For the next batch, the result is exact if no other kind of host row
+        comes between.
         """
         return UnresolvedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 

@@ -97,7 +97,8 @@ class ScaledRequests:
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
-        """Combine two runs that differ only in batch size. Returns None if their requests have different orders."""
+        """Combine two runs that differ only in batch size. If the two runs have their requests in different orders, the result
+        is None."""
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_alike, a, b)):
             return None

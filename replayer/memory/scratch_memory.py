@@ -79,7 +79,7 @@ def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: in
 
 
 def _allocate(allocator: TensorAllocator, stream: int, op: str, size_bytes: int, at: int) -> AllocationHandle | None:
-    """Allocate a workspace before output `at`. Returns None if the op is a convolution and there is no room.
+    """Allocate a workspace before output `at`. If there is no room for a convolution's workspace, the result is None.
 
     Raises OutOfMemory for other ops. See Note [A convolution that found no workspace].
     """

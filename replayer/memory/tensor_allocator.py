@@ -89,7 +89,7 @@ class TensorAllocator:
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
         """Allocate several sizes in order, at less than half the cost of single calls.
 
-        If memory runs out, all of them are freed and OutOfMemory is raised.
+        If memory runs out, all allocations of the call are freed and OutOfMemory is raised.
         """
         made: list[AllocationHandle | None] = []
         self._lock.acquire()

@@ -2,8 +2,8 @@
 """Casts the arguments of ops on the virtual device to low precision or float32, as CUDA's autocast does.
 
 PyTorch's own autocast kernels cast only tensors whose C++ device is CUDA. This module registers the same cast lists
-(ATen/autocast_mode.h) again for the dispatch key AutocastPrivateUse1. The torch.amp surface enables that key for autocast on
-"cuda".
+(ATen/autocast_mode.h) again for the dispatch key AutocastPrivateUse1. The torch.amp surface enables AutocastPrivateUse1 for
+autocast on "cuda".
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         (a @ b).dtype    # torch.bfloat16

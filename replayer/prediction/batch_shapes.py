@@ -88,7 +88,7 @@ class BatchShapes:
     def _product(self, batch: int, op: str, shapes: Shapes) -> Shapes:
         """Convert the shapes of a matrix product.
 
-        The left matrix's rows grow, or the summed dimension if the product is a weight gradient.
+        With the batch, the rows of the left matrix grow. If the product is a weight gradient, the summed dimension grows.
         """
         wide = [i for i, shape in enumerate(shapes) if len(shape) == 2]
         left, right = shapes[wide[-2]], shapes[wide[-1]]
@@ -103,7 +103,8 @@ class BatchShapes:
 
 
 def _countings(length: int) -> tuple[int, int, int, int]:
-    """Return the length, two numbers of token pairs (with and without self-pairs), and the length plus one extra token."""
+    """Return the counts in which a sequence length appears: the length, the token pairs with and without pairs of a token with
+    itself, and the length plus one extra token."""
     return length, length * (length + 1) // 2, length * (length - 1) // 2, length + 1
 
 

@@ -7,11 +7,11 @@ and a free inside each product.
 
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None if the recording does not show it
 
-If less memory than a workspace is allocated after a product, no workspace is kept, whatever the release. This happens in a
-process that sets CUBLAS_WORKSPACE_CONFIG, and in one whose products are all in CUDA graphs of torch.compile.
+If less memory than a workspace is allocated after a product, no workspace is kept, whatever the release. Examples are a process
+that sets CUBLAS_WORKSPACE_CONFIG, and a process whose products are all in CUDA graphs of torch.compile.
 
-Since PyTorch 2.0, a cuBLAS handle keeps a workspace (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp). AMD's handles do
-the same. cuBLASLt and hipBLASLt also allocate a workspace per product. memory/cublas_workspaces.py has the sizes.
+Since PyTorch 2.0, a cuBLAS handle keeps a workspace (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp). On AMD GPUs,
+hipBLAS handles keep a workspace too.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
     """Return whether workspaces were kept. `sizes_bytes` are the possible workspace sizes of a handle on the recorded device.
 
-    Returns None if the recording does not show the answer. Such a recording has no memory events with totals (PyTorch 1.9), no
-    product among the events, or an unknown release.
+    Returns None if the recording does not show the answer. The answer is unknown without memory events that have totals
+    (PyTorch 1.9), without a product among the events, and for an unknown release.
     """
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:

@@ -43,8 +43,8 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the devices that this process sees. These are the devices of the recorded rank, repeated until each local rank
-        has a device.
+        """Return the devices that this process sees. The process sees the devices of the recorded rank, repeated until each
+        local rank has a device.
 
         If the number of local ranks is unknown, the result has the devices of all recorded ranks, with each device of a machine
         once.

@@ -26,7 +26,7 @@ GraphOps = dict[str, set[Shapes]]  # the shapes of a graph's ops by canonical na
 class _RecordedRegion:
     """A region's recorded calls by the shapes of their inputs, for the forward and the backward.
 
-    The calls are those of the step with the most calls.
+    The calls come from the recorded step that calls the region most often.
     """
 
     forward: dict[Shapes, list[tuple[OpSignature, ...]]] = field(default_factory=dict)
@@ -63,9 +63,9 @@ class RecordedRegions:
     ) -> tuple[OpSignature, ...] | None:
         """Return the recorded ops of call number `call` of a region in a step. Further calls repeat the last recorded call.
 
-        A region of the script is the recorded region with the same number, if its inputs have the same shapes. Otherwise it is
-        the first recorded region with these inputs, because torch numbers functions in the order in which it traces them. If
-        inputs were not recorded, the shapes of ops are compared instead.
+        A region of the script is the recorded region with the same number, if its inputs have the same shapes. Otherwise the
+        first recorded region with these inputs is used, because torch numbers functions in the order in which it traces them.
+        If inputs were not recorded, the shapes of ops are compared instead.
         """
         region = self._regions.get(self._taken.get((name, inputs), name))
         found = self._calls(region, inputs, graph_ops, is_backward)

@@ -1,4 +1,4 @@
-"""Patches torch.amp, torch.autocast and torch.cuda.amp. In a call without a device type, "cuda" is meant.
+"""Patches torch.amp, torch.autocast and torch.cuda.amp. If a call gives no device type, the device type is "cuda".
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         loss = model(x)                     # torch.is_autocast_enabled() is True

@@ -106,7 +106,8 @@ def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> To
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip the Reducer's own timing. The timing supports only CPU and CUDA and warns about other devices at each start."""
+    """Skip the Reducer's own timing. The Reducer's timing supports only CPU and CUDA, and warns about other devices at each
+    start."""
     if started() is None:
         collect(self)
 

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
 """Patches the staging of torch.distributed.checkpoint.async_save, which copies tensors to the host.
 
-PyTorch copies all attributes of a tensor. Attributes of the virtual GPU's own must not get to the copy.
+PyTorch copies all attributes of a tensor. The copy must not get the attributes of a virtual tensor.
 """
 
 from __future__ import annotations

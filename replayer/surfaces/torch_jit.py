@@ -59,7 +59,7 @@ def install(torch_module: ModuleType) -> None:
 def _from_host(save: Callable[..., TorchAny], module: torch.nn.Module, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     """Save the module with all tensors moved to the host, because C++ reads their memory.
 
-    The file says that the tensors are on the host.
+    In the saved file, all tensors are on the host.
     """
     held = [(node, node.t("value")) for node in _constants(module)]
     constants = [(node, tensor) for node, tensor in held if tensor.is_cuda]

@@ -352,10 +352,10 @@ class DeviceMemory:
     def _release_oversize(self, pool: Pool, size: int) -> bool:
         """Return the smallest oversize block with at least `size` bytes to the device.
 
-        If there is none, the largest oversize blocks are returned until their sum reaches `size`.
+        If no oversize block is that large, the largest oversize blocks are returned until their sum reaches `size`.
 
-        A block in an expandable segment cannot be returned alone. In this case, the largest other blocks are returned.
-        Reference: release_available_cached_blocks.
+        A block in an expandable segment cannot be returned alone. If oversize blocks are not sufficient, the largest other
+        blocks are returned. Reference: release_available_cached_blocks.
         """
         if self._max_split_bytes == UNLIMITED:
             return False

@@ -86,7 +86,7 @@ class History:
         self._note("snapshot", 0, 0, 0, self._frames())
 
     def frames_at(self, address: int) -> list[Frame]:
-        """Return the frames that allocated the live block at this address. The list is empty if they are unknown."""
+        """Return the frames that allocated the live block at this address. If the frames are unknown, the list is empty."""
         return self._of_block.get(address, [])
 
     def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[Frame]) -> None:

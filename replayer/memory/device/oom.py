@@ -45,7 +45,7 @@ def oom_text_of(torch_version: str) -> str:
 
 
 class Figures(NamedTuple):
-    """The numbers in a message. All of them are bytes, except for `device`."""
+    """The numbers in a message. All fields are bytes, except for `device`."""
 
     device: int
     asked_bytes: int

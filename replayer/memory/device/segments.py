@@ -38,7 +38,8 @@ class AddressSpace:
     def take(self, size_bytes: int) -> int:
         """Return the address of a new segment.
 
-        Raises RuntimeError if no free range is large enough. This can happen only for address ranges without memory.
+        Raises RuntimeError if no free range is large enough. Only address ranges without memory can be too large for a free
+        range.
         """
         hole = next((i for i, size in enumerate(self._sizes) if size >= size_bytes), None)
         if hole is None:

@@ -80,13 +80,14 @@ class AllocatorSettings:
 
     @property
     def fit_depends_on_layout_only(self) -> bool:
-        """Whether a request's block depends only on the blocks in memory. Rules on age or oversize blocks make this False."""
+        """Whether a request's block depends only on the blocks in memory. The result is False if rules on age or oversize
+        blocks are set."""
         return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 
     def round_up(self, size_bytes: int) -> int:
         """Return the block size for a request.
 
-        This is a multiple of 512 bytes, or the next of `divisions` steps between two powers of two.
+        The rounded size is a multiple of 512 bytes, or the next of `divisions` steps between two powers of two.
         """
         if self.power2_divisions is NO_DIVISIONS:
             return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES

@@ -1,6 +1,7 @@
 """The allocator's statistics, as `torch.cuda.memory_stats` reports them: current, peak, allocated and freed.
 
-Each quantity is counted separately for the pools of small and large blocks. The sum of both has a separate peak.
+Each quantity is counted separately for the pools of small and large blocks. The sum of the small and the large pool has a
+separate peak.
 
     stats = MemoryStats()
     stats.small.segments.add(1)

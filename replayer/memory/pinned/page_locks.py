@@ -1,7 +1,7 @@
 """Locks pages of host memory (`mlock`), as the CUDA driver does for pinned memory.
 
-If the system refuses to lock pages, one warning per run is printed on stderr, and the memory is used unlocked. The only
-difference is that the system may then swap this memory out.
+If the system refuses to lock pages, one warning per run is printed on stderr, and the memory is used unlocked. The system may
+then swap this memory out, which is the only difference.
 
     locks = PageLocks(run_folder)
     locks.lock(address, 1 << 27)      # True, and VmLck in /proc/self/status has grown by 131072 kB

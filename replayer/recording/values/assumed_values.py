@@ -1,4 +1,4 @@
-"""Plausible values of a healthy run. The host reads them if a value was neither recorded nor known.
+"""Plausible values of a healthy run. If a value was neither recorded nor computed, the host reads an assumed value.
 
     assumed = AssumedValues(lambda: 0)
     assumed.loss()      # 1.0; after 100 training steps 0.5: losses and accuracies improve slowly
@@ -59,7 +59,7 @@ class AssumedValues:
         return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:
-        """Return the number of elements counted or selected, which is `share` of all elements, rounded half up.
+        """Return an assumed number of counted or selected elements: `share` of all elements, rounded half up.
 
         See Note [Loops end].
         """
