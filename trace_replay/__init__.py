@@ -3,8 +3,9 @@
     with trace_replay.gpu("v100", values="compute") as gpu: ...     # virtual_gpu.py
     from trace_replay import traces     # our `traces`, also if another module has this name
 
-The wheel has all our packages inside this one, so that it shares no file with another distribution (pyproject.toml has the
-map); in a checkout they lie beside it. Of them only `traces` is on everyone's `sys.path`, and last: a .pth file says so.
+In the wheel, the packages traces, tracer, replayer and tui are inside trace_replay, so they cannot collide with other
+distributions (pyproject.toml lists them). In a checkout, they are beside trace_replay. A .pth file adds only `traces` to the
+end of `sys.path`.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ PATH = [os.path.join(_HERE, "public"), _HERE] if _IS_INSTALLED else [os.path.dir
 
 
 def main() -> None:
-    """The `trace` command.
+    """Runs the `trace` command.
 
-    What it imports are our packages first and the user's modules last: a `tui.py` or a `json.py` in a folder on PYTHONPATH is
-    the script's, which runs in a process of its own with the path that it would have without us.
+    Our packages come first on `sys.path` and the user's modules last. The user's folders may contain a `tui.py` or a
+    `json.py`. Such a module belongs to the script, which runs in its own process with an unchanged path.
     """
     if (reason := unsupported(sys.platform)) is not None:
         sys.exit(f"trace: {reason}")
@@ -44,14 +45,16 @@ def main() -> None:
 
 
 def unsupported(platform: str) -> str | None:
-    """Return why the tool cannot run on this platform, as in `sys.platform`, or None."""
+    """Return why the tool does not run on this platform (a value of `sys.platform`), or None if it runs."""
     if platform == "win32":
         return "trace-replay does not run on Windows, because it needs fork and POSIX signals; run it in WSL"
     return None
 
 
 def _users_path() -> set[str]:
-    """The entries of sys.path that PYTHONPATH names, and the one of the script or, under `python -m`, of the current folder."""
+    """Return the entries of sys.path that belong to the user: the folders in PYTHONPATH, and the script's folder or, with
+    `python -m`, the current folder.
+    """
     given = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
     users = {os.path.abspath(entry) for entry in given.split(os.pathsep)} if given else set()
     return users if sys.flags.safe_path else users | {os.path.abspath(sys.path[0])}
@@ -80,7 +83,9 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def library() -> ModuleType:
-    """Our `traces`: the module that `import traces` imports, unless another module has this name. See `trace_names`."""
+    """Return our `traces`. This is the module that `import traces` imports, unless another module has this name. See
+    `trace_names`.
+    """
     import importlib
     from importlib.machinery import PathFinder
 
@@ -98,7 +103,7 @@ def library() -> ModuleType:
 
 
 def trace_names() -> Any:
-    """The module of the bootstrap that imports our packages where other modules have the same names."""
+    """Return traces/bootstrap/_trace_names.py, which imports our packages even if other modules have the same names."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location("_trace_names", os.path.join(PATH[0], "traces", "bootstrap", "_trace_names.py"))

@@ -72,7 +72,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort tests on other GPUs behind the others. See Note [Tests on other GPUs]."""
+    """Move tests with a GPU of their own behind all other tests. See Note [Tests on other GPUs]."""
     items.sort(key=lambda item: repr(_of_marker(item) or ""))
 
 
@@ -181,7 +181,7 @@ def _requested(asked: Any) -> dict[str, Any] | None:
 
 
 def _of_marker(item: pytest.Item) -> dict[str, Any] | None:
-    """Return the GPU that a test's marker names. A marker without a GPU's name has no meaning for this plugin."""
+    """Return the GPU that a test's marker names. The plugin ignores markers without a GPU's name."""
     marker = item.get_closest_marker("gpu")
     if marker is None or not (marker.args and isinstance(marker.args[0], str)):
         return None

@@ -182,7 +182,9 @@ class Recorder:
             self._report(*report)
 
     def replay_ends(self, graph: object) -> None:
-        """Repeats the other reports after the graph was launched. All work of the graph belongs to the current segment."""
+        """Repeats the remaining reports of the capture after the graph was launched. All work of a launched graph belongs to
+        the current segment.
+        """
         for report in self._reports_of(graph)[1:]:
             self._report(*report)
         self.steps.has_returned = True
@@ -225,7 +227,8 @@ class Recorder:
     def write_regularly(self) -> None:
         """Starts a thread that writes what the script's thread leaves unwritten, because no step ends for some time.
 
-        A script that is killed then loses at most the last half second. During active training, the thread only wakes up.
+        A script that is killed then loses at most the last half second. While training goes on, the thread wakes up without
+        writing.
         """
 
         def write() -> None:

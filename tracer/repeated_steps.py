@@ -1,4 +1,4 @@
-"""Remembers what the reports of a step meant, so that the next step with the same reports need not be cut again.
+"""Remembers how `ScriptCut` handled the reports of a step, so that a step with the same reports need not be cut again.
 
     repeated.note(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)    # `ScriptCut` has handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended
@@ -83,7 +83,7 @@ class RepeatedSteps:
             self.known = [*learned, end]
 
     def ended(self, now_ns: int, start_ns: int) -> CutStep:
-        """The current step has made all known reports. Returns the step, and begins the next one."""
+        """The step has made all known reports. Returns the step, and begins the next one."""
         times_ns, self.times_ns = self.times_ns, []
         return self._cut([*times_ns, now_ns], start_ns)
 

@@ -9,8 +9,8 @@ Only training steps are counted. Until the script trains, evaluation steps are c
 first training step (after an initial validation or a reinforcement learning episode) the count restarts.
 
 Evaluation between training steps has one window of its own. The profiler attaches after the first evaluated batch, and records
-from the third batch on. The window ends with the first training step after it, because a step is known to be training only when
-it ends. That training step is not counted.
+from the third batch on. The window of evaluated batches ends with the next training step, because a step is known to be
+training only when it ends. That training step is not counted.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LivingObjects(dict[int, ref[Any]]):
-    """A set of objects that live, by identity. Asking whether the set is empty takes no call of a Python function."""
+    """A set of living objects, compared by identity. Testing whether the set is empty calls no Python function."""
 
     def add(self, item: object) -> None:
         number = id(item)

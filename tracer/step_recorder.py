@@ -125,7 +125,7 @@ class StepRecorder:
         return self.script.entered
 
     def catch_up(self) -> None:
-        """Passes on to `script` the reports of the current step that `script` has not got."""
+        """Passes the reports of the current step to `script`, which has not received them yet."""
         repeated = self._repeated
         if repeated.known:
             thread = self.script.thread or get_ident()
@@ -142,7 +142,7 @@ class StepRecorder:
         self.script.stop(self._threads.script_thread, self._clock.now_ns())
 
     def _report_other(self, kind: int, argument: Any, thread: int, now_ns: int) -> None:
-        """Handles a report that is not the one that the current step was expected to make."""
+        """Handles a report that the current step was not expected to make."""
         script, repeated = self.script, self._repeated
         is_beside = script.thread is not None and script.thread != thread
         if is_beside and not (kind == STEPPED and argument):

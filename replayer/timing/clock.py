@@ -153,7 +153,8 @@ class VirtualClock(Clock):
                 self._set(None, ahead_ns - (perf_counter_ns() - paused_ns))
 
     def after_fork(self) -> None:
-        """Reset the lock and the pauses in a forked child. The threads that held them do not exist in the child."""
+        """Reset the lock and the pauses in a forked child. The threads that held the lock or the pauses do not exist in the
+        child."""
         self._new_lock()
         self._pauses = 0
         self.resume()

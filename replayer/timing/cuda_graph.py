@@ -85,7 +85,7 @@ class GraphCapture:
             self._as_before[key] = undo()
 
     def record(self, event: VirtualEvent, stream: VirtualStream) -> bool:
-        """Record `event` if `stream` belongs to the capture. Returns whether `stream` belongs to it."""
+        """Record `event` in the graph if `stream` belongs to the capture. Returns whether `stream` belongs to it."""
         if stream in self:
             self._events.add(event)
             event.device = stream.device

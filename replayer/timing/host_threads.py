@@ -1,6 +1,6 @@
 """The script's host threads as rows of the timeline. A row is reused after its thread has ended.
 
-nn.DataParallel creates a thread per replica and step. Reused rows keep the timeline from getting thousands of rows.
+nn.DataParallel creates a thread per replica and step. Reusing rows keeps the timeline from getting thousands of thread rows.
 
     threads = HostThreads()
     thread = threads.begin(now_ns)      # called in the new thread

@@ -1,7 +1,7 @@
 """Finds torch's C functions for streams and events. torch.cuda's own functions take 3 to 9 us, mostly to check their arguments.
 
-Builds for CUDA and ROCm have these functions (`torch/_C/__init__.pyi` of PyTorch 2.13 and 2.14.1). A build without a GPU has
-none of them. The recorder calls the functions only after the script has initialized CUDA.
+Builds for CUDA and ROCm have these functions (`torch/_C/__init__.pyi` of PyTorch 2.13 and 2.14.1). A CPU build has none of
+these functions. The recorder calls the functions only after the script has initialized CUDA.
 """
 
 from __future__ import annotations

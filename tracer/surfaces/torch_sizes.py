@@ -31,7 +31,8 @@ NONZERO = "aten::nonzero"  # one name for all searches of nonzero elements, as o
 
 
 class Found(NamedTuple):
-    """One search for elements: the op, the shape of the searched tensor, and the number of elements found."""
+    """One call with a data-dependent result size: the op, the shape of the searched tensor, and the number of elements found.
+    """
 
     op: str
     searched: Shape
@@ -82,8 +83,8 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 def _is_no_sequence(cls: type) -> None:
     """Makes the C function PySequence_Check return false for these objects again, as for unpatched tensors.
 
-    A Python `__getitem__` also sets the C slot for sequences. Then `torch.Tensor([[x]])` asks a scalar `x` for its length.
-    The layout is that of PyTypeObject and PySequenceMethods (CPython's Include/cpython/object.h).
+    A Python `__getitem__` also sets the C slot for sequences. With this slot, `torch.Tensor([[x]])` asks a scalar `x` for its
+    length. The layout is that of PyTypeObject and PySequenceMethods (CPython's Include/cpython/object.h).
     """
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):

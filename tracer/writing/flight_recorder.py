@@ -5,7 +5,7 @@
     for record in flight.read(): ...    # other collectives since the last read, such as DDP's buckets
 
 The flight recorder is a ring buffer of each backend's last collectives. PyTorch uses the flight recorder to debug hangs
-(torch/csrc/distributed/c10d/FlightRecorder.hpp). The setting TORCH_FR_BUFFER_SIZE is the number of entries. The default is
+(torch/csrc/distributed/c10d/FlightRecorder.hpp). TORCH_FR_BUFFER_SIZE sets the number of entries in the ring. The default is
 2000, and 0 turns the flight recorder off. An entry has the time of the call and the sizes. With NCCL and
 TORCH_NCCL_ENABLE_TIMING, an entry also has the duration of the kernels. This module changes no setting.
 

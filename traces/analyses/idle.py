@@ -6,8 +6,8 @@
 
 A device is idle between two stretches of work. The time before the first work and after the last work of its steps counts too.
 A gap ends with the kernel or copy that begins there. Before that work was launched, the device had nothing to do and the host
-is the reason. After the launch, the device is the reason. Work is launched when the launching call returns, or when the work
-begins if that is earlier (`traces.analyses.launches.launched_ns`). The reasons are:
+is the reason. After the launch, the device is the reason for the idle time. Work is launched when the launching call returns,
+or when the work begins if that is earlier (`traces.analyses.launches.launched_ns`). The reasons are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host was in a collective of its own (gloo);

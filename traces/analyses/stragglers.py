@@ -3,8 +3,8 @@
     for rank in stragglers(trace): print(rank)
     # RankLateness(rank=3, last=71, collectives=84, waited_ns=1_200_000, caused_ns=310_000_000)
 
-On each rank, a collective's kernel runs from when that rank is ready until the last rank's data has arrived. So the last rank
-has the shortest kernel, and each other rank waited for the difference. No common clock is needed.
+On each rank, a collective's kernel runs from when that rank is ready until the last rank's data has arrived. The last rank
+therefore has the shortest kernel, and each other rank waited for the difference. No common clock is needed.
 
 If the recordings have the communicator's id and the operation's number, calls are matched by id and number. Otherwise the k-th
 collective with a name in a group is assumed to be the same one on all ranks. A group is left out if ranks have different

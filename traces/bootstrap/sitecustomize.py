@@ -1,4 +1,4 @@
-"""Runs first in every interpreter of a traced run. Waits for torch, then starts the requested rooms (tracer, replayer).
+"""Runs first in every interpreter of a traced run. Waits for the import of torch, then starts the recorder or the replayer.
 
 `traces.script.launch` puts this folder first on PYTHONPATH and a session folder in the environment. Python imports a module
 called `sitecustomize` before any user code runs. So this module also runs in subprocesses, spawned workers and torchrun's
@@ -78,7 +78,7 @@ class Session:
             file.write(word + "\n")
 
     def start(self) -> None:
-        """Start the rooms in this process."""
+        """Start the recorder and the replayer, if requested, in this process."""
         self.tell("trigger")
         for start in self.shared:
             start()
@@ -87,7 +87,7 @@ class Session:
         self.tell("started")
 
     def share(self) -> None:
-        """Let the rooms do work that all forks of this process share. Each fork must call `start`."""
+        """Let the recorder and the replayer do work that all forks of this process share. Each fork must call `start`."""
         self._with_rooms(lambda child, session: self.shared.append(child.share(session)))
 
     def _with_rooms(self, call: Callable[[ModuleType, dict[str, Any]], None]) -> None:

@@ -8,8 +8,8 @@ Assertions hold, and branches that lead to an error are not taken.
     if better:                             # None: neither branch is an error
         save()
 
-The answer comes from the bytecode of the calling frame. There is an answer if a conditional jump follows and one of its two
-branches raises an error before it branches again.
+The answer comes from the bytecode of the calling frame. The answer is known if a conditional jump follows and one of the two
+branches raises an error before the next jump.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class BufferedRows:
     """Collects rows of one table in the order in which they were added. Whole `tables` come first, then `loose` rows as a flat
     array.
 
-    The writing thread joins the tables. Appending them to one long array would copy each row some ten times.
+    The writing thread joins the tables. Appending the rows to one long array would copy each row some ten times.
     """
 
     __slots__ = ("_in_tables", "_tables", "_width", "loose")
@@ -343,7 +343,7 @@ class TimelineWriter:
 
     @property
     def is_due(self) -> bool:
-        """Return whether to hand rows over now. Inside a module's call, this is False until many rows are waiting."""
+        """Return whether to hand rows over now. Inside a module's call, the result is False until many rows are waiting."""
         most = max(map(len, self._rows.values()))
         if self.ranges.under_way:
             return most >= _MOST_ROWS
