@@ -63,7 +63,7 @@ class AfterImport:
 
 
 class Session:
-    """One process's view of a run of `traces.script.launch.run_child`. TRACE_SESSION names the session folder."""
+    """Holds what one process knows about a run of `traces.script.launch.run_child`. TRACE_SESSION names the session folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

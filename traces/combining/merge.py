@@ -334,9 +334,9 @@ class _Lead(NamedTuple):
 def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
     """Split the start of each clean step into phases that end where the step first waits for a batch.
 
-    The recorder does not see single ops. For example, it counts averaging the weights after the optimizer in the next step's
-    `loader` phase. The profile shows these phases. Clean steps get these phases if profiled steps with as many passes begin
-    with the same phases. Proportions and device lag come from the first such profiled step.
+    The recorder does not see single ops. For example, the recorder counts the averaging of weights after the optimizer's step
+    in the next step's `loader` phase. The profile shows these phases. Clean steps get these phases if profiled steps with as
+    many passes begin with the same phases. Proportions and device lag come from the first such profiled step.
     """
     leads: dict[int, list[_Lead]] = {}
     for step, passes in zip(theirs.tolist(), passes_of_steps(profile)[theirs].tolist(), strict=True):

@@ -200,8 +200,8 @@ def changes(
 def called_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
     """Return a replay's missing ops. Ops that were called only outside these steps are left out.
 
-    For example, the first step creates the optimizer's state with ops that later steps do not call. A recording of later steps
-    cannot have these ops.
+    For example, the first step creates the optimizer's state with ops that later steps do not call. A recording that began
+    later cannot have the ops of the first step.
     """
     host, strings = trace.host, trace.strings
     rank = np.array([thread.rank for thread in trace.threads] or [0])[host.thread]
@@ -460,7 +460,7 @@ def _enclosers(keys: Iterable[_OpKey], side: _Side) -> Iterator[_OpKey]:
 def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> list[_OpKey]:
     """Return the candidates that a fused op, foreach op or kind of kernel names.
 
-    Candidates in other phases are returned only if there is none in the same phase.
+    If the same phase has no candidates, candidates in other phases are returned.
     """
     foreach, fused = _FOREACH.match(op), fused_ops(op)
     names: Iterable[str] = _KINDS[op][1] if op in _KINDS else _named_ops(fused, known)

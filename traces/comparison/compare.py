@@ -8,7 +8,7 @@
 Compared figures: `steps` is the pace, which `traces.figures.pace` defines as the larger of the host's and the slowest device's
 time per step. `gpu_busy` is the GPU time of a step, which is the time of the work launched in the step. The GPU time excludes
 the time in which kernels of collectives wait for other ranks, and belongs to the rank with the most GPU time. The verdict
-requires both to be within tolerance.
+requires the pace and the GPU time to be within tolerance.
 
 Compared steps: each replayed step names the recorded step it was based on. A replay is compared with exactly those recorded
 steps, each as often as it was replayed. Two recordings are compared over all their steps. Warm-up steps are left out unless all

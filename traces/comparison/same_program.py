@@ -77,7 +77,7 @@ class Verdict:
     """Holds the verdict on two traces. `reason` is a sentence without a full stop and mentions the facts that could not be
     compared.
 
-    `not_compared` lists these facts, such as "shapes", "dtypes" or "memory layouts".
+    `not_compared` lists facts that could not be compared, such as "shapes", "dtypes" or "memory layouts".
     """
 
     sameness: Sameness
@@ -184,7 +184,7 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare traces without recorded shapes. `names` is the similarity of their op names.
+    """Compare traces without recorded shapes. `names` is the similarity of the op names of both traces.
 
     Sizes of copies to the device indicate the batch size, and kernel names indicate the dtypes.
     """
@@ -382,7 +382,7 @@ def _other_update(recorded: Trace, other: Trace) -> str:
 
 
 def optimizers_of(trace: Trace) -> set[str]:
-    """Return the class names of the optimizers that step in this trace. The set is empty if they are unknown."""
+    """Return the class names of the optimizers that step in this trace. If the optimizers are unknown, the set is empty."""
     texts = {trace.strings[name] for name in np.unique(trace.host.name).tolist()}
     named = {t.removeprefix(_OPTIMIZER_STEP).removesuffix(_END) for t in texts if t.startswith(_OPTIMIZER_STEP)}
     if not named and trace.workload is not None and trace.workload.optimizer:

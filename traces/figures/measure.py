@@ -244,7 +244,7 @@ def phase_names_at(trace: Trace, times_ns: Column) -> Column:
 
 
 def phase_names(trace: Trace) -> Column:
-    """Return the phase name of each row of `trace.phases`. One "" is appended so that the index NONE gives ""."""
+    """Return the phase name of each row of `trace.phases`. The list ends with "", so the index NONE gives ""."""
     return np.array([*(trace.strings[name] for name in trace.phases.name.tolist()), ""])
 
 

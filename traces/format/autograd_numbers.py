@@ -1,8 +1,7 @@
 """Copies autograd numbers to steps that repeat the ops of a numbered step.
 
-A replay records the link between forward ops and backward nodes only in its first training steps (Note [Numbered steps]
-in
-replayer/gpu/steps.py). A later step with the same ops in the same order on the same threads has the same graph.
+A replay records the link between forward ops and backward nodes only in its first training steps (Note [Numbered steps] in
+replayer/gpu/steps.py). Two steps with the same ops in the same order on the same threads have the same autograd graph.
 
     trace = with_node_numbers(trace)
 """

@@ -103,8 +103,8 @@ class StepCount(_Tail):
 
 
 def timeline_of(folder: Path, pid: int) -> Path | None:
-    """Return the timeline that the replay process wrote. If there is none yet, return the largest timeline of its
-    descendants.
+    """Return the timeline that the replay process wrote. If this process has no timeline yet, return the largest timeline of
+    its descendants.
     """
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     own = folder / f"replay-{pid}.msgpack"

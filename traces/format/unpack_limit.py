@@ -23,7 +23,7 @@ _TIMES_THE_FILE = 128
 
 
 class TooLarge(Exception):
-    """A file would unpack to more than its limit."""
+    """Raised for a file that would unpack to more than its limit."""
 
 
 @dataclass(frozen=True)

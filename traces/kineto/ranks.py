@@ -151,7 +151,7 @@ def _as_exported(trace: Trace, whole: ExportNotes, problems: Counter[str]) -> Tr
 
 
 def _rank_numbers(recordings: list[_Recording]) -> list[int]:
-    """Return each recording's rank from its events or header. If both lack the rank, it is taken from the file name.
+    """Return each recording's rank from its events or header. If events and header lack the rank, the file name gives the rank.
 
     Raises TraceImportError with file names if a rank is unknown or occurs twice.
     """
@@ -188,10 +188,10 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
     """Return the rank in each file name, such as 3 for "rank3.json", "worker3.pt.trace.json" and, if unambiguous,
     "run-TP-3.trace.json".
 
-    Inference servers write each rank's position in its tensor, data, pipeline and expert parallel groups
-    ("run-TP-1-PP-0"). If the first number does not distinguish the files, ranks are counted in the order of these
-    positions. A plain number only counts as the rank if the file names are otherwise equal. The numbers must also be 0
-    to one less than the number of files.
+    Inference servers write each rank's position in its tensor, data, pipeline and expert parallel groups ("run-TP-1-PP-0"). If
+    the first number does not distinguish the files, ranks are counted in the order of the positions in these groups. A plain
+    number only counts as the rank if the file names are otherwise equal. The numbers must be 0 to one less than the number of
+    files.
     """
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     said = [_RANK_IN_NAME.search(stem) for stem in stems]

@@ -32,7 +32,8 @@ def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[
 
 
 def trace_of(cell: LibraryCell, batch: int) -> Trace:
-    """Return a trace with one steady step at this batch size. Raises NotMeasured if the cell has no times for it."""
+    """Return a trace with one steady step at this batch size. Raises NotMeasured if the cell has no times for the batch size.
+    """
     times = cell.at(batch)
     phases = dict(times.phases_ns)
     if "rest" in phases:

@@ -87,7 +87,8 @@ def parted(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class CellTimes:
-    """Holds the times at one batch size. `is_scaled` means that they were interpolated between two measured batch sizes."""
+    """Holds the times at one batch size. `is_scaled` means that the times were interpolated between two measured batch sizes.
+    """
 
     batch: int
     phases_ns: Mapping[str, int]
@@ -174,8 +175,8 @@ class LibraryCell:
     def peak_at(self, batch: int) -> int | None:
         """Return the peak memory that PyTorch allocates in a step, in bytes, or None if no peak is known.
 
-        The peak is interpolated between known peaks. Outside their range, it is extrapolated with the line through the first
-        and the last peak.
+        The peak is interpolated between known peaks. Outside the measured range, the peak is extrapolated with the line through
+        the first and the last peak.
         """
         batches, peaks = self.memory_batches, self.peak_bytes
         if not len(peaks):

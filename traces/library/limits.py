@@ -22,7 +22,8 @@ from traces.library.cells import LibraryCell
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """Holds the memory limit. `fitted` is the largest measured batch. `full` is the first batch that did not fit, or None."""
+    """Holds the memory limit. `fitted` is the largest measured batch. `full` is the first measured batch size that did not fit,
+    or None."""
 
     cell: LibraryCell
     fitted: int
@@ -42,7 +43,8 @@ class MeasuredLimit:
         return False if self.full is not None and batch >= self.full else None
 
     def largest(self, estimated: int | None) -> int | None:
-        """Return the largest batch that fits, or None if it is unknown. The estimate is used only within the measured bounds.
+        """Return the largest batch that fits, or None if it is unknown. An estimate of the limit is used only within the
+        measured bounds.
         """
         if self.is_exact:
             return self.fitted

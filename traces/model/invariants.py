@@ -125,7 +125,7 @@ def clear_dangling_references(trace: Trace) -> None:
 def _has_cycle(parent: Column) -> bool:
     """Return whether any span is its own ancestor.
 
-    The stride doubles each round, so only cycles are left after log2(rows) rounds.
+    Each round doubles the number of ancestors that are followed, so only cycles are left after log2(rows) rounds.
     """
     if (parent < np.arange(len(parent))).all():
         return False

@@ -224,7 +224,7 @@ class Run:
 
     @property
     def is_epochal(self) -> bool:
-        """Whether times count from 1970. Such times can be compared with other recordings."""
+        """Whether times count from 1970. Step times without the profiler's cost can be compared with other recordings."""
         return self.clock == "unix"
 
 

@@ -57,7 +57,7 @@ class TraceError(Exception):
 
 
 class TraceFormatError(TraceError):
-    """A file cannot be read as a trace. The message gives the path, the byte offset and the reason."""
+    """Raised for a file that cannot be read as a trace. The message gives the path, the byte offset and the reason."""
 
     def __init__(self, path: object, offset_bytes: int, reason: str) -> None:
         super().__init__(f"{path}: not a readable trace at byte {offset_bytes}: {reason}")
@@ -74,11 +74,11 @@ class TraceWriteError(TraceError, OSError):
 
 
 class TraceImportError(TraceError):
-    """Nothing could be imported from a recording in another format."""
+    """Raised if nothing can be imported from a recording in another format."""
 
 
 class TraceLibraryError(TraceError):
-    """A name is neither a file nor a library entry."""
+    """Raised for a name that is neither a file nor a library entry."""
 
 
 class HostKind(IntEnum):

@@ -35,9 +35,8 @@ class CallOwners:
     def of(cls, spans: HostSpans, ids: Column, named: Column) -> CallOwners:
         """Find the owners. `ids` are the ids of ops, and `named` are the External ids of calls. All other rows have NONE.
 
-        External ids are ids of ops if most calls are inside the op with their External id. From torch 1.12 to 2.3,
-        External ids are copies of the correlation id instead. Then calls are not inside the op that happens to have
-        this id.
+        External ids are ids of ops if most calls are inside the op with their External id. From torch 1.12 to 2.3, External ids
+        are copies of the correlation id instead. In such files, calls are not inside the op that happens to have this id.
         """
         owner = np.full(len(spans), NONE, "i4")
         calls = np.flatnonzero(named > 0)
@@ -81,8 +80,8 @@ class CallOwners:
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
     """Return the row that has each wanted id, or NONE.
 
-    If several rows have the id, returns the last row that starts no later than `before_ns`. If all of these rows start
-    later, returns the first.
+    If several rows have the id, returns the last row that starts no later than `before_ns`. If all rows with the id start
+    later, the first row is returned.
     """
     rows = np.flatnonzero(ids > 0)
     if not len(rows) or not len(wanted):

@@ -29,8 +29,8 @@ _DEPENDENT_LAUNCH_SINCE = 9
 
 
 def has_dependent_launch(properties: list[dict[str, Any]], is_amd: bool) -> bool:
-    """Return whether a GPU with these properties may use programmatic dependent launch. The result is True if they are
-    unknown.
+    """Return whether a GPU with these properties may use programmatic dependent launch. The result is True for a GPU with
+    unknown properties.
     """
     majors = [told for of in properties if type(told := of.get("computeMajor")) is int]
     return not is_amd and (not majors or max(majors) >= _DEPENDENT_LAUNCH_SINCE)

@@ -152,7 +152,7 @@ def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
 def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
     """Return a mask of work without a call that begins before all launched work of its stream.
 
-    The mask is all False if no work has a known call.
+    If no work has a known call, the mask is all False.
     """
     found = spans.is_work & (launch == NONE)
     launched = spans.is_work & (launch != NONE)

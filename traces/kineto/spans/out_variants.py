@@ -1,16 +1,13 @@
-"""Finds arguments that an op writes results into (`out=`). These arguments come last and are not operands.
+"""Finds arguments that an op writes results into (`out=`). Arguments that receive results come last and are not operands.
 
     results_among("aten::mm", ["float", "float", "float"])           # 1: torch.mm(a, b, out=c)
     results_among("aten::mm", ["float", "float"])                    # 0
     results_among("aten::add", ["float", "float", "Scalar", "float"])  # 1
 
-torch's schemas distinguish operands from results by overload ("aten::mm.out"). Profilers usually write only the op
-name. Then
-the number of arguments decides, because an out variant has one more argument per result. Another overload may have the
-same
-number of arguments, with tensors in the same places. Such an op is ambiguous and not in the table. (max(self, other)
-and
-max(self, dim, keepdim) do not count.)
+torch's schemas distinguish operands from results by overload ("aten::mm.out"). Profilers usually write only the op name. If the
+tensors are in the same places, the number of arguments decides, because an out variant has one more argument per result.
+Another overload may have the same number of arguments, with tensors in the same places. Such an op is ambiguous and not in the
+table. (max(self, other) and max(self, dim, keepdim) do not count.)
 """
 
 from __future__ import annotations

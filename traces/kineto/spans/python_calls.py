@@ -147,8 +147,8 @@ def _whose(call: str) -> int:
 
 @cache
 def _lines_of(file: str) -> dict[str, list[range]]:
-    """Return the line ranges of the functions in a file of this tool, by function name. Returns {} if there is no such
-    file.
+    """Return the line ranges of the functions in a file of this tool, by function name. If the file does not exist, the result
+    is {}.
 
     A call that began before the profile is recorded with its current line, so whole ranges are needed.
     """

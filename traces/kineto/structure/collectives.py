@@ -4,9 +4,8 @@
     collectives.bytes   # array([8196000, ...])
 
 Every backend wraps a collective in a named range ("nccl:all_reduce", "gloo:all_reduce"). NCCL's range is inside an op
-`record_param_comms`. Since torch 2.3, this op has counts, dtype and group. Since 2026, it also has the communicator and
-the
-sequence number. Older files only have the input shapes of the range.
+`record_param_comms`. Since torch 2.3, the op of a collective has counts, dtype and group. Since 2026, the op also has the
+communicator and the sequence number. Older files only have the input shapes of the range.
 
 NCCL times run from the start of the first to the end of the last NCCL kernel launched in the range. Gloo launches no
 kernels,

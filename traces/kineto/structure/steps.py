@@ -447,8 +447,8 @@ def _above(rows: Column, host: HostSpans) -> Column:
 
 
 def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
-    """Return whether each host span is a conversion that returned its input. Such a span contains no spans except such
-    conversions.
+    """Return whether each host span is a conversion that returned its input. A conversion that returned its input contains only
+    such conversions.
     """
     converts = (host.kind == HostKind.OP) & matching(host.name, _CONVERSIONS, strings)
     around = host.parent[~converts]
@@ -484,8 +484,8 @@ def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int
 def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strings) -> set[int]:
     """Return the ops that the profiler added.
 
-    Note [The profiler's own ops]: until torch 1.12, entering a record_function range created a tensor just before the
-    range (aten::zeros, or the ops that aten::zeros consists of). These ops are not part of the script.
+    Note [The profiler's own ops]: until torch 1.12, entering a record_function range created a tensor just before the range
+    (aten::zeros, or the ops that aten::zeros consists of). The ops that create this tensor are not part of the script.
     """
     rows = np.union1d(tops, ranges)
     cheap = matching(host.name[rows], _PROFILER_OPS, strings) & (host.kind[rows] == HostKind.OP)
@@ -503,7 +503,7 @@ def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strin
 class Markers:
     """The times that CUDA events would measure on one device, which by default is the busiest device.
 
-    `at(t)` is the time when all work launched before host time t has ended. If this time is before t, `at(t)` is t.
+    `at(t)` is the time when all work launched before host time t has ended. If all work has ended before t, `at(t)` is t.
     """
 
     def __init__(self, host: HostSpans, device: DeviceSpans, number: int = NONE) -> None:
