@@ -154,7 +154,7 @@ class Card:
 
     @property
     def uses_winograd(self) -> bool:
-        """Whether cuDNN uses Winograd for fp32 convolutions. Only cards without TF32 on their tensor cores do."""
+        """Whether cuDNN uses Winograd for fp32 convolutions. Cards with TF32 tensor cores do not use Winograd."""
         return not self.architecture.name and "tf32" not in self.tflops
 
     @property

@@ -79,8 +79,8 @@ def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """Return the shapes of a call of a canonical op, for tables that compare releases.
 
-    For ops with several names, argument order and vectors may differ. So only shapes with two or more dimensions are
-    returned, the largest first.
+    For ops with several names, argument order and vectors may differ. Only shapes with two or more dimensions are returned, the
+    largest first.
     """
     wide = [shape for shape in shapes if len(shape) > 1]
     return tuple(sorted(wide, key=lambda shape: (-prod(shape), shape))) if op in _GROUPS and wide else shapes

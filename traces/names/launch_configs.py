@@ -3,13 +3,10 @@
     text = config_text([[50, 1, 1], [256, 1, 1], 16, 0, 6, None])     # "50|256|16|0|6"
     config_args(text)    # {"grid": [50, 1, 1], "block": [256, 1, 1], "registers per thread": 16, ...}
 
-The text contains six fields, separated by "|". The first four are grid and block without trailing ones, registers per
-thread,
-and shared memory per block in bytes. The last two are the estimated achieved occupancy in percent and the theoretical
-occupancy.
-Profilers of 2021 wrote only the theoretical occupancy. Trailing fields that were not recorded are omitted. AMD's
-profiler
-writes only grid and block.
+The text contains six fields, separated by "|". The first four fields are grid and block without trailing ones, registers per
+thread, and shared memory per block in bytes. The last two fields are the estimated achieved occupancy in percent and the
+theoretical occupancy. Profilers of 2021 wrote only the theoretical occupancy. Trailing fields that were not recorded are
+omitted. AMD's profiler writes only grid and block.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 def _output_gradient(images: list[Operand]) -> Operand | None:
     """Return which of a convolution's gradient, image and weight is the gradient of the output.
 
-    The gradient has as many channels as the weight has outputs. If the image has that number of channels too, the gradient is
+    The gradient has as many channels as the weight has outputs. If the image has the same number of channels, the gradient is
     the smaller tensor.
     """
     for weight in reversed(images):
@@ -358,8 +358,8 @@ _RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
 def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traffic | None:
     """Return the bytes that an index op moves, from its kernel's grid. Used if the indices were not recorded.
 
-    A block of PyTorch's `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The last block copies fewer, so at least
-    INDEX_BLOCKS blocks are needed. `vectorized_gather_kernel` has one block, or a column of blocks, for each indexed row.
+    A block of PyTorch's `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The last block copies fewer elements, so at
+    least INDEX_BLOCKS blocks are needed. `vectorized_gather_kernel` has one block, or a column of blocks, for each indexed row.
     """
     if not grid:
         return None

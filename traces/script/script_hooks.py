@@ -57,7 +57,7 @@ class CallListener(PhaseListener, Protocol):
 
 
 class ModuleCalls(threading.local):
-    """Whether this thread is inside a module call. If nested calls are recorded, also the place that they are recorded in."""
+    """Says whether this thread is inside a module call, and where the thread records nested calls."""
 
     inside: ModuleMarks | Literal[True] | None = None
     within: ClassVar[list[int]] = [0]

@@ -135,7 +135,7 @@ class _Simulation:
     def _begin(self, worker: int) -> None:
         """Start the worker's next batch if its index was already sent.
 
-        The index is sent when the script receives the batch `_ahead` places earlier.
+        The loader sends a batch's index to a worker when the script receives the batch `_ahead` places earlier.
         """
         batch = self._at[worker]
         if not self._busy[worker] and batch < self.got + self._ahead:

@@ -173,8 +173,8 @@ def _changes(log: RequestLog) -> bool:
 
 
 def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card) -> tuple[list[ScaledRequests], Need]:
-    """Runs the script at another batch size and returns how the requests scale. If that is unknown, returns an empty list and a
-    note.
+    """Runs the script at another batch size and returns how the requests scale. If the requests at another batch size cannot be
+    found, returns an empty list and a note.
     """
     batch = need.batch
     assert batch is not None
@@ -216,8 +216,8 @@ class _Peaks:
         self.batch = first.batch if need.batch == first.batch and len(first.logs) == 1 and first.steps else None
 
     def judge(self, limit: MeasuredLimit | None) -> tuple[MeasuredLimit | None, OtherMemory | None]:
-        """Returns the measured limit, or the reason why that limit does not apply to this script. Returns neither if batch
-        sizes are not comparable.
+        """Returns the measured limit, or the reason why that limit does not apply to this script. If batch sizes cannot be
+        compared, both results are None.
         """
         if limit is None or self.batch is None:
             return None, None

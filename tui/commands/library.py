@@ -256,8 +256,8 @@ def add(path: Path, name: str, json: bool) -> int:
 
 
 def check(paths: list[Path], json: bool) -> int:
-    """Checks whether files can be added to the library. Returns 0 if all can, 1 if one has a problem, and 2 if one cannot be
-    read.
+    """Checks whether files can be added to the library. Returns 0 if all files can be added, 1 if a file has a problem, and 2
+    if a file cannot be read.
     """
     told: dict[str, list[Fault]] = {}
     failed = False

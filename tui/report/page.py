@@ -100,7 +100,7 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
 
 
 def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
-    """Returns four main figures. For two traces, they compare the steps that both traces have."""
+    """Returns four main figures. For two traces, the figures compare the steps that both traces have."""
     figures: list[tuple[str, list[float | None], Callable[[Any], str]]]
     if comparison is not None:
         of_steps = (comparison.steps, comparison.compute_side, comparison.gpu_busy)

@@ -125,7 +125,7 @@ class _ChangedRows:
     times_ns: Sequence[Column]
 
     def difference(self, of: Column, what: str, name: str, op: str, phase: str, other_name: str = "") -> Difference:
-        """Combines these changes into one difference, which the app shows at the largest change."""
+        """Combines changes of one kind into one difference, which the app shows at the largest change."""
         largest = of[np.argmax(np.abs(self.change_ns[of]))]
         rows, times = ((int(first[largest]), int(second[largest])) for first, second in (self.rows, self.times_ns))
         often = len(of), len(np.unique(self.step[of])), int(self.change_ns[of].sum()), int(self.step[largest])

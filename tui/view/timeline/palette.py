@@ -1,4 +1,5 @@
-"""Defines the colours of the timeline: a rich style for each paint of a cell (cells.py), on a dark or a light background.
+"""Defines the colours of the timeline: a rich style for each colour code of a character (character_rows.py), on a dark or a
+light background.
 
     styles = Palette(dark=True).styles
     styles[Category.MATRIX]           # a part of a column
@@ -93,7 +94,7 @@ def _luminance(colour: str) -> float:
 
 
 class _Styles(dict[int, Style]):
-    """Creates the style of each paint at its first use."""
+    """Creates the style of each colour code at its first use."""
 
     def __init__(self, palette: Palette) -> None:
         super().__init__()

@@ -116,7 +116,7 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """Returns the number of lines that stay at the top while scrolling. Returns 0 if they exceed half the window."""
+        """Returns the number of lines that stay at the top while scrolling. Returns 0 if the lines exceed half the window."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
@@ -178,7 +178,7 @@ class ShownRows:
             self.forget()
 
     def instead_of(self, row: int, fold: Fold | None) -> int:
-        """Returns the row if it is shown. Otherwise returns the folded row that replaces it."""
+        """Returns the row if it is shown. For a hidden row, returns the folded row that replaces it."""
         if fold is None or row in self.shown:
             return row
         key = self.scene.rows[row].key

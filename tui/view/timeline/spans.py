@@ -186,7 +186,7 @@ def _outermost(trace: Trace, rows: Column) -> Column:
 
 
 def _outermost_around(trace: Trace, span: Span, among: Column) -> int:
-    """Returns the row of `among` that is or contains the span. Returns the span's own number if there is none."""
+    """Returns the row of `among` that is or contains the span. Returns the span's own number if no span contains it."""
     if span.table != "host":
         return span.number
     host, row = trace.host, span.number

@@ -197,7 +197,8 @@ def _columns(window: Window, begin_ns: int, end_ns: int) -> range:
 def strip_of(
     window: Window, line: WindowLine, cells: CharacterRow, label_width: int, is_cursor: bool, palette: Palette
 ) -> Strip:
-    """Renders one line of the picture: the label, then the cells. Neighbouring cells with the same paint share a segment."""
+    """Renders one line of the picture: the label, then the cells. Neighbouring characters with the same colour share a segment.
+    """
     label = label_of(window, line, label_width)
     style = palette.label_cursor if is_cursor else palette.label if line.head else palette.label_dim
     segments = [Segment(label, style), Segment(" ", palette.label)]
