@@ -76,10 +76,12 @@ class RepeatedSteps:
         if learned is None or not is_closed or step.is_evaluation or not step.segments:
             return
         begins = [i if of.action == BEGINS else of.boundary for i, of in enumerate(learned) if of.action in (BEGINS, CONTINUES)]
-        self._names, self._ends = [segment.name for segment in step.segments], [*begins[1:], len(learned)]
+        self._names = [segment.name for segment in step.segments]
+        # A step that begins with "other" has one more segment than reports that begin one.
+        self._ends = [*begins, len(learned)][-len(self._names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         self._left = NONE if step.left_ns is None or not lefts else lefts[-1]
-        if begins[:1] == [NONE] and self._cut(times_ns, step.segments[0].start_ns) == step:
+        if (begins[:1] == [NONE] or len(self._names) > len(begins)) and self._cut(times_ns, step.segments[0].start_ns) == step:
             self.known = [*learned, end]
 
     def ended(self, now_ns: int, start_ns: int) -> CutStep:
@@ -91,7 +93,7 @@ class RepeatedSteps:
         segments: list[Segment] = []
         begin_ns = start_ns
         for name, end in zip(self._names, self._ends, strict=True):
-            end_ns = times_ns[end]
+            end_ns = start_ns if end == NONE else times_ns[end]
             segments.append(new_segment((name, begin_ns, end_ns)))
             begin_ns = end_ns
         return CutStep(False, segments, None if self._left == NONE else times_ns[self._left], times_ns[-1])

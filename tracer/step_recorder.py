@@ -289,14 +289,14 @@ class StepRecorder:
             self._take_event(now_ns, None)
         elif last is not None:
             self._at[now_ns] = last
+        self.script.phases.begin_ns = now_ns
         if self.script.thread is not None:
             self._threads.note_script_thread(self.script.thread)
         self._writer.flush_if_due()
 
     def _keep(self, is_evaluation: bool, segments: list[Segment], end_ns: int) -> None:
         name, start_ns, first_end_ns = segments[0]
-        if self._start_ns != NONE:
-            # A step begins where the previous step ended. The time before the first event belongs to the first segment.
+        if self._start_ns != NONE:  # the first phase of a script begins with its event
             start_ns = self._start_ns
             segments[0] = new_segment((name, start_ns, first_end_ns))
         taken, untimed = self._events.hand_out()

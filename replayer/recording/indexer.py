@@ -37,7 +37,7 @@ from replayer.cost_model.constants import (
 from replayer.cost_model.copy_costs import directions_of
 from replayer.recording.data_parallel_stages import nccl_ops, recorded_stages
 from replayer.recording.match_keys import RecordedKeys
-from replayer.recording.recorded_step import Instance, Kernel, MatchKeys, RecordedSegment, RecordedStep
+from replayer.recording.recorded_step import LEADING, Instance, Kernel, MatchKeys, RecordedSegment, RecordedStep
 from traces.analyses.communication import communication_kernels
 from traces.analyses.waits import host_waits, synchronous_calls
 from traces.combining.profiler_cost import CleanPace
@@ -260,8 +260,9 @@ class RecordingIndexer:
                 segment = RecordedSegment(name, host_ns, stages=self.phase_stages[p])
                 if name == "loader":
                     segment.wait_ns = max(batch_there_active[p] - self.phase_start_active[p], 0)
-                segments[name, counts.get(name, 0)] = by_phase[p] = segment
-                counts[name] = counts.get(name, 0) + 1
+                count = counts.get(name, 0) if segments or name != "other" else LEADING
+                segments[name, count] = by_phase[p] = segment
+                counts[name] = count + 1
             a, b = int(first_kernel[s]), int(last_kernel[s])
             step = RecordedStep(int(row), segments, [], kinds[s])
             main_stream = _busiest(self.stream[a:b])

@@ -12,6 +12,8 @@ from replayer.recording.data_parallel_stages import RecordedStage
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, Origin, StepKind
 
+LEADING = -1
+
 
 class MatchKeys(NamedTuple):
     """Holds the three keys that match an op with recorded calls.
@@ -126,7 +128,8 @@ class KernelColumns(NamedTuple):
 class RecordedStep:
     """Describes one recorded step.
 
-    The keys of `segments` are (phase, 0-based index among the step's segments with this name).
+    The keys of `segments` are (phase, 0-based index among the step's segments with this name). A segment "other" at the step's
+    begin has the index LEADING, because the first step of a script has no such segment.
     """
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
@@ -135,12 +138,6 @@ class RecordedStep:
     kind: int = StepKind.STEADY
     _columns: KernelColumns | None = None
     _one_stream: bool | None = None
-
-    @property
-    def begins_on_host(self) -> bool:
-        """Return whether the step begins with host time outside of phases (`traces.script.phase_rule.from_begin`)."""
-        first = next(iter(self.segments.values()), None)
-        return first is not None and first.name == "other" and first.is_host_only
 
     @property
     def has_kernels(self) -> bool:
@@ -166,6 +163,8 @@ class RecordedStep:
         """
         segments = {}
         for key in {**self.segments, **slow.segments}:
+            if key[1] == LEADING and key not in slow.segments:
+                continue
             known, phase = self.segments.get(key), slow.segments.get(key)
             segment = replace(known) if known is not None else RecordedSegment(key[0])
             host_ns = phase.host_ns if phase is not None else 0

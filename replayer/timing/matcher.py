@@ -59,7 +59,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from replayer.cost_model.constants import AGAIN_SHARE, BORROWED_AHEAD, DIFFERENT_COUNT_SHARE, RENAMED_CALLS, SAME_SHARE
 from replayer.op_signature import OpSignature
-from replayer.recording.recorded_step import Instance, MatchKeys, RecordedSegment, RecordedStep
+from replayer.recording.recorded_step import LEADING, Instance, MatchKeys, RecordedSegment, RecordedStep
 from traces.model.trace import Origin
 from traces.model.workload import Sameness
 
@@ -107,7 +107,7 @@ class StepMatcher:
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
         """Begin the next segment of this phase. For a different workload, phase times without kernels are not used."""
-        count = self.visited.get(name, 0)
+        count = self.visited.get(name, 0) if self.visited or name != "other" else LEADING
         self.visited[name] = count + 1
         recorded = self.step.segments.get((name, count))
         if recorded is not None and recorded.phase_grained and not same_workload:
@@ -137,9 +137,9 @@ class StepMatcher:
         The flag tells whether the script entered another segment of the same phase.
         """
         return [
-            (segment, name in self.visited)
+            (segment, self.visited.get(name, 0) > 0)
             for (name, count), segment in self.step.segments.items()
-            if count >= self.visited.get(name, 0)
+            if count >= self.visited.get(name, LEADING)
         ]
 
 

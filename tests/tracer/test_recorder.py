@@ -64,6 +64,27 @@ def test_phases_tile_their_steps_and_steps_follow_one_another(bench: Bench) -> N
     assert (trace.steps.start_ns[1:] == trace.steps.end_ns[:-1]).all()
 
 
+def test_preprocessing_before_the_copy_is_other(bench: Bench) -> None:
+    """WHEN a script without a loader prepares a batch for 200 ns, copies it for 10 ns and trains for 50 ns."""
+    for _ in range(4):
+        bench.run(200)
+        bench.recorder.enter_phase("h2d")
+        bench.run(10, 10)
+        bench.recorder.leave_phase("h2d")
+        bench.recorder.module_called(bench.model, True)
+        bench.run(50, 500)
+        bench.recorder.module_returned()
+        bench.recorder.enter_phase("optimizer")
+        bench.recorder.leave_phase("optimizer")
+        bench.recorder.optimizer_stepped(True)
+    bench.run(10_000)
+    trace = recorded(bench)
+    assert phases_of(trace, 0)[:2] == [("h2d", 10), ("forward", 50)]
+    assert phases_of(trace, 3)[:3] == [("other", 200), ("h2d", 10), ("forward", 50)]
+    lasted_ns = (trace.phases.device_end_ns - trace.phases.device_start_ns)[trace.phases.step == 1]
+    assert lasted_ns[:3].tolist() == [0, 10, 500]  # the GPU still works on the first step while the host prepares the batch
+
+
 def test_the_gpu_times_are_those_of_the_events(bench: Bench) -> None:
     bench.train_step()
     bench.run(10_000)  # the GPU has caught up
@@ -353,7 +374,8 @@ def test_an_optimizer_that_fails_does_not_hold_its_phase(bench: Bench) -> None:
     bench.train_step()
     trace = recorded(bench)
     assert len(trace.steps) == 2
-    assert [name for name, _ in phases_of(trace, 1)] == ["optimizer", "loader", "forward", "loss", "backward", "optimizer"]
+    names = [name for name, _ in phases_of(trace, 1)]
+    assert names == ["other", "optimizer", "loader", "forward", "loss", "backward", "optimizer"]
 
 
 def test_a_captured_step_touches_nothing_and_says_so(bench: Bench) -> None:

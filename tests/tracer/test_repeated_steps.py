@@ -33,6 +33,17 @@ def test_a_step_at_other_times() -> None:
     assert steps.differs() == [(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 20)] and steps.known == []
 
 
+def test_a_step_with_time_before_its_first_phase() -> None:
+    """GIVEN a step that began at 0 with "other" (to 4) and forward (to 9) WHEN the next module call comes at 15, 6 after the
+    step began THEN "other" is 9 to 15."""
+    steps = RepeatedSteps()
+    steps.note(Meaning(MODULE, (1, True), BEGINS, NONE, ""), 4)
+    step = CutStep(False, [Segment("other", 0, 4), Segment("forward", 4, 9)], None, 9)
+    steps.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)
+    steps.times_ns.append(15)
+    assert steps.ended(18, 9) == CutStep(False, [Segment("other", 9, 15), Segment("forward", 15, 18)], None, 18)
+
+
 @pytest.mark.parametrize("why", ["given up", "not closed", "evaluation", "no such segments"])
 def test_what_is_not_learned(why: str) -> None:
     steps = RepeatedSteps()
@@ -68,6 +79,7 @@ def _run(bench: Bench, kinds: list[str]) -> None:
             bench.run(2)
             bench.train_step()
         elif kind == "no loader":
+            bench.run(4)
             recorder.module_called(bench.model, True)
             bench.run(10, 20)
             recorder.module_returned()

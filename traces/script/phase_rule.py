@@ -9,17 +9,16 @@ The importer passes the events of a recorded step to the rule. The replayer pass
     cut.enter("backward", 30); cut.leave("backward", 60)
     cut.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
-Segments cover the time from the first event to `close` without gaps. The phases loader, h2d, zero_grad, optimizer and
-backward
-are entered and left by name. The phases forward, loss and other are derived from ops and last until the next segment
-begins.
+Segments cover the time from the first event to `close` without gaps. The phases loader, h2d, zero_grad, optimizer and backward
+are entered and left by name. The phases forward, loss and other are derived from ops and last until the next segment begins.
 
-Time between two segments belongs to the later segment, unless the earlier segment is left `open_ended`. Running scripts
-leave
-the loader open-ended, because work on a batch before it reaches the device counts as data loading. An example is
-freeing the
-last batch, which takes 10 ms for 77 MB of shared memory. In a profile, only the wait itself is known to be data
-loading.
+Time between two segments belongs to the later segment, unless the earlier segment is left `open_ended`. Running scripts leave
+the loader open-ended, because work on a batch before it reaches the device counts as data loading. An example is freeing the
+last batch, which takes 10 ms for 77 MB of shared memory. In a profile, only the wait itself is known to be data loading.
+
+Note [Before the first phase]
+    If `begin_ns` is set, segments cover the time from there. The time before the first phase is a segment "other", because it
+    belongs to no phase. A loader begins at `begin_ns` itself, because entering a loader is part of waiting for data.
 """
 
 from __future__ import annotations
@@ -63,20 +62,6 @@ class Segment(NamedTuple):
 new_segment: Callable[[tuple[str, int, int]], Segment] = partial(tuple.__new__, Segment)
 
 
-def from_begin(segments: list[Segment], begin_ns: int, end_ns: int) -> list[Segment]:
-    """Extend a step's segments to start at `begin_ns`, so they cover the step up to `end_ns`.
-
-    Time before the first segment becomes "other", because it belongs to no phase. If the first segment is a loader's,
-    the segment is extended instead, because entering a loader is part of waiting for data.
-    """
-    if not segments:
-        return [Segment("other", begin_ns, end_ns)]
-    first = segments[0]
-    if first.start_ns <= begin_ns or first.name in ("loader", "other"):
-        return [first._replace(start_ns=begin_ns), *segments[1:]]
-    return [Segment("other", begin_ns, first.start_ns), *segments]
-
-
 def op_class(name: str) -> int:
     """Return LOSS, ASIDE or PLAIN for an op name.
 
@@ -95,6 +80,7 @@ class PhaseCut:
         self.current = ""  # name of the current segment, or "" before the first event
         self.inside = False
         self.segments: list[Segment] = []
+        self.begin_ns: int | None = None  # of the step, see Note [Before the first phase]
         self._start_ns = 0
         self._boundary_ns: int | None = None  # end of the last entered segment
         self._after_backward = False
@@ -169,5 +155,10 @@ class PhaseCut:
             if boundary_ns is not None:
                 now_ns = boundary_ns
             self.segments.append(new_segment((current, self._start_ns, now_ns)))
+        elif self.begin_ns is not None:
+            if name not in ("loader", "other"):
+                self.segments.append(new_segment(("other", self.begin_ns, now_ns)))
+            else:
+                now_ns = self.begin_ns
         self.current, self._start_ns = name, now_ns
         return True

@@ -8,8 +8,7 @@
     cut.leave(thread, "backward", now_ns)
     cut.optimizer_stepped(thread, True, now_ns)     # listener.step_ends(thread, CutStep(...))
 
-`traces/script/step_rule.py` decides where steps end, and `traces/script/phase_rule.py` decides the phase of an event.
-This
+`traces/script/step_rule.py` decides where steps end, and `traces/script/phase_rule.py` decides the phase of an event. This
 module combines the two rules.
 
 Note [The script's thread]
@@ -26,7 +25,8 @@ Note [Set-up is no step]
 
 Note [Forward before backward]
     The recorder does not see single ops, so a model without modules shows no forward pass. A loss or backward pass may come
-    without a forward pass or loss since the last backward pass. The time since the last phase is then the forward pass.
+    without a forward pass or loss since the last backward pass. The time since the last phase, or since the step began, is then
+    the forward pass.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NO_TURNS: Turns = (False, False, False)
 
 
 class CutStep(NamedTuple):
-    """A finished step. The segments of a step cover it from the first event without gaps."""
+    """A finished step. The segments of a step have no gaps, and begin with the step or with its first event."""
 
     is_evaluation: bool
     segments: list[Segment]
@@ -226,7 +226,7 @@ class ScriptCut(Generic[ThreadT]):
                     return
                 if segment.name == "backward":
                     break
-        if phases.op(PLAIN, now_ns):
+        if phases.op(PLAIN, now_ns if phases.current or phases.begin_ns is None else phases.begin_ns):
             self._begun(thread, now_ns)
 
     def _drop_set_up(self, thread: ThreadT, now_ns: int) -> None:
@@ -254,4 +254,5 @@ class ScriptCut(Generic[ThreadT]):
         left_ns = phases.boundary_ns
         is_evaluation = ends == StepEnd.EVALUATION
         self.workload.step_ended(is_evaluation)
-        self._listener.step_ends(thread, CutStep(is_evaluation, phases.close(now_ns), left_ns, now_ns))
+        segments, phases.begin_ns = phases.close(now_ns), now_ns
+        self._listener.step_ends(thread, CutStep(is_evaluation, segments, left_ns, now_ns))

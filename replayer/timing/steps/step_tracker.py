@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from replayer.recording.recorded_run import RecordedRun
-from replayer.recording.recorded_step import RecordedStep
+from replayer.recording.recorded_step import LEADING, RecordedStep
 from replayer.timing.clock import machine_unix_ns
 from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import Histories, SegmentMatcher, StepMatcher
@@ -173,9 +173,8 @@ class StepTracker:
 
     def segment_begins(self, thread: HostThread, name: str, now_ns: int) -> None:
         """The script's current segment ends, and the segment `name` begins."""
-        is_first = self.segment is None and not self._done
-        if is_first and name not in ("loader", "other"):
-            self._begin_on_host(thread)
+        if self.segment is None and not self._done and name not in ("loader", "other"):
+            self._begin_before(thread, name)
         self._finish(thread, now_ns)
         self._begin(thread, name)
         if name == "loader" and self._pad_loader and not self._stands_in_loader:
@@ -284,15 +283,21 @@ class StepTracker:
                 ended_ns = due_ns
         thread.host_ns = max(thread.host_ns, ended_ns)
 
-    def _begin_on_host(self, thread: HostThread) -> None:
-        """Charge the recorded step's host time before its first phase. The charge is deferred until the script uses the GPU."""
-        step = self.step.step
-        if not step.begins_on_host:
-            return
-        if self._uses_gpu:
+    def _begin_before(self, thread: HostThread, name: str) -> None:
+        """Begin the time before the step's first phase `name`, see Note [Before the first phase] in phase_rule.py.
+
+        Before the script uses the GPU, the recorded time is deferred. Older recordings count this time in the first phase.
+        """
+        segments = self.step.step.segments
+        recorded = segments.get(("other", LEADING))
+        if recorded is None:
+            is_counted = next(iter(segments), ("", 0))[0] == name
+            if self.script.phases.segments and not is_counted:
+                self._begin(thread, "other")
+        elif self.script.phases.segments or (self._uses_gpu and recorded.is_host_only):
             self._begin(thread, "other")
-        else:
-            self._owed_ns = step.segments["other", 0].host_ns
+        elif recorded.is_host_only:
+            self._owed_ns = recorded.host_ns
 
     def _begin(self, thread: HostThread, name: str) -> SegmentMatcher:
         if name == "loader":

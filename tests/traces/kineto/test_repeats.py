@@ -170,11 +170,11 @@ def test_steps_with_a_sum_over_ranks_are_no_evaluation() -> None:
         assert marked(profile).steps.kind.tolist() == [kind]
 
 
-def test_the_marks_of_our_recorder_give_that_time_to_the_first_phase(tmp_path: Any) -> None:
+def test_that_time_is_other_in_profiles_of_our_recorder_too(tmp_path: Any) -> None:
     profile = Profile()
     profile.python(200)
     profile.launch("aten::mm", ["gemm"])
     profile.mark("user_annotation", "ProfilerStep#5", 1_000, profile.now_us)
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({"traceEvents": profile.events}))
-    assert phases(read_kineto(path, marks_are_steps=True)) == [("forward", 212)]
+    assert phases(read_kineto(path, marks_are_steps=True)) == [("other", 200), ("forward", 12)]

@@ -85,6 +85,16 @@ def test_the_time_between_two_segments_is_the_later_ones_unless_the_earlier_was_
     ]  # fmt: skip
 
 
+def test_the_time_before_the_first_phase_is_other_unless_a_loader_spent_it() -> None:
+    machine = PhaseCut()
+    machine.begin_ns = 100
+    machine.enter("h2d", 300)
+    assert machine.close(301) == [Segment("other", 100, 300), Segment("h2d", 300, 301)]
+    for name in ("loader", "other"):
+        machine.enter(name, 300)
+        assert machine.close(301) == [Segment(name, 100, 301)]
+
+
 def test_op_classes_by_name_with_namespace_and_overload() -> None:
     assert op_class("aten::cross_entropy_loss") == op_class("aten::mse_loss.default") == LOSS
     assert {op_class(f"aten::{name}") for name in ("item", "randn", "normal_", "_amp_update_scale_")} == {ASIDE}

@@ -70,7 +70,7 @@ from traces.model.trace import (
     parse_shapes,
 )
 from traces.names.device_names import copy_direction
-from traces.script.phase_rule import PLAIN, PhaseCut, Segment, from_begin, op_class
+from traces.script.phase_rule import PLAIN, PhaseCut, Segment, op_class
 from traces.script.step_rule import RECORDERS_MARK, Optimizers, StepCut
 
 _EXPLICIT = (
@@ -110,7 +110,7 @@ def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = Fal
     events = _top_events(tables, strings)
     steps, source = _find_steps(tables, events, strings, marks_are_steps)
     steps.kind = np.where(steps.kind == StepKind.INCOMPLETE, steps.kind, _kinds(steps, events, tables, strings))
-    return steps, _read_phases(steps, events, tables, strings, marks_are_steps), source
+    return steps, _read_phases(steps, events, tables, strings), source
 
 
 def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, marks_are_steps: bool) -> tuple[Steps, str]:
@@ -270,7 +270,7 @@ def _launches_training(steps: Steps, tables: RankTables, strings: Strings) -> Co
     return np.isin(np.arange(len(steps)), step)
 
 
-def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: Strings, by_recorder: bool) -> Phases:
+def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: Strings) -> Phases:
     if not len(steps):
         return Phases.empty()
     starts = [event.start_ns for event in events]
@@ -279,10 +279,7 @@ def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, str
     parts = []
     for row, (begin, end) in enumerate(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)):
         first, last = np.searchsorted(starts, [begin, end])
-        segments = _cut(cut, events[first:last], begin, end)
-        if by_recorder and segments:
-            segments = [segments[0]._replace(start_ns=begin), *segments[1:]]
-        segments = from_begin(segments, begin, end)
+        segments = _cut(cut, events[first:last], begin, end) or [Segment("other", begin, end)]
         edges = np.array([s.start_ns for s in segments] + [end])
         told = markers.at(edges)
         parts.append(
@@ -300,14 +297,14 @@ def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, str
 
 
 def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:
-    """Return one step's segments, from its first event to its end.
+    """Return one step's segments.
 
     Note [The engine's run]
         A backward pass lasts from the first to the last engine span, as long as the main thread does nothing in between. Two
         kinds of ops may occur. One is the seed gradient (ones_like) just before the backward pass. The other kind is an op
         between two nodes that autograd does not record, such as a sum of gradients, if the engine runs on the main thread.
     """
-    now = begin_ns
+    now = cut.begin_ns = begin_ns
     run: list[_StepEvent] = []
     held: list[_StepEvent] = []  # ops of the engine if its run continues after them
 

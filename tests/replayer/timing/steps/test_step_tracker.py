@@ -406,6 +406,28 @@ def test_a_padded_wait_is_as_long_as_the_recorded_one_and_so_is_what_follows_it(
     assert (name, (end_ns - start_ns) / US) == ("loader", lasts_us)
 
 
+@pytest.mark.parametrize("grain", ["phase", "kernel"])
+@pytest.mark.parametrize("counted", ["other", "h2d"])
+def test_preparing_a_batch_before_the_copy_is_charged_once(counted: str, grain: str) -> None:
+    """GIVEN steps of 200 ms of preparing, 1 ms of h2d and 10 ms of forward, where the recording counts the 200 ms as "other", or
+    in h2d as older recordings did WHEN the script prepares its batches for 200 ms as well THEN its steps take 211 ms."""
+    phases_ms = {"other": 200, "h2d": 1, "forward": 10} if counted == "other" else {"h2d": 201, "forward": 10}
+    trace = phase_recording({**phases_ms, "optimizer": 1}, steps=3)
+    if grain == "kernel":
+        trace.grain = "kernel"
+    stage = Stage(trace)
+    for _ in range(3):
+        stage.clock.time_ns += 200_000 * US
+        stage.within("h2d", "copy_")
+        stage.module()
+        stage.op("mm")
+        stage.within("optimizer", "mul_")
+        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    (start_ns, end_ns, _), names = stage.log.steps[2], [phase[0] for phase in stage.log.phases[-4:]]
+    assert (end_ns - start_ns) // (1000 * US) == 212
+    assert names == (["other"] if counted == "other" else ["optimizer"]) + ["h2d", "forward", "optimizer"]
+
+
 def test_the_profilers_own_warm_up_step_is_not_replayed() -> None:
     warmup: tuple[StepKind, RecordedPhases, list[Op]] = (StepKind.WARMUP, [("forward", 0, 5_000)], [])
     stage = Stage(with_marks(recording_of([warmup, CLEAN, warmup, PROFILED])))
