@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traces.analyses.critical_path import PathSums, critical_path
-from traces.analyses.idle import IdleTime, idle_times
+from traces.analyses.idle import IdleCall, IdleTime, idle_calls, idle_times
 from traces.analyses.launches import LongLaunches, StreamLaunches, launch_figures, long_launches
 from traces.analyses.modules import ModuleTime, module_times
 from traces.analyses.stragglers import RankLateness, stragglers
@@ -33,6 +33,7 @@ class Analyses:
     """
 
     idle: dict[str, IdleTime]
+    idle_calls: list[IdleCall]
     launches: list[StreamLaunches]
     long_launches: list[LongLaunches]
     transfers: list[TransferSum]
@@ -48,6 +49,7 @@ def analyse(trace: Trace) -> Analyses:
     path, (kinds, shapes) = None if lacks_work else critical_path(trace), achieved_tables(trace)
     return Analyses(
         idle={} if lacks_work else idle_times(trace),
+        idle_calls=[] if lacks_work else idle_calls(trace)[:MOST_ROWS],
         launches=launch_figures(trace),
         long_launches=long_launches(trace),
         transfers=transfers(trace),

@@ -4,6 +4,7 @@
     of.operations[0]    # Operation("all_reduce", phase="backward", count=40, bytes=187032, duration_ns=...)
     of.exposed_ns       # time in which the device only communicated (or waited for another rank to)
     of.hidden_ns        # time in which it also computed
+    of.exposed_per_step_ns      # mean over the steps with kernels, of communication launched in these steps
 
 A communication kernel runs from when its own rank is ready until the slowest rank's data has arrived. Exposed time therefore
 includes waiting for slower ranks.
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.figures.measure import grouped, phase_windows
+from traces.figures.measure import grouped, launch_steps, phase_windows, profiled_steps
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, DeviceKind, Ending, Trace
 
@@ -66,27 +67,39 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Describes communication of all ranks. Times are summed over ranks and devices, and `steps` is the sum of the ranks'
-    steps.
+    """Describes communication of all ranks. `exposed_ns` and `hidden_ns` cover the whole trace and are summed over devices.
+
+    `steps` are the steps with kernels, summed over ranks. Times per step are means of the communication that was launched in
+    these steps, or the times of the whole trace if it has no steps.
     """
 
     operations: tuple[Operation, ...]  # most bytes first
     exposed_ns: int
     hidden_ns: int
     steps: int
+    exposed_per_step_ns: int
+    hidden_per_step_ns: int
 
 
 def communication(trace: Trace) -> Communication:
     """Return all calls by operation, and how much communication time overlaps with other work on the same device."""
-    kernels = communication_kernels(trace)
+    kernels, rows = communication_kernels(trace), profiled_steps(trace)
+    exposed_ns, hidden_ns = _overlap(trace, kernels, kernels)
+    of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True
+    per_step = (time_ns // max(len(rows), 1) for time_ns in _overlap(trace, kernels & of_steps, kernels))
+    return Communication(_operations(trace), exposed_ns, hidden_ns, len(rows), *per_step)
+
+
+def _overlap(trace: Trace, counted: Column, kernels: Column) -> tuple[int, int]:
+    """Return the exposed and the hidden time of the counted communication kernels."""
     total_ns = hidden_ns = 0
-    work = trace.device.is_work
-    for device in np.unique(trace.device.device[kernels]).tolist():
+    computes = trace.device.is_work & ~kernels
+    for device in np.unique(trace.device.device[counted]).tolist():
         on = trace.device.device == device
-        communicating, computing = _intervals(trace, on & kernels), _intervals(trace, on & work & ~kernels)
+        communicating, computing = _intervals(trace, on & counted), _intervals(trace, on & computes)
         total_ns += communicating.total_ns
         hidden_ns += int(computing.within(communicating.start_ns, communicating.end_ns).sum())
-    return Communication(_operations(trace), total_ns - hidden_ns, hidden_ns, len(trace.steps))
+    return total_ns - hidden_ns, hidden_ns
 
 
 def _operations(trace: Trace) -> tuple[Operation, ...]:

@@ -2,6 +2,7 @@
 
     spans = idle_spans(trace)               # one row per stretch of idle time with one reason
     idle_times(trace)["cuda:0"]             # IdleTime(window_ns=..., busy_ns=..., by_reason={"data": 68_000_000, ...})
+    idle_calls(trace)[0]                    # IdleCall("hipFree", count=816, idle_ns=2_830_000_000, share=0.98)
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
 A device is idle between two stretches of work. The time before the first work and after the last work of its steps counts too.
@@ -18,7 +19,8 @@ or when the work begins if that is earlier (`traces.analyses.launches.launched_n
                         includes long launching calls; `traces.analyses.launches.long_launches` has their reasons
     stream              after the launch: work on another stream of the device ended in the gap, at most 10 us before its end
     launch              after the launch, without any visible wait: launch latency, or profiler overhead
-    unknown             the launch was not recorded
+    unknown             the launch was not recorded; or the work is the device's first, and started more than LATE_START_NS
+                        after its launch. Unrecorded work from before the recording may have kept the device busy
 
 Times are measured within the windows of the steady steps (`traces.figures.pace.device_windows`).
 
@@ -29,6 +31,7 @@ compares both.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -38,11 +41,11 @@ import numpy as np
 from traces.analyses.communication import communication_kernels
 from traces.analyses.launches import launched_ns
 from traces.analyses.waits import host_waits
-from traces.comparison.thresholds import EDGE_NS
+from traces.comparison.thresholds import EDGE_NS, LATE_START_NS
 from traces.figures.measure import grouped, profiled_steps, work_rows
 from traces.figures.pace import device_windows
 from traces.model.intervals import Intervals
-from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, Table, Trace
+from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, HostKind, Table, Trace
 
 _BEFORE_ALL = np.iinfo(np.int64).min
 
@@ -106,6 +109,20 @@ class IdleTime:
         return sum(self.by_reason.values())
 
 
+@dataclass(frozen=True, slots=True)
+class IdleCall:
+    """Describes the calls of one runtime function during which GPUs were idle because of the host.
+
+    Such idle time has the reasons "host" and "synchronization". `share` is the part of it that the calls cover. `count` is the
+    number of these calls.
+    """
+
+    call: str
+    count: int
+    idle_ns: int
+    share: float
+
+
 def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
     rows = work_rows(trace)
     rows = rows[np.lexsort((trace.device.end_ns[rows], trace.device.start_ns[rows]))]
@@ -157,6 +174,27 @@ def idle_times(trace: Trace) -> dict[str, IdleTime]:
     return found
 
 
+def idle_calls(trace: Trace) -> list[IdleCall]:
+    """Return the runtime functions that the host was in while it kept GPUs idle, longest first."""
+    host, spans = trace.host, idle_spans(trace)
+    spans = spans.take(np.isin(spans.reason, (IdleReason.HOST, IdleReason.SYNCHRONIZATION)))
+    ranks = np.array([thread.rank for thread in trace.threads], dtype=np.int64)[host.thread]
+    idle_ns, counts, total_ns = Counter[int](), Counter[int](), 0
+    for device, windows in device_windows(trace).items():
+        own = spans.take(spans.device == device)
+        edges = list(zip(windows.start_ns.tolist(), windows.end_ns.tolist(), strict=True))
+        parts = [(np.clip(own.start_ns, *edge), np.clip(own.end_ns, *edge)) for edge in edges]
+        idle = Intervals(*map(np.concatenate, zip(*parts, strict=True)))
+        total_ns += idle.total_ns
+        calls = np.flatnonzero((host.kind == HostKind.RUNTIME) & (ranks == trace.devices[device].rank))
+        calls = calls[idle.within(host.start_ns[calls], host.end_ns[calls]) > 0]
+        for of in grouped(host.name[calls]):
+            name, during = int(host.name[calls[of[0]]]), Intervals(host.start_ns[calls[of]], host.end_ns[calls[of]])
+            counts[name] += len(of)
+            idle_ns[name] += int(during.within(idle.start_ns, idle.end_ns).sum())
+    return [IdleCall(trace.strings[name], counts[name], time_ns, time_ns / total_ns) for name, time_ns in idle_ns.most_common()]
+
+
 def _to_the_ends_of_steps(trace: Trace, of: Gaps) -> Gaps:
     mine = trace.steps.rank == trace.devices[of.device].rank
     if not mine.any():
@@ -190,6 +228,8 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
     launch_ns, on_host = of.launch_ns[gap], cuts < of.launch_ns[gap]
     other_stream = np.where(is_communication[gap], IdleReason.COLLECTIVE, IdleReason.STREAM)
     on_device = np.where(middle < waited_for_ns[gap], other_stream, IdleReason.LAUNCH)
+    late = (of.ended_by == of.first) & (of.end_ns - of.launch_ns > LATE_START_NS)
+    on_device = np.where(late[gap], IdleReason.UNKNOWN, on_device)
     on_the_way = np.where(_synchronized(trace, rank, of.start_ns)[gap], IdleReason.SYNCHRONIZATION, IdleReason.HOST)
     on_the_way = np.where(calls.holds(middle), IdleReason.COLLECTIVE, on_the_way)
     on_the_way = np.where(data.holds(middle), IdleReason.DATA, on_the_way)

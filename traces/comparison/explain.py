@@ -42,7 +42,7 @@ _REASONS = {
     "host": "while the host was busy with Python and the framework (host-bound)",
     "stream": "while waiting for work on another stream",
     "launch": "between a launch call and the start of its kernel",
-    "unknown": "before work whose launch was not recorded",
+    "unknown": "for an unrecorded reason",
 }
 
 
@@ -170,7 +170,7 @@ def _communication(comparison: Comparison) -> Iterator[Reason]:
     both = comparison.communication
     if both is None:
         return
-    before_ns, after_ns = (None if of is None else of.exposed_ns // max(of.steps, 1) for of in (both.recorded, both.replayed))
+    before_ns, after_ns = (None if of is None else of.exposed_per_step_ns for of in (both.recorded, both.replayed))
     yield _reason("communication", before_ns, after_ns, "", "communication between ranks that did not overlap with compute", "")
 
 

@@ -63,14 +63,41 @@ MUCH_DATA = _declare(
     source="rule of thumb",
     used_by="traces/figures/bottleneck.py",
 )
-MOSTLY_EXPOSED = _declare(
-    "MOSTLY_EXPOSED",
-    0.5,
-    "share of GPU time",
-    "other ranks limit the pace of a busy device if exposed communication exceeds this share",
+LATE_START_NS = _declare(
+    "LATE_START_NS",
+    1_000_000,
+    "ns",
+    "if the first recorded work of a GPU starts later than this after its launch, the cause of the delay is unknown",
     origin=CHOSEN,
-    source="more than half",
-    used_by="traces/figures/bottleneck.py",
+    source="a launch takes microseconds; work from before the recording may have kept the GPU busy",
+    used_by="traces/analyses/idle.py",
+)
+MOST_OPS_OF_A_BATCH = _declare(
+    "MOST_OPS_OF_A_BATCH",
+    2,
+    "times",
+    "parts of an inference are batches if the longest has at most this many times the ops of the shortest",
+    origin=CHOSEN,
+    source="batches of one model differ in their data-dependent ops only",
+    used_by="traces/kineto/structure/steps.py",
+)
+MUCH_IN_ONE_CALL = _declare(
+    "MUCH_IN_ONE_CALL",
+    0.25,
+    "share of idle time",
+    "a runtime function of the host is named as a cause of idle time if its calls cover at least this share",
+    origin=CHOSEN,
+    source="rule of thumb",
+    used_by="tui/text/bottleneck.py",
+)
+MUCH_SPREAD = _declare(
+    "MUCH_SPREAD",
+    0.15,
+    "share of the pace",
+    "`trace info` warns if steps vary by at least this share (half the interquartile range)",
+    origin=CHOSEN,
+    source="steps of one program usually vary by about 1 %",
+    used_by="tui/text/info.py",
 )
 STEPS_FOR_NOISE = _declare(
     "STEPS_FOR_NOISE",

@@ -2,10 +2,11 @@
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-If the device is hardly ever idle (Note [What limits the pace] in `traces.figures.pace`), the limit is the device. If most of
-the device's work is communication that does not overlap with compute, the limit is the other ranks. Otherwise the limit is the
-most frequent cause of idle time: data, other ranks, or the host. Idle time is the pace minus the GPU time, which excludes the
-profiler's overhead. Profiled steps only provide the shares of the causes.
+The causes of lost time are data, the host, other ranks (communication that does not overlap with compute, and idle time
+because of collectives) and unknown causes (launched work that does not start). The largest of them is the limit. The exception
+is a device that the host runs ahead of, or that is hardly ever idle (Note [What limits the pace] in `traces.figures.pace`). If
+such a device computes for longer than the largest cause takes, the device is the limit. Idle time is the pace minus the GPU
+time, which excludes the profiler's overhead. Profiled steps only provide the shares of the causes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleTime
-from traces.comparison.thresholds import MOSTLY_EXPOSED, MUCH_DATA
+from traces.comparison.thresholds import MUCH_DATA
 from traces.figures.pace import DEVICE, HOST, StepPace
 
 DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
@@ -27,13 +28,14 @@ class PaceLimit:
 
     Without that limit, a step would be at most `gain_ns` shorter. `share` is the gain divided by the pace. If the device is the
     limit, the gain is the time in which the device is idle or only communicates. A gain of None is unknown. `reason` says why
-    the limit is unknown.
+    the limit is unknown. `exposed_ns` is the part of a step in which the device only communicates.
     """
 
     limit: str
     gain_ns: int | None
     share: float | None
     reason: str = ""
+    exposed_ns: int = 0
 
 
 def bottleneck(
@@ -51,21 +53,24 @@ def bottleneck(
     if pace.busy_share is None:
         return _without_kernels(pace, data_ns)
     busy_ns = min(round(pace.busy_share * pace.pace_ns), pace.pace_ns)
-    exposed_ns = min(_exposed_ns(between_ranks), busy_ns)
+    exposed_ns = 0 if between_ranks is None else min(between_ranks.exposed_per_step_ns, busy_ns)
     idle_ns = pace.pace_ns - busy_ns
-    if pace.limit == DEVICE:
-        if exposed_ns > MOSTLY_EXPOSED * busy_ns:
-            return _bottleneck(OTHER_RANKS, exposed_ns, pace)
-        return _bottleneck(DEVICE, idle_ns + exposed_ns, pace)
     rest_ns = max(idle_ns - data_ns, 0)
-    for_ranks_ns = exposed_ns + round(rest_ns * _share_of(idle, "collective"))
-    found = {HOST: rest_ns - (for_ranks_ns - exposed_ns), DATA: min(data_ns, idle_ns), OTHER_RANKS: for_ranks_ns}
-    limit = max(found, key=lambda name: found[name])
-    return _bottleneck(limit, found[limit], pace)
+    lost_ns = {
+        DATA: min(data_ns, idle_ns),
+        OTHER_RANKS: exposed_ns + round(rest_ns * _share_of(idle, "collective")),
+        UNKNOWN: round(rest_ns * _share_of(idle, "launch", "stream", "unknown")),
+    }
+    lost_ns[HOST] = idle_ns + exposed_ns - sum(lost_ns.values())
+    limit = max(lost_ns, key=lambda name: lost_ns[name])
+    if pace.limit == DEVICE and busy_ns - exposed_ns >= lost_ns[limit]:
+        gain_ns = idle_ns + exposed_ns - round(rest_ns * _share_of(idle, "unknown"))
+        return _bottleneck(DEVICE, gain_ns, pace, exposed_ns=exposed_ns)
+    return _bottleneck(limit, lost_ns[limit], pace, "launched work does not start" * (limit == UNKNOWN), exposed_ns)
 
 
-def _bottleneck(limit: str, gain_ns: int, pace: StepPace) -> PaceLimit:
-    return PaceLimit(limit, gain_ns, gain_ns / pace.pace_ns)
+def _bottleneck(limit: str, gain_ns: int, pace: StepPace, reason: str = "", exposed_ns: int = 0) -> PaceLimit:
+    return PaceLimit(limit, gain_ns, gain_ns / pace.pace_ns, reason, exposed_ns)
 
 
 def _without_kernels(pace: StepPace, data_ns: int) -> PaceLimit:
@@ -78,10 +83,6 @@ def _without_kernels(pace: StepPace, data_ns: int) -> PaceLimit:
     return PaceLimit(UNKNOWN, None, None, "the recording has no kernels, and host and GPU take the same time")
 
 
-def _exposed_ns(between_ranks: Communication | None) -> int:
-    return 0 if between_ranks is None else between_ranks.exposed_ns // max(between_ranks.steps, 1)
-
-
-def _share_of(idle: Mapping[str, IdleTime], reason: str) -> float:
+def _share_of(idle: Mapping[str, IdleTime], *reasons: str) -> float:
     others_ns = sum(of.idle_ns - of.by_reason.get("data", 0) for of in idle.values())
-    return sum(of.by_reason.get(reason, 0) for of in idle.values()) / others_ns if others_ns else 0.0
+    return sum(of.by_reason.get(reason, 0) for of in idle.values() for reason in reasons) / others_ns if others_ns else 0.0

@@ -116,6 +116,7 @@ class StepTimes:
 class StepPace:
     """Holds the pace of a set of steps, as medians in nanoseconds. See Note [A step's time]."""
 
+    steps: int  # number of steps in the set, of all ranks
     pace_ns: int
     limit: str  # see Note [What limits the pace]
     host_runs_ahead: bool
@@ -263,6 +264,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     busy_share = max(busy, default=None)
     runs_ahead = device_ns is not None and device_ns > (1 + RUNS_AHEAD) * host_ns
     return StepPace(
+        steps=len(rows),
         pace_ns=pace_ns,
         limit=DEVICE if runs_ahead or (busy_share or 0) >= ALWAYS_BUSY else HOST,
         host_runs_ahead=runs_ahead,

@@ -30,7 +30,7 @@ REASONS = {
     "collective": "waiting for other ranks",
     "stream": "waiting for another stream",
     "launch": "launched but not started",
-    "unknown": "launch not recorded",
+    "unknown": "for an unrecorded reason",
 }
 
 
@@ -218,7 +218,7 @@ def _gbps(gbps: float | None) -> str:
 
 
 def per_step_words(idle: dict[str, IdleTime], *, together: bool = True) -> str:
-    if not any(of.steps for of in idle.values()):
+    if not any(of.steps > 1 for of in idle.values()):
         return ""
     return ", per step and GPU" if together and len(idle) > 1 else ", per step"
 
@@ -237,7 +237,7 @@ def communication_rows(sides: Both[Communication | None]) -> list[list[str]]:
     operation's count and bytes.
     """
     both = [sides.recorded, sides.replayed]
-    per_step = [None if of is None else (of.exposed_ns / max(of.steps, 1), of.hidden_ns / max(of.steps, 1)) for of in both]
+    per_step = [None if of is None else (of.exposed_per_step_ns, of.hidden_per_step_ns) for of in both]
     labels = ("exposed, per step: the GPU has nothing else to do", "hidden behind computation, per step")
     rows = [
         [label, *(ABSENT if times_ns is None else time_text(times_ns[number]) for times_ns in per_step)]

@@ -1,42 +1,57 @@
 """Formats the bottleneck of a trace (the device, the host, data or other ranks) and the possible speedup.
 
-answer(summary.pace, summary.bottleneck, summary.step_median_ns)
-# "The GPU waits for data. A step of 177.4 ms could be up to 57.1 ms shorter (32.2 %)."
+answer(summary)     # "The GPU waits for data. A step of 177.4 ms could be up to 57.1 ms shorter (32.2 %)."
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui.formatting import share_text, time_text
+from traces.comparison.thresholds import MUCH_IN_ONE_CALL
+from tui.formatting import counted, share_text, time_text
 
 if TYPE_CHECKING:
     from traces.figures.bottleneck import PaceLimit
     from traces.figures.pace import StepPace
+    from traces.figures.summary import Summary
 
+WHOLE = "whole"  # the source of steps of a recording in which no steps were found
 _WAITS_FOR = {"data": "data", "host": "the host", "other ranks": "communication with other ranks"}
 
 
-def answer(pace: StepPace | None, of: PaceLimit | None, step_ns: int) -> str:
+def answer(summary: Summary) -> str:
     """Returns the first sentence of a report: what the GPU waits for, and how much shorter a step could be.
 
     Returns "" if the trace has no steps.
     """
+    pace, of = summary.pace, summary.bottleneck
     if pace is None or of is None:
         return ""
+    step = "recording" if summary.provenance.get("steps_from") == WHOLE else "step"
+    takes = f"{'The' if step == 'recording' else 'A'} {step} takes {time_text(pace.pace_ns)}"
+    whole = takes.replace("takes", "of")
+    if of.limit == "unknown" and of.gain_ns is not None:
+        return (
+            f"{takes}. For {time_text(of.gain_ns)} of it ({share_text(of.share)}), the GPU is idle although work was launched."
+            " The reason is not recorded: it may be launch latency, the profiler, or work from before the recording."
+        )
     if of.limit == "unknown":
-        return f"A step takes {time_text(step_ns)}; what limits its pace is unknown ({of.reason})."
+        return f"{takes}; what limits its pace is unknown ({of.reason})."
     known = of.gain_ns is not None and of.share is not None
     shorter = f"{time_text(of.gain_ns)} shorter ({share_text(of.share)})" if known else ""
     if of.limit == "device":
-        why = f"the host needs {time_text(pace.host_ns)} of a {time_text(step_ns)} step and runs ahead"
+        why = f"the host needs {time_text(pace.host_ns)} of a {time_text(pace.pace_ns)} {step} and runs ahead"
         if not pace.host_runs_ahead:
-            why = f"the GPU is busy {share_text(min(pace.busy_share or 0, 1))} of a {time_text(step_ns)} step"
-        idle = f" Without the GPU's idle time, a step could be up to {shorter}." if of.gain_ns else ""
+            why = f"the GPU is busy {share_text(min(pace.busy_share or 0, 1))} of a {time_text(pace.pace_ns)} {step}"
+        without = "idle time and communication that does not overlap with compute" if of.exposed_ns else "the GPU's idle time"
+        idle = f" Without {without}, a {step} could be up to {shorter}." if of.gain_ns else ""
         return f"The GPU limits the pace: {why}.{idle}"
     if pace.device_ns is None:
-        return f"A step takes {time_text(step_ns)}; no GPU work was recorded."
-    gained = f" A step of {time_text(step_ns)} could be up to {shorter}." if shorter else ""
+        return f"{takes}; no GPU work was recorded."
+    gained = f" {whole} could be up to {shorter}." if shorter else ""
+    call = next(iter(summary.analyses.idle_calls), None)
+    if of.limit == "host" and call is not None and call.share >= MUCH_IN_ONE_CALL:
+        gained += f" The host is in {call.call} for {share_text(call.share)} of that time ({counted(call.count, 'call')})."
     return f"The GPU waits for {_WAITS_FOR[of.limit]}.{gained}"
 
 

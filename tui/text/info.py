@@ -10,6 +10,7 @@ from dataclasses import replace
 from textwrap import wrap
 from typing import Any
 
+from traces.comparison.thresholds import MUCH_SPREAD
 from traces.figures.measure import WorkSum
 from traces.figures.problems import Severity, problems_of
 from traces.figures.summary import Summary
@@ -30,7 +31,7 @@ from tui.formatting import (
     time_text,
 )
 from tui.text.analyses import analysis_sections, exposure_sentence, idle_sentence
-from tui.text.bottleneck import answer, lag_sentence
+from tui.text.bottleneck import WHOLE, answer, lag_sentence
 
 _GRAINS = {
     "kernel": "a recording of every op and every kernel",
@@ -39,6 +40,7 @@ _GRAINS = {
 _HOST_ONLY = "a recording of the host only: no GPU work was recorded"
 _KINDS = {"warmup": "warm-up", "steady": "clean"}  # displayed names of kinds of steps that differ from the stored names
 _AT_MOST = "≤ "
+_LATE_RANKS = 2  # ranks on the first screen for which the others wait the longest
 _MOST_STEPS = 8  # maximum rows of the table of steps
 _MOST_FACTS = 24  # maximum lines of provenance
 
@@ -54,7 +56,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
     ranks = summary.ranks
     what = _GRAINS.get(summary.grain, summary.grain) if summary.gpus or summary.grain != "kernel" else _HOST_ONLY
     several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
-    said = answer(summary.pace, summary.bottleneck, summary.step_median_ns or 0)
+    said = answer(summary)
     lines = [heading(line) for line in wrap(said, width)] if said else []
     lines += ["", fit(name, width)] if said else [heading(fit(name, width))]
     lines += [fit(f"  {what}{several}", width), *estimate_line(summary, "  "), ""]
@@ -93,21 +95,18 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
 def _figures(summary: Summary, width: int) -> list[str]:
     """Returns the main figures: GPU, step time, busy and idle shares, memory, and top kernels."""
     names = sorted({device.name or "an unnamed GPU" for device in summary.devices})
-    step = f"{time_text(summary.step_median_ns)}, {time_text(summary.compute_side_median_ns)} without data loading"
-    noise = summary.pace.noise if summary.pace is not None else None
-    spread = f", ±{share_text(noise)}" if noise is not None else ""
-    several = f" of {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
     idle = summary.analyses.idle
     sizes = {device: of.peak_allocated_bytes for device, of in summary.memory.items()}
     most = max(sizes, key=lambda device: sizes[device], default=None)
-    of_kernels = [f"{share_text(row.device_ns / summary.gpu_busy_ns)} {kernel_text(row.name)}" for row in summary.kernels[:3]
-                  if summary.gpu_busy_ns]  # fmt: skip
+    of_kernels = [f"{share_text(row.device_ns / summary.work_ns)} {kernel_text(row.name)}" for row in summary.kernels[:3]
+                  if summary.work_ns]  # fmt: skip
     rows = [
         ("GPU", ", ".join(names) or "none"),
         ("torch", summary.machine.torch or ""),
-        ("step", f"{step} (median of {counted(summary.counts.steps, 'step')}{several}{spread})" if summary.steps else ""),
+        ("step", _step(summary)),
         ("GPU busy", ", ".join(of_devices(summary.busy_shares, share_text))),
         ("GPU idle", idle_sentence(idle)),
+        ("ranks", _late_ranks(summary)),
         ("memory", f"peak {size_text(sizes[most])} allocated, on {most}" if most is not None else ""),
         *(("kernels" if not place else "", text) for place, text in enumerate(of_kernels)),
     ]
@@ -120,6 +119,28 @@ def _figures(summary: Summary, width: int) -> list[str]:
         elif text:
             lines += wrap(text, width, initial_indent=one, subsequent_indent=" " * len(one))
     return lines
+
+
+def _step(summary: Summary) -> str:
+    pace = summary.pace
+    if pace is None:
+        return ""
+    if summary.provenance.get("steps_from") == WHOLE:
+        return f"no steps were found; the whole recording takes {time_text(pace.pace_ns)}"
+    whole, without_data = time_text(pace.pace_ns), time_text(pace.without_data_ns)
+    without = f", {without_data} without data loading" if without_data != whole else ""
+    all_steps = counted(summary.counts.steps, "step")
+    count = all_steps if pace.steps == summary.counts.steps else f"{count_text(pace.steps)} of {all_steps}"
+    several = f" of {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
+    spread = f", ±{share_text(pace.noise)}" if pace.noise is not None else ""
+    return f"{whole}{without} ({'median of ' if pace.steps > 1 else ''}{count}{several}{spread})"
+
+
+def _late_ranks(summary: Summary) -> str:
+    late = [row for row in summary.analyses.stragglers if row.caused_ns][:_LATE_RANKS]
+    shares = (len(summary.ranks) - 1) * max(summary.counts.steps // len(summary.ranks), 1)
+    told = ", ".join(f"{time_text(row.caused_ns / shares)} for rank {row.rank}" for row in late)
+    return f"in each step, the other ranks wait {told}" if told else ""
 
 
 def _notes(summary: Summary, width: int) -> list[str]:
@@ -138,6 +159,9 @@ def note_sentences(summary: Summary) -> list[str]:
     if summary.steps and summary.analyses.idle and within_ns < summary.gpu_busy_ns / 2:
         share = share_text(1 - within_ns / summary.gpu_busy_ns)
         said.insert(0, f"{share} of the GPU's busy time is outside the steps counted in GPU busy and GPU idle")
+    noise = summary.pace.noise if summary.pace is not None else None
+    if noise is not None and noise >= MUCH_SPREAD:
+        said.insert(0, f"The steps vary by ±{share_text(noise)}: their median says little about a single step")
     if lag := lag_sentence(summary.pace):
         said.insert(0, lag.rstrip("."))
     said = [*estimate_line(summary), *said]

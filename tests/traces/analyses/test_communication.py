@@ -53,6 +53,13 @@ def test_time_in_which_the_device_only_communicates_is_exposed() -> None:
     assert rows[2] == ["all_reduce in backward", "-", "2x 2.0 KiB"]
 
 
+def test_times_per_step_leave_out_what_was_launched_before_the_steps() -> None:
+    """GIVEN 40 us of NCCL launched before the recording, and 30 us launched in its step THEN 30 us per step are exposed."""
+    trace = rank_trace([("nccl_before", 20, -50, 40), ("ncclDevKernel_AllReduce", 20, 110, 30)], [90])
+    facts = communication(trace)
+    assert (facts.exposed_ns, facts.exposed_per_step_ns, facts.steps) == (70 * US, 30 * US, 1)
+
+
 def test_nccl_kernels_without_collectives_belong_to_the_ops_that_launched_them() -> None:
     trace = rank_trace([("ncclKernel_Broadcast", 7, 10, 5)], [])
     assert not communication_kernels(trace).any() and summarize(trace).communication is None

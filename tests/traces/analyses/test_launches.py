@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.traces.analyses.test_waits import Call, Work, recorded
 from tests.traces.handmade import US
-from traces.analyses.idle import idle_times
+from traces.analyses.idle import IdleCall, idle_calls, idle_times
 from traces.analyses.launches import (
     FULL,
     LOADED,
@@ -98,3 +98,24 @@ def test_launches_that_have_ended_do_not_fill_the_queue() -> None:
     work += [(0, 8, "a", 9000 + at, 9001 + at, at) for at in range(1500, 2500)]
     trace = recorded([*calls, ("cudaLaunchKernel", 3000, 3100)], [*work, (0, 7, "a", 20000, 20001, 2500)])
     assert [(of.reason, of.count) for of in long_launches(trace)] == [(NOT_VISIBLE, 1)]
+
+
+def test_the_runtime_call_that_keeps_a_gpu_idle() -> None:
+    """GIVEN kernels at 10-20 and 100-110 us in a step of 110 us WHEN the host is in hipFree from 15 to 75 us, and launches at 75
+    THEN of 65 us for which the host is the reason (0-5 and 20-80), hipFree covers 55."""
+    calls: list[Call] = [("hipLaunchKernel", 0, 5), ("hipFree", 15, 75), ("hipLaunchKernel", 75, 80)]
+    trace = recorded(calls, [(0, 7, "a", 10, 20, 0), (0, 7, "b", 100, 110, 2)])
+    trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[110 * US])
+    assert idle_calls(trace) == [
+        IdleCall("hipFree", 1, 55 * US, 55 / 65),
+        IdleCall("hipLaunchKernel", 2, 10 * US, 10 / 65),
+    ]
+
+
+def test_work_that_starts_long_after_its_launch_is_idle_for_an_unknown_reason_only_if_it_is_the_first() -> None:
+    """Work from before the recording, which is not in it, may have kept the GPU busy until its first recorded work."""
+    calls: list[Call] = [("cudaLaunchKernel", 0, 5), ("cudaLaunchKernel", 10, 15)]
+    trace = recorded(calls, [(0, 7, "a", 2_005, 3_000, 0), (0, 7, "b", 5_000, 5_100, 1)])
+    trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[20 * US])
+    reasons = idle_times(trace)["cuda:0"].by_reason
+    assert {name: ns // US for name, ns in reasons.items() if ns} == {"host": 5, "unknown": 2_000, "launch": 2_000}

@@ -17,6 +17,7 @@ from traces.model.trace import DeviceKind
 MS = 1_000_000
 # A step takes 100 ms, of which the GPU is busy for 40 and waits 35 for data.
 OF_DATA = StepPace(
+    steps=10,
     pace_ns=100 * MS,
     limit="host",
     host_runs_ahead=False,
@@ -31,9 +32,9 @@ OF_DATA = StepPace(
 )
 
 
-def idle(data_ms: float, host_ms: float, collective_ms: float = 0) -> dict[str, IdleTime]:
-    reasons = {"data": round(data_ms * MS), "host": round(host_ms * MS), "collective": round(collective_ms * MS)}
-    return {"cuda:0": IdleTime(100 * MS, 40 * MS, reasons, 1)}
+def idle(data_ms: float, host_ms: float, collective_ms: float = 0, **others_ms: float) -> dict[str, IdleTime]:
+    told = {"data": data_ms, "host": host_ms, "collective": collective_ms, **others_ms}
+    return {"cuda:0": IdleTime(100 * MS, 40 * MS, {reason: round(ms * MS) for reason, ms in told.items()}, 1)}
 
 
 def test_the_largest_part_of_the_idle_time_is_the_limit() -> None:
@@ -41,6 +42,17 @@ def test_the_largest_part_of_the_idle_time_is_the_limit() -> None:
     short = replace(OF_DATA, without_data_ns=90 * MS)
     assert bottleneck(short, idle(10, 50), None) == PaceLimit("host", 50 * MS, 0.5)
     assert bottleneck(short, idle(10, 10, 40), None) == PaceLimit("other ranks", 40 * MS, 0.4)
+    late = PaceLimit("unknown", 40 * MS, 0.4, "launched work does not start")
+    assert bottleneck(short, idle(10, 10, launch=30, unknown=10), None) == late
+
+
+def test_a_device_that_mostly_waits_is_no_limit_even_if_the_host_runs_ahead() -> None:
+    """Two steps may have device intervals 3 % longer than the host's by chance."""
+    ahead = replace(OF_DATA, limit="device", host_runs_ahead=True, without_data_ns=100 * MS)
+    assert bottleneck(ahead, idle(0, 60), None) == PaceLimit("host", 60 * MS, 0.6)
+    assert bottleneck(ahead, idle(0, 25, launch=35), None) == PaceLimit("device", 60 * MS, 0.6)
+    # what happened before the first recorded work is unknown, so nothing is gained there
+    assert bottleneck(ahead, idle(0, 25, unknown=35), None) == PaceLimit("device", 25 * MS, 0.25)
 
 
 def test_what_a_profiler_adds_to_the_hosts_time_is_not_gained() -> None:
@@ -51,8 +63,10 @@ def test_what_a_profiler_adds_to_the_hosts_time_is_not_gained() -> None:
 def test_a_busy_device_is_the_limit_unless_it_communicates() -> None:
     full = replace(OF_DATA, limit="device", busy_share=0.95, without_data_ns=100 * MS)
     assert bottleneck(full, idle(0, 5), None) == PaceLimit("device", 5 * MS, 0.05)
-    half = Communication((), exposed_ns=600 * MS, hidden_ns=0, steps=10)
-    assert bottleneck(full, idle(0, 5), half) == PaceLimit("other ranks", 60 * MS, 0.6)
+    half = Communication((), 900 * MS, 0, steps=10, exposed_per_step_ns=60 * MS, hidden_per_step_ns=0)
+    assert bottleneck(full, idle(0, 5), half) == PaceLimit("other ranks", 60 * MS, 0.6, exposed_ns=60 * MS)
+    less = replace(half, exposed_per_step_ns=30 * MS)
+    assert bottleneck(full, idle(0, 5), less) == PaceLimit("device", 35 * MS, 0.35, exposed_ns=30 * MS)
 
 
 def test_without_kernels_only_what_the_times_show_is_said() -> None:

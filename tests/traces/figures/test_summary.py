@@ -37,7 +37,7 @@ def test_what_people_want_beside() -> None:
     summary = summarize(training(steps=2))
     assert summary.compute_side_median_ns == 80 * US
     assert summary.pace is not None and (summary.pace.pace_ns, summary.pace.gpu_time_ns) == (100 * US, 50 * US)
-    assert summary.bottleneck is not None and summary.bottleneck.limit == "host"
+    assert summary.bottleneck is not None and summary.bottleneck.limit == "data"
     assert [step.device_interval_ns for step in summary.steps] == [97 * US, 100 * US]
     assert summary.phases["forward"] == PhaseMedians(median_ns=20 * US, device_median_ns=27 * US, busy_median_ns=10 * US)
     assert summary.kernels[0].count == 2

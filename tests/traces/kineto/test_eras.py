@@ -408,6 +408,23 @@ def test_inference_is_cut_into_its_batches() -> None:
     assert seen(calls) == ("inference", ["EVALUATION"] * 2, [51, 55])
 
 
+def test_parts_of_a_pipeline_are_no_batches() -> None:
+    """GIVEN a text encoder that is called for two prompts WHEN a denoiser follows, or more ops follow THEN all is one step."""
+
+    def module(name: str, start: float) -> list[Event]:
+        return [op(f"nn.Module: {name}", start, 8, cat="python_function"), op("aten::mm", start + 1, 2)]
+
+    mark = op("ProfilerStep#4", 0, 100, cat="user_annotation")
+    encoders = [*module("Encoder_0", 0), *module("Encoder_0", 10)]
+    assert seen([mark, *encoders, *module("Denoiser_0", 20)])[0] == "profiler"
+    assert seen([*encoders, *module("Denoiser_0", 20)])[0] == "whole"
+    assert seen([mark, *encoders])[0] == "batches"
+    # WHEN no modules were recorded THEN the numbers of ops decide
+    first, second = evaluated(0, [], loader=True), evaluated(50, [], loader=True)
+    assert seen([mark, *first, *second])[0] == "batches"
+    assert seen([mark, *first, *second, *(op("aten::mm", 80 + i, 1) for i in range(9))])[0] == "profiler"
+
+
 def evaluated(start: float, operands: list[list[int]], *, loader: bool) -> list[Event]:
     """A batch that a model saw without gradient, whose first op is one on the device that only makes it ready."""
     copy = {**kernel(int(start) + 1, start + 6, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pinned -> Device)"}

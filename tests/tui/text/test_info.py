@@ -7,10 +7,14 @@ from dataclasses import replace
 
 from tests.traces.handmade import Call, data_parallel, phase_grained, training
 from tests.tui.goldens import assert_golden
+from traces.analyses.idle import IdleCall
+from traces.analyses.stragglers import RankLateness
+from traces.figures.bottleneck import PaceLimit
 from traces.figures.summary import summarize
 from traces.model.machine import Machine
 from traces.model.run import CleanSteps, Run
 from traces.model.trace import StepKind, Trace
+from tui.text.bottleneck import answer
 from tui.text.info import info_text, note_sentences
 
 
@@ -99,3 +103,44 @@ def test_a_kind_is_shown_only_where_there_are_several() -> None:
     assert "evaluation" not in info_text(summarize(trace), "t")
     trace.steps.kind[0] = StepKind.STEADY
     assert "step 6 (evaluation)" in info_text(summarize(trace), "t")
+
+
+def test_a_recording_without_steps_is_not_said_to_have_one() -> None:
+    trace = training(steps=1)
+    trace.provenance["steps_from"] = "whole"
+    said = " ".join(info_text(summarize(trace), "t", details=False, width=200).split())
+    assert "The recording of 100.0 µs could be" in said and "no steps were found; the whole recording takes 100.0 µs" in said
+
+
+def test_the_call_that_keeps_the_gpu_idle_is_named() -> None:
+    summary = summarize(training(steps=4))
+    limit = PaceLimit("host", 30_000, 0.3)
+    for share, named in ((0.92, True), (0.2, False)):
+        analyses = replace(summary.analyses, idle_calls=[IdleCall("hipFree", 1360, 9, share)])
+        text = answer(replace(summary, bottleneck=limit, analyses=analyses))
+        assert text.startswith("The GPU waits for the host. A step of 100.0 µs could be up to 30.0 µs shorter (30.0 %).")
+        assert ("The host is in hipFree for 92.0 % of that time (1,360 calls)." in text) is named
+
+
+def test_idle_time_that_the_recording_does_not_explain() -> None:
+    summary = replace(summarize(training(steps=4)), bottleneck=PaceLimit("unknown", 40_000, 0.4, "launched work does not start"))
+    assert answer(summary).startswith(
+        "A step takes 100.0 µs. For 40.0 µs of it (40.0 %), the GPU is idle although work was launched."
+    )
+
+
+def test_steps_that_vary_much_are_a_note() -> None:
+    """Steps of 100 to 400 us, with quartiles at 175 and 325 us: half of their distance is 30 % of the median, 250 us."""
+    trace = training(steps=4)
+    trace.steps.duration_ns[:] = [100_000, 200_000, 300_000, 400_000]
+    trace.steps.start_ns[1:] = trace.steps.start_ns[0] + trace.steps.duration_ns.cumsum()[:-1]
+    assert "The steps vary by ±30.0 %: their median says little about a single step" in note_sentences(summarize(trace))
+    assert not any("vary" in said for said in note_sentences(summarize(training(steps=4))))
+
+
+def test_the_ranks_for_which_the_others_wait() -> None:
+    """Two ranks of two steps: rank 1 kept rank 0 waiting for 60 us in all, that is 30 us per step."""
+    summary = summarize(training(steps=4))
+    late = [RankLateness(1, 8, 6, 0, 60_000), RankLateness(0, 8, 0, 60_000, 0)]
+    two = replace(summary, ranks=[0, 1], analyses=replace(summary.analyses, stragglers=late))
+    assert "in each step, the other ranks wait 30.0 µs for rank 1" in info_text(two, "t", details=False)

@@ -3,15 +3,14 @@
     steps, phases, source = read_steps(tables, strings)
     source  # "profiler", see Note [Whose steps]
 
-The rules receive the main thread's outermost ops and known annotations, and the runs of the autograd engine on any
-thread. See
+The rules receive the main thread's outermost ops and known annotations, and the runs of the autograd engine on any thread. See
 Note [The profiler's own ops] and Note [The engine's run].
 
 Note [Whose steps]
     "profiler"    one step per ProfilerStep mark
     "batches"     some marks contain several batches, which are cut by the rule of `traces.script.step_rule`
     "optimizer"   no marks: the same rule for the whole recording; each step of the first optimizer ends a step
-    "inference"   no marks, optimizer or backward pass: the same rule, batch by batch
+    "inference"   no marks, optimizer or backward pass: the same rule, batch by batch, if the batches are alike
     "backward"    no marks and no optimizer range: each forward pass after a backward pass begins a step
     "gpu marks"   no marks on the host, but ProfilerStep marks on the GPU (`repeats.py`)
     "repeats"     no marks, optimizer or passes are known, but the same launches repeat (`repeats.py`)
@@ -42,11 +41,12 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from traces.comparison.thresholds import FEWEST_STEADY, SLOW_START
+from traces.comparison.thresholds import FEWEST_STEADY, MOST_OPS_OF_A_BATCH, SLOW_START
 from traces.kineto.spans.launches import before_launched_work
 from traces.kineto.spans.name_patterns import matching
 from traces.kineto.spans.spans import RankTables
@@ -172,6 +172,8 @@ class _BatchEnds:
     def of_recording(self, first_ns: int, last_ns: int) -> tuple[list[int], str]:
         """Return the ends of all steps of a recording without marks, and the source of the steps. See Note [Whose steps]."""
         ends, begun = self._cut(first_ns, last_ns, begins_before=True)
+        if not self._are_alike([_BEFORE_ALL_NS, *ends, last_ns]):
+            return [last_ns], "whole"
         if any(event.leads for event in self._events):
             return ([*ends, last_ns] if begun else ends or [last_ns]), "optimizer"
         if self._trains:
@@ -183,7 +185,24 @@ class _BatchEnds:
         mark.
         """
         ends, begun = self._cut(begin_ns, end_ns)
-        return ends if begun else ends[:-1]
+        ends = ends if begun else ends[:-1]
+        return ends if self._are_alike([begin_ns, *ends, end_ns]) else []
+
+    def _are_alike(self, edges_ns: list[int]) -> bool:
+        """Return whether evaluated batches call the same modules. If modules are unknown, compare their numbers of ops.
+
+        Parts of a pipeline, such as a text encoder and a denoising loop, are not batches. The last batch may be cut short.
+        """
+        if self._trains or len(edges_ns) <= 2:
+            return True
+        times_ns = [at_ns for at_ns, _ in self._modules] or [event.start_ns for event in self._events if not event.name]
+        bounds = np.searchsorted(times_ns, edges_ns).tolist()
+        bounds = bounds[:-1] if bounds[-1] - bounds[-2] < bounds[1] - bounds[0] else bounds
+        counts = np.diff(bounds)
+        if not self._modules:
+            return bool(counts.max() <= MOST_OPS_OF_A_BATCH * max(counts.min(), 1))
+        parts = [[name for _, name in self._modules[first:last]] for first, last in pairwise(bounds)]
+        return all(part == parts[0] for part in parts)
 
     def _cut(self, begin_ns: int, end_ns: int, begins_before: bool = False) -> tuple[list[int], bool]:
         """Return the step ends in this period, and whether an evaluated batch is in progress at the end of the period.

@@ -409,8 +409,9 @@ def test_a_padded_wait_is_as_long_as_the_recorded_one_and_so_is_what_follows_it(
 @pytest.mark.parametrize("grain", ["phase", "kernel"])
 @pytest.mark.parametrize("counted", ["other", "h2d"])
 def test_preparing_a_batch_before_the_copy_is_charged_once(counted: str, grain: str) -> None:
-    """GIVEN steps of 200 ms of preparing, 1 ms of h2d and 10 ms of forward, where the recording counts the 200 ms as "other", or
-    in h2d as older recordings did WHEN the script prepares its batches for 200 ms as well THEN its steps take 211 ms."""
+    """GIVEN steps of 200 ms of preparing, 1 ms of h2d, 10 ms of forward and 1 ms of optimizer, where the recording counts the
+    200 ms as "other", or in h2d as older recordings did WHEN the script prepares its batches for 200 ms as well THEN its steps
+    take 212 ms."""
     phases_ms = {"other": 200, "h2d": 1, "forward": 10} if counted == "other" else {"h2d": 201, "forward": 10}
     trace = phase_recording({**phases_ms, "optimizer": 1}, steps=3)
     if grain == "kernel":
