@@ -101,8 +101,8 @@ def test_launches_that_have_ended_do_not_fill_the_queue() -> None:
 
 
 def test_the_runtime_call_that_keeps_a_gpu_idle() -> None:
-    """GIVEN kernels at 10-20 and 100-110 us in a step of 110 us WHEN the host is in hipFree from 15 to 75 us, and launches at 75
-    THEN of 65 us for which the host is the reason (0-5 and 20-80), hipFree covers 55."""
+    """GIVEN kernels at 10-20 and 100-110 us in a step of 110 us WHEN the host is in hipFree from 15 to 75 us, and launches
+    at 75 THEN of 65 us for which the host is the reason (0-5 and 20-80), hipFree covers 55."""
     calls: list[Call] = [("hipLaunchKernel", 0, 5), ("hipFree", 15, 75), ("hipLaunchKernel", 75, 80)]
     trace = recorded(calls, [(0, 7, "a", 10, 20, 0), (0, 7, "b", 100, 110, 2)])
     trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[110 * US])

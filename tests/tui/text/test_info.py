@@ -123,8 +123,8 @@ def test_the_call_that_keeps_the_gpu_idle_is_named() -> None:
 
 
 def test_idle_time_that_the_recording_does_not_explain() -> None:
-    summary = replace(summarize(training(steps=4)), bottleneck=PaceLimit("unknown", 40_000, 0.4, "launched work does not start"))
-    assert answer(summary).startswith(
+    limit = PaceLimit("unknown", 40_000, 0.4, "launched work does not start")
+    assert answer(replace(summarize(training(steps=4)), bottleneck=limit)).startswith(
         "A step takes 100.0 µs. For 40.0 µs of it (40.0 %), the GPU is idle although work was launched."
     )
 
