@@ -316,9 +316,9 @@ def compare(
     # replay.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     compute_side = _without_data(times, timed, timed_other, steady, paces, loads_otherwise=not whole)
-    # Phase-grained traces have no busy times.
     worked = Both(without_waits(recorded), without_waits(other))
-    gpu_busy = NOTHING if "phase" in (recorded.grain, other.grain) else _busy_spread(worked, ours, theirs)
+    lacks_work = any(trace.grain == "phase" or hides_work(trace) for trace in (recorded, other))
+    gpu_busy = NOTHING if lacks_work else _busy_spread(worked, ours, theirs)
     judged = _judged({"steps": steps} if whole else {"compute_side": compute_side}, gpu_busy, tolerance)
     analyses = analyses or Both(analyse(recorded), analyse(other))
     between_ranks = _communication(recorded, other)

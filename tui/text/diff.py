@@ -281,11 +281,17 @@ class _DiffPage:
             lines = self.noted(lines, loader_note(self.of))
         return lines
 
+    def step_medians(self) -> tuple[int | None, int | None]:
+        return self.of.steps.recorded_median_ns, self.of.steps.replayed_median_ns
+
     def evaluation(self) -> list[list[str]]:
         """Returns a row for validation or inference batches, if the traces have such batches."""
         spread = None if self.of.evaluation is None else self.of.evaluation.steps
-        if spread is None or spread == self.of.steps:  # in pure inference, these batches already count as steps
+        if spread is None:
             return []
+        medians = (spread.recorded_median_ns, spread.replayed_median_ns)
+        if all(of in (None, own) for of, own in zip(medians, self.step_medians(), strict=True)):
+            return []  # in pure inference, these batches already count as steps
         return [["evaluation batch", *self.pair(spread.recorded_median_ns, spread.replayed_median_ns)]]
 
     def phases(self) -> list[str]:

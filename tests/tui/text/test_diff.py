@@ -12,7 +12,7 @@ from tests.tui.goldens import assert_golden
 from traces.comparison.compare import Comparison, ValueReads, compare
 from traces.format.trace_file import load
 from traces.library import find
-from traces.model.trace import Trace
+from traces.model.trace import StepKind, Trace
 from tui.text.diff import diff_text, warning_sentences
 
 
@@ -140,3 +140,22 @@ def test_parts_of_data_parallel_are_shown_on_the_host_and_on_the_gpu() -> None:
         assert gather in map(str.strip, shown["gather"])
         assert replica in map(str.strip, shown["parallel_apply (cuda:1)"])
     assert "Parts of" not in _text(a_replay())
+
+
+def test_inference_that_counts_as_steps_has_no_row_of_its_own() -> None:
+    infers = training(steps=1)
+    infers.steps.kind[:] = StepKind.EVALUATION
+    for other in (infers, training(steps=4)):
+        assert "evaluation batch" not in diff_text(compare(infers, other), "a", "b")
+    both = training(steps=4)
+    both.steps.kind[2:] = StepKind.EVALUATION
+    both.steps.duration_ns[2:] //= 2
+    assert "evaluation batch" in diff_text(compare(both, both), "a", "b")
+
+
+def test_gpu_time_is_unknown_if_kernels_are_missing() -> None:
+    lost = training(steps=4)
+    lost.problems = {"lost-kernel": 4}
+    said = diff_text(compare(training(steps=4), lost), "a", "b", details=False, width=200)
+    assert "GPU time   " not in said and "unknown (kernels are missing from the recording) in B" in said
+    assert "GPU time is missing from at least one trace, so only step time is judged." in said
