@@ -545,3 +545,12 @@ KERNELS_PER_TENSOR = _declare(
     source="optimizers without foreach kernels",
     used_by="timing/steps/phase_remainder.py",
 )
+MOST_UNSCALED = _declare(
+    "MOST_UNSCALED",
+    0.05,
+    "share of GPU time",
+    "the error of a prediction is unknown if more of the recorded GPU time has no shapes",
+    origin=CHOSEN,
+    source="the benchmarks that measured errors had shapes",
+    used_by="prediction/predict.py",
+)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from replayer.cost_model.constants import MOST_UNSCALED
 from replayer.cost_model.op_work import op_work
 from replayer.prediction.conditions import (
     EXPECTED_ERROR,
@@ -54,7 +55,10 @@ class PredictedTime:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedFigures:
-    """The predicted figures. An `expected_error` of 0.08 means that the step time is accurate to within 8 %."""
+    """The predicted figures. An `expected_error` of 0.08 means that the step time is accurate to within 8 %.
+
+    `expected_error` is None if much of the recorded GPU time has no shapes. What the GPU computed there is unknown.
+    """
 
     device: str
     batch: int
@@ -64,7 +68,7 @@ class PredictedFigures:
     phases: dict[str, PredictedTime]
     kinds: dict[str, PredictedTime]
     origins: dict[str, float]  # share of the predicted GPU time by origin
-    expected_error: float
+    expected_error: float | None
     unscaled_share: float  # share of the recorded GPU time in kernels without shapes
     memory_peak_bytes: int | None
     memory_bytes: int | None
@@ -127,6 +131,7 @@ class Predictor:
         steps = max(len(np.unique(of[of >= 0])), 1)
         several = self._parallel(trace, conditions, alone, one_ns)
         shares = _shares(trace)
+        unscaled_share = scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1)
         device = trace.devices[0] if trace.devices else None
         return Prediction(
             conditions=conditions,
@@ -138,8 +143,8 @@ class Predictor:
             phases=_by_phase(recorded, scaling, steps),
             kinds=_by_kind(recorded, scaling, steps),
             origins={ORIGIN_NAMES[origin]: share for origin, share in shares.items()},
-            expected_error=_expected_error(shares, conditions),
-            unscaled_share=scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1),
+            expected_error=_expected_error(shares, conditions) if unscaled_share <= MOST_UNSCALED else None,
+            unscaled_share=unscaled_share,
             memory_peak_bytes=self._peak_bytes,
             memory_bytes=device.total_memory_bytes if device else None,
             parallel=several,

@@ -36,6 +36,7 @@ from tui.running.replay_progress import reporting_steps
 from tui.terminal import is_quiet, is_verbose, look
 from tui.text.diff import diff_text
 from tui.text.memory import fit_sentences
+from tui.text.predict import error_words
 
 if TYPE_CHECKING:  # the import needs torch, which the parent process needs only for estimates
     from replayer.prediction.predict import Prediction
@@ -165,7 +166,7 @@ def _estimate_sentence(prediction: Prediction) -> str:
     shares = ", ".join(f"{origin} {share_text(share)}" for origin, share in prediction.origins.items())
     gpu = f" on {short(prediction.device)}" if prediction.conditions.gpu else ""
     host = f" with a host {prediction.conditions.host_speed:g} times as fast" if prediction.conditions.host_speed != 1 else ""
-    return f"ESTIMATE{gpu}{host}, not recorded: expected error {prediction.expected_error:.0%}; GPU time from {shares}"
+    return f"ESTIMATE{gpu}{host}, not recorded: {error_words(prediction)}; GPU time from {shares}"
 
 
 def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> None:

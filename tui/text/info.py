@@ -37,6 +37,10 @@ _GRAINS = {
     "kernel": "a recording of every op and every kernel",
     "phase": "a recording of phase times only, without kernels",
 }
+_REPLAYS = {
+    "kernel": "a replay of every op and every kernel",
+    "phase": "a replay of phase times, with estimates of the ops that have no recorded time",
+}
 _HOST_ONLY = "a recording of the host only: no GPU work was recorded"
 _KINDS = {"warmup": "warm-up", "steady": "clean"}  # displayed names of kinds of steps that differ from the stored names
 _AT_MOST = "≤ "
@@ -54,7 +58,8 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
         return paint(text, "bold", colour=colour)
 
     ranks = summary.ranks
-    what = _GRAINS.get(summary.grain, summary.grain) if summary.gpus or summary.grain != "kernel" else _HOST_ONLY
+    grains = _GRAINS if summary.run.replay is None else _REPLAYS
+    what = grains.get(summary.grain, summary.grain) if summary.gpus or summary.grain != "kernel" else _HOST_ONLY
     several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
     said = answer(summary)
     lines = [heading(line) for line in wrap(said, width)] if said else []
@@ -100,6 +105,7 @@ def _figures(summary: Summary, width: int) -> list[str]:
     most = max(sizes, key=lambda device: sizes[device], default=None)
     of_kernels = [f"{share_text(row.device_ns / summary.work_ns)} {kernel_text(row.name)}" for row in summary.kernels[:3]
                   if summary.work_ns]  # fmt: skip
+    work = "GPU work" if summary.grain == "phase" else "kernels"
     rows = [
         ("GPU", ", ".join(names) or "none"),
         ("torch", summary.machine.torch or ""),
@@ -108,7 +114,7 @@ def _figures(summary: Summary, width: int) -> list[str]:
         ("GPU idle", idle_sentence(idle)),
         ("ranks", _late_ranks(summary)),
         ("memory", f"peak {size_text(sizes[most])} allocated, on {most}" if most is not None else ""),
-        *(("kernels" if not place else "", text) for place, text in enumerate(of_kernels)),
+        *((work if not place else "", text) for place, text in enumerate(of_kernels)),
     ]
     longest = max(len(label) for label, _ in rows)
     lines = []

@@ -17,11 +17,10 @@ def prediction_text(
     prediction: Prediction, name: str, cost: float | None, output: Path | None, *, width: int = 80, colour: bool = False
 ) -> str:
     """Returns the text for one prediction. `cost` is the price per sample. The first line marks the result as an estimate."""
-    low, high = (prediction.step.predicted_ns * (1 + sign * prediction.expected_error) for sign in (-1, 1))
     lines = [
         paint(f"ESTIMATE, not a measurement: {name} {_asked(prediction)}", "bold", colour=colour),
         f"step {time_text(prediction.step.recorded_ns)} recorded, about {time_text(prediction.step.predicted_ns)} predicted"
-        f" ({_change(prediction.step)}); expected error {prediction.expected_error:.0%}: {time_text(low)} to {time_text(high)}",
+        f" ({_change(prediction.step)}); {_error(prediction)}",
     ]
     if prediction.samples_per_s:
         lines.append(f"about {prediction.samples_per_s:.0f} samples/s" + (f", {cost:.3g} per sample" if cost else ""))
@@ -49,7 +48,8 @@ def prediction_text(
     shares = ", ".join(f"{origin} {share_text(share)}" for origin, share in prediction.origins.items())
     lines.append(f"GPU time by origin: {shares}.")
     if prediction.unscaled_share > 0:
-        lines.append(f"{share_text(prediction.unscaled_share)} of recorded GPU time has no shapes; it is scaled like the rest.")
+        share = share_text(prediction.unscaled_share)
+        lines.append(f"{share} of recorded GPU time has no shapes; it is scaled like the rest, or by data sheets.")
     lines += [f"{note[0].upper()}{note[1:]}." for note in prediction.notes]
     if output is not None:
         lines += ["", f"Next: trace diff {name} {output}, or trace replay --trace {output} SCRIPT"]
@@ -71,7 +71,8 @@ def sweep_text(
         rate = prediction.samples_per_s
         gpus = max(prediction.conditions.gpus, prediction.conditions.nproc, 1)
         figures = [str(gpus), str(prediction.batch or ABSENT), time_text(prediction.step.predicted_ns)]
-        figures += [f"±{prediction.expected_error:.0%}", f"{rate:.0f}" if rate else ABSENT]
+        error = prediction.expected_error
+        figures += [ABSENT if error is None else f"±{error:.0%}", f"{rate:.0f}" if rate else ABSENT]
         figures += [f"{cost:.3g}" if cost is not None else ABSENT] if priced else []
         rows.append([*figures, "█" * round(room * (rate or 0) / most)])
     title = paint(f"ESTIMATES, not measurements: {name} {_asked(predictions[0], swept=True)}", "bold", colour=colour)
@@ -93,6 +94,20 @@ def _asked(prediction: Prediction, *, swept: bool = False) -> str:
     words += [f"with links of {of.link_gbps:g} GB/s" if of.link_gbps else ""]
     words += [f"with a host {of.host_speed:g} times as fast" if of.host_speed != 1 else ""]
     return " ".join(word for word in words if word) or "as recorded"
+
+
+def error_words(prediction: Prediction) -> str:
+    """Returns the expected error as words, or the reason why it is unknown."""
+    if prediction.expected_error is None:
+        return f"unknown error, because {share_text(prediction.unscaled_share)} of the recorded GPU time has no shapes"
+    return f"expected error {prediction.expected_error:.0%}"
+
+
+def _error(prediction: Prediction) -> str:
+    error, predicted_ns = prediction.expected_error, prediction.step.predicted_ns
+    if error is None:
+        return error_words(prediction)
+    return f"{error_words(prediction)}: {time_text(predicted_ns * (1 - error))} to {time_text(predicted_ns * (1 + error))}"
 
 
 def _sides(title: str, figures: dict[str, PredictedTime], width: int) -> list[str]:

@@ -24,6 +24,7 @@ from traces.format.trace_file import load, save
 from traces.model.trace import NONE, Collectives, DeviceKind, Origin, TraceError
 from traces.names.cards import card_of
 from tui.cli import run
+from tui.text.predict import prediction_text
 
 LAYERS = [
     ("convolution", ((32, 3, 224, 224), (64, 3, 7, 7))),
@@ -160,6 +161,9 @@ def test_a_recording_without_kernels_or_shapes_says_what_cannot_be_scaled() -> N
         predict(bare, Conditions(gpu="Tesla T4"), strict=True)
     loose = predict(bare, Conditions(gpu="Tesla T4"))
     assert loose.unscaled_share == pytest.approx(0.8)  # all but the copies
+    assert loose.expected_error is None
+    said = prediction_text(loose, "bare", None, None)
+    assert "unknown error, because 80.0 % of the recorded GPU time has no shapes" in said and "expected error" not in said
 
 
 def test_every_figure_is_told_as_an_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,9 +207,10 @@ def test_expected_errors_are_those_of_the_benchmarks_rows() -> None:
 def test_the_expected_error_is_that_of_the_benchmark() -> None:
     rows = json.loads(EXPECTED.read_text())["rows"]
     batch = predict(training(), Conditions(batch=256))
-    assert 0 < batch.expected_error <= max(row["error"] for row in rows.values())
-    two = predict(training(), Conditions(gpus=2, batch=64))
-    assert two.expected_error == pytest.approx(predict(training(), Conditions()).expected_error + rows["dataparallel"]["error"])
+    assert batch.expected_error is not None and 0 < batch.expected_error <= max(row["error"] for row in rows.values())
+    one, two = predict(training(), Conditions()), predict(training(), Conditions(gpus=2, batch=64))
+    assert one.expected_error is not None
+    assert two.expected_error == pytest.approx(one.expected_error + rows["dataparallel"]["error"])
 
 
 def test_a_launch_that_blocks_is_read_as_a_wait_again() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from tests.traces.handmade import Call, data_parallel, phase_grained, training
+from tests.traces.handmade import Call, data_parallel, phase_grained, replay_of, training
 from tests.tui.goldens import assert_golden
 from traces.analyses.idle import IdleCall
 from traces.analyses.stragglers import RankLateness
@@ -144,3 +144,11 @@ def test_the_ranks_for_which_the_others_wait() -> None:
     late = [RankLateness(1, 8, 6, 0, 60_000), RankLateness(0, 8, 0, 60_000, 0)]
     two = replace(summary, ranks=[0, 1], analyses=replace(summary.analyses, stragglers=late))
     assert "in each step, the other ranks wait 30.0 µs for rank 1" in info_text(two, "t", details=False)
+
+
+def test_a_replay_is_not_called_a_recording_and_its_phases_are_no_kernels() -> None:
+    for made, said in ((training(), "a replay of every op and every kernel"), (phase_grained(), "a replay of phase times")):
+        replay = replace(replay_of(made), grain=made.grain)
+        text = info_text(summarize(replay), "t", details=False)
+        assert said in text and "a recording of" not in text and "without kernels" not in text
+        assert ("kernels  " in text) is (made.grain == "kernel")
