@@ -36,7 +36,6 @@ from tui.running.replay_progress import reporting_steps
 from tui.terminal import is_quiet, is_verbose, look
 from tui.text.diff import diff_text
 from tui.text.memory import fit_sentences
-from tui.text.predict import error_words
 
 if TYPE_CHECKING:  # the import needs torch, which the parent process needs only for estimates
     from replayer.prediction.predict import Prediction
@@ -163,6 +162,8 @@ def _conclude(
 
 
 def _estimate_sentence(prediction: Prediction) -> str:
+    from tui.text.predict import error_words
+
     shares = ", ".join(f"{origin} {share_text(share)}" for origin, share in prediction.origins.items())
     gpu = f" on {short(prediction.device)}" if prediction.conditions.gpu else ""
     host = f" with a host {prediction.conditions.host_speed:g} times as fast" if prediction.conditions.host_speed != 1 else ""
