@@ -354,7 +354,7 @@ class DeviceMemory:
 
         If no oversize block is that large, the largest oversize blocks are returned until their sum reaches `size`.
 
-        A block in an expandable segment cannot be returned alone. If oversize blocks are not sufficient, the largest other
+        A block in an expandable segment cannot be returned alone. For such a block, the largest other
         blocks are returned. Reference: release_available_cached_blocks.
         """
         if self._max_split_bytes == UNLIMITED:
