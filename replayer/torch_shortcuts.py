@@ -51,8 +51,19 @@ def install(tensor_class: type) -> None:
         patch(simple_registry, find_torch_dispatch_rule=find_torch_dispatch_rule)
     if enabled("batch_norm"):
         composite: TorchAny = torch.batch_norm
+        virtual: TorchAny = tensor_class
         native: TorchAny = torch.native_batch_norm
         is_heard = torch._C._is_torch_function_mode_enabled
+
+        def fits(input: TorchAny, given: tuple[TorchAny, ...], training: TorchAny) -> bool:
+            """Return whether the checks of `torch.batch_norm` pass."""
+            meta = input.meta
+            if not meta.numel or len(meta.shape) < 2 or (not training and (given[2] is None or given[3] is None)):
+                return False
+            for each in given:
+                if each is not None and (type(each) is not virtual or each.meta.numel != meta.shape[1]):
+                    return False
+            return True
 
         @stands_for(composite)
         def batch_norm(
@@ -60,7 +71,8 @@ def install(tensor_class: type) -> None:
             training: TorchAny, momentum: TorchAny, eps: TorchAny,
             cudnn_enabled: TorchAny,
         ) -> TorchAny:  # fmt: skip
-            if type(input) is not tensor_class or is_heard():
+            given = (weight, bias, running_mean, running_var)
+            if type(input) is not tensor_class or is_heard() or not fits(input, given, training):
                 return composite(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled)
             return native(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
 

@@ -118,7 +118,12 @@ def _install_subclasses(torch_module: TorchAny) -> None:
             return make_virtual_subclass(cls, data, requires_grad)
         return new_parameter(cls, data, requires_grad)
 
+    def pickled(reduce: TorchAny, self: TorchAny, protocol: TorchAny) -> TorchAny:
+        cls, *rest = reduce(self, protocol)
+        return getattr(cls, "plain_class", cls), *rest
+
     lazy = torch_module.nn.parameter.UninitializedTensorMixin
+    patch_around(lazy, __reduce_ex__=pickled)
     moves = [torch_module.Tensor.to, torch_module.Tensor.cuda]
     patch(lazy, _allowed_methods=[*lazy._allowed_methods, *moves, torch_module._has_compatible_shallow_copy_type])
     patch(torch_module.Tensor, _make_subclass=staticmethod(make_virtual_subclass))

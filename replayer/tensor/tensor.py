@@ -49,9 +49,17 @@ _data: TorchAny = torch._C.TensorBase.data
 
 
 class _Equal(type(torch.Tensor)):  # type: ignore[misc]
-    """Metaclass that makes `type(x) == torch.Tensor` true, as scripts expect. `type(x) is torch.Tensor` stays false."""
+    """Makes `type(x) == torch.Tensor` true for virtual tensors, as scripts expect. `type(x) is torch.Tensor` stays false.
+
+    Calling the class calls the plain class. A virtual parameter has the class of other virtual tensors, so an argument that
+    only nn.Parameter has creates a parameter.
+    """
 
     plain_class: type[TorchAny]
+
+    def __call__(cls, *args: TorchAny, **options: TorchAny) -> TorchAny:
+        plain = cls.plain_class
+        return (torch.nn.Parameter if plain is torch.Tensor and "requires_grad" in options else plain)(*args, **options)
 
     def __eq__(cls, other: object) -> bool:
         return other is cls or other is cls.plain_class

@@ -43,6 +43,17 @@ def gru_cell(
     return aten._thnn_fused_gru_cell(data @ w_ih.t(), h @ w_hh.t(), h, b_ih, b_hh)[0]
 
 
+def check_cell(data: TorchAny, states: Sequence[TorchAny], w_ih: TorchAny, w_hh: TorchAny) -> None:
+    """Raise PyTorch's error if the sizes of a cell's input, hidden states and weights do not match."""
+    if data.size(1) != w_ih.size(1):
+        raise RuntimeError(f"input has inconsistent input_size: got {data.size(1)} expected {w_ih.size(1)}")
+    for state in states:
+        if data.size(0) != state.size(0):
+            raise RuntimeError(f"Input batch size {data.size(0)} doesn't match hidden0 batch size {state.size(0)}")
+        if state.size(1) != w_hh.size(1):
+            raise RuntimeError(f"hidden0 has inconsistent hidden_size: got {state.size(1)}, expected {w_hh.size(1)}")
+
+
 class LayerOptions(NamedTuple):
     """The arguments of `torch.lstm` and similar functions that describe how layers are stacked, in the same order."""
 

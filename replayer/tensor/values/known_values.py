@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 import torch
 
+from replayer.errors import NotEmulated
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.torch_types import TorchAny
@@ -47,7 +48,11 @@ def payload(allocation: Allocation) -> torch.UntypedStorage:
     """
     known = allocation.known
     if not isinstance(known, torch.Tensor):
-        known = allocation.known = torch.zeros(allocation.size_bytes, dtype=torch.uint8, device="cpu")
+        try:
+            known = allocation.known = torch.zeros(allocation.size_bytes, dtype=torch.uint8, device="cpu")
+        except RuntimeError as full:
+            call = f"a tensor of {allocation.size_bytes} bytes under --values compute"
+            raise NotEmulated(call, "not enough memory here; use --values recorded") from full
     return known.untyped_storage()
 
 

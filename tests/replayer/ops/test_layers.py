@@ -189,6 +189,32 @@ def test_recurrent_layers_take_cudnn() -> None:
     assert "_thnn_fused_gru_cell" in cells and "_cudnn_rnn" not in cells
 
 
+@pytest.mark.parametrize("cell_class", ["LSTMCell", "GRUCell"])
+def test_cells_check_sizes_as_pytorch_does(cell_class: str) -> None:
+    use()
+    cell, x = getattr(nn, cell_class)(6, 4).cuda(), torch.rand(2, 6, device="cuda")
+    for given, hidden, message in (
+        (torch.rand(2, 5, device="cuda"), (2, 4), "input has inconsistent input_size: got 5 expected 6"),
+        (x, (2, 3), "hidden0 has inconsistent hidden_size: got 3, expected 4"),
+        (x, (3, 4), "Input batch size 2 doesn't match hidden0 batch size 3"),
+    ):
+        state = torch.zeros(hidden, device="cuda")
+        with pytest.raises(RuntimeError, match=message):
+            cell(given, (state, state) if cell_class == "LSTMCell" else state)
+
+
+def test_batch_norm_checks_sizes_as_pytorch_does() -> None:
+    use()
+    x, three, four = (torch.ones(size, device="cuda") for size in ((2, 3, 5), 3, 4))
+    with pytest.raises(RuntimeError, match="running_mean should contain 3 elements not 4"):
+        nn.functional.batch_norm(x, four, three, training=True)
+    with pytest.raises(RuntimeError, match="weight should contain 3 elements not 4"):
+        nn.functional.batch_norm(x, three, three, weight=four, training=True)
+    with pytest.raises(RuntimeError, match="running_mean must be defined in evaluation mode"):
+        nn.functional.batch_norm(x, None, None, training=False)
+    assert nn.BatchNorm1d(3).cuda()(x[:0]).shape == (0, 3, 5)
+
+
 def test_weights_of_a_recurrent_layer_lie_in_one_buffer_and_their_gradients_too() -> None:
     gpu = use(name="NVIDIA A100-SXM4-40GB")
     layer: Any = nn.LSTM(6, 4, 2, bidirectional=True).cuda()

@@ -149,3 +149,18 @@ def test_deep_copies_and_pickles() -> None:
     assert type(back) is VirtualTensor and back.requires_grad and back.shape == x.shape
     with pytest.raises(RuntimeError, match="graph leaves"):
         copy.deepcopy(x * 2)
+
+
+def test_a_module_with_parameters_that_are_not_initialized_is_saved_and_loaded() -> None:
+    use()
+    loaded = torch.load(_saved(nn.LazyLinear(3).cuda()), weights_only=False).cuda()
+    assert loaded(torch.ones(2, 5, device="cuda")).shape == (2, 3) and loaded.weight.is_cuda
+
+
+def test_the_class_of_a_parameter_creates_parameters() -> None:
+    use()
+    weight: Any = nn.Linear(2, 3).cuda().weight
+    again = type(weight)(weight.detach(), requires_grad=False)
+    assert isinstance(again, nn.Parameter) and again.is_cuda and not again.requires_grad
+    plain: Any = type(weight.detach())
+    assert plain(2, 3).shape == (2, 3)
