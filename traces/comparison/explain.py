@@ -181,7 +181,7 @@ def _work(comparison: Comparison) -> Iterator[Reason]:
         names, keys = _names(op), {op_key(name) for name in _names(op)}
         what = f"op {names[0]}"
         yield _of_work(op, "op", what, "")
-        own = [place for place, kernel in enumerate(kernels) if kernel.op in keys]
+        own = [place for place, kernel in enumerate(kernels) if kernel.op in keys and place not in told]
         told.update(own)
         inner = [kernels[place] for place in own if set(_names(kernels[place])) != set(names)]  # a fused kernel is its own op
         for kernel in inner[:_MOST_KERNELS]:

@@ -72,6 +72,15 @@ LATE_START_NS = _declare(
     source="a launch takes microseconds; work from before the recording may have kept the GPU busy",
     used_by="traces/analyses/idle.py",
 )
+MOSTLY_MARKED = _declare(
+    "MOSTLY_MARKED",
+    0.9,
+    "share of launched work",
+    "ranges around iterations mark steps if at least this share of the work was launched in them",
+    origin=CHOSEN,
+    source="a profiler may begin or end in the middle of an iteration",
+    used_by="traces/kineto/structure/repeats.py",
+)
 MOST_OPS_OF_A_BATCH = _declare(
     "MOST_OPS_OF_A_BATCH",
     2,

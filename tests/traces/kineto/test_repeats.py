@@ -152,6 +152,31 @@ def test_the_time_before_a_steps_first_phase_is_no_part_of_it() -> None:
     assert phases(marked(profile)) == [("other", 200), ("h2d", 10), ("forward", 14)]
 
 
+def test_iterations_that_an_inference_server_marks_are_steps() -> None:
+    """GIVEN a prefill and two decodes that launch different kernels for 40, 28 and 28 us of host time."""
+    for names in (
+        ["step[EXTEND bs=2 toks=900]", "step[DECODE bs=2]", "step[DECODE bs=2]"],
+        ["execute_context_2(900)_generation_0(0)", *["execute_context_0(0)_generation_2(2)"] * 2],
+        ["batch 0", "batch 1", "batch 2"],
+    ):
+        profile = Profile()
+        for name, count in zip(names, (3, 2, 2), strict=True):
+            begun_us = profile.now_us
+            for place in range(count):
+                profile.launch("aten::mm", [f"gemm_{count}_{place}"])
+            profile.mark("user_annotation", name, begun_us, profile.now_us)
+            profile.python(4)
+        trace = profile.read()
+        assert trace.provenance["steps_from"] == "ranges"
+        assert np.diff(trace.steps.start_ns).tolist() == [40 * US, 28 * US]
+        of = pace(trace)
+        assert of is not None and of.device_ns == 200 * US
+    # WHEN half of the work is launched elsewhere THEN the ranges mark no steps
+    for place in range(7):
+        profile.launch("aten::mm", [f"other_{place}"])
+    assert profile.read().provenance["steps_from"] != "ranges"
+
+
 def test_what_a_loader_spends_stays_the_loaders() -> None:
     profile = Profile()
     profile.python(4)

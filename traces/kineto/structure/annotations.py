@@ -4,6 +4,7 @@
     phase_of_annotation("[pl][profile][Strategy]SingleDeviceStrategy.batch_to_device")  # "h2d": Lightning
     phase_of_annotation("forward")                                                      # "forward": record_function, nvtx
     phase_of_annotation("## metrics:publish ##")                                        # ""
+    is_iteration("execute_context_1(888)_generation_4(4)")                              # True: vLLM
 
 The whole name must match, so a range inside a phase ("## forward:over_arch ##") does not match. torch's own ranges
 inside a
@@ -29,6 +30,19 @@ _PHASES = {
     "optimizer": "optimizer optimizer_step optim_step",
 }
 _PHASE_OF = {name: phase for phase, names in _PHASES.items() for name in names.split()}
+
+
+# Ranges of inference servers (vLLM and its forks; SGLang) and of loops that mark their iterations by themselves
+_ITERATION = re.compile(
+    r"execute_(?:\w+_)?context_\w*\(.*|execute_(?:model|new_\d+_cached_\d+)\b.*|step\[.+\]"
+    r"|(?:(?:train(?:ing)?|eval(?:uation)?|inference|model|global)[ _-])?(?:step|iter|iteration|batch)(?:[ _#:-]*\d+)?",
+    re.IGNORECASE,
+)
+
+
+def is_iteration(text: str) -> bool:
+    """Return whether a range marks one iteration of an inference server or of a loop."""
+    return _ITERATION.fullmatch(text.strip()) is not None
 
 
 def phase_of_annotation(text: str) -> str:

@@ -2,6 +2,7 @@
 
     repeated_steps(host, device, strings)       # Repeats(starts_ns=[...], has_rest=False), or None
     gpu_step_marks(host, device, strings)       # GpuMarks(numbers=[5, 6], starts_ns=[...]), or None
+    marked_iterations(host, device, strings)    # [starts_ns], or None
 
 Note [Repeated ops]
     The recording is read as a sequence of symbols: the main thread's outermost ops, and its launches outside of ops. A symbol
@@ -12,6 +13,11 @@ Note [Repeated ops]
 
     A loop may warm up and capture a graph before it replays the graph. In this case only the graph launches repeat. Then only
     the sequence of graph launches is used, and anything before the first graph launch is not a step.
+
+Note [Marked iterations]
+    Inference servers put a range around each iteration, for example "step[DECODE bs=32]". If two or more such ranges lie side
+    by side on the main thread and nearly all work was launched in them, each range begins a step. Iterations of a server do
+    different work, so the launches need not repeat.
 
 Note [Step marks on the GPU]
     Profilers project step marks to the GPU's timeline, and some files contain only that projection. Work that runs within such
@@ -27,8 +33,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from traces.comparison.thresholds import MOSTLY_MARKED
 from traces.kineto.spans.name_patterns import matching
 from traces.kineto.spans.thread_roles import STEP_MARK
+from traces.kineto.structure.annotations import is_iteration
+from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
 from traces.names.device_names import copy_direction
 
@@ -75,6 +84,19 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
     found = sorted(begins.items(), key=lambda one: one[1])
     numbers = [number for number, _ in found]
     return GpuMarks(numbers, [start_ns for _, start_ns in found]) if found and numbers == sorted(numbers) else None
+
+
+def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[int] | None:
+    """Find steps by Note [Marked iterations]. Returns their starts on the host, or None."""
+    rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.ANNOTATION))
+    rows = rows[[is_iteration(strings[name]) for name in host.name[rows].tolist()]] if len(rows) else rows
+    ends_ns = np.maximum.accumulate(host.end_ns[rows])
+    rows = rows[np.append(True, host.start_ns[rows[1:]] >= ends_ns[:-1])[: len(rows)]]  # outermost ranges
+    launch = device.launch[device.is_work & (device.launch != NONE)]
+    if len(rows) < 2 or not len(launch):
+        return None
+    inside = Intervals(host.start_ns[rows], host.end_ns[rows]).holds(host.start_ns[launch])
+    return host.start_ns[rows].tolist() if inside.mean() >= MOSTLY_MARKED else None
 
 
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:

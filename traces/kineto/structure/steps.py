@@ -13,6 +13,7 @@ Note [Whose steps]
     "inference"   no marks, optimizer or backward pass: the same rule, batch by batch, if the batches are alike
     "backward"    no marks and no optimizer range: each forward pass after a backward pass begins a step
     "gpu marks"   no marks on the host, but ProfilerStep marks on the GPU (`repeats.py`)
+    "ranges"      no marks or optimizer, but ranges around the iterations of an inference server or loop (`repeats.py`)
     "repeats"     no marks, optimizer or passes are known, but the same launches repeat (`repeats.py`)
     "whole"       nothing repeats: the whole recording is one step; its device work may end later, see `traces.figures.pace`
     "none"        nothing happened on the host
@@ -52,7 +53,7 @@ from traces.kineto.spans.name_patterns import matching
 from traces.kineto.spans.spans import RankTables
 from traces.kineto.spans.thread_roles import BACKWARD_NODE, OPTIMIZER_STEP, STEP_MARK
 from traces.kineto.structure.annotations import phase_of_annotation
-from traces.kineto.structure.repeats import gpu_step_marks, repeated_steps
+from traces.kineto.structure.repeats import gpu_step_marks, marked_iterations, repeated_steps
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.time_windows import TimeWindows
@@ -138,6 +139,8 @@ def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, 
     if on_gpu is not None:
         return _steps(on_gpu.numbers, on_gpu.starts_ns, [*on_gpu.starts_ns[1:], max(last, on_gpu.starts_ns[-1])]), "gpu marks"
     ends, source = batches.of_recording(first, last)
+    if source in ("whole", "inference") and (starts := marked_iterations(host, tables.device, strings)):
+        return _steps(list(range(len(starts))), starts, [*starts[1:], max(last, starts[-1])]), "ranges"
     if source == "whole" and (repeats := repeated_steps(host, tables.device, strings)) is not None:
         starts = repeats.starts_ns
         steps = _steps(list(range(len(starts))), starts, [*starts[1:], max(last, starts[-1])])
