@@ -59,7 +59,16 @@ from traces.rates.op_cost import (
     is_attention_backward,
     itemsize,
 )
-from traces.rates.op_traffic import Operand, Traffic, indexed_traffic, is_inductor_kernel, once, traffic, triton_traffic
+from traces.rates.op_traffic import (
+    Operand,
+    Traffic,
+    indexed_traffic,
+    is_inductor_kernel,
+    is_resize,
+    once,
+    traffic,
+    triton_traffic,
+)
 from traces.rates.paged_attention import PagedAttention
 
 _COMMUNICATION = ("record_param_comms",)
@@ -191,7 +200,7 @@ class _LikeCalls:
     compared_shapes: str
     dtype: str
     operands: tuple[Operand, ...]
-    output: Shape | None  # a convolution's output shape, if another op shows it
+    output: Shape | None  # the output shape of a convolution or a resize, if another op shows it
     count: int
     calls: int  # calls as in `traces.comparison.op_calls`; an op inside a call of the same name belongs to the call's first op
     device_ns: int
@@ -304,7 +313,7 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
         floating = next((word for word in known if "float" in word), known[0] if known else "float32")
         names = names if len(names) == len(parsed) else [floating] * len(parsed)
         sizes = [itemsize(word or floating) for word in names]
-        output = _consumed(trace, int(op[row]), parsed) if kind == "convolution" and parsed else None
+        output = _consumed(trace, int(op[row]), parsed, kind) if parsed and (kind == "convolution" or is_resize(kind)) else None
         config = device.config[rows[row]]
         yield _LikeCalls(
             op=kind,
@@ -378,11 +387,12 @@ def _works_within(trace: Trace) -> Column:
     return found
 
 
-def _consumed(trace: Trace, row: int, shapes: tuple[Shape, ...]) -> Shape | None:
+def _consumed(trace: Trace, row: int, shapes: tuple[Shape, ...], kind: str) -> Shape | None:
     wide = [shape for shape in shapes if len(shape) > 2]
-    if len(wide) < 2:
+    resizes = is_resize(kind)
+    if len(wide) < (1 if resizes else 2):
         return None
-    image, weight = wide[0], wide[1]
+    image, weight = wide[0], wide[-1 if resizes else 1]
     host = trace.host
     near = slice(row + 1, row + 200)
     later = np.flatnonzero((host.kind[near] == HostKind.OP) & (host.thread[near] == host.thread[row]))
@@ -391,8 +401,8 @@ def _consumed(trace: Trace, row: int, shapes: tuple[Shape, ...]) -> Shape | None
             continue
         text = trace.strings[int(host.shapes[at])]
         for shape in parse_shapes(text) if text else ():
-            same = len(shape) == len(image) and shape[:2] == (image[0], weight[0])
-            if same and all(map(_can_be_output, shape[2:], image[2:], weight[2:])):
+            same = len(shape) == len(image) and shape[:2] == (image[0], image[1] if resizes else weight[0])
+            if same and (resizes or all(map(_can_be_output, shape[2:], image[2:], weight[2:]))):
                 return shape
     return None
 

@@ -87,7 +87,7 @@ def once(moved_bytes: int) -> Traffic:
 def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | None = None) -> Traffic | None:
     """Return the traffic of one call of a canonical op, or None if its operands are insufficient.
 
-    `name` is the recorded name of the op. `output` is a convolution's output shape, if known.
+    `name` is the recorded name of the op. `output` is the output shape of a convolution or a resize, if known.
     See Note [Bytes that an op touches].
     """
     rule = _RULES.get(op)
@@ -110,13 +110,18 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
         return once(sizes + sum(of.bytes for of in images if of is not gradient))
     if op.startswith("attention") and wide:
         return once(sizes + sum(of.bytes for of in (wide[1:4] if op.endswith("backward") else wide[:1])))
-    if _RESIZES.match(op):
-        return None
+    if is_resize(op):
+        return None if output is None else once(sizes + prod(output) * operands[0].itemsize)
     if op.endswith("_with_output"):
         return _outputs_given(operands, False)
     if op in _REDUCTIONS or op.startswith("_cudnn_rnn") or op.startswith("rnn") or _POOLS.match(op) or _LISTS.match(op):
         return once(sizes)
     return _elementwise(op, operands, name.partition(".")[0].endswith("_"))
+
+
+def is_resize(op: str) -> bool:
+    """Return whether the op changes the width and height of an image. The new size is not among the input shapes."""
+    return _RESIZES.match(op) is not None
 
 
 def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traffic:

@@ -142,6 +142,23 @@ def test_a_convolutions_output_is_not_the_bias_beside_it() -> None:
     assert row.flops == 2 * (8 * 64 * 64) * (8 * 3 * 3) and not row.flops_bounded
 
 
+def test_a_resize_writes_what_the_next_op_reads() -> None:
+    """GIVEN an image of 1 x 4 x 8 x 8 that is resized, and a convolution of 1 x 4 x 16 x 16 that follows THEN the resize reads
+    1024 bytes and writes 4096."""
+    trace = Trace(devices=[Device(0, 0, V100)], threads=[Thread(0, 1, "main", "main")])
+    add = trace.strings.add
+    trace.host = HostSpans.of(
+        thread=[0, 0, 0], kind=[HostKind.OP, HostKind.RUNTIME, HostKind.OP], start_ns=[0, US, 20 * US],
+        name=[add("aten::upsample_nearest2d"), add("cudaLaunchKernel"), add("aten::conv2d")], duration_ns=[9 * US, US, 9 * US],
+        parent=[-1, 0, -1], shapes=[add("1,4,8,8"), -1, add("1,4,16,16;4,4,3,3")], dtypes=[-1, -1, -1],
+    )  # fmt: skip
+    trace.device = DeviceSpans.of(
+        device=[0], stream=[7], kind=[DeviceKind.KERNEL], name=[add("resize")], start_ns=[20 * US], duration_ns=[US], launch=[1]
+    )
+    (row,) = achieved(trace, by_shape=True)
+    assert row.bytes == 1024 + 4096
+
+
 def test_products_of_8_bits() -> None:
     """2048 ^ 3 multiply-adds are 17.18 GFLOP; an H100 has 1979 TFLOP/s in fp8. Two inputs have 4 MiB, the output has 8 MiB."""
     card = "NVIDIA H100 80GB HBM3"
