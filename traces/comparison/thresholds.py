@@ -74,11 +74,11 @@ LATE_START_NS = _declare(
 )
 MOSTLY_MARKED = _declare(
     "MOSTLY_MARKED",
-    0.9,
+    0.5,
     "share of launched work",
     "ranges around iterations mark steps if at least this share of the work was launched in them",
     origin=CHOSEN,
-    source="a profiler may begin or end in the middle of an iteration",
+    source="most of the work; a server samples tokens between its ranges",
     used_by="traces/kineto/structure/repeats.py",
 )
 MOST_OPS_OF_A_BATCH = _declare(

@@ -171,8 +171,8 @@ def test_iterations_that_an_inference_server_marks_are_steps() -> None:
         assert np.diff(trace.steps.start_ns).tolist() == [40 * US, 28 * US]
         of = pace(trace)
         assert of is not None and of.device_ns == 200 * US
-    # WHEN half of the work is launched elsewhere THEN the ranges mark no steps
-    for place in range(7):
+    # WHEN more than half of the work is launched elsewhere THEN the ranges mark no steps
+    for place in range(8):
         profile.launch("aten::mm", [f"other_{place}"])
     assert profile.read().provenance["steps_from"] != "ranges"
 

@@ -16,7 +16,7 @@ Note [Repeated ops]
 
 Note [Marked iterations]
     Inference servers put a range around each iteration, for example "step[DECODE bs=32]". If two or more such ranges lie side
-    by side on the main thread and nearly all work was launched in them, each range begins a step. Iterations of a server do
+    by side on the main thread and most work was launched in them, each range begins a step. Iterations of a server do
     different work, so the launches need not repeat.
 
 Note [Step marks on the GPU]

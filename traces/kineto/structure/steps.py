@@ -139,8 +139,8 @@ def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, 
     if on_gpu is not None:
         return _steps(on_gpu.numbers, on_gpu.starts_ns, [*on_gpu.starts_ns[1:], max(last, on_gpu.starts_ns[-1])]), "gpu marks"
     ends, source = batches.of_recording(first, last)
-    if source in ("whole", "inference") and (starts := marked_iterations(host, tables.device, strings)):
-        return _steps(list(range(len(starts))), starts, [*starts[1:], max(last, starts[-1])]), "ranges"
+    if source in ("whole", "inference") and (begins := marked_iterations(host, tables.device, strings)):
+        return _steps(list(range(len(begins))), begins, [*begins[1:], max(last, begins[-1])]), "ranges"
     if source == "whole" and (repeats := repeated_steps(host, tables.device, strings)) is not None:
         starts = repeats.starts_ns
         steps = _steps(list(range(len(starts))), starts, [*starts[1:], max(last, starts[-1])])
