@@ -61,7 +61,7 @@ _KINDS = {
     ),
     "byte-order-mark": _Kind(_INFORMATION, "The file begins with a byte-order mark, which is skipped."),
     "collective-without-kernel": _Kind(
-        _INFORMATION,
+        _WARNING,
         "{n} collective[|s] [has|have] no kernel on the GPU: the time that [it|each] took is unknown.",
     ),
     "concatenated-files": _Kind(

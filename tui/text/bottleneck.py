@@ -44,7 +44,8 @@ def answer(summary: Summary) -> str:
         if not pace.host_runs_ahead:
             why = f"the GPU is busy {share_text(min(pace.busy_share or 0, 1))} of a {time_text(pace.pace_ns)} {step}"
         without = "idle time and communication that does not overlap with compute" if of.exposed_ns else "the GPU's idle time"
-        idle = f" Without {without}, a {step} could be up to {shorter}." if of.gain_ns else ""
+        the = "the" if step == "recording" else "a"
+        idle = f" Without {without}, {the} {step} could be up to {shorter}." if of.gain_ns else ""
         return f"The GPU limits the pace: {why}.{idle}"
     if pace.device_ns is None:
         return f"{takes}; no GPU work was recorded."
