@@ -36,6 +36,7 @@ from tui.formatting import (
 )
 from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
 from tui.text.analyses import REASONS, analysis_rows, exposure_sentence, idle_sentence
+from tui.text.bottleneck import answer
 from tui.text.diff import COVERAGE, verdict_sentences, warning_sentences
 from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
 from tui.text.memory import memory_name
@@ -89,7 +90,7 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
     else:
         summary = sides[0].summary
         gpus = ", ".join(sorted({device.name or "an unnamed GPU" for device in summary.devices})) or "no GPU"
-        verdict, notes = f"<h1>{_text(gpus)}</h1>", note_sentences(summary)
+        verdict, notes = f"<h1>{_text(gpus)}</h1><p>{_text(answer(summary))}</p>", note_sentences(summary)
     marks = [f"<b>{label}</b> " if comparison else "" for label in labels]
     names = "".join(f"<p>{mark}{_text(side.name)}</p>" for mark, side in zip(marks, sides, strict=True))
     idle = [(label, idle_sentence(side.summary.analyses.idle)) for label, side in zip(labels, sides, strict=True)]

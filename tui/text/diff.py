@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from traces.comparison.changed_ops import ChangeLists
 from traces.comparison.compare import Comparison
+from traces.comparison.explain import explain
 from traces.comparison.thresholds import STEPS_FOR_NOISE
 from traces.figures.spread import Spread, relative_error
 from traces.model.run import HostFigures
@@ -78,7 +79,7 @@ def diff_text(
     `recorded` and `other` are the displayed names of the traces. `next_step` is the command suggested at the end.
     """
     page = _DiffPage(comparison, width, colour)
-    lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), ""]
+    lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), *page.largest_reason(), ""]
     if not details:
         lines += [*page.figures(), *page.warnings()]
         if next_step:
@@ -234,6 +235,16 @@ class _DiffPage:
             told = [("", text) for which, text in told if which == self.first]
         listed = ", ".join(f"{text} in {which or 'the recording'}" for which, text in told)
         return _wrapped(f"Bottleneck: {listed}.", self.width) if told else []
+
+    def largest_reason(self) -> list[str]:
+        """Returns what explains most of a difference beyond the tolerance. Empty for replays and other programs."""
+        of = explain(self.of)
+        small_ns = self.of.tolerance * (self.of.steps.recorded_median_ns or 0)
+        if self.of.replay or not self.of.verdict.same or of.delta_ns is None or abs(of.delta_ns) <= small_ns:
+            return []
+        alike = [reason for reason in of.reasons if reason.delta_ns * of.delta_ns > 0]
+        most = max(alike, key=lambda reason: abs(reason.delta_ns), default=None)
+        return _wrapped(f"Largest reason: {most.text}.", self.width) if most is not None else []
 
     def figures(self) -> list[str]:
         steps = self.of.steps

@@ -159,3 +159,12 @@ def test_gpu_time_is_unknown_if_kernels_are_missing() -> None:
     said = diff_text(compare(training(steps=4), lost), "a", "b", details=False, width=200)
     assert "GPU time   " not in said and "unknown (kernels are missing from the recording) in B" in said
     assert "GPU time is missing from at least one trace, so only step time is judged." in said
+
+
+def test_the_largest_reason_of_a_difference_is_on_the_first_screen() -> None:
+    """GIVEN loaders that take 20 and 80 us of steps of 100 and 160 us."""
+    slow = training(steps=4, loader_us=80)
+    said = " ".join(diff_text(compare(training(steps=4), slow), "a", "b", details=False).split())
+    assert "Largest reason: waiting for data (loader) takes 60.0 µs more: 20.0 µs -> 80.0 µs; on the host." in said
+    same = diff_text(compare(training(steps=4), training(steps=4)), "a", "b", details=False)
+    assert "Largest reason" not in same
