@@ -1,10 +1,12 @@
 """Compares compiled programs in a replay with native runs and with recordings.
 
     .venv/bin/python -m benchmarks.compiled                             # counts of Dynamo: native CPU run and replay
+    .venv/bin/python -m benchmarks.compiled ranks                       # the same for programs of two ranks: DDP and FSDP2
+    .venv/bin/python -m benchmarks.compiled models                      # the same for public models (compiled_models.py)
     .venv-cuda/bin/python -m benchmarks.compiled build/simulated_device/with_device    # also recordings on the simulated device
 
 The first table runs the programs of tests/replayer/compiled/programs.py natively with backend="aot_eager", and in a replay with
-the default backend. The second table records the compiled programs of tests/cuda and replays each recording. Columns:
+the default backend. The last table records the compiled programs of tests/cuda and replays each recording. Columns:
 
     graphs, breaks        graphs that Dynamo traced, and graph breaks, in both runs
     equal                 whether all counters, errors and logs are equal
@@ -27,9 +29,15 @@ from traces.comparison.compare import MemoryComparison
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = str(ROOT / "tests" / "replayer" / "compiled" / "programs.py")
 TRACE = str(Path(sys.executable).parent / "trace")
-NATIVE = [sys.executable, SCRIPT, "cpu", "aot_eager"]
-REPLAY = [TRACE, "replay", "--gpu", "v100", "--estimate", SCRIPT, "cuda", "inductor"]
-TIMEOUT_S = 600
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+REPLAY = [TRACE, "replay", "--gpu", "v100", "--estimate"]
+# by argument: the script, and what starts it natively and in a replay
+SCRIPTS = {
+    "programs": ([SCRIPT], [], []),
+    "ranks": ([SCRIPT.replace("programs", "ranks")], TORCHRUN, ["--nproc", "2"]),
+    "models": (["-m", "benchmarks.programs.compiled_models"], [], []),
+}
+TIMEOUT_S = 3600
 
 
 def facts(command: list[str]) -> dict[str, dict[str, Any]]:
@@ -39,8 +47,9 @@ def facts(command: list[str]) -> dict[str, dict[str, Any]]:
     return {program["program"]: program for program in found}
 
 
-def counts_table() -> list[str]:
-    native, replayed = facts(NATIVE), facts(REPLAY)
+def counts_table(script: list[str], launcher: list[str], options: list[str]) -> list[str]:
+    native = facts([sys.executable, *launcher, *script, "cpu", "aot_eager"])
+    replayed = facts([*REPLAY, *options, *script, "cuda", "inductor"])
     lines = ["| program | graphs | breaks | equal |", "|---|---|---|---|"]
     for name, of in native.items():
         counters = of.get("counters", {})
@@ -73,9 +82,10 @@ def recordings_table(device: Path) -> list[str]:
 
 
 def main() -> None:
-    print("\n".join(counts_table()))
-    if len(sys.argv) > 1:
-        print("\n" + "\n".join(recordings_table(Path(sys.argv[1]).resolve())))
+    argument = sys.argv[1] if len(sys.argv) > 1 else "programs"
+    print("\n".join(counts_table(*SCRIPTS.get(argument, SCRIPTS["programs"]))))
+    if argument not in SCRIPTS:
+        print("\n" + "\n".join(recordings_table(Path(argument).resolve())))
 
 
 if __name__ == "__main__":

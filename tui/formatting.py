@@ -14,7 +14,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from enum import Enum
+from typing import NamedTuple, TypeVar
 
 from traces.names.equivalent_ops import kernel_text as kernel_text
 
@@ -171,3 +172,85 @@ def curve_text(values: Sequence[float]) -> str:
     """
     most = max(values, default=0.0)
     return "".join(_HEIGHTS[math.ceil(value / most * 8) if most > 0 else 0] for value in values)
+
+
+Value = str | int | float | None
+
+
+class Unit(Enum):
+    """The kind of values in a column. The unit determines the format on the screen and the header in a file.
+
+    Unit.TIME.text(1_200_000)       # "1.2 ms"
+    """
+
+    TEXT = ""
+    COUNT = " "
+    TIME = "ns"
+    CHANGE = "change ns"
+    SHARE = "share"
+    BYTES = "bytes"
+    NUMBER = "number"
+
+    def text(self, value: Value) -> str:
+        if value is None:
+            return ABSENT
+        if isinstance(value, str):
+            return value
+        return _TEXTS[self](value)
+
+
+_TEXTS: dict[Unit, Callable[[float], str]] = {
+    Unit.TEXT: str,
+    Unit.COUNT: lambda value: count_text(round(value, 1)),
+    Unit.TIME: time_text,
+    Unit.CHANGE: lambda value: time_text(value, signed=True) if round(value) else "0",
+    Unit.SHARE: share_text,
+    Unit.BYTES: size_text,
+    Unit.NUMBER: lambda value: f"{value:.1f}",
+}
+
+
+class Head(NamedTuple):
+    name: str
+    unit: Unit = Unit.TEXT
+
+    @property
+    def of_file(self) -> str:
+        unit = self.unit.value.split(" ")[-1] if self.unit is not Unit.NUMBER else ""
+        return f"{self.name} ({unit})" if unit else self.name
+
+
+class FigureTable(NamedTuple):
+    """A table of values, for the terminal, the HTML report and the app. The first column has names."""
+
+    title: str
+    heads: list[Head]
+    rows: list[tuple[Value, ...]]
+
+    def cells(self) -> list[list[str]]:
+        return [[head.unit.text(value) for head, value in zip(self.heads, row, strict=True)] for row in self.rows]
+
+
+def side_by_side(
+    title: str, head: str, figures: Sequence[Head], sides: Sequence[Mapping[str, tuple[Value, ...]]], words: Sequence[str]
+) -> FigureTable:
+    """Returns the figures of one trace or of two. `sides` have the figures of each name; `words` name the traces.
+
+    With two traces, the first figure gets a column for each trace and one for the change.
+    """
+    if len(sides) == 1:
+        return FigureTable(title, [Head(head), *figures], [(name, *values) for name, values in sides[0].items()])
+    first, *others = figures
+    heads = [Head(head), Head("change", Unit.CHANGE), *(Head(word, first.unit) for word in words)]
+    heads += [column for figure in others for column in (figure, Head("→", figure.unit))]
+    nothing: tuple[Value, ...] = (None,) * len(figures)
+    rows = []
+    for name in dict.fromkeys(name for side in sides for name in side):
+        ours, theirs = (side.get(name, nothing) for side in sides)
+        paired = [value for pair in zip(ours, theirs, strict=True) for value in pair]
+        rows.append((name, _number(theirs[0]) - _number(ours[0]), *paired))
+    return FigureTable(title, heads, rows)
+
+
+def _number(value: Value) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -6,8 +6,10 @@ compiled_code()     # CompiledCode(regions=2, graph_breaks=1, recompiles=0, ...)
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter_ns  # surfaces/time.py may patch the module's attributes later
 
 from replayer.torch_types import TorchAny
@@ -48,4 +50,17 @@ def compiled_code() -> CompiledCode | None:
         recompiles=len({one.compile_id for one in compilations if one.recompile_reason}),
         compile_ns=sum(_compile_ns),
         eager=tuple(_eager),
+        break_reasons=_first_lines(utils.counters["graph_break"]),
+        functions={one.compile_id: _place(one) for one in compilations},
     )
+
+
+def _place(compilation: TorchAny) -> str:
+    return f"{compilation.co_name} ({Path(compilation.co_filename or '').name}:{compilation.co_firstlineno})"
+
+
+def _first_lines(reasons: Mapping[str, int]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for reason, count in reasons.items():
+        found[reason.strip().partition("\n")[0]] += count
+    return dict(found)

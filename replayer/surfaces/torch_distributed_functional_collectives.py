@@ -26,7 +26,7 @@ import torch.distributed as dist
 from replayer.tensor.allocation import Allocation
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch
+from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
@@ -42,17 +42,18 @@ def install(torch_module: ModuleType) -> None:
 
 def _wait_at_once(funcol: TorchAny) -> None:
     """Make results wait when they are created. See Note [Waited for where it is begun]."""
-    wrap, wrap_several = funcol._maybe_wrap_tensor, getattr(funcol, "_maybe_wrap_tensors", None)
 
-    def _maybe_wrap_tensor(tensor: TorchAny) -> TorchAny:
+    def wait_for_one(wrap: TorchAny, tensor: TorchAny) -> TorchAny:
         return funcol.wait_tensor(tensor) if isinstance(tensor, VirtualTensor) else wrap(tensor)
 
-    def _maybe_wrap_tensors(tensors: TorchAny) -> TorchAny:
-        if wrap_several is None or any(isinstance(tensor, VirtualTensor) for tensor in tensors):
-            return [_maybe_wrap_tensor(tensor) for tensor in tensors]
-        return wrap_several(tensors)
+    def wait_for_several(wrap: TorchAny, tensors: TorchAny) -> TorchAny:
+        if any(isinstance(tensor, VirtualTensor) for tensor in tensors):
+            return [funcol._maybe_wrap_tensor(tensor) for tensor in tensors]
+        return wrap(tensors)
 
-    patch(funcol, _maybe_wrap_tensor=_maybe_wrap_tensor, _maybe_wrap_tensors=_maybe_wrap_tensors)
+    patch_around(funcol, _maybe_wrap_tensor=wait_for_one)
+    if hasattr(funcol, "_maybe_wrap_tensors"):
+        patch_around(funcol, _maybe_wrap_tensors=wait_for_several)
 
 
 class _Functional:

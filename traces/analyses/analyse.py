@@ -18,6 +18,8 @@ from traces.analyses.launches import LongLaunches, StreamLaunches, launch_figure
 from traces.analyses.modules import ModuleTime, module_times
 from traces.analyses.stragglers import RankLateness, stragglers
 from traces.analyses.transfers import TransferSum, transfers
+from traces.compiled.region_figures import CompiledFigures, compiled_figures
+from traces.figures.measure import profiled_steps
 from traces.figures.problems import hides_work
 from traces.model.trace import Trace
 from traces.rates.achieved_rates import OpRates, achieved_tables
@@ -42,10 +44,12 @@ class Analyses:
     modules: list[ModuleTime]
     stragglers: list[RankLateness]
     critical_path: PathSums | None
+    compiled: CompiledFigures | None = None
 
 
 def analyse(trace: Trace) -> Analyses:
     lacks_work = hides_work(trace)
+    compiled = compiled_figures(trace, trace.ranks[0], profiled_steps(trace))
     path, (kinds, shapes) = None if lacks_work else critical_path(trace), achieved_tables(trace)
     return Analyses(
         idle={} if lacks_work else idle_times(trace),
@@ -58,4 +62,5 @@ def analyse(trace: Trace) -> Analyses:
         modules=module_times(trace)[:MOST_ROWS],
         stragglers=stragglers(trace),
         critical_path=None if path is None else path.sums,
+        compiled=compiled if compiled.is_compiled else None,
     )

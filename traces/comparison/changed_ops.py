@@ -105,6 +105,10 @@ class ChangeLists:
     shorter: list[NameChange] = field(default_factory=list)
     replaced: list[Replacement] = field(default_factory=list)
 
+    def of_same_names(self) -> ChangeLists:
+        """Return the lists without work that only one of the traces has under its name."""
+        return ChangeLists(longer=self.longer, shorter=self.shorter)
+
 
 @dataclass(frozen=True, slots=True)
 class Changes:
@@ -431,9 +435,9 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
     alone = [[key for key in one if key not in other] for one, other in ((ours, theirs), (theirs, ours))]
     for keys, sums, others in ((alone[0], ours, theirs), (alone[1], theirs, ours)):
         fewer = {key for key, sum_ in others.items() if sum_.count > sums.get(key, _NOTHING).count}
-        fused = {key: names for key in fewer if (names := set(_named_ops(fused_ops(key[1]), known)))}
+        fused = {key: names for key in fewer if (names := set(named_ops(key[1], known)))}
         for key in keys:
-            names = set(_named_ops(fused_ops(key[1]), known))
+            names = set(named_ops(key[1], known))
             # Another version or size of a program may fuse the same ops into different kernels.
             fused_otherwise = [other for other, others_names in fused.items() if other[0] == key[0] and names & others_names]
             for replaced in _named_in(key[1], key[0], fewer, known) + fused_otherwise:
@@ -462,19 +466,19 @@ def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> 
 
     If the same phase has no candidates, candidates in other phases are returned.
     """
-    foreach, fused = _FOREACH.match(op), fused_ops(op)
-    names: Iterable[str] = _KINDS[op][1] if op in _KINDS else _named_ops(fused, known)
+    foreach = _FOREACH.match(op)
+    names: Iterable[str] = _KINDS[op][1] if op in _KINDS else named_ops(op, known)
     names = {canonical_op(foreach["op"])} if foreach else set(names)
     found = [key for key in candidates if key[1] in names]
     return [key for key in found if key[0] == phase] or found
 
 
-def _named_ops(fused: str, known: set[str]) -> Iterator[str]:
+def named_ops(kernel: str, known: set[str]) -> Iterator[str]:
     """Yield the known ops in the name of a fused kernel, from left to right. Each match is as long as possible.
 
     Ops that launch nothing are left out. An op is also left out if the name contains only its backward op.
     """
-    words = fused.split("_")
+    words = fused_ops(kernel).split("_")
     start = 0
     while start < len(words):
         ends = range(min(start + _LONGEST_OP, len(words)), start, -1)

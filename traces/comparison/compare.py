@@ -32,6 +32,7 @@ from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import Communication, communication
 from traces.analyses.stragglers import without_waits
 from traces.comparison.changed_ops import TOP, Changes, called_in, changes
+from traces.comparison.fused_ops import FusedOps, fused_ops
 from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.comparison.thresholds import DEFAULT_TOLERANCE
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
@@ -214,6 +215,8 @@ class ComparedFigures:
     parts: dict[str, StageError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
     communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     compiled: Both[CompiledFigures] | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # if a trace has compiled code
+    # eager ops and fused kernels of one step, if only one of the two traces has fused kernels
+    fused: tuple[FusedOps, ...] = field(default=(), metadata=OMITTED_IF_EMPTY)
     problems: Both[list[str]] = Both([], [])  # sentences about problems that make the figures of a trace unreliable
     estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
     version: int = VERSION
@@ -322,6 +325,7 @@ def compare(
     judged = _judged({"steps": steps} if whole else {"compute_side": compute_side}, gpu_busy, tolerance)
     analyses = analyses or Both(analyse(recorded), analyse(other))
     between_ranks = _communication(recorded, other)
+    compiled = _compiled(recorded, ours, other, theirs)
     return Comparison(
         verdict=verdict,
         replay=other.is_replay,
@@ -363,7 +367,8 @@ def compare(
         evaluation=_evaluation(recorded, other, times),
         parts=stage_errors(recorded, timed, other, timed_other),
         communication=between_ranks,
-        compiled=_compiled(recorded, ours, other, theirs),
+        compiled=compiled,
+        fused=_fused(compiled, recorded, ours, other, theirs) if compiled is not None else (),
     )
 
 
@@ -371,6 +376,16 @@ def _compiled(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> Bo
     sides = (compiled_figures(trace, trace.ranks[0], steps) for trace, steps in ((recorded, ours), (other, theirs)))
     both = Both(*sides)
     return both if both.recorded.is_compiled or both.replayed.is_compiled else None
+
+
+def _fused(
+    compiled: Both[CompiledFigures], recorded: Trace, ours: Column, other: Trace, theirs: Column
+) -> tuple[FusedOps, ...]:
+    is_fused = [any(region.fused for region in of.regions) for of in compiled]
+    if is_fused[0] == is_fused[1] or not len(ours):
+        return ()
+    steps = int(ours[len(ours) // 2]), int(theirs[len(theirs) // 2])
+    return fused_ops(recorded, other, *steps) if is_fused[1] else fused_ops(other, recorded, *steps[::-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
 A reason compares one figure of both traces. The figure is a phase, a stage of nn.DataParallel, idle time, an op, a kernel
-within an op, or communication that does not overlap with compute. A difference's components are listed below it, not added
-again. `phase` names the phase or op that a reason is part of.
+within an op, a compiled region, a graph break, or communication that does not overlap with compute. A difference's components
+are listed below it, not added again. `phase` names the phase or op that a reason is part of.
 
 Phases are compared on the host, where they add up to the step. If the host runs ahead of the device in either trace
 (`traces.figures.pace`), host phases do not determine the step time. In that case, the GPU time launched by each phase is
@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from traces.analyses.idle import IdleTime
 from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement, op_key
 from traces.comparison.compare import Comparison
+from traces.comparison.fused_ops import FusedOps
 from traces.comparison.thresholds import NEGLIGIBLE_SHARE
 
 _MOST_OPS = 5
@@ -85,7 +86,7 @@ def explain(comparison: Comparison) -> Explanation:
     parts = sorted(_parts(comparison), key=lambda reason: -abs(reason.delta_ns))
     parts = [part for part in parts if abs(part.delta_ns) >= least_ns]
     work = [reason for reason in _work(comparison) if abs(reason.delta_ns) >= least_ns]
-    others = [*_idle(comparison), *_communication(comparison), *(one for one in work if not one.phase)]
+    others = [*_idle(comparison), *_communication(comparison), *_compiled(comparison), *(one for one in work if not one.phase)]
     others = sorted((one for one in others if abs(one.delta_ns) >= least_ns), key=lambda reason: -abs(reason.delta_ns))
     ordered: list[Reason] = []
     for phase in phases:
@@ -174,8 +175,45 @@ def _communication(comparison: Comparison) -> Iterator[Reason]:
     yield _reason("communication", before_ns, after_ns, "", "communication between ranks that did not overlap with compute", "")
 
 
+def _compiled(comparison: Comparison) -> Iterator[Reason]:
+    """Yield graph breaks, compiled regions of both traces, and eager ops that only one of the traces fuses."""
+    both = comparison.compiled
+    if both is None:
+        return
+    breaks = [{(one.after, one.before): one for one in of.breaks} for of in both]
+    for key in dict.fromkeys([*breaks[0], *breaks[1]]):
+        pair = [of.get(key) for of in breaks]
+        times = [None if one is None else one.host_ns for one in pair]
+        ops = [op for one in pair if one is not None for op in one.ops]
+        ran = f"; {', '.join(list(dict.fromkeys(ops))[:_MOST_OPS])} ran eagerly" if ops else ""
+        name = f"graph break between regions {key[0]} and {key[1]}"
+        yield _reason(name, times[0], times[1], "", name, f"on the host{ran}")
+    gpu = [{region.name: region.gpu_ns for region in of.regions} for of in both]
+    for region in gpu[0].keys() & gpu[1].keys():
+        yield _reason(f"region {region}", gpu[0][region], gpu[1][region], "", f"compiled region {region}", "on the GPU")
+    is_eager_first = not both.recorded.regions
+    for fused in comparison.fused:
+        yield _of_fusion(fused, is_eager_first=is_eager_first)
+
+
+def _of_fusion(fused: FusedOps, *, is_eager_first: bool) -> Reason:
+    ops = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in fused.ops.items())
+    kernels = dict.fromkeys(fused.kernels)
+    listed = " + ".join([*list(kernels)[:1], *([f"{len(kernels) - 1} more"] if len(kernels) > 1 else [])])
+    times = (fused.eager_ns or None, fused.compiled_ns or None)
+    before_ns, after_ns = times if is_eager_first else times[::-1]
+    trace = "B" if is_eager_first else "A"
+    where = f"fused into {listed}" if kernels else "in no fused kernel"
+    subject = f"{ops or 'no eager op'} (in {trace} {where})"
+    reason = _reason(f"fused {ops}", before_ns, after_ns, "", subject, "on the GPU")
+    return replace(reason, names=tuple(kernels)[:1])
+
+
 def _work(comparison: Comparison) -> Iterator[Reason]:
-    ops, kernels = (_by_size(lists) for lists in (comparison.changes.ops, comparison.changes.kernels))
+    lists = comparison.changes.ops, comparison.changes.kernels
+    if comparison.fused:  # then only work under the same name has not been explained
+        lists = lists[0].of_same_names(), lists[1].of_same_names()
+    ops, kernels = map(_by_size, lists)
     told: set[int] = set()
     for op in ops[:_MOST_OPS]:
         names, keys = _names(op), {op_key(name) for name in _names(op)}

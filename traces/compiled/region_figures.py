@@ -6,30 +6,38 @@ of.regions[0].name, of.regions[0].calls, of.regions[0].gpu_ns     # "0/0", 1.0 c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
 
 import numpy as np
 
+from traces.compiled.graph_breaks import GraphBreak, graph_breaks
 from traces.compiled.regions import GRAPH_LAUNCHES, RegionCall, region_calls
 from traces.model.intervals import Intervals
 from traces.model.run import EagerRegion
 from traces.model.trace import Column, Trace
 
-_FUSED = ("triton_", "cpp_fused_")
+_FUSED = "triton_"
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One compilation of a function. Counts and times are per step in which the region was called.
+    """One compilation of a function. Counts and times are per step in which the region was called. Host times are medians.
 
-    `gpu_ns` is the time that the region's kernels keep the device busy, forward and backward together. `fused` names fused
-    kernels, `external` names the other ops with device work.
+    `gpu_ns` is the time that the region's kernels keep the device busy, forward and backward together. `host_ns` is the time
+    that the host spends in the region's graphs. `fused` names fused kernels, `external` names the other ops with device work.
+    `recompilation` counts the earlier compilations of the same function. `function` is known for replays only.
     """
 
     name: str
+    function: str
+    recompilation: int
     calls: float
     backwards: float
     gpu_ns: int
+    host_ns: int
     kernels: float
     graph_launches: float
     fused: tuple[str, ...]
@@ -40,12 +48,15 @@ class Region:
 class CompiledFigures:
     """Compiled code in one trace. `recompiles` are regions that are a further compilation of the same function.
 
-    `graph_breaks`, `compile_ns` and `eager` are known for replays only. The replaying host took `compile_ns`.
+    `breaks` are graph breaks between calls in the compared steps. The other figures are known for replays only and cover the
+    whole run: `graph_breaks` with their reasons, `eager`, and the time `compile_ns` that the replaying host took.
     """
 
     regions: tuple[Region, ...] = ()
     recompiles: int = 0
+    breaks: tuple[GraphBreak, ...] = ()
     graph_breaks: int | None = None
+    break_reasons: Mapping[str, int] = field(default_factory=dict)
     compile_ns: int | None = None
     eager: tuple[EagerRegion, ...] = ()
 
@@ -56,18 +67,25 @@ class CompiledFigures:
 
 def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -> CompiledFigures:
     """Return the figures of one rank. If `steps` are given, only regions called in these rows of the steps count."""
-    by_name: dict[str, list[RegionCall]] = {}
     chosen = None if steps is None else set(steps.tolist())
-    for call in region_calls(trace, rank):
-        if not chosen or call.step in chosen:
-            by_name.setdefault(call.region, []).append(call)
-    regions = tuple(_region(trace, name, calls) for name, calls in by_name.items())
-    recompiles = sum(_compilation(name) > 0 for name in by_name)
+    calls = [call for call in region_calls(trace, rank) if not chosen or call.step in chosen]
+    by_name: dict[str, list[RegionCall]] = {}
+    for call in calls:
+        by_name.setdefault(call.region, []).append(call)
     notes = trace.run_of(rank).replay
     told = notes.compiled if notes is not None else None
+    functions = told.functions if told is not None else {}
+    regions = tuple(_region(trace, name, of, functions.get(name, "")) for name, of in by_name.items())
+    figures = CompiledFigures(
+        regions, sum(region.recompilation > 0 for region in regions), graph_breaks(trace, calls, functions)
+    )
     if told is None:
-        return CompiledFigures(regions, recompiles)
-    return CompiledFigures(regions, max(recompiles, told.recompiles), told.graph_breaks, told.compile_ns, told.eager)
+        return figures
+    recompiles = max(figures.recompiles, told.recompiles)
+    return replace(
+        figures, recompiles=recompiles, graph_breaks=told.graph_breaks, break_reasons=told.break_reasons,
+        compile_ns=told.compile_ns, eager=told.eager,
+    )  # fmt: skip
 
 
 def _compilation(name: str) -> int:
@@ -76,21 +94,28 @@ def _compilation(name: str) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _region(trace: Trace, name: str, calls: list[RegionCall]) -> Region:
+def _region(trace: Trace, name: str, calls: list[RegionCall], function: str) -> Region:
     steps = max(len({call.step for call in calls}), 1)
     work = np.array([row for call in calls for row in call.work], np.int64)
     device, host, strings = trace.device, trace.host, trace.strings
     launching = [row for call in calls for row in call.launching]
-    names = list(dict.fromkeys(strings[host.name[row]] for row in launching))
+    names = dict.fromkeys(strings[host.name[row]] for row in launching)
+    kernels = dict.fromkeys(strings[device.name[row]] for row in work.tolist())
+    host_ns: Counter[int] = Counter()
+    for call in calls:
+        host_ns[call.step] += int(host.duration_ns[call.row])
     busy = Intervals(device.start_ns[work], device.end_ns[work])
     backwards = sum(call.is_backward for call in calls)
     return Region(
         name=name,
+        function=function,
+        recompilation=_compilation(name),
         calls=(len(calls) - backwards) / steps,
         backwards=backwards / steps,
         gpu_ns=busy.total_ns // steps,
+        host_ns=round(median(host_ns.values())),
         kernels=len(work) / steps,
         graph_launches=sum(strings[host.name[row]] in GRAPH_LAUNCHES for row in launching) / steps,
-        fused=tuple(one for one in names if one.startswith(_FUSED)),
+        fused=tuple(one for one in kernels if one.startswith(_FUSED)),
         external=tuple(one for one in names if not one.startswith(_FUSED) and one not in GRAPH_LAUNCHES),
     )

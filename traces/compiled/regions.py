@@ -37,7 +37,7 @@ class _Range(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegionCall:
-    """One call of a compiled region. `row` is the host row of its range.
+    """One call of a compiled region. `row` is the host row of its range, and `region_row` that of the region around it or NONE.
 
     `region` is torch's number of the region, or the position among the step's graphs if torch did not mark regions.
     `inputs` are the shapes of the forward's arguments, or "". `graph` is the key of Inductor's graph, or "". `work` are
@@ -49,6 +49,7 @@ class RegionCall:
     inputs: str
     graph: str
     row: int
+    region_row: int
     step: int
     launching: tuple[int, ...]
     work: tuple[int, ...]
@@ -77,8 +78,11 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
     if not kind.any():
         return []
     unit, region = _enclosing(kind, host.parent)
+    units = _units(host.parent, kind, unit, region)
+    # A region that is a call itself contains all the work within its range that no graph contains.
+    unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
-    rows = sorted(_units(kind, unit, region), key=lambda row: int(host.start_ns[row]))
+    rows = sorted(units, key=lambda row: int(host.start_ns[row]))
     step_of = _step_of(trace, rank, host.start_ns[rows])
     names = trace.strings
     numbers = _Numbers(trace, region)
@@ -89,7 +93,8 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
         number, inputs = numbers.of(row, step, is_backward=is_backward)
         launched = work.get(row, [])
         launching = _launching(trace, row, launched)
-        calls.append(RegionCall(number, is_backward, inputs, graphs.get(row, ""), row, step, launching, tuple(launched)))
+        graph, around = graphs.get(row, ""), int(region[row])
+        calls.append(RegionCall(number, is_backward, inputs, graph, row, around, step, launching, tuple(launched)))
     return calls
 
 
@@ -112,12 +117,12 @@ def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
     return np.array(unit), np.array(region)
 
 
-def _units(kind: Column, unit: Column, region: Column) -> list[int]:
+def _units(parent: Column, kind: Column, unit: Column, region: Column) -> list[int]:
     graphs = np.flatnonzero((kind == _Range.GRAPH) & (unit == np.arange(len(kind)))).tolist()
-    within = set(region[graphs].tolist())
-    regions = np.flatnonzero(kind == _Range.REGION).tolist()
+    regions = np.flatnonzero(kind == _Range.REGION)
     # A compiled region that contains graphs or other regions does not count as a call, because its own code only calls them.
-    return graphs + [row for row in regions if row not in within]
+    within = {*region[graphs].tolist(), *np.append(region, NONE)[parent[regions]].tolist()}
+    return graphs + [row for row in regions.tolist() if row not in within]
 
 
 def _work_by_unit(trace: Trace, unit: Column) -> dict[int, list[int]]:

@@ -175,6 +175,8 @@ class CompiledCode:
     recompiles: int = 0
     compile_ns: int = 0  # The replaying host took this long.
     eager: tuple[EagerRegion, ...] = ()
+    break_reasons: Mapping[str, int] = field(default_factory=dict)  # how often each reason for a graph break occurred
+    functions: Mapping[str, str] = field(default_factory=dict)  # by region: Dynamo's name of the compiled code, file and line
 
 
 @dataclass(frozen=True)

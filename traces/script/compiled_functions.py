@@ -36,6 +36,7 @@ def see_through_wrappers(generated: Sequence[str] = ()) -> None:
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
     when_imported("torch._dynamo.convert_frame", lambda module: _leave_out_frames_below_ours(module, generated))
     when_imported("torch._dynamo.variables.functions", _trace_originals)
+    when_imported("torch._dynamo.variables.user_defined", _find_original_methods)
 
 
 def _leave_out_our_frames(rules: Any) -> None:
@@ -65,6 +66,20 @@ def _trace_originals(variables: Any) -> None:
         create(self, _original_of(fn), *args, **kwargs)
 
     patch_around(variables.UserFunctionVariable, __init__=traced)
+
+
+def _find_original_methods(variables: Any) -> None:
+    """Make Dynamo see the original of a wrapped method that C++ implements. Dynamo breaks the graph at such methods."""
+
+    def find(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = call(self, *args, **kwargs)
+        original = _original_of(found)
+        return found if isinstance(original, FunctionType) else original
+
+    kind = variables.UserDefinedObjectVariable
+    for name in ("_maybe_get_baseclass_method", "lookup_class_mro_attr"):
+        if hasattr(kind, name):
+            patch_around(kind, **{name: find})
 
 
 def _original_of(function: Any) -> Any:

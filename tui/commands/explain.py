@@ -8,19 +8,23 @@ from traces.comparison.compare import compare
 from traces.comparison.explain import explain
 from tui.formatting import fit_apart, kernel_texts
 from tui.outputs import json_text, show_text
+from tui.text.compiled import compiled_sentence, compiled_sentences
 from tui.trace_names import load_trace
 
 _NAME = 60  # maximum characters of a kernel's name
 
 
 def run(first: str, second: str, json: bool) -> int:
-    told = explain(compare(load_trace(first), load_trace(second)))
+    comparison = compare(load_trace(first), load_trace(second))
+    told = explain(comparison)
     if json:
         print(json_text(told))
         return 0
     show_text(told.headline)
     if told.caution:
         show_text(told.caution)
+    for said in filter(None, [compiled_sentence(comparison), *compiled_sentences(comparison)]):
+        show_text(said)
     names = list(dict.fromkeys(name for reason in told.reasons for name in reason.names))
     shown = dict(zip(names, fit_apart(kernel_texts(names), _NAME), strict=True))
     for reason in told.reasons:

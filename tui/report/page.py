@@ -37,6 +37,7 @@ from tui.formatting import (
 from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
 from tui.text.analyses import REASONS, analysis_rows, exposure_sentence, idle_sentence
 from tui.text.bottleneck import answer
+from tui.text.compiled import compiled_sentence, compiled_tables
 from tui.text.diff import COVERAGE, verdict_sentences, warning_sentences
 from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
 from tui.text.memory import memory_name
@@ -72,6 +73,7 @@ def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
         _section("GPU busy and idle, per step", _idle_chart(sides, labels)),
         _section("Memory allocated", _memory_chart(sides, labels)),
         *(_differences(comparison, labels) if comparison is not None else []),
+        *_compiled(sides, labels, comparison),
         *_coverage(comparison),
         *_of_each(sides, labels),
     ]
@@ -85,7 +87,8 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
     """Returns the verdict, four main figures and the notes."""
     if comparison is not None:
         first, *rest = verdict_sentences(comparison)
-        verdict = f'<h1 class="{first[1]}">{_text(first[0])}</h1>' + "".join(f"<p>{_text(said)}</p>" for said, _ in rest)
+        texts = filter(None, [compiled_sentence(comparison), *(said for said, _ in rest)])
+        verdict = f'<h1 class="{first[1]}">{_text(first[0])}</h1>' + "".join(f"<p>{_text(said)}</p>" for said in texts)
         notes = warning_sentences(comparison)
     else:
         summary = sides[0].summary
@@ -223,6 +226,15 @@ def _differences(comparison: Comparison, labels: Sequence[str]) -> Iterable[str]
     for title, lists in (("Kernels", comparison.changes.kernels), ("Ops", comparison.changes.ops)):
         rows = _change_rows(lists, labels)
         yield _section(f"{title} that differ, per step", _table(["", "", "count", *labels, "change"], rows))
+
+
+def _compiled(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> Iterable[str]:
+    if comparison is None:
+        tables = compiled_tables([side.summary.analyses.compiled for side in sides], labels)
+    else:
+        tables = compiled_tables([*comparison.compiled], labels, comparison.fused) if comparison.compiled is not None else []
+    for table in tables:
+        yield _section(table.title, _table([head.name for head in table.heads], table.cells()))
 
 
 def _change_rows(lists: ChangeLists, labels: Sequence[str]) -> list[list[str]]:

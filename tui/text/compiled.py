@@ -5,17 +5,30 @@ compiled_sentence(comparison)       # "The script compiles into 43 regions, the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tui.formatting import ABSENT, count_text, time_text
+from traces.compiled.region_figures import CompiledFigures
+from tui.formatting import FigureTable, Head, Unit, Value, count_text, side_by_side, time_text
 
 if TYPE_CHECKING:
-    from traces.comparison.compare import Both, Comparison
-    from traces.compiled.region_figures import CompiledFigures, Region
+    from traces.comparison.compare import Comparison
+    from traces.comparison.fused_ops import FusedOps
+    from traces.compiled.graph_breaks import GraphBreak
+    from traces.compiled.region_figures import Region
 
 _NAMES_SHOWN = 3
 _LONGEST_NAME = 30
-Rows = list[list[str]]
+_SHARED = 3  # number of a region's figures in a comparison
+_REGION = (
+    Head("GPU time", Unit.TIME), Head("host time", Unit.TIME), Head("calls", Unit.COUNT), Head("backward", Unit.COUNT),
+    Head("kernels", Unit.COUNT), Head("recompiled", Unit.COUNT),
+)  # fmt: skip
+_BREAK = Head("host time", Unit.TIME), Head("GPU time", Unit.TIME), Head("times", Unit.COUNT)
+_FUSED = [
+    Head(""), Head("change", Unit.CHANGE), Head("eager", Unit.TIME), Head("compiled", Unit.TIME), Head("ops", Unit.COUNT),
+    Head("kernels", Unit.COUNT),
+]  # fmt: skip
 
 
 def compiled_sentence(comparison: Comparison) -> str:
@@ -27,12 +40,14 @@ def compiled_sentence(comparison: Comparison) -> str:
     if both is None:
         return ""
     first, second = ("the recording", "the script") if comparison.replay else ("A", "B")
-    if not both.replayed.is_compiled:
+    if not both.replayed.is_compiled and comparison.replay:
         said = f"{first} is compiled and {second} is eager: fused kernels have no counterpart among the eager ops"
+    elif not both.replayed.is_compiled:
+        said = f"{first} is compiled and {second} is eager: a fused kernel runs several ops, so names and counts of ops differ"
     elif not both.recorded.is_compiled and comparison.replay:
         said = f"{second} is compiled and {first} is eager: compiled code takes the times of the recorded eager ops"
     elif not both.recorded.is_compiled:
-        said = f"{second} is compiled and {first} is eager: fused kernels have no counterpart among the eager ops"
+        said = f"{second} is compiled and {first} is eager: a fused kernel runs several ops, so names and counts of ops differ"
     elif (count := len(both.replayed.regions)) != len(both.recorded.regions):
         regions = "1 region" if count == 1 else f"{count_text(count)} regions"
         said = f"{second} compiles into {regions}, {first} into {count_text(len(both.recorded.regions))}"
@@ -49,6 +64,8 @@ def compiled_sentences(comparison: Comparison) -> list[str]:
     of, said = both.replayed, []
     if of.graph_breaks is not None:
         breaks = "1 graph break" if of.graph_breaks == 1 else f"{count_text(of.graph_breaks)} graph breaks"
+        reasons = sorted(of.break_reasons, key=lambda reason: -of.break_reasons[reason])[:_NAMES_SHOWN]
+        breaks += f" ({'; '.join(reasons)})" if reasons else ""
         recompiles = "1 recompilation" if of.recompiles == 1 else f"{count_text(of.recompiles)} recompilations"
         took = f"; tracing took {time_text(of.compile_ns)} on this host, in the first steps" if of.compile_ns else ""
         said.append(f"Compiled code: {breaks}, {recompiles}{took}.")
@@ -59,39 +76,51 @@ def compiled_sentences(comparison: Comparison) -> list[str]:
     return said
 
 
-def region_table(both: Both[CompiledFigures], first: str, second: str) -> tuple[list[str], Rows]:
-    """Returns the header and the rows of a table of compiled regions, with calls and GPU time per step in both traces."""
-    sides = [{region.name: region for region in of.regions} for of in (both.recorded, both.replayed)]
-    rows = []
-    for name in dict.fromkeys([*sides[0], *sides[1]]):
-        ours, theirs = (side.get(name) for side in sides)
-        either = ours or theirs
-        assert either is not None
-        rows.append([_words(name, either), _calls(ours), _calls(theirs), _time(ours), _time(theirs)])
-    return ["compiled region per step", f"calls {first}", f"calls {second}", f"GPU {first}", f"GPU {second}"], rows
+def compiled_tables(
+    sides: Sequence[CompiledFigures | None], words: Sequence[str], fused: Sequence[FusedOps] = ()
+) -> list[FigureTable]:
+    """Returns the tables of compiled code of one trace or of two: regions, graph breaks, and fused ops of an eager trace."""
+    known = [of or CompiledFigures() for of in sides]
+    figures = _REGION if len(sides) == 1 else _REGION[:_SHARED]
+    labels = {region.name: _label(region) for of in known for region in of.regions}
+    regions = [{labels[region.name]: _figures(region)[: len(figures)] for region in of.regions} for of in known]
+    breaks = [{_break_label(one): (one.host_ns, one.gpu_ns, one.count) for one in of.breaks} for of in known]
+    of = "" if len(sides) == 1 else ", {}"  # with two traces, the first figure has columns of its own without a name
+    return [
+        side_by_side(f"Compiled regions{of.format('GPU time')}, per step", "", figures, regions, words),
+        side_by_side(f"Graph breaks{of.format('host time')}, per step", "", _BREAK, breaks, words),
+        FigureTable("Eager ops that compilation fused, in one step", _FUSED, [_fused_row(one) for one in fused]),
+    ]
 
 
-def _words(name: str, region: Region) -> str:
+def _figures(region: Region) -> tuple[Value, ...]:
+    return region.gpu_ns, region.host_ns, region.calls, region.backwards, region.kernels, region.recompilation
+
+
+def _label(region: Region) -> str:
     """Returns the region's number and what its kernels are: "0/1: 5 fused kernels (gelu_native_layer_norm...), mm, addmm"."""
     count = len(region.fused)
     names = ", ".join(_fused_ops(kernel) for kernel in region.fused[:_NAMES_SHOWN])
     more = "..." if count > _NAMES_SHOWN else ""
     parts = [f"{count} fused kernel{'s' if count != 1 else ''} ({names}{more})"] if count else []
     parts += [op.removeprefix("aten::") for op in region.external[:_NAMES_SHOWN]]
+    name = f"{region.name} {region.function}".rstrip()
     return f"{name}: {', '.join(parts)}" if parts else name
+
+
+def _break_label(one: GraphBreak) -> str:
+    ops = f": {', '.join(op.removeprefix('aten::') for op in one.ops[:_NAMES_SHOWN])}" if one.ops else ""
+    return f"between {one.after} and {one.before}{ops}"
+
+
+def _fused_row(of: FusedOps) -> tuple[Value, ...]:
+    ops = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in of.ops.items()) or "no eager op"
+    kernels = ", ".join(dict.fromkeys(map(_fused_ops, of.kernels))) or "no fused kernel"
+    count = of.calls * len(of.kernels)
+    return f"{ops} -> {kernels}", of.compiled_ns - of.eager_ns, of.eager_ns, of.compiled_ns, sum(of.ops.values()), count
 
 
 def _fused_ops(kernel: str) -> str:
     """Returns the ops in the name of a Triton kernel, such as "gelu_add" for "triton_poi_fused_gelu_add_0"."""
     ops = kernel.partition("_fused_")[2].rstrip("0123456789").strip("_") or kernel
     return ops if len(ops) <= _LONGEST_NAME else f"{ops[:_LONGEST_NAME]}..."
-
-
-def _calls(region: Region | None) -> str:
-    if region is None:
-        return ABSENT
-    return f"{region.calls:g} + {region.backwards:g}" if region.backwards else f"{region.calls:g}"
-
-
-def _time(region: Region | None) -> str:
-    return ABSENT if region is None else time_text(region.gpu_ns)

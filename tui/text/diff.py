@@ -35,7 +35,7 @@ from tui.formatting import (
 )
 from tui.text.analyses import both_sections, communication_rows, exposure_sentence
 from tui.text.bottleneck import lag_sentence, limit_text
-from tui.text.compiled import compiled_sentence, compiled_sentences, region_table
+from tui.text.compiled import compiled_sentence, compiled_sentences, compiled_tables
 from tui.text.memory import memory_name, memory_sentences, peak_rows
 from tui.text.pace import event_sentences, loader_note, pace_sentences, values_sentences
 
@@ -477,8 +477,9 @@ def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _compiled_lines(page: _DiffPage) -> list[str]:
-    """Returns the sentences on compiled code and a table of compiled regions."""
+    """Returns the sentences on compiled code, and tables of compiled regions, graph breaks and fused ops."""
     if page.of.compiled is None:
         return []
-    regions = region_table(page.of.compiled, page.first, page.second)
-    return [*page.sentences(compiled_sentences(page.of)), *page.table(*regions)]
+    tables = compiled_tables([*page.of.compiled], (page.first, page.second), page.of.fused)
+    lines = [page.table([table.title, *(head.name for head in table.heads[1:])], table.cells()) for table in tables]
+    return [*page.sentences(compiled_sentences(page.of)), *(line for of in lines for line in of)]

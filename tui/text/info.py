@@ -32,6 +32,7 @@ from tui.formatting import (
 )
 from tui.text.analyses import analysis_sections, exposure_sentence, idle_sentence
 from tui.text.bottleneck import WHOLE, answer, lag_sentence
+from tui.text.compiled import compiled_tables
 
 _GRAINS = {
     "kernel": "a recording of every op and every kernel",
@@ -70,6 +71,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
         more = f"      trace info {shlex.quote(name)} --details"
         return printable("\n".join([*lines, *_next(summary, name), more]), colour=colour)
     lines += [*_figures(summary, width), ""]
+    compiled = compiled_tables([summary.analyses.compiled], [""])
     sections: list[tuple[str, list[str]]] = [
         ("Origin", _provenance(summary, width)),
         ("Devices", _devices(summary, width)),
@@ -86,6 +88,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
             table(*work_cells(summary, summary.ops, "op"), width=width, indent=2),
         ),
         *analysis_sections(summary.analyses, width),
+        *((of.title, table([head.name for head in of.heads], of.cells(), width=width, indent=2)) for of in compiled),
         ("Memory peak", _memory(summary, width)),
         ("Recording overhead", _recorder(summary, width)),
         ("Missing data", [f"  {fit(text, width - 2)}" for text in summary.lacks]),

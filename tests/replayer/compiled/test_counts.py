@@ -18,8 +18,13 @@ PROGRAMS = (
 )  # fmt: skip
 
 
+RANKS = "ddp_splits_the_graph", "fsdp2_of_compiled_blocks", "all_reduce_in_place"
+TRACE = str(Path(sys.executable).parent / "trace")
+REPLAY = TRACE, "replay", "--gpu", "v100", "--estimate"
+
+
 def _facts(*command: str) -> dict[str, Any]:
-    done = subprocess.run([*command, *PROGRAMS], cwd=ROOT, capture_output=True, text=True, check=True, timeout=200)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=200)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {program["program"]: program for program in found}
 
@@ -28,10 +33,20 @@ def _facts(*command: str) -> dict[str, Any]:
 def test_counts_in_a_replay_are_those_of_the_cpu() -> None:
     """GIVEN programs that compile WHEN they run natively with aot_eager and in a replay THEN frames, graphs, graph breaks,
     recompilations, errors and logs are the same."""
-    native = _facts(sys.executable, SCRIPT, "cpu", "aot_eager")
-    trace = str(Path(sys.executable).parent / "trace")
-    replayed = _facts(trace, "replay", "--gpu", "v100", "--estimate", SCRIPT, "cuda", "inductor")
+    native = _facts(sys.executable, SCRIPT, "cpu", "aot_eager", *PROGRAMS)
+    replayed = _facts(*REPLAY, SCRIPT, "cuda", "inductor", *PROGRAMS)
     assert list(native) == list(PROGRAMS) and not [name for name in native if "error" in native[name]]
     assert replayed == native
     assert native["item_breaks_the_graph"]["counters"]["stats"]["unique_graphs"] == 2
     assert native["recompiles_until_the_limit"]["counters"]["stats"]["unique_graphs"] == 8
+
+
+@pytest.mark.xdist_group("compiled")
+def test_counts_with_ddp_and_fsdp_are_those_of_gloo() -> None:
+    """GIVEN two ranks WHEN they compile models with DDP, FSDP2 and a collective inside THEN the counts are the same."""
+    script = SCRIPT.replace("programs", "ranks")
+    launcher = "-m", "torch.distributed.run", "--nproc-per-node", "2"
+    native = _facts(sys.executable, *launcher, script, "cpu", "aot_eager", *RANKS)
+    assert _facts(*REPLAY, "--nproc", "2", script, "cuda", "inductor", *RANKS) == native
+    assert list(native) == list(RANKS) and not [name for name in native if "error" in native[name]]
+    assert native["ddp_splits_the_graph"]["facts"] == [4]  # six layers of 1 MiB each, and a first bucket of 1 MiB

@@ -9,9 +9,13 @@ import pytest
 from tests.replayer.compiled.handmade_recording import Events, recording
 from tests.traces.handmade import replay_of, training
 from traces.comparison.compare import compare
+from traces.comparison.explain import explain
+from traces.comparison.fused_ops import FusedOps
+from traces.compiled.graph_breaks import GraphBreak
 from traces.compiled.region_figures import compiled_figures
 from traces.model.trace import Trace
-from tui.text.compiled import compiled_sentence, compiled_sentences
+from tui.formatting import Unit
+from tui.text.compiled import compiled_sentence, compiled_sentences, compiled_tables
 
 
 def regions(*names: str) -> Trace:
@@ -56,8 +60,16 @@ def test_a_replay_knows_its_graph_breaks() -> None:
         (regions("0/0", "1/0"), regions("0/0"), "B compiles into 1 region, A into 2."),
         (regions("0/0"), regions("0/0"), ""),
         (training(), training(), ""),
-        (regions("0/0"), training(), "A is compiled and B is eager: fused kernels have no counterpart among the eager ops."),
-        (training(), regions("0/0"), "B is compiled and A is eager: fused kernels have no counterpart among the eager ops."),
+        (
+            regions("0/0"),
+            training(),
+            "A is compiled and B is eager: a fused kernel runs several ops, so names and counts of ops differ.",
+        ),
+        (
+            training(),
+            regions("0/0"),
+            "B is compiled and A is eager: a fused kernel runs several ops, so names and counts of ops differ.",
+        ),
     ],
 )
 def test_a_comparison_says_if_only_one_trace_is_compiled(first: Trace, second: Trace, said: str) -> None:
@@ -74,3 +86,112 @@ def test_a_compiled_script_on_an_eager_recording_is_the_first_line() -> None:
     assert text.startswith(
         "The script is compiled and the recording is eager: compiled code takes the times of the recorded eager ops.\n"
     )
+
+
+def broken(*, pause: int = 30, nested: bool = True) -> Trace:
+    """Two steps. In each, region 0/0 calls a graph until 40 us, runs exp eagerly (kernel of 3 us) and calls region 1/0.
+
+    The graph of region 1/0 begins `pause` us after the first graph. A replay has no nested ranges.
+    """
+    events = Events()
+    for step in range(2):
+        at = 1000 * step
+        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, 990)
+        events.op("Torch-Compiled Region: 0/0", at + 5, 200 if nested else 35, [])
+        events.host("user_annotation", "## Call CompiledFxGraph fa ##", at + 10, 30)
+        events.op("triton_poi_fused_sin_0", at + 15, 10, [[8]])
+        events.launch("cuLaunchKernel", at + 17, ("triton_poi_fused_sin_0", 3))
+        events.op("aten::exp", at + 45, 5, [[8]])
+        events.launch("cudaLaunchKernel", at + 47, ("exp_kernel", 3))
+        events.op("Torch-Compiled Region: 1/0", at + 55, 100, [])
+        events.host("user_annotation", "## Call CompiledFxGraph fb ##", at + 40 + pause, 30)
+        events.op("triton_poi_fused_cos_0", at + 45 + pause, 10, [[8]])
+        events.launch("cuLaunchKernel", at + 47 + pause, ("triton_poi_fused_cos_0", 3))
+    return events.trace()
+
+
+def test_a_graph_break_costs_the_time_between_two_graphs() -> None:
+    """GIVEN graphs that end at 40 us and begin at 70 us of a step, with one eager op between."""
+    assert compiled_figures(broken()).breaks == (GraphBreak("0/0", "1/0", 1.0, 30_000, 3_000, ("aten::exp",)),)
+    comparison = compare(broken(), broken(pause=50))
+    assert (
+        "graph break between regions 0/0 and 1/0 takes 20.0 µs more: 30.0 µs -> 50.0 µs; on the host; aten::exp ran eagerly"
+        in [reason.text for reason in explain(comparison).reasons]
+    )
+
+
+def test_a_replay_shows_a_break_by_the_name_of_the_function() -> None:
+    """GIVEN regions that are not nested THEN only a function that Dynamo resumed follows a graph break."""
+    assert compiled_figures(broken(nested=False)).breaks == ()
+    functions = {"0/0": "forward (model.py:3)", "1/0": "torch_dynamo_resume_in_forward_at_5 (model.py:5)"}
+    told = {"graph_breaks": 1, "break_reasons": {"print() is not traced": 1}, "functions": functions}
+    trace = broken(nested=False)
+    figures = compiled_figures(replace(trace, runs=replay_of(trace, compiled=told).runs))
+    assert [(one.after, one.before, one.host_ns) for one in figures.breaks] == [("0/0", "1/0", 30_000)]
+    assert [region.function for region in figures.regions] == list(functions.values())
+
+
+def fusing(*, compiled: bool) -> Trace:
+    """Three steps: add and relu, a matrix product, gelu, another product, mul, relu. If compiled, only products are not fused.
+
+    Kernels take 5, 4, 10, 6, 10, 7 and 2 us; fused kernels take 3 (add_relu), 2 (gelu) and 1 us (relu).
+    """
+    eager = (("add", 5), ("relu", 4), ("mm", 10), ("gelu", 6), ("mm", 10), ("mul", 7), ("relu", 2))
+    fused = (
+        ("triton_poi_fused_add_relu_0", 3),
+        ("mm", 10),
+        ("triton_poi_fused_gelu_1", 2),
+        ("mm", 10),
+        ("triton_poi_fused_relu_2", 1),
+    )
+    events = Events()
+    for step in range(3):
+        at = 1000 * step
+        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, 990)
+        if compiled:
+            events.op("Torch-Compiled Region: 0/0", at + 5, 900, [])
+        for place, (name, length) in enumerate(fused if compiled else eager):
+            start = at + 20 + 50 * place
+            is_fused = name.startswith("triton")
+            events.op(name if is_fused else f"aten::{name}", start, 20, [[8, 8]])
+            events.launch("cuLaunchKernel" if is_fused else "cudaLaunchKernel", start + 5, (name, length))
+    return events.trace()
+
+
+FUSED = (
+    FusedOps((), 1, 0, {"mul": 1}, 7_000),
+    FusedOps(("triton_poi_fused_add_relu_0",), 1, 3_000, {"add": 1, "relu": 1}, 9_000),
+    FusedOps(("triton_poi_fused_gelu_1",), 1, 2_000, {"gelu": 1}, 6_000),
+    FusedOps(("triton_poi_fused_relu_2",), 1, 1_000, {"relu": 1}, 2_000),
+)
+
+
+def test_each_eager_op_belongs_to_the_fused_kernel_with_its_name_at_its_place() -> None:
+    """GIVEN two kernels with relu in their names THEN the relu before the products belongs to the first kernel.
+
+    No kernel has mul in its name.
+    """
+    eager, compiled = fusing(compiled=False), fusing(compiled=True)
+    assert compare(eager, compiled).fused == FUSED
+    assert compare(compiled, eager).fused == FUSED
+    assert compare(compiled, compiled).fused == ()
+
+
+def test_an_eager_and_a_compiled_trace_are_explained_by_what_was_fused() -> None:
+    texts = [reason.text for reason in explain(compare(fusing(compiled=False), fusing(compiled=True))).reasons]
+    said = "add, relu (in B fused into triton_poi_fused_add_relu_0) takes 6.0 µs less: 9.0 µs -> 3.0 µs; on the GPU"
+    assert said in texts
+    assert "mul (in B in no fused kernel) is gone: 7.0 µs of a step; on the GPU" in texts
+    assert not [text for text in texts if text.startswith(("op ", "kernel "))]
+
+
+def test_tables_of_compiled_code_have_one_description() -> None:
+    """THEN the region's row has 40 us of GPU time, the host's 280 us, one call and one backward with four kernels."""
+    (regions, breaks, fused) = compiled_tables([compiled_figures(recording())], [""])
+    assert regions.rows == [("0/0: 2 fused kernels (relu, triton_poi_fused_1), addmm, mm", 40_000, 320_000, 1.0, 1.0, 4.0, 0)]
+    assert (breaks.rows, fused.rows) == ([], [])
+    both = compiled_tables([compiled_figures(recording()), None], ("A", "B"))[0]
+    assert both.cells() == [[both.rows[0][0], "-40.0 µs", "40.0 µs", "-", "320.0 µs", "-", "1", "-"]]
+    assert both.heads[1].unit is Unit.CHANGE
+    (row, *_) = compiled_tables([None, None], ("A", "B"), FUSED)[2].cells()
+    assert row == ["mul -> no fused kernel", "-7.0 µs", "7.0 µs", "0 ns", "1", "0"]

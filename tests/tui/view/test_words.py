@@ -13,13 +13,14 @@ from traces.analyses.communication import communication
 from traces.comparison.compare import compare
 from traces.model.trace import NONE, Collectives, Ending, Origin, StepKind, Trace
 from traces.names.equivalent_ops import canonical_op
+from tui.formatting import Unit
 from tui.view.differences import differences
 from tui.view.range_sums import range_sums
 from tui.view.scene.alignment import Alignment
 from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
 from tui.view.search import search
-from tui.view.tables.parts import Unit, csv_text
+from tui.view.tables.parts import csv_text
 from tui.view.tables.rows import TABS, table_of
 from tui.view.timeline.details import details
 from tui.view.timeline.headline import headline

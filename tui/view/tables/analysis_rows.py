@@ -14,10 +14,11 @@ from traces.analyses.communication import Communication
 from traces.analyses.launches import StreamLaunches
 from traces.analyses.peak_memory import held_at_peak
 from traces.rates.achieved_rates import OpRates
-from tui.formatting import curve_text
+from tui.formatting import FigureTable, Head, Unit, Value, curve_text, side_by_side
 from tui.text.analyses import idle_per_step, op_label, paired_launches
+from tui.text.compiled import compiled_tables
 from tui.view.scene.scene import Scene
-from tui.view.tables.parts import Head, TableRow, TabTable, Unit, Value
+from tui.view.tables.parts import TableRow, TabTable
 
 
 class _TableKind(NamedTuple):
@@ -35,6 +36,9 @@ def analysis_table(scene: Scene, tab: str) -> TabTable:
     """Returns the table of the tab, which must be one of ANALYSES."""
     if tab == "memory":
         return _memory(scene)
+    if tab in _NOT_COMPILED:
+        of = _compiled(scene)[list(_NOT_COMPILED).index(tab)]
+        return TabTable(of.heads, [TableRow(row) for row in of.rows], "" if of.rows else _NOT_COMPILED[tab])
     kind = _KINDS[tab]
     if tab == "overlap":
         found = [_overlap(of) for of in _communication(scene)]
@@ -43,22 +47,16 @@ def analysis_table(scene: Scene, tab: str) -> TabTable:
         found = [{label: _launches(row) for label, both in pairs if (row := both[side]) is not None} for side in range(2)]
     else:
         found = [kind.rows(of) for of in _analyses(scene)]
-    if len(found) == 1:
-        rows = [TableRow((name, *values)) for name, values in found[0].items()]
-        return TabTable([Head(kind.head), *kind.figures], rows, "" if rows else kind.missing)
-    first, *others = kind.figures
-    heads = [Head(kind.head), Head("change", Unit.CHANGE), *(Head(word, first.unit) for word in scene.words)]
-    for figure in others:
-        heads += [figure, Head("→", figure.unit)]
-    rows = []
-    nothing: tuple[Value, ...] = (None,) * len(kind.figures)
-    for name in dict.fromkeys([*found[0], *found[1]]):
-        ours, theirs = found[0].get(name, nothing), found[1].get(name, nothing)
-        values: list[Value] = [name, _number(theirs[0]) - _number(ours[0])]
-        for a, b in zip(ours, theirs, strict=True):
-            values += [a, b]
-        rows.append(TableRow(tuple(values)))
-    return TabTable(heads, rows, "" if rows else kind.missing)
+    table = side_by_side("", kind.head, kind.figures, found, scene.words)
+    rows = [TableRow(values) for values in table.rows]
+    return TabTable(table.heads, rows, "" if rows else kind.missing)
+
+
+def _compiled(scene: Scene) -> list[FigureTable]:
+    of = scene.comparison
+    if of is None:
+        return compiled_tables([one.compiled for one in _analyses(scene)], scene.words)
+    return compiled_tables([None, None] if of.compiled is None else [*of.compiled], scene.words, of.fused)
 
 
 def _communication(scene: Scene) -> list[Communication | None]:
@@ -189,4 +187,9 @@ _KINDS = {
         "no collectives of several ranks are recorded",
     ),
 }  # fmt: skip
-ANALYSES = ("memory", *_KINDS)
+_NOT_COMPILED = {
+    "regions": "no compiled code is recorded",
+    "breaks": "no graph breaks are recorded",
+    "fused": "shown if one trace is compiled and the other is eager",
+}
+ANALYSES = ("memory", *_KINDS, *_NOT_COMPILED)

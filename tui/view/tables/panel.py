@@ -16,10 +16,10 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static, Tab, Tabs
 
-from tui.formatting import count_text, fit
+from tui.formatting import Unit, Value, count_text, fit
 from tui.view.scene.character_rows import plain
 from tui.view.scene.scene import TABLE_ROWS
-from tui.view.tables.parts import TableRow, TabTable, Unit, Value, csv_text
+from tui.view.tables.parts import TableRow, TabTable, csv_text
 from tui.view.tables.rows import TABS
 
 _NAME_WIDTH = 38

@@ -1,6 +1,5 @@
 """Defines a table: columns of values with units, and rows that link to events. Tables can be shown as text or saved as CSV.
 
-Unit.TIME.text(1_200_000)                  # "1.2 ms"
 csv_text(table)                            # values in the units given in the headings, and full names
 """
 
@@ -8,55 +7,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
-from enum import Enum
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from traces.model.trace import NONE
-from tui.formatting import ABSENT, count_text, share_text, size_text, time_text
+from tui.formatting import Head, Value
 from tui.view.scene.difference import Difference
-
-Value = str | int | float | None
-
-
-class Unit(Enum):
-    """The kind of values in a column. The unit determines the format on the screen and the header in a file."""
-
-    TEXT = ""
-    COUNT = " "
-    TIME = "ns"
-    CHANGE = "change ns"
-    SHARE = "share"
-    BYTES = "bytes"
-    NUMBER = "number"
-
-    def text(self, value: Value) -> str:
-        if value is None:
-            return ABSENT
-        if isinstance(value, str):
-            return value
-        return _TEXTS[self](value)
-
-
-_TEXTS: dict[Unit, Callable[[float], str]] = {
-    Unit.TEXT: str,
-    Unit.COUNT: lambda value: count_text(round(value, 1)),
-    Unit.TIME: time_text,
-    Unit.CHANGE: lambda value: time_text(value, signed=True) if round(value) else "0",
-    Unit.SHARE: share_text,
-    Unit.BYTES: size_text,
-    Unit.NUMBER: lambda value: f"{value:.1f}",
-}
-
-
-class Head(NamedTuple):
-    name: str
-    unit: Unit = Unit.TEXT
-
-    @property
-    def of_file(self) -> str:
-        unit = self.unit.value.split(" ")[-1] if self.unit is not Unit.NUMBER else ""
-        return f"{self.name} ({unit})" if unit else self.name
 
 
 class TableRow(NamedTuple):

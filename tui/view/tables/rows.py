@@ -15,6 +15,7 @@ import numpy as np
 
 from traces.figures.pace import pace_intervals
 from traces.model.trace import NONE, Column, Trace
+from tui.formatting import Head, Unit, Value
 from tui.text.analyses import REASONS
 from tui.view.differences import compared_pairs
 from tui.view.range_sums import range_sums
@@ -25,7 +26,7 @@ from tui.view.scene.short_names import short_name
 from tui.view.scene.totals import Totals, kernel_totals, op_totals, step_weights
 from tui.view.scene.tracks import groups
 from tui.view.tables.analysis_rows import ANALYSES, analysis_table
-from tui.view.tables.parts import Head, TableRow, TabTable, Unit, Value
+from tui.view.tables.parts import TableRow, TabTable
 from tui.view.timeline.ruler import step_name
 
 TABS = ("differences", "kernels", "ops", "phases", "steps", "collectives", *ANALYSES, "range")

@@ -1,0 +1,147 @@
+"""Finds out which ops of an eager trace went into which kernels of a compiled trace of the same program.
+
+    for one in fused_ops(eager, compiled, eager_step, compiled_step):
+        one.kernels, one.ops, one.eager_ns, one.compiled_ns       # ("triton_poi_fused_add_relu_0",), {"add": 1, "relu": 1}, ...
+
+One step of each trace is compared. Work that both traces have, such as matrix products, is paired by `counterparts`. Between
+such work are stretches of fused kernels. Inductor names a fused kernel after its ops, so every other eager op belongs to a
+stretch with the op in the name of a kernel. If there are several such stretches, the op belongs to the stretch at the same
+place between paired work. A stretch is not divided further, because several kernels may share one op, such as a normalization.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from traces.comparison.changed_ops import fused_ops as names_in
+from traces.comparison.changed_ops import named_ops
+from traces.comparison.counterparts import counterparts
+from traces.figures.measure import launch_steps, launch_time_ns, op_of, work_rows
+from traces.model.trace import NONE, Column, Trace
+from traces.names.equivalent_ops import canonical_op
+
+
+@dataclass(frozen=True, slots=True)
+class FusedOps:
+    """A stretch of fused kernels with the eager ops that it replaces, in one step. Times are GPU times of all `calls`.
+
+    `ops` counts the eager ops by name. `kernels` is empty for ops that are in no fused kernel's name. Inductor removes some ops
+    and shortens long names.
+    """
+
+    kernels: tuple[str, ...]
+    calls: int
+    compiled_ns: int
+    ops: Mapping[str, int]
+    eager_ns: int
+
+
+@dataclass
+class _Stretch:
+    """`places` are positions in the step's launches. `names` are the ops in the names of the kernels."""
+
+    places: list[int] = field(default_factory=list)
+    kernels: list[str] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    compiled_ns: int = 0
+    calls: int = 1
+    ops: Counter[str] = field(default_factory=Counter)
+    eager_ns: int = 0
+
+
+def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int) -> tuple[FusedOps, ...]:
+    """Compare two steps, given as rows of the tables of steps. The stretches with the largest difference in time come first."""
+    ours, theirs = _in_order(eager, eager_step), _in_order(compiled, compiled_step)
+    pairs = counterparts(eager, compiled, [(eager_step, compiled_step)])
+    place_of = [{row: place for place, row in enumerate(rows.tolist())} for rows in (ours, theirs)]
+    is_fused = [bool(names_in(compiled.strings[compiled.device.name[row]])) for row in theirs.tolist()]
+    both = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
+    places = [(place_of[0].get(a), place_of[1].get(b)) for a, b in both]
+    shared = sorted((a, b) for a, b in places if a is not None and b is not None and not is_fused[b])
+    anchors = _rising(shared)
+    launched = _launched(eager, ours)
+    stretches = _stretches(compiled, theirs, is_fused, {kind for kinds, _, _ in launched for kind in kinds})
+    rest = _Stretch()
+    paired = {a for a, _ in shared}
+    counted: set[int] = set()
+    for place, (kinds, name, op) in enumerate(launched):
+        if place not in paired:
+            near = [(_distance(anchors, place, one), number) for number, one in enumerate(stretches) if one.names & kinds]
+            stretch = stretches[min(near)[1]] if near else rest
+            stretch.ops[name] += op == NONE or op not in counted
+            stretch.eager_ns += int(eager.device.duration_ns[ours[place]])
+            counted.add(op)
+    alike: dict[tuple[str, ...], _Stretch] = {}
+    for one in [*stretches, *([rest] if rest.ops else [])]:
+        if (same := alike.setdefault(tuple(one.kernels), one)) is not one:
+            same.calls += 1
+            same.compiled_ns += one.compiled_ns
+            same.ops += one.ops
+            same.eager_ns += one.eager_ns
+    rows = [FusedOps(kernels, of.calls, of.compiled_ns, dict(of.ops), of.eager_ns) for kernels, of in alike.items()]
+    return tuple(sorted(rows, key=lambda row: -abs(row.eager_ns - row.compiled_ns)))
+
+
+def _stretches(trace: Trace, rows: Column, is_fused: list[bool], known: set[str]) -> list[_Stretch]:
+    """Return the fused kernels in groups that directly follow each other."""
+    found: list[_Stretch] = []
+    for place, row in enumerate(rows.tolist()):
+        if is_fused[place]:
+            if not place or not is_fused[place - 1]:
+                found.append(_Stretch())
+            name = trace.strings[trace.device.name[row]]
+            found[-1].places.append(place)
+            found[-1].kernels.append(name)
+            found[-1].names.update(named_ops(name, known))
+            found[-1].compiled_ns += int(trace.device.duration_ns[row])
+    return found
+
+
+def _in_order(trace: Trace, step: int) -> Column:
+    """Return the work of one step in launch order."""
+    rows = work_rows(trace)
+    rows = rows[launch_steps(trace)[rows] == step]
+    return np.asarray(rows[np.lexsort((trace.device.start_ns[rows], launch_time_ns(trace)[rows]))])
+
+
+def _launched(trace: Trace, rows: Column) -> list[tuple[set[str], str, int]]:
+    """Return for each launch the canonical names of all ops around it, and the name and the row of the innermost op."""
+    host, strings = trace.host, trace.strings
+    found = []
+    for row, op in zip(rows.tolist(), op_of(trace)[rows].tolist(), strict=True):
+        kinds: set[str] = set()
+        name = canonical_op(strings[host.name[op]]) if op != NONE else strings[trace.device.name[row]]
+        at = op
+        while at != NONE:
+            kinds.add(canonical_op(strings[host.name[at]]))
+            at = int(host.parent[at])
+        found.append((kinds, name, op))
+    return found
+
+
+def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the longest list of these sorted pairs in which the second position rises, too: work in the same order."""
+    ends: list[int] = []
+    lengths = []
+    for _, other in pairs:
+        at = bisect_left(ends, other)
+        ends[at : at + 1] = [other]
+        lengths.append(at + 1)
+    found: list[tuple[int, int]] = []
+    for pair, length in zip(reversed(pairs), reversed(lengths), strict=True):
+        if length == len(ends) - len(found) and (not found or pair[1] < found[-1][1]):
+            found.append(pair)
+    return found[::-1]
+
+
+def _distance(anchors: list[tuple[int, int]], place: int, stretch: _Stretch) -> int:
+    """Return how far a stretch lies from the place of an eager op, counted in launches."""
+    after = bisect_right(anchors, (place, NONE))
+    first = anchors[after - 1][1] if after else NONE
+    last = anchors[after][1] if after < len(anchors) else stretch.places[-1]
+    return max(first - stretch.places[-1], stretch.places[0] - last, 0)

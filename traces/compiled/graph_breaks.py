@@ -1,0 +1,100 @@
+"""Graph breaks in a trace: the places where a compiled function leaves its graph, runs eagerly and enters the next graph.
+
+(first,) = graph_breaks(trace, region_calls(trace))
+first.after, first.before, first.host_ns      # "0/0", "1/0", 412_000: from the end of one graph to the start of the next
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+
+from traces.compiled.regions import RegionCall, is_region_range
+from traces.figures.measure import op_of
+from traces.model.intervals import Intervals
+from traces.model.trace import NONE, Column, Trace
+
+RESUMED = "torch_dynamo_resume_in_"  # Dynamo's name of the function that continues after a graph break
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreak:
+    """A graph break between two regions. Counts and times are per step in which the break happened.
+
+    `host_ns` is the median time of the host from the end of the first graph to the start of the second. `ops` are the eager ops
+    that the host launched in this time, and `gpu_ns` is the time that their work keeps the device busy.
+    """
+
+    after: str
+    before: str
+    count: float
+    host_ns: int
+    gpu_ns: int
+    ops: tuple[str, ...]
+
+
+def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[str, str]) -> tuple[GraphBreak, ...]:
+    """Return the graph breaks between these calls of one rank.
+
+    A profile shows a break as a region within the range of another region. A replay shows a break in the name of the function
+    that Dynamo compiled; `functions` has these names by region.
+    """
+    inner = _RegionRanges(trace)
+    found: dict[tuple[str, str], list[tuple[RegionCall, RegionCall]]] = {}
+    threads = trace.host.thread
+    for one, other in pairwise(call for call in calls if not call.is_backward):
+        is_same_run = one.step == other.step and threads[one.row] == threads[other.row]
+        if is_same_run and (functions.get(other.region, "").startswith(RESUMED) or inner.encloses(one, other)):
+            found.setdefault((one.region, other.region), []).append((one, other))
+    if not found:
+        return ()
+    launcher = op_of(trace, outermost=True)
+    return tuple(_break(trace, launcher, pairs) for pairs in found.values())
+
+
+def _break(trace: Trace, launcher: Column, pairs: list[tuple[RegionCall, RegionCall]]) -> GraphBreak:
+    host, device = trace.host, trace.device
+    ends = host.end_ns
+    steps = len({one.step for one, _ in pairs})
+    start_ns = np.where(launcher == NONE, -1, host.start_ns[launcher])
+    work = np.zeros(len(device), bool)
+    for one, other in pairs:
+        within = (start_ns >= ends[one.row]) & (start_ns < host.start_ns[other.row])
+        work |= within & (host.thread[launcher] == host.thread[one.row])
+    rows = np.flatnonzero(work)
+    names = dict.fromkeys(trace.strings[host.name[row]] for row in launcher[rows].tolist())
+    host_ns: Counter[int] = Counter()
+    for one, other in pairs:
+        host_ns[one.step] += int(host.start_ns[other.row] - ends[one.row])
+    return GraphBreak(
+        after=pairs[0][0].region,
+        before=pairs[0][1].region,
+        count=len(pairs) / steps,
+        host_ns=round(median(host_ns.values())),
+        gpu_ns=Intervals(device.start_ns[rows], device.end_ns[rows]).total_ns // steps,
+        ops=tuple(names),
+    )
+
+
+class _RegionRanges:
+    """Finds out whether a region's range lies within another region's range."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._parent = trace.host.parent
+        self._regions = set(np.flatnonzero(is_region_range(trace)).tolist())
+
+    def encloses(self, one: RegionCall, other: RegionCall) -> bool:
+        """Return whether `other` lies within the region of `one`, outside the graph of `one`."""
+        return one.region_row in self._above(other.region_row)
+
+    def _above(self, row: int) -> list[int]:
+        above = []
+        while row != NONE and (row := int(self._parent[row])) >= 0:
+            if row in self._regions:
+                above.append(row)
+        return above
