@@ -1,6 +1,6 @@
 """Writes the workload signatures of the library's 36 torchvision networks: parameters, modules and inputs.
 
-    python benchmarks/torchvision_networks.py > traces/library/torchvision_networks.json
+    python benchmarks/torchvision_networks.py > benchmarks/published/torchvision_networks.json
 
 Needs torch and torchvision; models are made on the meta device. The optimizer is that of the library's measurements (SGD).
 Batch 1 is one image of 3x224x224 floats with one int64 target.

@@ -48,13 +48,11 @@ _SENTINELS = {
 }
 _FACTS_OF_OTHERS = {  # releases, and units of hardware
     "traces/kineto/spans/impossible.py": {"_DEPENDENT_LAUNCH_SINCE"},
-    "traces/library/build_gpemu.py": {"_BLOCK_BYTES"},
     "traces/names/cards.py": {"_SLICES", "_SLICES_OF_A30"},
     "traces/names/cublas_workspace.py": {"_KEPT_BEFORE", "_KEPT_SINCE", "_KEPT_SINCE_WITH_HIP"},
 }
 _ROUNDING = {
     "traces/comparison/changed_ops.py": {"_NOTHING_LEFT"},
-    "traces/library/build_gpemu.py": {"_ON_A_LINE_S"},
     "traces/library/check.py": {"_ON_A_LINE"},
 }
 _LENGTHS_OF_SEARCHES = {  # a larger number costs time and changes no verdict

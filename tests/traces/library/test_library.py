@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.published.p100_no_cudnn import build
+from benchmarks.published.p100x2_no_cudnn import build as build_x2
 from tests.traces.sound_traces import differences
 from traces.comparison.compare import compare
 from traces.format.trace_file import load
 from traces.library import entries, find
-from traces.library.build_p100_no_cudnn import build
-from traces.library.build_p100x2_no_cudnn import build as build_x2
 from traces.model.trace import Origin, StepKind, Trace, TraceLibraryError
 from traces.model.workload import InputTensor, Sameness, WorkloadSignature, compare_workloads
 

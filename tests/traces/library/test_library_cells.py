@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.published.gpemu import GPUS, build, first_extrapolated
 from traces.library import catalogue
-from traces.library.build_gpemu import GPUS, build, first_extrapolated
 from traces.library.cells import CellSource, Gpu, LibraryCell, NotMeasured, read_cells, write_cells
 from traces.model.trace import TraceFormatError, TraceLibraryError, TraceWriteError
 from traces.model.workload import InputTensor, WorkloadSignature

@@ -1,6 +1,6 @@
 """Builds six GPUs' cell files from GPEmu's published measurements: 36 torchvision networks, batch 1 to 256.
 
-    python -m traces.library.build_gpemu gpemu_times.csv.gz --commit 27e9534e...
+    python -m benchmarks.published.gpemu gpemu_times.csv.gz --commit 27e9534e...
 
 The csv has the columns gpu, model, batch, forward_s, rest_s, h2d_pageable_s, peak_mib and persistent_mib. Only figures are
 copied, with repository and commit. The networks' parameters and modules are in torchvision_networks.json next to this file.
@@ -30,8 +30,8 @@ from traces.library.cells import Gpu, LibraryCell, write_cells
 from traces.model.trace import Column
 from traces.model.workload import WorkloadSignature
 
-FOLDER = Path(__file__).parent
-NETWORKS = FOLDER / "torchvision_networks.json"
+FOLDER = Path(__file__).resolve().parents[2] / "traces" / "library"
+NETWORKS = Path(__file__).with_name("torchvision_networks.json")
 
 # By the study's GPU name: our name, torch's device name, and total memory in bytes as CUDA reports it in public logs
 GPUS = {

@@ -1,8 +1,8 @@
 """Builds p100x2-no-cudnn.msgpack: ResNet-18 with nn.DataParallel on two Tesla P100 without cuDNN, from published figures.
 
-    python -m traces.library.build_p100x2_no_cudnn
+    python -m benchmarks.published.p100x2_no_cudnn
 
-The figures are from the same table as in build_p100_no_cudnn.py, but from the column for two GPUs. The same limits apply. The
+The figures are from the same table as in p100_no_cudnn.py, but from the column for two GPUs. The same limits apply. The
 study also published times of the stages of nn.DataParallel, which are the rows of the trace's `parts`.
 
 Note [Medians that do not add up]
@@ -23,9 +23,10 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from benchmarks.published import p100_no_cudnn
+from benchmarks.published.p100_no_cudnn import DEVICE, NS, steps_of
 from traces.format.trace_file import save
-from traces.library import build_p100_no_cudnn, entries
-from traces.library.build_p100_no_cudnn import DEVICE, NS, steps_of
+from traces.library import entries
 from traces.library.cell_traces import lay_out
 from traces.model.run import Run
 from traces.model.trace import Origin, Parts, PhaseTiming, StepKind, Thread, Trace
@@ -43,9 +44,9 @@ THREADS = [Thread(0, 0, "MainThread", "main"), Thread(0, 1, "replica 0"), Thread
 
 PROVENANCE: dict[str, Any] = {
     "kind": "published",
-    "study": build_p100_no_cudnn.PROVENANCE["study"],
+    "study": p100_no_cudnn.PROVENANCE["study"],
     "figures": "medians in ms computed from the raw logs of the study's inter-GPU part, column '2 GPUs, batch 256'",
-    "workload": {**build_p100_no_cudnn.PROVENANCE["workload"], "batch_size": 256, "gpus": 2, "parallel": "nn.DataParallel"},
+    "workload": {**p100_no_cudnn.PROVENANCE["workload"], "batch_size": 256, "gpus": 2, "parallel": "nn.DataParallel"},
     "notes": [
         "The published medians of forward, criterion, backward and optimizer (270.1, 0.5, 503.7 and 5.5 ms) add up to 779.8 ms;"
         " the published median of their sum is 775.7 ms. Each is shortened by 0.5 % here, so that the step is as published.",
@@ -56,7 +57,7 @@ PROVENANCE: dict[str, Any] = {
         " ReduceAddCoalesced at the end, as the order of the graph has it. What the second device does between is not told.",
         "The first batch took 3466 to 3727 ms; the warm-up step takes the middle, 3596.5 ms. The study does not say which phase"
         " was slow then: all of the excess of 2820.5 ms over the steady step is placed in forward, in the replicas, by us.",
-        *build_p100_no_cudnn.PROVENANCE["notes"][2:],
+        *p100_no_cudnn.PROVENANCE["notes"][2:],
     ],
 }  # fmt: skip
 
@@ -69,10 +70,10 @@ def build() -> Trace:
         threads=list(THREADS),
         runs={0: Run(clock="zero is the start of the first step")},
         provenance=PROVENANCE,
-        workload=build_p100_no_cudnn.workload(256),
+        workload=p100_no_cudnn.workload(256),
     )
     trace.phase_timing = PhaseTiming.SYNCHRONIZED
-    trace.lacks = list(build_p100_no_cudnn.LACKS)
+    trace.lacks = list(p100_no_cudnn.LACKS)
     excess = sum(FIRST_BATCH) // 2 - sum(STEADY_PHASES.values())
     lay_out(trace, steps_of(STEADY_PHASES, excess), Origin.PUBLISHED, StepKind.WARMUP)
     phases = trace.phases

@@ -1,6 +1,6 @@
 """Builds p100-no-cudnn.msgpack: ResNet-18 on one Tesla P100 without cuDNN, only from published figures.
 
-    python -m traces.library.build_p100_no_cudnn
+    python -m benchmarks.published.p100_no_cudnn
 
 The study synchronized the device around each phase, so a phase takes equally long on the host and on the device. The study
 published only medians, without kernels or memory events. The trace adds nothing to the published figures. PROVENANCE describes
