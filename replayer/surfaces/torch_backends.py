@@ -17,7 +17,6 @@ from types import ModuleType
 from replayer.state import gpu, in_bad_fork
 from replayer.surfaces.patching import refuse
 from replayer.torch_types import TorchAny
-from traces.model.machine import Machine
 from traces.script.patching import PATCHES, patch
 
 # if no version was recorded; common with PyTorch 2.4 to 2.6
@@ -86,11 +85,10 @@ def _tell_recorded_cuda(version: TorchAny) -> None:
         """Return `torch.version.cuda` when a script reads it, so that importing torch does not open the recording."""
         if name != "cuda":
             raise AttributeError(f"module 'torch.version' has no attribute {name!r}")
-        return None if in_bad_fork() else _cuda_of(gpu().machine)
+        if in_bad_fork():
+            return None
+        machine = gpu().machine
+        return machine.cuda or (None if machine.hip else ASSUMED_CUDA)
 
     PATCHES.remove(version, "cuda")
     patch(version, __getattr__=recorded_version)
-
-
-def _cuda_of(machine: Machine) -> str | None:
-    return machine.cuda or (None if machine.hip else ASSUMED_CUDA)

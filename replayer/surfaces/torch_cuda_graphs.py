@@ -21,7 +21,7 @@ from typing import Self
 
 from replayer.state import STATE, gpu, started
 from replayer.surfaces.patching import refusal, refuse
-from replayer.tensor.device_args import broken_capture, not_permitted_in_capture, unjoined_capture
+from replayer.tensor.device_args import CudaError
 from replayer.timing.cuda_graph import CapturedGraph, pool_numbers
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, patch
@@ -90,12 +90,14 @@ class VirtualGraph:
                 "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got " + capture_error_mode
             )
         if here.launches.capture is not None:
-            raise not_permitted_in_capture()
+            raise CudaError.CAPTURE_UNSUPPORTED.to_torch()
         self._pool = pool or self._pools.handle()
         self._pools.keep(self._pool)
         self._drop_pool = weakref.finalize(self, self._pools.drop, self._pool)
         self._drop_pool.atexit = False
-        here.launches.begin_capture(self._pool[1], everywhere=capture_error_mode == "global", refuse=not_permitted_in_capture)
+        here.launches.begin_capture(
+            self._pool[1], everywhere=capture_error_mode == "global", refuse=CudaError.CAPTURE_UNSUPPORTED.to_torch
+        )
         STATE.capturing = True
 
     def capture_end(self) -> None:
@@ -106,9 +108,9 @@ class VirtualGraph:
         graph = here.launches.end_capture()
         STATE.capturing = False
         if capture.is_broken:
-            raise broken_capture()
+            raise CudaError.CAPTURE_INVALIDATED.to_torch()
         if not capture.is_joined:
-            raise unjoined_capture()
+            raise CudaError.CAPTURE_UNJOINED.to_torch()
         self._graph = graph
 
     capture_end_pre = capture_end  # torch 2.14 ends a capture in two parts

@@ -27,7 +27,7 @@ import torch
 
 from replayer.state import before_sync, gpu
 from replayer.surfaces.patching import generic, refusal
-from replayer.tensor.device_args import checked_index, invalid_resource_handle
+from replayer.tensor.device_args import CudaError, checked_index
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
@@ -238,7 +238,7 @@ class Event(BaseEvent):  # type: ignore[misc]
         if not (self.query() and end_event.query()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         if self.device_index != end_event.device_index:
-            raise invalid_resource_handle()
+            raise CudaError.INVALID_HANDLE.to_torch()
         return gpu().streams.elapsed_ms(self.virtual, end_event.virtual)
 
     ipc_handle = refusal("torch.cuda.Event.ipc_handle", "synchronise processes with torch.distributed")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from enum import Enum
 from functools import cache
 
 import torch
@@ -49,7 +50,7 @@ def checked_index(index: int) -> int:
     """
     torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
     if not 0 <= index < torch.cuda.device_count():
-        raise invalid_device_ordinal()
+        raise CudaError.INVALID_DEVICE.to_torch()
     return index
 
 
@@ -63,69 +64,43 @@ def index_of(device: torch.device | None) -> int:
     return 0 if device.index == 0 else checked_index(device.index)
 
 
-def invalid_device_ordinal() -> torch.AcceleratorError:
-    """Return CUDA's error for a device that does not exist."""
-    return _cuda_error(101, "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?")
+class CudaError(Enum):
+    """An error of CUDA's runtime: its number, its name if torch prints the name, and its text."""
 
+    INVALID_DEVICE = 101, "", "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?"
+    INVALID_HANDLE = 400, "cudaErrorInvalidResourceHandle", "invalid resource handle"
+    ASSERT = 710, "cudaErrorAssert", "device-side assert triggered"
+    CAPTURE_UNSUPPORTED = 900, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"
+    CAPTURE_INVALIDATED = 901, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"
+    CAPTURE_UNJOINED = 904, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"
 
-def invalid_resource_handle() -> torch.AcceleratorError:
-    return _cuda_error(400, "invalid resource handle")
-
-
-def not_permitted_in_capture() -> torch.AcceleratorError:
-    """Return CUDA's error for a call that waits for the device, or queries its progress, while a stream captures a graph."""
-    return _cuda_error(900, "operation not permitted when stream is capturing")
-
-
-def broken_capture() -> torch.AcceleratorError:
-    """Return CUDA's error at the end of a graph capture in which the host waited for the device."""
-    return _cuda_error(901, "operation failed due to a previous error during capture")
-
-
-def unjoined_capture() -> torch.AcceleratorError:
-    """Return CUDA's error at the end of a graph capture if a stream joined the capture and was never waited for."""
-    return _cuda_error(904, "capturing stream has unjoined work")
-
-
-def failed_assertion() -> torch.AcceleratorError:
-    """Return CUDA's error after a kernel's assertion failed."""
-    return _cuda_error(710, "device-side assert triggered")
+    def to_torch(self) -> torch.AcceleratorError:
+        code, name, reason = self.value
+        text = f"CUDA error: {reason}\n"
+        if name:
+            text += f"Search for `{name}' in {_PAGE} for more information.\n"
+        if (self is CudaError.ASSERT or not _SAYS_LESS) and os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
+            text += (
+                "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might"
+                " be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+            )
+        if not _SAYS_LESS:
+            text += "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+        error = torch.AcceleratorError(text)
+        error.error_code = code  # type: ignore[attr-defined]  # a cudaError_t; C++ sets it on its own errors
+        return error
 
 
 def report_failed_assert(line: str) -> None:
     """Print a kernel's failed assertion as CUDA does, and let the next wait for the device raise CUDA's error."""
     print(line, file=sys.stderr)
-    gpu().launches.fail(failed_assertion, now=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1")
+    gpu().launches.fail(CudaError.ASSERT.to_torch, now=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1")
 
 
-_NAMES = {
-    400: "cudaErrorInvalidResourceHandle",
-    710: "cudaErrorAssert",
-    900: "cudaErrorStreamCaptureUnsupported",
-    901: "cudaErrorStreamCaptureInvalidated",
-    904: "cudaErrorStreamCaptureUnjoined",
-}
-_ASSERT = 710
 # Since PyTorch 2.14, an error that the failing call itself caused gives no advice about asynchronous kernels, and no error
 # mentions TORCH_USE_CUDA_DSA.
 _SAYS_LESS = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 14)
 _PAGE = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
-
-
-def _cuda_error(code: int, reason: str) -> torch.AcceleratorError:
-    text = f"CUDA error: {reason}\n"
-    if code in _NAMES:
-        text += f"Search for `{_NAMES[code]}' in {_PAGE} for more information.\n"
-    if (code == _ASSERT or not _SAYS_LESS) and os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
-        text += (
-            "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might"
-            " be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
-        )
-    if not _SAYS_LESS:
-        text += "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
-    error = torch.AcceleratorError(text)
-    error.error_code = code  # type: ignore[attr-defined]  # a cudaError_t; C++ sets it on its own errors
-    return error
 
 
 def backend_arguments(args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> Arguments:

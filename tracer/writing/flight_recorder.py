@@ -138,7 +138,9 @@ class FlightRecorder:
                 if not self._torch.distributed.is_backend_available(backend):
                     continue  # a default entry for a backend that this build lacks
                 dump = getattr(native, _DUMPS.get(backend, ""), None)
-                if dump is None or not self._entries or (backend == "nccl" and not _keeps_events()):
+                # see Note [Events of NCCL]
+                reuses_events = backend != "nccl" or _is_set("TORCH_NCCL_CUDA_EVENT_CACHE", "1")
+                if dump is None or not self._entries or not reuses_events:
                     self._without.add(backend)
                 elif backend not in self._rings:
                     self._rings[backend] = _Ring(dump)
@@ -162,7 +164,7 @@ class FlightRecorder:
         for backend, ring in self._rings.items():
             if backend == "nccl" and not self._torch.distributed.is_initialized():
                 continue  # see Note [Events of NCCL]
-            if last and backend == "nccl" and _is_timed():
+            if last and backend == "nccl" and _is_set("TORCH_NCCL_ENABLE_TIMING", "0"):
                 self._wait_for_watchdog(ring)
             entries = ring.new(last, self._clock.now_ns())
             new += len(entries)
@@ -243,15 +245,6 @@ def _ring_size() -> int:
             size = os.environ[name].strip()
             return int(size) if size.isdigit() else 0
     return _DEFAULT_ENTRIES
-
-
-def _keeps_events() -> bool:
-    """Returns whether torch keeps NCCL's events for reuse, see Note [Events of NCCL]."""
-    return _is_set("TORCH_NCCL_CUDA_EVENT_CACHE", "1")
-
-
-def _is_timed() -> bool:
-    return _is_set("TORCH_NCCL_ENABLE_TIMING", "0")
 
 
 def _is_set(name: str, default: str) -> bool:

@@ -11,6 +11,7 @@ cuDNN's layers store it in the reserve.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -35,14 +36,10 @@ def _kept(weights: torch.Tensor, dropout_p: float, seed: TorchAny) -> torch.Tens
     return (drawn >= dropout_p).to(weights.dtype) / (1 - dropout_p)
 
 
-def _grouped(q: torch.Tensor, k: torch.Tensor) -> int:
-    return int(q.size(1) // k.size(1))
-
-
 def _attention(
     q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, dropout_p: float, causal: bool, scale: float | None, seed: TorchAny
 ) -> TorchAny:
-    times = _grouped(q, k)
+    times = q.size(1) // k.size(1)
     wide_k, wide_v = (x.float().repeat_interleave(times, 1) for x in (k, v))
     weights = _attention_weights(q.float(), wide_k, bias, causal, q.size(-1) ** -0.5 if scale is None else scale)
     return ((weights * _kept(weights, dropout_p, seed) if dropout_p else weights) @ wide_v).to(q.dtype)
@@ -343,20 +340,12 @@ def _rms_norm_backward(
     return (of_source.to(source.dtype) if mask[0] else None), of_weight
 
 
-def _softmax(data: TorchAny, dim: int, half_to_float: bool) -> TorchAny:
-    return torch.softmax(data.float() if half_to_float else data, dim)
+def _softmax_of(call: TorchAny, data: torch.Tensor, dim: int, half_to_float: bool) -> TorchAny:
+    return call(data.float() if half_to_float else data, dim)
 
 
-def _log_softmax(data: TorchAny, dim: int, half_to_float: bool) -> TorchAny:
-    return torch.log_softmax(data.float() if half_to_float else data, dim)
-
-
-def _softmax_backward(grad: TorchAny, output: TorchAny, dim: int, input_dtype: torch.dtype) -> TorchAny:
-    return aten._softmax_backward_data(grad, output, dim, output.dtype).to(input_dtype)
-
-
-def _log_softmax_backward(grad: TorchAny, output: TorchAny, dim: int, input_dtype: torch.dtype) -> TorchAny:
-    return aten._log_softmax_backward_data(grad, output, dim, output.dtype).to(input_dtype)
+def _softmax_backward_of(call: TorchAny, grad: TorchAny, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> TorchAny:
+    return call(grad, output, dim, output.dtype).to(input_dtype)
 
 
 FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
@@ -378,8 +367,8 @@ FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
     aten.batch_norm_backward_reduce.default: _batch_norm_backward_reduce,
     aten.batch_norm_backward_elemt.default: _batch_norm_backward_elemt,
     aten._fused_rms_norm_backward.default: _rms_norm_backward,
-    aten._softmax.default: _softmax,
-    aten._log_softmax.default: _log_softmax,
-    aten._softmax_backward_data.default: _softmax_backward,
-    aten._log_softmax_backward_data.default: _log_softmax_backward,
+    aten._softmax.default: partial(_softmax_of, torch.softmax),
+    aten._log_softmax.default: partial(_softmax_of, torch.log_softmax),
+    aten._softmax_backward_data.default: partial(_softmax_backward_of, aten._softmax_backward_data),
+    aten._log_softmax_backward_data.default: partial(_softmax_backward_of, aten._log_softmax_backward_data),
 }

@@ -50,10 +50,6 @@ def _addmm(bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *_options
             raise RuntimeError(f"{name} and mat2 must have the same dtype, but got {found}")
 
 
-def _mv(matrix: torch.Tensor, vector: torch.Tensor) -> None:
-    _addmv(vector, matrix, vector)
-
-
 def _addmv(bias: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor, *_options: object) -> None:
     if not bias.dtype == matrix.dtype == vector.dtype:
         found = f"{_scalar(bias)}, {_scalar(matrix)}, and {_scalar(vector)}"
@@ -98,7 +94,7 @@ _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     _aten.as_strided.default: _as_strided,
     _aten.mm.default: _mm,
     _aten.addmm.default: _addmm,
-    _aten.mv.default: _mv,
+    _aten.mv.default: lambda matrix, vector: _addmv(vector, matrix, vector),
     _aten.addmv.default: _addmv,
     _aten.convolution.default: _convolution,
     _aten.native_layer_norm.default: _layer_norm,

@@ -127,23 +127,8 @@ def _ctc_loss(log_probs: TorchAny, targets: torch.Tensor, *rest: TorchAny, **opt
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, log_probs.size(0), 2 * longest + 1))
 
 
-def _like_first(first: TorchAny, *rest: TorchAny, **options: TorchAny) -> torch.Tensor:
-    return torch.empty_like(first, memory_format=torch.contiguous_format)
-
-
 def _loss(first: TorchAny, target: torch.Tensor, *rest: TorchAny, reduction: int = 1) -> TorchAny:
     return first.new_empty(first.shape[:-1] if reduction == 0 else ())
-
-
-def _multi_margin(
-    x: torch.Tensor,
-    target: torch.Tensor,
-    p: TorchAny = 1,
-    margin: TorchAny = 1,
-    weight: torch.Tensor | None = None,
-    reduction: int = 1,
-) -> TorchAny:
-    return _loss(x, target, reduction=reduction)
 
 
 def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) -> TorchAny:
@@ -193,12 +178,14 @@ RULES: dict[TorchAny, Callable[..., TorchAny]] = {
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
     **dict.fromkeys((aten._ctc_loss.default, aten._ctc_loss.Tensor), _ctc_loss),
     **dict.fromkeys((aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor), _like_data),
-    aten.multi_margin_loss.default: _multi_margin,
+    aten.multi_margin_loss.default: lambda x, target, p=1, margin=1, weight=None, reduction=1: _loss(
+        x, target, reduction=reduction
+    ),
     aten.multi_margin_loss_backward.default: _second,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin,
     aten.multilabel_margin_loss_backward.default: _second,
     aten.linalg_lstsq.default: _lstsq,
-    aten.poisson.default: _like_first,
+    aten.poisson.default: lambda data, *rest: torch.empty_like(data, memory_format=torch.contiguous_format),
     aten.batch_norm_stats.default: _channel_stats,
     aten.batch_norm_update_stats.default: _channel_stats,
     aten.batch_norm_gather_stats.default: _channel_stats,
