@@ -29,12 +29,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import traces  # noqa: E402
+from docs.constants_page import users  # noqa: E402
 from traces.comparison import thresholds  # noqa: E402
 from traces.comparison.declared_constants import ConstantOrigin  # noqa: E402
 from traces.comparison.thresholds import THRESHOLDS  # noqa: E402
 from traces.model.trace import Trace  # noqa: E402
 
 MOVES = {"up": 1.2, "down": 0.8}
+USERS = users(thresholds.__name__)  # files by the name of a threshold
 PAIRS = (
     ("v100_resnet50_workers0", "v100_resnet50_workers0_rerun"),
     ("v100_resnet50_workers0", "v100_resnet50_workers4"),
@@ -143,11 +145,11 @@ def judged(
     def work() -> Judged:
         if name:
             of = THRESHOLDS[name]
-            early = [file for file in of.used_by if file.removesuffix(".py").replace("/", ".") in sys.modules]
+            early = [file for file in USERS[name] if file.removesuffix(".py").replace("/", ".") in sys.modules]
             if early:
                 raise RuntimeError(f"{name} cannot be moved: {early[0]} was imported too early")
             setattr(thresholds, name, moved(of.value, factor))
-        compares = not name or any(file in compared_by for file in THRESHOLDS[name].used_by)
+        compares = not name or any(file in compared_by for file in USERS[name])
         found = verdicts(recordings, replays) if compares else {}
         files = [name.replace(".", "/") + ".py" for name in sys.modules]
         return found, failed_tests(), files

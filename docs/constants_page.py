@@ -7,14 +7,18 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from replayer.cost_model import constants
 from replayer.cost_model.constants import DECLARED
+from traces.comparison import thresholds
 from traces.comparison.declared_constants import ConstantOrigin, DeclaredConstant
 from traces.comparison.thresholds import THRESHOLDS
 
 DOCS = Path(__file__).resolve().parent
+ROOMS = ("replayer", "trace_replay", "tracer", "traces", "tui")
 PAGE = DOCS / "constants.md"
 HEAD = """# Numbers that decide a verdict or an estimate
 
@@ -27,8 +31,6 @@ This page is written by `docs/constants_page.py` from `traces/comparison/thresho
 """
 ESTIMATES = """
 ## Estimates
-
-Paths in the last column are relative to `replayer/`.
 
 """
 COLUMNS = ("name", "value", "unit", "meaning", "origin", "used by")
@@ -44,20 +46,36 @@ def value_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def table(constants: Iterable[DeclaredConstant]) -> str:
+def users(module: str, root: Path = DOCS.parent) -> dict[str, list[str]]:
+    """Returns the files that import each name from the module, or import the module and read the name."""
+    package, _, short = module.rpartition(".")
+    found: dict[str, list[str]] = {}
+    for path in sorted(path for room in ROOMS for path in (root / room).rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        imports = {(of.module, name.name) for of in nodes if isinstance(of, ast.ImportFrom) for name in of.names}
+        names = {name for of, name in imports if of == module}
+        if (package, short) in imports:
+            names |= {of.attr for of in nodes if isinstance(of, ast.Attribute) and ast.unparse(of.value) == short}
+        for name in names:
+            found.setdefault(name, []).append(path.relative_to(root).as_posix())
+    return found
+
+
+def table(constants: Iterable[DeclaredConstant], used_by: Mapping[str, list[str]]) -> str:
     rows = [COLUMNS, ("---",) * len(COLUMNS)]
     for constant in constants:
         origin = constant.origin.value
         if constant.origin is ConstantOrigin.FITTED:
             origin = f"**{origin}**"
-        files = "<br>".join(f"`{file}`" for file in constant.used_by)
+        files = "<br>".join(f"`{file}`" for file in used_by[constant.name])
         number = value_text(constant.value), constant.unit
         rows.append((constant.name, *number, constant.meaning, f"{origin}: {constant.source}", files))
     return "".join("| " + " | ".join(cells) + " |\n" for cells in rows)
 
 
 def page() -> str:
-    return HEAD + table(THRESHOLDS.values()) + ESTIMATES + table(DECLARED.values())
+    verdicts = table(THRESHOLDS.values(), users(thresholds.__name__))
+    return HEAD + verdicts + ESTIMATES + table(DECLARED.values(), users(constants.__name__))
 
 
 def main() -> None:

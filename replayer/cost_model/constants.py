@@ -1,4 +1,4 @@
-"""All numbers that determine estimates, with unit, meaning, origin and the files that use them.
+"""All numbers that determine estimates, with unit, origin, meaning and the source of the number.
 
     from replayer.cost_model.constants import CACHED_SHARE      # 0.5, a plain number
     DECLARED["CACHED_SHARE"].origin                             # ConstantOrigin.CHOSEN
@@ -18,539 +18,303 @@ _declare = DECLARED.declare
 
 PUBLISHED, MEASURED, CHOSEN, FITTED = ConstantOrigin
 
+# fmt: off
 
 # --- kernels
 
 KERNEL_FLOOR_NS = _declare(
-    "KERNEL_FLOOR_NS",
-    1_500,
-    "ns",
+    "KERNEL_FLOOR_NS", 1_500, "ns", CHOSEN,
     "duration of a kernel that does almost nothing, where the recording does not show it",
-    origin=CHOSEN,
-    source="typical of data-center GPUs",
-    used_by=("cost_model/device_speed.py", "cost_model/copy_costs.py"),
+    "typical of data-center GPUs",
 )
 LONGEST_FLOOR_NS = _declare(
-    "LONGEST_FLOOR_NS",
-    10_000,
-    "ns",
+    "LONGEST_FLOOR_NS", 10_000, "ns", MEASURED,
     "a recording's shortest kernels count as the floor only up to this duration",
-    origin=MEASURED,
-    source="shortest kernels of the real recordings: at most 6 us, on an A100",
-    used_by="cost_model/device_speed.py",
+    "shortest kernels of the real recordings: at most 6 us, on an A100",
 )
 BANDWIDTH_REACHED = _declare(
-    "BANDWIDTH_REACHED",
-    0.6,
-    "share of the data sheet",
-    "memory bandwidth of ordinary kernels, where the recording has none to fit",
-    origin=CHOSEN,
-    source="rule of thumb",
-    used_by="cost_model/device_speed.py",
+    "BANDWIDTH_REACHED", 0.6, "share of the data sheet", CHOSEN,
+    "memory bandwidth of ordinary kernels, where the recording has none to fit", "rule of thumb",
 )
 SHORT_KERNEL_NS = _declare(
-    "SHORT_KERNEL_NS",
-    20_000,
-    "ns",
+    "SHORT_KERNEL_NS", 20_000, "ns", CHOSEN,
     "ops whose kernels take less on average show launch speed, not bandwidth, and are left out of the fit",
-    origin=CHOSEN,
-    source="an order of magnitude above the floor",
-    used_by="recording/recorded_run.py",
+    "an order of magnitude above the floor",
 )
 SHARED_LANES_REACHED = _declare(
-    "SHARED_LANES_REACHED",
-    0.75,
-    "share of peak FLOP/s",
+    "SHARED_LANES_REACHED", 0.75, "share of peak FLOP/s", PUBLISHED,
     "what products reach on multiprocessors with 128 fp32 lanes; see Note [Shared lanes]",
-    origin=PUBLISHED,
-    source="github.com/Yinghan-Li/YHs_Sample/issues/4: 29.2 of 40.1 TFLOP/s on an RTX 4070 Ti",
-    used_by="cost_model/efficiency.py",
+    "github.com/Yinghan-Li/YHs_Sample/issues/4: 29.2 of 40.1 TFLOP/s on an RTX 4070 Ti",
 )
 TENSOR_CORES_REACHED = _declare(
-    "TENSOR_CORES_REACHED",
-    0.7,
-    "share",
+    "TENSOR_CORES_REACHED", 0.7, "share", CHOSEN,
     "efficiency of a product on tensor cores relative to fp32 at the same sizes; see Note [Units that were not measured]",
-    origin=CHOSEN,
-    source="feeding tensor cores takes more memory traffic and power",
-    used_by="cost_model/op_costs.py",
+    "feeding tensor cores takes more memory traffic and power",
 )
 UNALIGNED_SLOWER = _declare(
-    "UNALIGNED_SLOWER",
-    2.0,
-    "times as long",
-    "a product on tensor cores whose sizes are not multiples of 8",
-    origin=CHOSEN,
-    source="plain loads feed the units",
-    used_by="cost_model/op_costs.py",
+    "UNALIGNED_SLOWER", 2.0, "times as long", CHOSEN,
+    "a product on tensor cores whose sizes are not multiples of 8", "plain loads feed the units",
 )
 SLOWER_BY_BYTES: Mapping[str, float] = _declare(
-    "SLOWER_BY_BYTES",
-    {"batch_norm": 1.3, "bias": 2.5, "memory": 1.6},
-    "times the time at the memory's bandwidth",
+    "SLOWER_BY_BYTES", {"batch_norm": 1.3, "bias": 2.5, "memory": 1.6},
+    "times the time at the memory's bandwidth", FITTED,
     "kernels whose time goes by their bytes, by kind of work",
-    origin=FITTED,
-    source="batch norm: a ResNet-50 on a V100 and VGGs with and without it; bias: networks with one; the rest: rule of thumb",
-    used_by="cost_model/op_costs.py",
+    "batch norm: a ResNet-50 on a V100 and VGGs with and without it; bias: networks with one; the rest: rule of thumb",
 )
 DEPTHWISE_SLOWER: Mapping[str, tuple[float, float]] = _declare(
-    "DEPTHWISE_SLOWER",
-    {"depthwise": (1.6, 0.2), "depthwise_backward": (2.0, 0.64)},
-    "times the time at the memory's bandwidth: always, and per place of the window",
+    "DEPTHWISE_SLOWER", {"depthwise": (1.6, 0.2), "depthwise_backward": (2.0, 0.64)},
+    "times the time at the memory's bandwidth: always, and per place of the window", FITTED,
     "depthwise convolutions, whose kernels go through the window for each output",
-    origin=FITTED,
-    source="networks with depthwise convolutions on a V100",
-    used_by="cost_model/op_costs.py",
+    "networks with depthwise convolutions on a V100",
 )
 PASSES: Mapping[str, int] = _declare(
-    "PASSES",
-    {"batch_norm": 3, "batch_norm_backward": 5, "max_pool2d_backward": 4, "fill": 1, "zero": 1},
-    "passes over the input",
+    "PASSES", {"batch_norm": 3, "batch_norm_backward": 5, "max_pool2d_backward": 4, "fill": 1, "zero": 1},
+    "passes over the input", CHOSEN,
     "ops whose kernels move more or less than their inputs and outputs",
-    origin=CHOSEN,
-    source="what the kernels read and write: statistics first, then the normalization; zeros, then additions by index",
-    used_by="cost_model/op_work.py",
+    "what the kernels read and write: statistics first, then the normalization; zeros, then additions by index",
 )
 CACHED_SHARE = _declare(
-    "CACHED_SHARE",
-    0.5,
-    "share",
+    "CACHED_SHARE", 0.5, "share", CHOSEN,
     "of an op's bytes, up to the size of the L2 cache, the share that the op before has left there",
-    origin=CHOSEN,
-    source="rule of thumb",
-    used_by="cost_model/op_costs.py",
+    "rule of thumb",
 )
 NARROWEST_TILE = _declare(
-    "NARROWEST_TILE",
-    32,
-    "rows or columns",
-    "the smallest tile that a kernel of a matrix library computes",
-    origin=PUBLISHED,
-    source="names of cuBLAS kernels: sgemm_32x128",
-    used_by="cost_model/op_costs.py",
+    "NARROWEST_TILE", 32, "rows or columns", PUBLISHED,
+    "the smallest tile that a kernel of a matrix library computes", "names of cuBLAS kernels: sgemm_32x128",
 )
 PICTURE_CHANNELS = _declare(
-    "PICTURE_CHANNELS",
-    4,
-    "channels",
+    "PICTURE_CHANNELS", 4, "channels", CHOSEN,
     "a convolution that reads no more is a network's first, whose input needs no gradient",
-    origin=CHOSEN,
-    source="pictures have 1, 3 or 4 channels",
-    used_by="cost_model/op_work.py",
+    "pictures have 1, 3 or 4 channels",
 )
 ELEMENTWISE_COLUMNS = _declare(
-    "ELEMENTWISE_COLUMNS",
-    4096,
-    "elements",
+    "ELEMENTWISE_COLUMNS", 4096, "elements", CHOSEN,
     "row length by which an elementwise op is looked up in the learned curves",
-    origin=CHOSEN,
-    source="the middle of the measured row lengths",
-    used_by="cost_model/op_work.py",
+    "the middle of the measured row lengths",
 )
 MEASURED_TENSORS: Mapping[str, int] = _declare(
-    "MEASURED_TENSORS",
-    {"elementwise": 3, "elementwise1": 2, "softmax": 2, "layer_norm": 2},
-    "tensors of fp32",
+    "MEASURED_TENSORS", {"elementwise": 3, "elementwise1": 2, "softmax": 2, "layer_norm": 2},
+    "tensors of fp32", PUBLISHED,
     "how many tensors the measured operators read and write, by kind of work",
-    origin=PUBLISHED,
-    source="NeuSight's operators, from which the curves were learned",
-    used_by=("cost_model/efficiency.py", "cost_model/op_costs.py"),
+    "NeuSight's operators, from which the curves were learned",
 )
 CURVE_LIMITS: Mapping[str, tuple[int, ...]] = _declare(
-    "CURVE_LIMITS",
-    {"matmul": (1024, 16_384, 65_536, 65_536), "conv3": (256, 2048, 2048, 65_536), "rows": (1 << 22, 8192)},
-    "sizes of work",
+    "CURVE_LIMITS", {"matmul": (1024, 16_384, 65_536, 65_536), "conv3": (256, 2048, 2048, 65_536), "rows": (1 << 22, 8192)},
+    "sizes of work", PUBLISHED,
     "the largest sizes that a curve was learned from; larger work is as efficient as these",
-    origin=PUBLISHED,
-    source="ranges of NeuSight's measurements",
-    used_by="cost_model/efficiency.py",
+    "ranges of NeuSight's measurements",
 )
 SLOT_POWERED: Mapping[str, tuple[int, str, int]] = _declare(
-    "SLOT_POWERED",
-    {
+    "SLOT_POWERED", {
         "Tesla P4": (75, "Tesla P100-PCIE-16GB", 250),
         "Tesla T4": (70, "Tesla V100-PCIE-16GB", 250),
         "NVIDIA L4": (72, "NVIDIA GeForce RTX 4090", 450),
-    },
-    "W, board, W",
+    }, "W, board, W", PUBLISHED,
     "boards fed by their slot, and the largest board of the same process; see Note [Sustained clocks]",
-    origin=PUBLISHED,
-    source="data sheets",
-    used_by="cost_model/efficiency.py",
+    "data sheets",
 )
 
 # --- estimates of unrecorded ops from recorded ops
 
 CURVE_COUNTS = _declare(
-    "CURVE_COUNTS",
-    0.25,
-    "weight",
+    "CURVE_COUNTS", 0.25, "weight", FITTED,
     "how much the learned curve counts for a convolution's growth with the batch; the rest is a power of the batch",
-    origin=FITTED,
-    source="the best of four laws in each of six folds of networks: benchmarks/what_if.py, row `folds`",
-    used_by="cost_model/op_costs.py",
+    "the best of four laws in each of six folds of networks: benchmarks/what_if.py, row `folds`",
 )
 GROWTH = _declare(
-    "GROWTH",
-    0.9,
-    "exponent",
-    "the power of the batch by which a convolution's time grows",
-    origin=FITTED,
-    source="with CURVE_COUNTS",
-    used_by="cost_model/op_costs.py",
+    "GROWTH", 0.9, "exponent", FITTED,
+    "the power of the batch by which a convolution's time grows", "with CURVE_COUNTS",
 )
 NEAR_OCTAVES = _declare(
-    "NEAR_OCTAVES",
-    1.0,
-    "octaves of size",
+    "NEAR_OCTAVES", 1.0, "octaves of size", CHOSEN,
     "distance within which a recorded op counts most; see Note [The nearest recorded ops]",
-    origin=CHOSEN,
-    source="a factor of two in size",
-    used_by="cost_model/op_costs.py",
+    "a factor of two in size",
 )
 FADING_OCTAVES = _declare(
-    "FADING_OCTAVES",
-    1.5,
-    "octaves of size",
-    "distance over which the correction by recorded ops fades",
-    origin=CHOSEN,
-    source="other sizes use other algorithms",
-    used_by="cost_model/op_costs.py",
+    "FADING_OCTAVES", 1.5, "octaves of size", CHOSEN,
+    "distance over which the correction by recorded ops fades", "other sizes use other algorithms",
 )
 ROWS_COUNT = _declare(
-    "ROWS_COUNT",
-    0.5,
-    "octaves per octave of rows",
+    "ROWS_COUNT", 0.5, "octaves per octave of rows", CHOSEN,
     "batch and places count for less than channels and depth, by which a library chooses its algorithm",
-    origin=CHOSEN,
-    source="how libraries choose algorithms",
-    used_by="cost_model/op_costs.py",
+    "how libraries choose algorithms",
 )
 OTHER_OP_OCTAVES = _declare(
-    "OTHER_OP_OCTAVES",
-    2.0,
-    "octaves",
-    "distance of a recorded op of another name with the same kind of work",
-    origin=CHOSEN,
-    source="rule of thumb",
-    used_by="cost_model/op_costs.py",
+    "OTHER_OP_OCTAVES", 2.0, "octaves", CHOSEN,
+    "distance of a recorded op of another name with the same kind of work", "rule of thumb",
 )
 MOST_SLOWER = _declare(
-    "MOST_SLOWER",
-    4.0,
-    "times the curve",
+    "MOST_SLOWER", 4.0, "times the curve", CHOSEN,
     "a recorded op that took longer did something the curve does not know; the excess grows in proportion to the work",
-    origin=CHOSEN,
-    source="more than the libraries of one GPU differ by",
-    used_by="cost_model/op_costs.py",
+    "more than the libraries of one GPU differ by",
 )
 BEYOND_SHEETS = _declare(
-    "BEYOND_SHEETS",
-    1.5,
-    "times",
-    "how much further than their data sheets two GPUs may differ in an op's time",
-    origin=CHOSEN,
-    source="libraries differ too",
-    used_by="prediction/scaling.py",
+    "BEYOND_SHEETS", 1.5, "times", CHOSEN,
+    "how much further than their data sheets two GPUs may differ in an op's time", "libraries differ too",
 )
 
 # --- copies and communication
 
 PINNED_GBPS = _declare(
-    "PINNED_GBPS",
-    12.1,
-    "GB/s",
+    "PINNED_GBPS", 12.1, "GB/s", PUBLISHED,
     "copies between host and device with pinned memory, where the recording has none",
-    origin=PUBLISHED,
-    source="GPU Emulator for Easy Reproducibility of DNN Training (Summer of Reproducibility 2023): 77.07 MB in 6.35 ms",
-    used_by="cost_model/copy_costs.py",
+    "GPU Emulator for Easy Reproducibility of DNN Training (Summer of Reproducibility 2023): 77.07 MB in 6.35 ms",
 )
 PAGEABLE_GBPS = _declare(
-    "PAGEABLE_GBPS",
-    4.4,
-    "GB/s",
+    "PAGEABLE_GBPS", 4.4, "GB/s", PUBLISHED,
     "copies between host and device with pageable memory, where the recording has none",
-    origin=PUBLISHED,
-    source="the same study: 77.07 MB in 17.35 ms",
-    used_by="cost_model/copy_costs.py",
+    "the same study: 77.07 MB in 17.35 ms",
 )
 BANDWIDTH_FROM_BYTES = _declare(
-    "BANDWIDTH_FROM_BYTES",
-    65_536,
-    "bytes",
+    "BANDWIDTH_FROM_BYTES", 65_536, "bytes", CHOSEN,
     "a smaller copy's duration shows latency rather than bandwidth",
-    origin=CHOSEN,
-    source="a few microseconds at the bandwidth of PCIe",
-    used_by=("cost_model/copy_costs.py", "recording/library_pace.py"),
+    "a few microseconds at the bandwidth of PCIe",
 )
 RING_BANDWIDTH_FROM_BYTES = _declare(
-    "RING_BANDWIDTH_FROM_BYTES",
-    262_144,
-    "bytes on the wire",
+    "RING_BANDWIDTH_FROM_BYTES", 262_144, "bytes on the wire", CHOSEN,
     "a smaller operation between ranks shows latency rather than bandwidth",
-    origin=CHOSEN,
-    source="latency of a ring against its bandwidth",
-    used_by="cost_model/collective_costs.py",
+    "latency of a ring against its bandwidth",
 )
 GLOO_LATENCY_NS = _declare(
-    "GLOO_LATENCY_NS",
-    100_000,
-    "ns",
+    "GLOO_LATENCY_NS", 100_000, "ns", MEASURED,
     "an all-reduce of one number by Gloo between two processes",
-    origin=MEASURED,
-    source="TCP within one machine, two cores, PyTorch 2.13",
-    used_by="cost_model/collective_costs.py",
+    "TCP within one machine, two cores, PyTorch 2.13",
 )
 GLOO_BYTES_PER_S = _declare(
-    "GLOO_BYTES_PER_S",
-    1.5e9,
-    "bytes/s",
+    "GLOO_BYTES_PER_S", 1.5e9, "bytes/s", MEASURED,
     "bandwidth of Gloo between two processes",
-    origin=MEASURED,
-    source="all-reduces of 1 to 24 MiB within one machine; 1.1e9 between machines (discuss.pytorch.org/t/194008)",
-    used_by="cost_model/collective_costs.py",
+    "all-reduces of 1 to 24 MiB within one machine; 1.1e9 between machines (discuss.pytorch.org/t/194008)",
 )
 BASE_LATENCY_NS = _declare(
-    "BASE_LATENCY_NS",
-    6_600,
-    "ns",
+    "BASE_LATENCY_NS", 6_600, "ns", PUBLISHED,
     "a small NCCL operation beside its hops between GPUs",
-    origin=PUBLISHED,
-    source="nccl 2.19, src/graph/tuning.cc, baseLat of ring and LL; two A100s come to 7.8 us, recorded 7.6 us",
-    used_by=("cost_model/all_reduce_curve.py", "cost_model/collective_costs.py"),
+    "nccl 2.19, src/graph/tuning.cc, baseLat of ring and LL; two A100s come to 7.8 us, recorded 7.6 us",
 )
 SWITCHED_GBPS = _declare(
-    "SWITCHED_GBPS",
-    200,
-    "GB/s",
+    "SWITCHED_GBPS", 200, "GB/s", PUBLISHED,
     "links at least this fast lead from each GPU to every other (NVSwitch, xGMI)",
-    origin=PUBLISHED,
-    source="data sheets of linked GPUs",
-    used_by="cost_model/all_reduce_curve.py",
+    "data sheets of linked GPUs",
 )
 BUCKET_BYTES = _declare(
-    "BUCKET_BYTES",
-    25 << 20,
-    "bytes",
+    "BUCKET_BYTES", 25 << 20, "bytes", PUBLISHED,
     "DistributedDataParallel's buckets; also the smallest unit that FSDP is expected to wrap",
-    origin=PUBLISHED,
-    source="torch.nn.parallel.DistributedDataParallel, bucket_cap_mb",
-    used_by=("prediction/parallel.py", "prediction/layers.py"),
+    "torch.nn.parallel.DistributedDataParallel, bucket_cap_mb",
 )
 FIRST_BUCKET_BYTES = _declare(
-    "FIRST_BUCKET_BYTES",
-    1 << 20,
-    "bytes",
-    "DistributedDataParallel's first bucket",
-    origin=PUBLISHED,
-    source="torch.distributed._DEFAULT_FIRST_BUCKET_BYTES",
-    used_by="prediction/parallel.py",
+    "FIRST_BUCKET_BYTES", 1 << 20, "bytes", PUBLISHED,
+    "DistributedDataParallel's first bucket", "torch.distributed._DEFAULT_FIRST_BUCKET_BYTES",
 )
 REPLICA_PER_FORWARD = _declare(
-    "REPLICA_PER_FORWARD",
-    1.4,
-    "times the host's forward pass",
+    "REPLICA_PER_FORWARD", 1.4, "times the host's forward pass", FITTED,
     "host time of torch.nn.parallel.replicate per replica",
-    origin=FITTED,
-    source="0.8 to 2.1 for six networks (benchmarks/programs/replicate_host.py); of these, what published speedups suggest",
-    used_by="prediction/parallel.py",
+    "0.8 to 2.1 for six networks (benchmarks/programs/replicate_host.py); of these, what published speedups suggest",
 )
 
 # --- optimizer steps without measurements in the library
 
 MOVES_PER_PARAMETER = _declare(
-    "MOVES_PER_PARAMETER",
-    11,
-    "reads and writes of each parameter's bytes",
+    "MOVES_PER_PARAMETER", 11, "reads and writes of each parameter's bytes", CHOSEN,
     "an optimizer step and zero_grad, where a cell holds the forward and backward passes only",
-    origin=CHOSEN,
-    source="parameter, gradient and state of a typical optimizer",
-    used_by="recording/library_pace.py",
+    "parameter, gradient and state of a typical optimizer",
 )
 OPTIMIZER_BANDWIDTH_REACHED = _declare(
-    "OPTIMIZER_BANDWIDTH_REACHED",
-    0.8,
-    "share of the data sheet",
-    "memory bandwidth of an optimizer's kernels",
-    origin=CHOSEN,
-    source="long elementwise kernels come near the peak",
-    used_by="recording/library_pace.py",
+    "OPTIMIZER_BANDWIDTH_REACHED", 0.8, "share of the data sheet", CHOSEN,
+    "memory bandwidth of an optimizer's kernels", "long elementwise kernels come near the peak",
 )
 
 STAGED_AT_ONCE_BYTES = _declare(
-    "STAGED_AT_ONCE_BYTES",
-    64 << 10,
-    "bytes",
+    "STAGED_AT_ONCE_BYTES", 64 << 10, "bytes", PUBLISHED,
     "an asynchronous copy from pageable memory up to this size does not make the host wait",
-    origin=PUBLISHED,
-    source="CUDA runtime, API synchronization behavior",
-    used_by="ops/copies.py",
+    "CUDA runtime, API synchronization behavior",
 )
 
 # --- reasons for the start of a recorded kernel
 
 LAUNCH_EXPLAINS_NS = _declare(
-    "LAUNCH_EXPLAINS_NS",
-    40_000,
-    "ns",
-    "a kernel that starts later after its launch was held back by something else",
-    origin=MEASURED,
-    source="ten real recordings",
-    used_by="recording/indexer.py",
+    "LAUNCH_EXPLAINS_NS", 40_000, "ns", MEASURED,
+    "a kernel that starts later after its launch was held back by something else", "ten real recordings",
 )
 QUEUE_EXPLAINS_NS = _declare(
-    "QUEUE_EXPLAINS_NS",
-    20_000,
-    "ns",
+    "QUEUE_EXPLAINS_NS", 20_000, "ns", MEASURED,
     "a kernel that starts later after its predecessor on the stream was held back by something else",
-    origin=MEASURED,
-    source="ten real recordings",
-    used_by="recording/indexer.py",
+    "ten real recordings",
 )
 EDGE_EXPLAINS_NS = _declare(
-    "EDGE_EXPLAINS_NS",
-    25_000,
-    "ns",
-    "a kernel on another stream can be the cause only if it ended this shortly before",
-    origin=MEASURED,
-    source="ten real recordings",
-    used_by="recording/indexer.py",
+    "EDGE_EXPLAINS_NS", 25_000, "ns", MEASURED,
+    "a kernel on another stream can be the cause only if it ended this shortly before", "ten real recordings",
 )
 LAUNCH_QUEUE_DEPTH = _declare(
-    "LAUNCH_QUEUE_DEPTH",
-    1022,
-    "launches",
+    "LAUNCH_QUEUE_DEPTH", 1022, "launches", MEASURED,
     "pending launches that a stream holds before the host waits; a recording may show more",
-    origin=MEASURED,
-    source="Note [A full launch queue] in timing/stream.py",
-    used_by=("recording/indexer.py", "recording/recorded_run.py", "timing/stream.py"),
+    "Note [A full launch queue] in timing/stream.py",
 )
 TYPICAL_LATENCY_NS = _declare(
-    "TYPICAL_LATENCY_NS",
-    7_000,
-    "ns",
+    "TYPICAL_LATENCY_NS", 7_000, "ns", CHOSEN,
     "from a launch to the kernel's start on an idle stream, where a recording has too few kernels to show it",
-    origin=CHOSEN,
-    source="typical of recordings with enough kernels",
-    used_by=("recording/indexer.py", "recording/recorded_run.py"),
+    "typical of recordings with enough kernels",
 )
 TYPICAL_GAP_NS = _declare(
-    "TYPICAL_GAP_NS",
-    1_000,
-    "ns",
+    "TYPICAL_GAP_NS", 1_000, "ns", CHOSEN,
     "between two kernels on a stream, where a recording has too few kernels to show it",
-    origin=CHOSEN,
-    source="typical of recordings with enough kernels",
-    used_by="recording/indexer.py",
+    "typical of recordings with enough kernels",
 )
 LEAST_SHARE_OF_BUSIEST = _declare(
-    "LEAST_SHARE_OF_BUSIEST",
-    0.1,
-    "share",
+    "LEAST_SHARE_OF_BUSIEST", 0.1, "share", CHOSEN,
     "a device with fewer kernels than this share of the busiest one's does not count as used",
-    origin=CHOSEN,
-    source="a few copies do not make a device part of the program",
-    used_by="recording/indexer.py",
+    "a few copies do not make a device part of the program",
 )
 WAIT_CAME_BACK_NS = _declare(
-    "WAIT_CAME_BACK_NS",
-    2_000,
-    "ns",
+    "WAIT_CAME_BACK_NS", 2_000, "ns", CHOSEN,
     "how much later than a host's wait the kernel that it was for may seem to end, by the device's clock",
-    origin=CHOSEN,
-    source="accuracy of a profiler's clocks",
-    used_by="prediction/retiming.py",
+    "accuracy of a profiler's clocks",
 )
 WAIT_FOLLOWED_NS = _declare(
-    "WAIT_FOLLOWED_NS",
-    100_000,
-    "ns",
-    "a wait that ends later than this after its last kernel was for something else too",
-    origin=CHOSEN,
-    source="rule of thumb",
-    used_by="prediction/retiming.py",
+    "WAIT_FOLLOWED_NS", 100_000, "ns", CHOSEN,
+    "a wait that ends later than this after its last kernel was for something else too", "rule of thumb",
 )
 
 # --- matching of the script's work to recorded work
 
 SAME_SHARE = _declare(
-    "SAME_SHARE",
-    0.8,
-    "share of time and of calls",
+    "SAME_SHARE", 0.8, "share of time and of calls", CHOSEN,
     "a script is the recorded program if so much is matched; see Note [Another program]",
-    origin=CHOSEN,
-    source="another release has a few other ops",
-    used_by="timing/matcher.py",
+    "another release has a few other ops",
 )
 DIFFERENT_COUNT_SHARE = _declare(
-    "DIFFERENT_COUNT_SHARE",
-    0.03,
-    "share of time, or of calls",
+    "DIFFERENT_COUNT_SHARE", 0.03, "share of time, or of calls", FITTED,
     "ops that both have, in other numbers, make another program from this share on; see Note [Another program]",
-    origin=FITTED,
-    source="below what one layer more or less among 24 comes to (0.04)",
-    used_by="timing/matcher.py",
+    "below what one layer more or less among 24 comes to (0.04)",
 )
 AGAIN_SHARE = _declare(
-    "AGAIN_SHARE",
-    0.9,
-    "share of calls",
-    "a recorded step holds another call of the model if so much of the last one is left",
-    origin=CHOSEN,
-    source="rule of thumb",
-    used_by="timing/matcher.py",
+    "AGAIN_SHARE", 0.9, "share of calls", CHOSEN,
+    "a recorded step holds another call of the model if so much of the last one is left", "rule of thumb",
 )
 BORROWED_AHEAD = _declare(
-    "BORROWED_AHEAD",
-    16,
-    "recorded launches",
+    "BORROWED_AHEAD", 16, "recorded launches", CHOSEN,
     "how far ahead of the script a call may take an instance of another shape",
-    origin=CHOSEN,
-    source="another order within a layer, not the next layer",
-    used_by="timing/matcher.py",
+    "another order within a layer, not the next layer",
 )
 RENAMED_CALLS = _declare(
-    "RENAMED_CALLS",
-    64,
-    "calls",
+    "RENAMED_CALLS", 64, "calls", CHOSEN,
     "by how many calls a phase of another release may differ at least, however few kernels it has",
-    origin=CHOSEN,
-    source="rule of thumb",
-    used_by="timing/matcher.py",
+    "rule of thumb",
 )
 LITTLE_REMAINDER = _declare(
-    "LITTLE_REMAINDER",
-    0.2,
-    "share of the phase's work",
+    "LITTLE_REMAINDER", 0.2, "share of the phase's work", CHOSEN,
     "a remainder up to this share is charged; see Note [What a remainder stands for]",
-    origin=CHOSEN,
-    source="small differences between releases",
-    used_by="timing/steps/phase_remainder.py",
+    "small differences between releases",
 )
 OVER_ESTIMATE = _declare(
-    "OVER_ESTIMATE",
-    4,
-    "times the estimate",
+    "OVER_ESTIMATE", 4, "times the estimate", CHOSEN,
     "a remainder that is no longer than this stands for the unmatched ops",
-    origin=CHOSEN,
-    source="how far an estimate may be too short",
-    used_by="timing/steps/phase_remainder.py",
+    "how far an estimate may be too short",
 )
 KERNELS_PER_TENSOR = _declare(
-    "KERNELS_PER_TENSOR",
-    2,
-    "kernels",
-    "kernels that another release launched for each tensor of a list",
-    origin=CHOSEN,
-    source="optimizers without foreach kernels",
-    used_by="timing/steps/phase_remainder.py",
+    "KERNELS_PER_TENSOR", 2, "kernels", CHOSEN,
+    "kernels that another release launched for each tensor of a list", "optimizers without foreach kernels",
 )
 MOST_UNSCALED = _declare(
-    "MOST_UNSCALED",
-    0.05,
-    "share of GPU time",
+    "MOST_UNSCALED", 0.05, "share of GPU time", CHOSEN,
     "the error of a prediction is unknown if more of the recorded GPU time has no shapes",
-    origin=CHOSEN,
-    source="the benchmarks that measured errors had shapes",
-    used_by="prediction/predict.py",
+    "the benchmarks that measured errors had shapes",
 )

@@ -1,11 +1,11 @@
-"""Declares numbers that decide verdicts or estimates: each has a unit, a meaning, an origin and the files that use it.
+"""Declares numbers that decide verdicts or estimates: each has a unit, an origin, a meaning and the source of the number.
 
     THRESHOLDS = DeclaredConstants()
-    TOLERANCE = THRESHOLDS.declare("TOLERANCE", 0.05, "share", "largest ...", origin=CHOSEN, source="...", used_by="...")
+    TOLERANCE = THRESHOLDS.declare("TOLERANCE", 0.05, "share", CHOSEN, "largest ...", "usual in benchmarks")
     TOLERANCE                               # 0.05, a plain number
     THRESHOLDS["TOLERANCE"].origin          # ConstantOrigin.CHOSEN
 
-`docs/constants_page.py` lists all declared numbers in docs/constants.md.
+`docs/constants_page.py` lists all declared numbers, and the files that import them, in docs/constants.md.
 """
 
 from __future__ import annotations
@@ -24,32 +24,18 @@ class ConstantOrigin(Enum):
 
 @dataclass(frozen=True)
 class DeclaredConstant:
-    """Holds one number or one table of numbers. `used_by` has the paths of the files that use the number."""
-
     name: str
-    value: object
+    value: object  # a number or a table of numbers
     unit: str
-    meaning: str
     origin: ConstantOrigin
+    meaning: str
     source: str
-    used_by: tuple[str, ...]
 
 
 T = TypeVar("T")
 
 
 class DeclaredConstants(dict[str, DeclaredConstant]):
-    def declare(
-        self,
-        name: str,
-        value: T,
-        unit: str,
-        meaning: str,
-        *,
-        origin: ConstantOrigin,
-        source: str,
-        used_by: str | tuple[str, ...],
-    ) -> T:
-        files = (used_by,) if isinstance(used_by, str) else used_by
-        self[name] = DeclaredConstant(name, value, unit, meaning, origin, source, files)
+    def declare(self, name: str, value: T, unit: str, origin: ConstantOrigin, meaning: str, source: str) -> T:
+        self[name] = DeclaredConstant(name, value, unit, origin, meaning, source)
         return value

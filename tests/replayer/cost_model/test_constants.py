@@ -5,22 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
-from replayer.cost_model import constants
-from replayer.cost_model.constants import DECLARED
-from traces.comparison.declared_constants import DeclaredConstant
-
 ROOT = Path(__file__).resolve().parents[3]
 REPLAYER = ROOT / "replayer"
-
-
-def names_in(file: Path) -> set[str]:
-    """Every name that the source uses, as a variable or as an attribute."""
-    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
-    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
-        node.attr for node in nodes if isinstance(node, ast.Attribute)
-    }
 
 
 def own_numbers(source: str) -> set[str]:
@@ -39,13 +25,6 @@ def own_numbers(source: str) -> set[str]:
 def test_numbers_of_a_module_are_seen_however_they_are_written() -> None:
     source = "A = 3\n_B: int = 1 << 4\nC = {'x': (1.5, 2)}\nD = 'text'\nE, F = 1, 2\nclass K:\n    G = 1\nlower = 4\n"
     assert own_numbers(source) == {"A", "_B", "C", "E", "F"}
-
-
-@pytest.mark.parametrize("constant", DECLARED.values(), ids=DECLARED)
-def test_a_constant_is_used_where_it_says_and_nowhere_else(constant: DeclaredConstant) -> None:
-    assert getattr(constants, constant.name) == constant.value
-    users = {path.relative_to(REPLAYER).as_posix() for path in REPLAYER.rglob("*.py") if constant.name in names_in(path)}
-    assert users - {"cost_model/constants.py"} == set(constant.used_by)
 
 
 def test_no_other_file_of_estimates_has_numbers_of_its_own() -> None:

@@ -6,12 +6,15 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from replayer.cost_model import constants
+from replayer.cost_model.constants import DECLARED
 from tests.test_studies import study
 from traces.comparison import thresholds
-from traces.comparison.declared_constants import DeclaredConstant
+from traces.comparison.declared_constants import DeclaredConstants
 from traces.comparison.thresholds import THRESHOLDS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,7 +26,13 @@ _SIZES_OF_FORMATS = {
     "traces/figures/summary.py": {"VERSION"},
     "traces/format/column_encoding.py": {"MAX_ROWS", "SIGNED"},
     "traces/format/frames.py": {
-        "DATA", "END", "FORMAT_VERSION", "FRAME_MARKER", "MAX_CONTENT_BYTES", "_COUNTED_FROM", "_LARGE_BYTES",
+        "DATA",
+        "END",
+        "FORMAT_VERSION",
+        "FRAME_MARKER",
+        "MAX_CONTENT_BYTES",
+        "_COUNTED_FROM",
+        "_LARGE_BYTES",
     },
     "traces/format/items.py": {"MAX_DEPTH", "_LONGEST_TEXT", "_MAX_LISTS_AND_MAPS"},
     "traces/format/trace_file.py": {"_SHARED_BYTES"},
@@ -107,16 +116,6 @@ def sources() -> dict[str, ast.Module]:
     return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in files}
 
 
-@lru_cache(1)
-def users() -> dict[str, set[str]]:
-    """The files that use each name."""
-    found: dict[str, set[str]] = {}
-    for name, tree in sources().items():
-        for used in names_in(tree):
-            found.setdefault(used, set()).add(name)
-    return found
-
-
 def names_in(node: ast.AST) -> set[str]:
     """The last part of each name in the code: a variable, or what is read from a module."""
     found = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
@@ -179,10 +178,19 @@ def test_numbers_that_decide_are_seen_however_they_are_written() -> None:
     assert compared_numbers(ast.parse("A = 3\n_B = 4"), {"A", "_B"}) == {"A"}  # another file compares A
 
 
-@pytest.mark.parametrize("constant", THRESHOLDS.values(), ids=THRESHOLDS)
-def test_a_threshold_is_used_where_it_says_and_nowhere_else(constant: DeclaredConstant) -> None:
-    assert getattr(thresholds, constant.name) == constant.value
-    assert users()[constant.name] - {"traces/comparison/thresholds.py"} == set(constant.used_by)
+@pytest.mark.parametrize(("module", "declared"), [(thresholds, THRESHOLDS), (constants, DECLARED)])
+def test_every_declared_number_is_imported_by_some_file(module: ModuleType, declared: DeclaredConstants) -> None:
+    assert {name: getattr(module, name) for name in declared} == {name: of.value for name, of in declared.items()}
+    assert PAGE.users(module.__name__).keys() - {"DECLARED", "THRESHOLDS"} == declared.keys()
+
+
+def test_files_that_import_a_name_use_it(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "tui").mkdir()
+    (tmp_path / "traces" / "a.py").write_text("def f():\n    from m.numbers import A, B as C\n")
+    (tmp_path / "tui" / "b.py").write_text("from m.numbers import A\nfrom m.others import B\nD = numbers.C\n")
+    (tmp_path / "tui" / "c.py").write_text("from m import numbers\nprint(numbers.C, others.A)\n")
+    assert PAGE.users("m.numbers", tmp_path) == {"A": ["traces/a.py", "tui/b.py"], "B": ["traces/a.py"], "C": ["tui/c.py"]}
 
 
 def test_no_other_file_holds_a_number_that_decides_a_verdict() -> None:
