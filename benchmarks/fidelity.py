@@ -30,7 +30,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -45,6 +45,7 @@ sys.path.insert(0, str(ROOT))
 import traces  # noqa: E402
 from traces.analyses.communication import communication_kernels  # noqa: E402
 from traces.figures.measure import work_rows  # noqa: E402
+from traces.model.intervals import Intervals  # noqa: E402
 from traces.model.trace import NONE, Column, HostKind, StepKind, Trace  # noqa: E402
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -174,7 +175,11 @@ def windows(trace: Trace) -> dict[int, Window]:
     if not trace.is_replay:  # what was launched before the window is no part of its first step
         launched = device.launch[rows] != NONE
         rows = rows[launched] if 2 * launched.sum() > len(rows) else rows
-    shown = without_waits(*waits_for_earlier_work(trace, rank))
+    waits = waits_for_earlier_work(trace, rank)
+
+    def shown(times_ns: Column) -> Column:
+        return np.asarray(times_ns - waits.before(times_ns))
+
     starts, ends = shown(device.start_ns[rows]), shown(device.end_ns[rows])
     launch = device.launch[rows]
     launched_ns = np.where(launch != NONE, host.start_ns[launch], starts)
@@ -200,13 +205,13 @@ def windows(trace: Trace) -> dict[int, Window]:
     return found
 
 
-def waits_for_earlier_work(trace: Trace, rank: int) -> tuple[Column, Column]:
-    """Host waits for work launched before the recording: begins and ends, without overlaps (ns)."""
+def waits_for_earlier_work(trace: Trace, rank: int) -> Intervals:
+    """Host waits for work launched before the recording."""
     device, host = trace.device, trace.host
     rows = work_rows(trace)
     earlier = rows[device.launch[rows] == NONE]
     if trace.is_replay or not len(earlier) or 2 * len(earlier) > len(rows):
-        return np.zeros(0, "i8"), np.zeros(0, "i8")
+        return Intervals([], [])
     ended_ns = int(device.end_ns[earlier].max())
     of_rank = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
     texts = trace.strings.texts
@@ -214,25 +219,7 @@ def waits_for_earlier_work(trace: Trace, rank: int) -> tuple[Column, Column]:
     pageable = rows[np.isin(device.name[rows], [i for i, text in enumerate(texts) if "Pageable" in text])]
     calls = np.isin(host.name, waits) | np.isin(np.arange(len(host)), device.launch[pageable])
     calls &= (host.kind == HostKind.RUNTIME) & np.isin(host.thread, of_rank) & (host.start_ns < ended_ns)
-    begins = np.sort(host.start_ns[calls])
-    ends = np.minimum(host.end_ns[calls], ended_ns)[np.argsort(host.start_ns[calls], kind="stable")]
-    begins[1:] = np.maximum(begins[1:], np.maximum.accumulate(ends)[:-1])
-    return begins, np.maximum(ends, begins)
-
-
-def without_waits(begins: Column, ends: Column) -> Callable[[Column], Column]:
-    """Returns a function that removes these waits from times."""
-    before = np.append(0, np.cumsum(ends - begins))
-
-    def shown(times_ns: Column) -> Column:
-        place = np.searchsorted(begins, times_ns, side="right")
-        if not len(begins):
-            return times_ns
-        last = np.maximum(place - 1, 0)
-        inside = np.where(place > 0, np.clip(ends[last] - times_ns, 0, None), 0)
-        return np.asarray(times_ns - before[place] + inside)
-
-    return shown
+    return Intervals(host.start_ns[calls], np.minimum(host.end_ns[calls], ended_ns))
 
 
 def _streams(trace: Trace, rows: Column, starts_ns: Column) -> list[tuple[Column, Column, Column]]:

@@ -216,7 +216,7 @@ class WorkGroup(_Awaited):
         return max((work.finished_ns() for work in self._works), default=0)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        return all([work.wait() for work in self._works])
+        return all([work.wait(timeout) for work in self._works])
 
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)

@@ -279,7 +279,7 @@ def op_key(name: str) -> str:
 
 def _launched(trace: Trace, steps: Column, by_phase: bool) -> dict[_LaunchKey, _Launched]:
     rows = work_rows(trace)
-    weights = _weights(trace, steps)[rows]
+    weights = step_weights(trace, steps)[rows]
     rows, weights = rows[weights > 0], weights[weights > 0]
     found: dict[_LaunchKey, _Launched] = {}
     if not len(rows):
@@ -396,7 +396,11 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
     return found
 
 
-def _weights(trace: Trace, steps: Column) -> Column:
+def step_weights(trace: Trace, steps: Column) -> Column:
+    """Return the weight of each device span: how often its step is compared, divided by the number of compared steps.
+
+    Without compared steps, every span has the weight 1.
+    """
     if not len(steps):
         return np.ones(len(trace.device))
     weight = np.bincount(steps, minlength=len(trace.steps)) / len(steps)

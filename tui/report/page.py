@@ -38,7 +38,7 @@ from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
 from tui.text.analyses import REASONS, analysis_rows, exposure_sentence, idle_sentence
 from tui.text.bottleneck import answer
 from tui.text.compiled import compiled_sentence, compiled_tables
-from tui.text.diff import COVERAGE, verdict_sentences, warning_sentences
+from tui.text.diff import COVERAGE, change_cells, verdict_sentences, warning_sentences
 from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
 from tui.text.memory import memory_name
 
@@ -242,15 +242,9 @@ def _change_rows(lists: ChangeLists, labels: Sequence[str]) -> list[list[str]]:
     kinds = {"longer": lists.longer, "shorter": lists.shorter, f"only in {labels[1]}": lists.added, "gone": lists.gone}
     for kind, changes in kinds.items():
         for change in changes:
-            counts = list(dict.fromkeys(count_text(round(n, 1)) for n in (change.recorded_count, change.replayed_count)))
-            times = [time_text(change.recorded_ns), time_text(change.replayed_ns)]
-            difference = time_text(change.replayed_ns - change.recorded_ns, signed=True)
-            rows.append([kernel_text(change.name), kind, "→".join(counts), *times, difference])
+            rows.append([kernel_text(change.name), kind, *change_cells(change)])
     for of in lists.replaced:
-        counts = list(dict.fromkeys(count_text(round(n, 1)) for n in (of.recorded_count, of.replayed_count)))
-        times = [time_text(of.recorded_ns), time_text(of.replayed_ns)]
-        names = f"{names_text(of.recorded_names)} → {names_text(of.replayed_names)}"
-        rows.append([names, "other names", "→".join(counts), *times, time_text(of.replayed_ns - of.recorded_ns, signed=True)])
+        rows.append([f"{names_text(of.recorded_names)} → {names_text(of.replayed_names)}", "other names", *change_cells(of)])
     return rows
 
 

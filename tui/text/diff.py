@@ -11,7 +11,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-from traces.comparison.changed_ops import ChangeLists
+from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement
 from traces.comparison.compare import Comparison
 from traces.comparison.explain import explain
 from traces.comparison.thresholds import STEPS_FOR_NOISE
@@ -197,6 +197,22 @@ def estimate_sentences(coverage: dict[str, float] | None) -> list[str]:
     return said
 
 
+def time_cells(recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
+    """Returns four table cells: the recorded time, the other time, their difference and the relative error."""
+    if recorded_ns is None or replayed_ns is None:
+        return [time_text(recorded_ns), time_text(replayed_ns), ABSENT, ABSENT]
+    error = replayed_ns / recorded_ns - 1 if recorded_ns else None
+    change = time_text(replayed_ns - recorded_ns, signed=True)
+    return [time_text(recorded_ns), time_text(replayed_ns), change, error_text(error)]
+
+
+def change_cells(of: NameChange | Replacement) -> list[str]:
+    """Returns the counts, both times and the difference: "4→2", "1.2 ms", "1.0 ms", "-0.2 ms"."""
+    counts = dict.fromkeys(count_text(round(count, 1)) for count in (of.recorded_count, of.replayed_count))
+    times = time_text(of.recorded_ns), time_text(of.replayed_ns)
+    return ["→".join(counts), *times, time_text(of.replayed_ns - of.recorded_ns, signed=True)]
+
+
 def _has_only_phases(comparison: Comparison) -> bool:
     coverage = comparison.coverage
     return (
@@ -256,7 +272,7 @@ class _DiffPage:
         """Returns the median figures of a step, each with its table row."""
         of = self.of
         figures = ((of.steps, "step time"), (of.compute_side, "without data loading"), (of.gpu_busy, "GPU time"))
-        return [(one, [words, *self.pair(one.recorded_median_ns, one.replayed_median_ns)]) for one, words in figures]
+        return [(one, [words, *time_cells(one.recorded_median_ns, one.replayed_median_ns)]) for one, words in figures]
 
     def peaks(self) -> list[list[str]]:
         """Returns memory rows for the two devices with the highest peaks, if both traces have these devices."""
@@ -277,8 +293,8 @@ class _DiffPage:
         if steps.recorded_median_ns is None:
             return self.times(_WHOLE, [rows[-1], *self.evaluation()])
         if min(self.of.steps_compared.recorded, self.of.steps_compared.replayed) >= STEPS_FOR_NOISE:
-            rows.append(["fast steps (5th percentile)", *self.pair(steps.recorded_p5_ns, steps.replayed_p5_ns)])
-            rows.append(["slow steps (95th percentile)", *self.pair(steps.recorded_p95_ns, steps.replayed_p95_ns)])
+            rows.append(["fast steps (5th percentile)", *time_cells(steps.recorded_p5_ns, steps.replayed_p5_ns)])
+            rows.append(["slow steps (95th percentile)", *time_cells(steps.recorded_p95_ns, steps.replayed_p95_ns)])
         rows += self.evaluation()
         lines = self.times("Median per step", rows)
         floors = [
@@ -303,7 +319,7 @@ class _DiffPage:
         medians = (spread.recorded_median_ns, spread.replayed_median_ns)
         if all(of in (None, own) for of, own in zip(medians, self.step_medians(), strict=True)):
             return []  # in pure inference, these batches already count as steps
-        return [["evaluation batch", *self.pair(spread.recorded_median_ns, spread.replayed_median_ns)]]
+        return [["evaluation batch", *time_cells(spread.recorded_median_ns, spread.replayed_median_ns)]]
 
     def phases(self) -> list[str]:
         """Returns three tables for the phases: host time, time between CUDA events, and GPU busy time."""
@@ -330,7 +346,7 @@ class _DiffPage:
         if 0 or absent.
         """
         both = {name: [getattr(of, f"{key}{side}_median_ns") for side in _SIDES] for name, of in figures.items()}
-        return self.times(title, [[name, *self.pair(*times)] for name, times in both.items() if not key or any(times)])
+        return self.times(title, [[name, *time_cells(*times)] for name, times in both.items() if not key or any(times)])
 
     def streams(self) -> list[str]:
         rows = []
@@ -400,11 +416,9 @@ class _DiffPage:
         for kind, words in _CHANGE_TITLES.items():
             rows = []
             for change in getattr(lists, kind)[:_SHOWN_CHANGES]:
-                a, b = change.recorded_ns, change.replayed_ns
-                counts = [count_text(round(count, 1)) for count in (change.recorded_count, change.replayed_count)]
-                number = counts[0] if counts[0] == counts[1] else "→".join(counts)
-                times = [time_text(a) if counts[0] != "0" else ABSENT, time_text(b) if counts[1] != "0" else ABSENT]
-                rows.append([shown[change.name], number, *times, time_text(b - a, signed=True)])
+                counts, a, b, difference = change_cells(change)
+                a, b = ABSENT if counts.startswith("0→") else a, ABSENT if counts.endswith("→0") else b
+                rows.append([shown[change.name], counts, a, b, difference])
             per = ", per step" if self.of.steps_compared.recorded else ", in all"
             words = words.format(first=self.first_name(), second="the replay" if self.of.replay else "B")
             lines += self.table([f"{title} {words}{per}", "count", self.first, self.second, "change"], rows)
@@ -416,10 +430,7 @@ class _DiffPage:
         """
         rows = []
         for of in lists.replaced[:_SHOWN_CHANGES]:
-            counts = list(dict.fromkeys(count_text(round(count, 1)) for count in (of.recorded_count, of.replayed_count)))
-            times = [time_text(of.recorded_ns), time_text(of.replayed_ns)]
-            change = time_text(of.replayed_ns - of.recorded_ns, signed=True)
-            rows.append([f"{of.op}: {names_text(of.recorded_names)}".removeprefix(": "), "→".join(counts), *times, change])
+            rows.append([f"{of.op}: {names_text(of.recorded_names)}".removeprefix(": "), *change_cells(of)])
             rows.append([f"  → {names_text(of.replayed_names)}", "", "", "", ""])
         per = ", per step" if self.of.steps_compared.recorded else ", in all"
         other = "the replay" if self.of.replay else "B"
@@ -433,14 +444,6 @@ class _DiffPage:
 
     def first_name(self) -> str:
         return "the recording" if self.of.replay else "A"
-
-    def pair(self, recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
-        """Returns four table cells: the recorded time, the other time, their difference and the relative error."""
-        if recorded_ns is None or replayed_ns is None:
-            return [time_text(recorded_ns), time_text(replayed_ns), ABSENT, ABSENT]
-        error = replayed_ns / recorded_ns - 1 if recorded_ns else None
-        change = time_text(replayed_ns - recorded_ns, signed=True)
-        return [time_text(recorded_ns), time_text(replayed_ns), change, error_text(error)]
 
     def times(self, title: str, rows: list[list[str]]) -> list[str]:
         """Returns a table of rows made by `pair`. Rows that exceed the tolerance are coloured."""

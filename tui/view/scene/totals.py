@@ -8,12 +8,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from traces.figures.measure import launch_steps, op_of, work_rows
+from traces.figures.measure import op_of, work_rows
 from traces.model.trace import Column, Trace
 from traces.names.equivalent_ops import canonical_op
 
@@ -33,15 +33,6 @@ class Totals:
     @property
     def mean_ns(self) -> float:
         return self.total_ns / self.calls if self.calls else 0.0
-
-
-def step_weights(trace: Trace, steps: Sequence[int]) -> Column:
-    """Returns the weight of each device span. Without compared steps, every span has the weight 1."""
-    if not len(steps):
-        return np.ones(len(trace.device))
-    weight = np.bincount(np.asarray(steps), minlength=len(trace.steps)) / len(steps)
-    step = launch_steps(trace)
-    return np.asarray(np.where(step >= 0, weight[step], 0.0))
 
 
 def kernel_totals(trace: Trace, weights: Column) -> dict[str, Totals]:

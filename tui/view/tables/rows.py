@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from traces.comparison.changed_ops import step_weights
 from traces.figures.pace import pace_intervals
 from traces.model.trace import NONE, Column, Trace
 from tui.formatting import Head, Unit, Value
@@ -23,7 +24,7 @@ from tui.view.scene.axis import Axis
 from tui.view.scene.difference import Difference
 from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
-from tui.view.scene.totals import Totals, kernel_totals, op_totals, step_weights
+from tui.view.scene.totals import Totals, kernel_totals, op_totals
 from tui.view.scene.tracks import groups
 from tui.view.tables.analysis_rows import ANALYSES, analysis_table
 from tui.view.tables.parts import TableRow, TabTable
@@ -73,7 +74,8 @@ def compared_totals(scene: Scene, of: Callable[[Trace, Column], dict[str, Totals
     """Returns totals by name for each trace. With two traces, the totals are per compared step."""
     pairs, two = compared_pairs(scene), len(scene.traces) == 2
     steps = [[scene.step_pairs[n][side] for n in pairs] if two and scene.step_pairs else [] for side in range(2)]
-    return [of(trace, step_weights(trace, own)) for trace, own in zip(scene.traces, steps, strict=False)]
+    weights = [step_weights(trace, np.array(own, np.int64)) for trace, own in zip(scene.traces, steps, strict=False)]
+    return [of(trace, weight) for trace, weight in zip(scene.traces, weights, strict=True)]
 
 
 def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: str) -> TabTable:
