@@ -440,7 +440,8 @@ class _DiffPage:
         said = verdict_sentences(self.of)
         if sentence := compiled_sentence(self.of):
             said.insert(0, (sentence, "bold"))
-        return [line for sentence, style in said for line in self.said(sentence, style)]
+        wrapped = [(line, style) for sentence, style in said for line in _wrapped(sentence, self.width)]
+        return [paint(line, style, colour=self.colour) for line, style in wrapped]
 
     def first_name(self) -> str:
         return "the recording" if self.of.replay else "A"
@@ -464,9 +465,6 @@ class _DiffPage:
     def noted(self, lines: list[str], note: str) -> list[str]:
         """Returns the lines of a table followed by a note."""
         return [*lines[:-1], *_wrapped(note, self.width, "  "), ""]
-
-    def said(self, sentence: str, style: str) -> list[str]:
-        return [paint(line, style, colour=self.colour) for line in _wrapped(sentence, self.width)]
 
     def bold(self, text: str) -> str:
         return paint(text, "bold", colour=self.colour)
