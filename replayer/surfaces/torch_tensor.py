@@ -89,7 +89,7 @@ def _install_changes_of_data(torch_module: TorchAny) -> None:
         return bool(compatible(one, other))
 
     def set_grad(self: TorchAny, gradient: TorchAny) -> None:
-        if isinstance(gradient, torch.Tensor) and gradient.device.type != self.device.type:
+        if gradient is not None and isinstance(gradient, torch.Tensor) and gradient.device.type != self.device.type:
             raise RuntimeError(
                 f"attempting to assign a gradient with device type '{gradient.device.type}' to a tensor with device type"
                 f" '{self.device.type}'. Please ensure that the gradient and the tensor are on the same device"

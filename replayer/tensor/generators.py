@@ -144,6 +144,8 @@ class DefaultGenerators(Sequence[Generator]):
         return len(gpu().devices)
 
     def __getitem__(self, index: TorchAny) -> TorchAny:
+        if type(index) is int and (made := self._made.get(index)) is not None:
+            return made
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
@@ -161,14 +163,18 @@ def virtual_generator(generator: TorchAny) -> Generator | None:
 
 
 def _generator_in(args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
-    return next((value for value in (*args, *kwargs.values()) if isinstance(value, BaseGenerator)), None)
+    for value in (*args, *kwargs.values()):
+        if BaseGenerator in type(value).__mro__:  # faster than `isinstance`, for which torch has a method in Python
+            return value
+    return None
 
 
 def philox_of(args: Sequence[TorchAny], kwargs: dict[str, TorchAny], device: int) -> PhiloxState:
     """Return the state that a random op on `device` draws from."""
     given = _generator_in(args, kwargs)
-    found = torch.cuda.default_generators[device] if given is None else virtual_generator(given)
-    assert isinstance(found, Generator)
+    defaults: TorchAny = torch.cuda.default_generators
+    found: Generator | None = defaults[device] if given is None else virtual_generator(given)
+    assert found is not None
     return found.philox
 
 

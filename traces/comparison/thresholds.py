@@ -48,13 +48,9 @@ LATE_START_NS = _declare(
     "a launch takes microseconds; work from before the recording may have kept the GPU busy",
 )
 MOSTLY_MARKED = _declare(
-    "MOSTLY_MARKED",
-    0.5,
-    "share of launched work",
+    "MOSTLY_MARKED", 0.5, "share of launched work", CHOSEN,
     "ranges around iterations mark steps if at least this share of the work was launched in them",
-    origin=CHOSEN,
-    source="most of the work; a server samples tokens between its ranges",
-    used_by="traces/kineto/structure/repeats.py",
+    "most of the work; a server samples tokens between its ranges",
 )
 MOST_OPS_OF_A_BATCH = _declare(
     "MOST_OPS_OF_A_BATCH", 2, "times", CHOSEN,

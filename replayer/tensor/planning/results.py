@@ -26,6 +26,7 @@ from replayer.tensor.values.kernel_asserts import can_fail, failed_assert
 from replayer.tensor.values.known_values import host_values
 from replayer.tensor.values.value_rules import forget_written, value_rule
 from replayer.torch_types import TorchAny
+from traces.model.machine import DeviceProperties
 
 if TYPE_CHECKING:
     from replayer.gpu.virtual_gpu import VirtualGpu
@@ -67,10 +68,18 @@ def _choose_results(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspa
 
 
 def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) -> Results:
-    """Return `make_results` that also advances the Philox offset of the generator."""
+    """Return `make_results` that also advances the Philox offset of the generator.
+
+    All calls of one plan draw equally many numbers on one device.
+    """
+    known: tuple[DeviceProperties | None, int] = None, 0
 
     def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
-        philox, numbers = philox_of(args, kwargs, device), numbers_drawn(func, args, gpu.devices[device].properties)
+        nonlocal known
+        properties = gpu.devices[device].properties
+        if known[0] is not properties:
+            known = properties, numbers_drawn(func, args, properties)
+        philox, numbers = philox_of(args, kwargs, device), known[1]
         capture = gpu.launches.capture if STATE.capturing else None
         if capture is None or caller.stream not in capture:
             philox.advance(numbers)
