@@ -57,11 +57,11 @@ def answer(summary: Summary) -> str:
 
 
 def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
-    """Describes the bottleneck briefly, such as "data (up to 33.0 % to gain)". Returns "" if the trace has no steps."""
+    """Describes the bottleneck briefly, such as "data (up to 33.0 % to gain)". Returns "" without steps or without kernels."""
     if pace is None or of is None:
         return ""
     if of.limit == "unknown":
-        return f"unknown ({of.reason})"
+        return f"unknown ({of.reason})" if pace.busy_share is not None else ""
     name = {"device": "the GPU", "host": "the host"}.get(of.limit, of.limit)
     if of.limit == "device":
         return (
