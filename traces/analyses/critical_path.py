@@ -38,7 +38,7 @@ from traces.analyses.idle import data_waits
 from traces.analyses.launches import launched_ns
 from traces.analyses.waits import host_waits
 from traces.figures.measure import launch_steps, profiled_steps
-from traces.figures.pace import StepTimes, step_times
+from traces.figures.pace import StepTimes, pace_series, step_times
 from traces.model.time_windows import TimeWindows
 from traces.model.trace import NONE, DeviceKind, Trace
 
@@ -74,8 +74,16 @@ class CriticalPath:
 
 
 def median_step(trace: Trace, times: StepTimes) -> int:
-    """Return the row of the `profiled_steps` with the median path length, or NONE without steps."""
-    rows = profiled_steps(trace)
+    """Return the row of the step with the median path length, or NONE without steps.
+
+    The step is one of the `profiled_steps` of the rank or device that determines the pace. A step without a predecessor begins
+    with an empty device or with work from before, so other steps are preferred.
+    """
+    decides = pace_series(times, profiled_steps(trace))
+    if decides is None:
+        return NONE
+    rows = np.unique(decides.rows)
+    rows = rows[times.follows[rows]] if times.follows[rows].any() else rows
     lasted_ns = times.end_ns - times.begin_ns
     return int(rows[np.argsort(lasted_ns[rows], kind="stable")[len(rows) // 2]]) if len(rows) else NONE
 

@@ -93,3 +93,12 @@ def test_work_of_other_steps_that_does_not_reach_into_the_path_is_left_out() -> 
     # The host ends at 120, the kernel at 150.
     assert path is not None and path.sums.by_name == {"b": 40 * US}
     assert path.sums.by_kind == {"kernel": 40 * US, "launch": 9 * US, "host": US}
+
+
+def test_a_step_with_a_predecessor_is_preferred() -> None:
+    """Of steps of 105, 100 and 110 us, the first has the median length, but no predecessor. Of the others, the last counts."""
+    trace = training(steps=3, jitter_us=(5, 0, 10))
+    path = critical_path(trace)
+    assert path is not None and path.sums.step == trace.steps.number[2]
+    first = critical_path(training(steps=1))
+    assert first is not None and first.sums.step == trace.steps.number[0]
