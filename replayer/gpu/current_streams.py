@@ -53,19 +53,14 @@ class CurrentStreams:
         thread: HostThread | None = getattr(self.local, "thread", None)
         return thread
 
-    def begin_thread(self, name: str, since_ns: int) -> None:
-        """Register the calling thread, which started at `since_ns`.
+    def begin_thread(self, name: str, maker: HostThread) -> None:
+        """Register the calling thread, which `maker` has started.
 
         Each step starts a new thread of this name, and these threads share a timeline row.
         """
         thread = self.thread()
         self._threads.share_row(thread, name)
-        thread.host_ns = since_ns
-
-    def await_thread(self, ended_ns: int) -> None:
-        """Record that the calling thread has waited for another thread, which ended at `ended_ns`."""
-        thread = self.thread()
-        thread.host_ns = max(thread.host_ns, ended_ns)
+        thread.start_from(maker)
 
     def device(self) -> int:
         return self.thread().device

@@ -13,14 +13,14 @@ Note [How parameters travelled]
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
 
 from traces.analyses.communication import data_parallel_kernels
-from traces.model.trace import NONE, DeviceKind, HostKind, Trace
+from traces.model.trace import NONE, Column, DeviceKind, HostKind, Trace
 
 BROADCAST, REDUCE = "nccl::broadcast", "nccl::reduce"
 _TRANSFERS = ("Broadcast", "ReduceAddCoalesced")
@@ -69,23 +69,26 @@ class RecordedStage(NamedTuple):
     device_end_ns: int
 
 
-def recorded_stages(trace: Trace, ordinals: Mapping[int, int], slowdown: float = 1.0) -> dict[int, list[RecordedStage]]:
+def recorded_stages(
+    trace: Trace, ordinals: Mapping[int, int], slowdown: float = 1.0, own_ns: Callable[[Column], Column] = np.asarray
+) -> dict[int, list[RecordedStage]]:
     """Return the stages of each phase in order of start, by the phase's row. `ordinals` are the ordinals of the device rows.
 
-    Times on devices are multiplied by `slowdown`.
+    Times on devices are multiplied by `slowdown`. `own_ns` converts recorded host times to the host times of the replay.
     """
     parts, phases = trace.parts, trace.phases
+    phase_ns, start_ns, end_ns = (own_ns(times_ns).tolist() for times_ns in (phases.start_ns, parts.start_ns, parts.end_ns))
     found: dict[int, list[RecordedStage]] = {}
     for row in range(len(parts)):
         phase, device = int(parts.phase[row]), ordinals.get(int(parts.device[row]))
         if phase == NONE or device is None or NONE in (int(parts.device_end_ns[row]), int(phases.device_start_ns[phase])):
             continue
-        start_ns, device_start_ns = int(phases.start_ns[phase]), int(phases.device_start_ns[phase])
+        device_start_ns = int(phases.device_start_ns[phase])
         stage = RecordedStage(
             trace.strings[int(parts.name[row])],
             device,
-            int(parts.start_ns[row]) - start_ns,
-            int(parts.end_ns[row]) - start_ns,
+            start_ns[row] - phase_ns[phase],
+            end_ns[row] - phase_ns[phase],
             round((int(parts.device_start_ns[row]) - device_start_ns) * slowdown),
             round((int(parts.device_end_ns[row]) - device_start_ns) * slowdown),
         )

@@ -109,8 +109,6 @@ class RecordingIndexer:
             self.step_end = trace.steps.end_ns[rows]
             keep = np.isin(trace.phases.step, rows)
             phases = trace.phases.take(keep)
-            stages = recorded_stages(trace, self.device_ordinals, self._slowdown)
-            self.phase_stages = [stages.get(int(row), []) for row in np.flatnonzero(keep)]
             self.phase_row = np.flatnonzero(keep)
             self.phase_step = np.searchsorted(rows, phases.step)
             self.phase_name = [trace.strings[int(i)] for i in phases.name]
@@ -127,7 +125,6 @@ class RecordingIndexer:
         self.phase_step = np.zeros(len(self.step_rows), dtype=np.int64)
         self.phase_row = np.full(len(self.step_rows), NONE)
         self.phase_name = ["forward"] * len(self.step_rows)
-        self.phase_stages = [[] for _ in self.step_rows]
         self.phase_device_ns = np.zeros(len(self.step_rows), dtype=np.int64)
 
     def _blocked(self) -> None:
@@ -250,6 +247,7 @@ class RecordingIndexer:
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()
+        stages = recorded_stages(self.trace, self.device_ordinals, self._slowdown, self._pace.own_ns)
         for s, row in enumerate(self.step_rows):
             segments: dict[tuple[str, int], RecordedSegment] = {}
             by_phase: dict[int, RecordedSegment] = {}
@@ -257,7 +255,7 @@ class RecordingIndexer:
             for p in np.flatnonzero(self.phase_step == s).tolist():
                 name = self.phase_name[p]
                 host_ns = phase_end_active[p] - self.phase_start_active[p]
-                segment = RecordedSegment(name, host_ns, stages=self.phase_stages[p])
+                segment = RecordedSegment(name, host_ns, stages=stages.get(int(self.phase_row[p]), []))
                 if name == "loader":
                     segment.wait_ns = max(batch_there_active[p] - self.phase_start_active[p], 0)
                 count = counts.get(name, 0) if segments or name != "other" else LEADING
@@ -283,6 +281,10 @@ class RecordingIndexer:
                     segment.device_ns = int(self.phase_device_ns[p])
                 elif step.has_kernels:
                     segment.host_ns, segment.wait_ns = self._scaled(p, segment.host_ns), self._scaled(p, segment.wait_ns)
+                    segment.stages = [
+                        stage._replace(begin_ns=self._scaled(p, stage.begin_ns), end_ns=self._scaled(p, stage.end_ns))
+                        for stage in segment.stages
+                    ]
             steps.append(step)
         return steps
 
@@ -315,7 +317,8 @@ class RecordingIndexer:
             start_ns, end_ns = max(self._within(p, self.host_start[at]), 0), self._within(p, self.host_end[at])
             after_ns = min(end_ns - self._within(p, waited), end_ns - start_ns) if (waited := waits.get(at)) is not None else 0
             one = Instance(start_ns, end_ns, tuple(under), shapes, dtype, after_ns)
-            segment.below_ops.update(under)
+            for k in under:
+                by_phase[p].lane(self._lane_of(int(self.ordinals[first + k]))).below_ops.add(k)
             segment.add(keys, one)
         self._data_parallel_instances(first, phases, by_phase)
 

@@ -8,19 +8,20 @@ has the same six stages as a recording:
     loss.backward()                         # gather_backward, broadcast_backward
 
 Note [Threads of replicas]
-    parallel_apply starts a thread per replica and waits for all. Each thread starts at the virtual time of the thread that
-    created it. The creating thread continues at the latest virtual time of all replica threads.
+    parallel_apply starts a thread per replica and waits for all. Each thread starts at the virtual time and at the position in
+    the recording of the thread that created it. The creating thread continues at the latest time and position of all replica
+    threads.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 
 from replayer.state import gpu, started
+from replayer.timing.host_threads import HostThread
 from replayer.torch_types import TorchAny
 from traces.script.data_parallel_hooks import DataParallelHooks
 from traces.script.patching import around, patch, patch_everywhere
@@ -49,24 +50,27 @@ def _replicas(call: Callable[..., TorchAny], modules: TorchAny, *args: TorchAny,
     """Run `parallel_apply` with each replica's call as a stage. See Note [Threads of replicas]."""
     if started() is None:
         return call(modules, *args, **kwargs)
-    since_ns, ends_ns = gpu().streams.present_ns(), [0] * len(modules)
+    looking, threads = gpu().launches.looking, list[HostThread]()
+    with looking as maker:
+        replicas = [_replica(number, module, maker, threads) for number, module in enumerate(modules)]
     try:
-        return call([_replica(i, m, since_ns, ends_ns) for i, m in enumerate(modules)], *args, **kwargs)
+        return call(replicas, *args, **kwargs)
     finally:
-        gpu().current.await_thread(max(ends_ns, default=0))
+        with looking:
+            for thread in threads:
+                maker.wait_for(thread)
 
 
-def _replica(number: int, module: Callable[..., TorchAny], since_ns: int, ends_ns: list[int]) -> Callable[..., TorchAny]:
-    maker = threading.current_thread()
-
+def _replica(
+    number: int, module: Callable[..., TorchAny], maker: HostThread, threads: list[HostThread]
+) -> Callable[..., TorchAny]:
     def apply(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        if threading.current_thread() is not maker:
-            gpu().current.begin_thread(f"replica {number}", since_ns)
-        try:
-            with _on_device("parallel_apply", None):
-                return module(*args, **kwargs)
-        finally:
-            ends_ns[number] = gpu().streams.present_ns()
+        current = gpu().current
+        if current.known_thread() is not maker:
+            current.begin_thread(f"replica {number}", maker)
+            threads.append(current.thread())
+        with _on_device("parallel_apply", None):
+            return module(*args, **kwargs)
 
     return apply
 

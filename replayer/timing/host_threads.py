@@ -18,14 +18,38 @@ from traces.model.trace import Thread
 
 @dataclass(slots=True, eq=False)
 class HostThread:
-    """Represents one host thread of the script. `host_ns` is the thread's virtual time."""
+    """Represents one host thread of the script. `host_ns` is the thread's virtual time.
+
+    `position_ns` is the recorded host time, within the recorded `segment`, that the thread has reached. Threads that run at the
+    same time each have their own position, so the recorded time of one thread is not added to the time of another thread.
+    """
 
     row: int
     host_ns: int
+    segment: object = None
+    position_ns: int = 0
     device: int = 0
     after_wait_ns: int = 0  # recorded host time in the last op after its wait for the device
     callers: dict[int, Caller] = field(default_factory=dict)
     _known: dict[VirtualStream, Caller] = field(default_factory=dict)
+
+    def start_from(self, maker: HostThread) -> None:
+        """Begin at the time and position of the thread that created this thread."""
+        self.host_ns, self.segment, self.position_ns = maker.host_ns, maker.segment, maker.position_ns
+
+    def wait_for(self, other: HostThread) -> None:
+        """Continue at the time and position that `other` has reached, if they are later."""
+        self.host_ns = max(self.host_ns, other.host_ns)
+        if other.segment is self.segment:
+            self.position_ns = max(self.position_ns, other.position_ns)
+        else:
+            self.segment, self.position_ns = other.segment, other.position_ns
+
+    def position_in(self, segment: object, first_ns: int) -> int:
+        """Return the thread's position in `segment`. A thread that has not been in this segment begins at `first_ns`."""
+        if self.segment is not segment:
+            self.segment, self.position_ns = segment, first_ns
+        return self.position_ns
 
     def call_on(self, stream: VirtualStream) -> Caller:
         """Make `stream` the thread's current stream of its device."""

@@ -151,7 +151,7 @@ class SegmentMatcher:
         self.name = name
         self.count = count
         self.recorded = recorded
-        self.position_ns = 0  # active host time that the script has reached in the recorded segment
+        self.position_ns = 0  # latest active host time that a thread has reached in the recorded segment
         self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
         # unmatched ops with their timeline rows, which the phase's remainder may cover
         self.deferred: list[tuple[OpSignature, int]] = []
@@ -217,6 +217,18 @@ class SegmentMatcher:
             lane = self.lanes[ordinal] = SegmentMatcher(self.step, self.name, self.count, recorded)
             lane.position_ns = self.position_ns
         return lane
+
+    def advance(self, thread: HostThread, position_ns: int) -> None:
+        """Let the recorded host time up to this position of the recorded segment pass on the thread."""
+        thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
+        self.reach(thread, position_ns)
+
+    def reach(self, thread: HostThread, position_ns: int) -> None:
+        """Move the thread to this position of the recorded segment, unless the thread is already further."""
+        if position_ns > thread.position_ns:
+            thread.position_ns = position_ns
+        if position_ns > self.position_ns:
+            self.position_ns = position_ns
 
     def match(self, signature: OpSignature) -> Match | None:
         """Return the op's next matching recorded call, or None.

@@ -43,7 +43,8 @@ class OpBatchSchedule:
     signatures: list[OpSignature]
     classes: bytes
     stops: list[int]  # per call, the next call that must be played separately
-    position_ns: list[int]  # per call, active host time that the script has reached before the call
+    position_ns: list[int]  # per call, active host time that the thread has reached before the call
+    begins_ns: Column  # per call, the recorded begin, up to which the thread advances
     advance_ns: Column
     own_ns: Column
     host_rows: Column
@@ -128,6 +129,7 @@ class OpBatchSchedule:
             classes=bytes([signature.phase_class for signature in signatures]),
             stops=[len(calls)] * len(calls) if other else _stops(calls),
             position_ns=position_ns,
+            begins_ns=np.array(position_ns[:-1], np.int64) + np.array(advance_ns, np.int64),
             advance_ns=np.array(advance_ns, np.int64),
             own_ns=np.array(own_ns, np.int64),
             host_rows=host_rows,
@@ -158,14 +160,33 @@ class OpBatchSchedule:
             return begin
         return end if self.first[end] - self.first[begin] < depth else begin
 
+    def may_begin(self, begin: int, position_ns: int) -> bool:
+        """Return whether a thread at `position_ns` plays the calls from `begin` as stored, apart from the time before the first
+        call.
+
+        The positions differ if another thread has played the calls before `begin`.
+        """
+        stored_ns = self.position_ns[begin]
+        return position_ns == stored_ns or stored_ns < self.begins_ns[begin] >= position_ns
+
     def play(
-        self, begin: int, end: int, thread: HostThread, stream: VirtualStream, called_ns: Column, scheduler: StreamScheduler
+        self,
+        begin: int,
+        end: int,
+        thread: HostThread,
+        position_ns: int,
+        stream: VirtualStream,
+        called_ns: Column,
+        scheduler: StreamScheduler,
     ) -> Column:
         """Play the calls from `begin` to `end`. `called_ns` are their wall-clock times. Returns when the host leaves each call.
 
-        The result is the same as calling `Simulator.play` for each call.
+        The result is the same as calling `Simulator.play` for each call, on a thread at `position_ns` of the recorded segment.
         """
         advance_ns, own_ns = self.advance_ns[begin:end], self.own_ns[begin:end]
+        if position_ns != self.position_ns[begin]:
+            advance_ns = advance_ns.copy()
+            advance_ns[0] = self.begins_ns[begin] - position_ns
         room_at_ns = self._room_at_ns(begin, end, stream)
         alone_ns = own_ns + (called_ns if room_at_ns is None else np.maximum(called_ns, room_at_ns))
         ends_ns = queue_ends(alone_ns, advance_ns + own_ns, thread.host_ns)

@@ -47,7 +47,7 @@ class StreamScheduler:
         self.costs = KeptBySignature(self._estimated)
         self.scale = lru_cache(_SCALES)(self._scale)
         self.row_of: Callable[[str], int] = lambda _: 0
-        self._of_other_program = False
+        self.of_other_program = False
         self.on_wait: Callable[[], None] | None = None  # called where the script waits for the device
         self.home = 0  # the script's device that corresponds to the recorded program's first device
 
@@ -195,8 +195,8 @@ class StreamScheduler:
 
     def set_other_program(self, other: bool) -> None:
         """Set whether the script is known to be a different program. See Note [Another program] in matcher.py."""
-        if other is not self._of_other_program:
-            self._of_other_program = other
+        if other is not self.of_other_program:
+            self.of_other_program = other
             self.costs.clear()
 
     def may_stand_for(self, signature: OpSignature, instance: Instance) -> bool:
@@ -204,7 +204,7 @@ class StreamScheduler:
 
         A call without shapes may do so only in the recorded program.
         """
-        return not self._of_other_program or bool(instance.shapes) or not any(signature.shapes)
+        return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
         """Return the usual recorded host time of such an op.
@@ -217,7 +217,7 @@ class StreamScheduler:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
         # An op without shapes cannot be scaled, and is probably the recorded op of this program.
-        if samples and not self._of_other_program and not any(recorded for recorded, _, _ in samples):
+        if samples and not self.of_other_program and not any(recorded for recorded, _, _ in samples):
             return int(median(ns for _, _, ns in samples)), Origin.SCALED
         estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)
         return int(estimate.ns), estimate.origin

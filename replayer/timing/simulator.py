@@ -83,8 +83,10 @@ class Simulator:
         if segment is None or tracker.turns[signature.phase_class]:
             segment = tracker.op(thread, signature.phase_class, now_ns)
         segment.ops += 1
+        whole = segment
         if stream.device != self.scheduler.home:
             segment, thread = tracker.remainder.lane(segment, thread, stream.device)
+        position_ns = thread.position_in(whole, whole.position_ns)
         stats = self.stats
         stats.ops += 1
         match = segment.match(signature)
@@ -101,12 +103,12 @@ class Simulator:
         elif elsewhere:
             advance_ns, own_ns = 0, to_ns - from_ns
         else:
-            advance_ns, own_ns = host_times(segment.position_ns, from_ns, to_ns)
+            advance_ns, own_ns = host_times(position_ns, from_ns, to_ns)
         stats.lag_ns += max(now_ns - thread.host_ns - advance_ns, 0)
         start_ns = call_start(thread.host_ns, advance_ns, now_ns, stream.room_at_ns())
         end_ns = thread.host_ns = start_ns + own_ns
-        if to_ns > segment.position_ns and not elsewhere:
-            segment.position_ns = to_ns
+        if not elsewhere:
+            segment.reach(thread, to_ns)
         timeline = self.timeline
         row = timeline.op(thread.row, timeline.strings_of[signature], start_ns, end_ns)
         scale = self.scheduler.scale(signature, instance.shapes, instance.dtype) if origin is Origin.SCALED else 1.0
@@ -141,7 +143,8 @@ class Simulator:
             if self._strict and origin is not Origin.EXACT:
                 raise NotExact(signature.op, signature.shapes, origin.name.lower())
             if not instance.elsewhere:
-                segment.position_ns = max(segment.position_ns, instance.end_ns)
+                thread.position_in(segment, segment.position_ns)
+                segment.reach(thread, instance.end_ns)
             scale = self.scheduler.scale(signature, instance.shapes, instance.dtype) if origin is Origin.SCALED else 1.0
             chosen, matches = instance.kernels, segment.step
             began_ns = launch_ns - matches.step.kernels[chosen[0]].launch_ns if chosen else launch_ns
@@ -220,11 +223,13 @@ class Simulator:
 
     def _play_again(self, caller: Caller, signatures: list[OpSignature], called_ns: list[int], at: int) -> int:
         tracker = self.tracker
-        segment = tracker.segment
-        thread, stream = caller.thread, caller.stream
-        if segment is not None and stream.device != self.scheduler.home:
+        whole, thread, stream = tracker.segment, caller.thread, caller.stream
+        if whole is None:
+            return 0
+        segment = whole
+        if stream.device != self.scheduler.home:
             segment, thread = tracker.remainder.lane(segment, thread, stream.device)
-        if segment is None or segment.recorded is None:
+        if segment.recorded is None:
             return 0
         if segment.recorded.phase_grained:
             return self._play_phase_grained(thread, stream, segment, signatures, called_ns, at)
@@ -240,14 +245,15 @@ class Simulator:
         if schedule.stops[begin] - begin < LEAST_CALLS:
             return 0
         end = schedule.reach(begin, signatures[at:], stream.depth)
-        if end - begin < LEAST_CALLS or segment.position_ns != schedule.position_ns[begin]:
+        position_ns = thread.position_in(whole, whole.position_ns)
+        if end - begin < LEAST_CALLS or not schedule.may_begin(begin, position_ns):
             return 0
         if any(turn and schedule.classes.find(phase_class, begin, end) >= 0 for phase_class, turn in enumerate(tracker.turns)):
             return 0
         segment.follow(end)
-        segment.position_ns = schedule.position_ns[end]
+        segment.reach(thread, schedule.position_ns[end])
         called = np.fromiter(called_ns[at : at + end - begin], np.int64, end - begin)
-        ends_ns = schedule.play(begin, end, thread, stream, called, self.scheduler)
+        ends_ns = schedule.play(begin, end, thread, position_ns, stream, called, self.scheduler)
         ahead_ns = ends_ns[ends_ns - called > _AHEAD_NS]
         if len(ahead_ns):
             self.scheduler.wait(int(ahead_ns[-1]) - _HELD_AT_NS)

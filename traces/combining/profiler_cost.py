@@ -28,6 +28,16 @@ Note [The clean steps decide]
 
     If recorder and profile name different phases, their boundaries differ, so only whole steps are compared.
 
+Note [Threads at the same time]
+    The replicas of nn.DataParallel run in threads. Each thread waits for Python's lock while another thread runs. A profiler
+    makes these waits longer, so it slows a phase with DataParallel stages by more than the cost of its events. The costs are
+    fitted to the other phases, if there are any.
+
+    The profiler does not slow all stages alike. The begins and ends of stages therefore divide their phase in the same
+    proportions as in the clean steps (median of each interval). All replicas count as one stage, because their order changes
+    from step to step. A phase in which the host waited for the GPU keeps the proportions of the profiled step, because the
+    waits in clean steps are unknown.
+
 Note [The wait for a batch]
     The profiler slows a step, so the loader has more time to prepare a batch and profiled steps wait less. Each profiled step
     gets a wait from the clean steps by rank. The longest wait replaces the longest, and so on. The medians of a step's parts do
@@ -107,10 +117,10 @@ class _WithoutCost:
 
         All columns are in time order. The windows are phases and do not overlap.
         """
-        self._zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
-        times = times_ns - self._zero_ns
+        self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
+        times = times_ns - self.zero_ns
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
-        for begin, until in zip((start_ns - self._zero_ns).tolist(), (end_ns - self._zero_ns).tolist(), strict=True):
+        for begin, until in zip((start_ns - self.zero_ns).tolist(), (end_ns - self.zero_ns).tolist(), strict=True):
             first, last = times.searchsorted((begin, until))
             at = np.concatenate(([begin], times[first:last], [until]))
             spare = np.maximum(np.diff(at) - float(LEAST_GAP_NS), 0.0)
@@ -134,8 +144,50 @@ class _WithoutCost:
         return cls(_active_ns(events.time_ns, waits), per_kind[events.kind], *windows)
 
     def __call__(self, times_ns: Column) -> Column:
-        moved = np.interp(np.asarray(times_ns) - self._zero_ns, self._before, self._after)
+        moved = np.interp(np.asarray(times_ns) - self.zero_ns, self._before, self._after)
+        return np.asarray(np.rint(moved).astype(np.int64) + self.zero_ns)
+
+
+class _StagePace:
+    """Moves the begins and ends of DataParallel stages within their phases. See Note [Threads at the same time]."""
+
+    def __init__(self, trace: Trace, rows: Column, waits: Intervals, without_cost: _WithoutCost) -> None:
+        phases, self._zero_ns = trace.phases, without_cost.zero_ns
+        with_stages = np.unique(trace.parts.phase[trace.parts.phase >= 0])
+        clean: dict[tuple[int, ...], list[Column]] = {}
+        for row in with_stages[trace.steps.kind[phases.step[with_stages]] == StepKind.STEADY].tolist():
+            names, moments_ns = _stages(trace, row)
+            clean.setdefault(names, []).append(np.diff(moments_ns))
+        before, after = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)]
+        for row in rows[np.isin(rows, with_stages)].tolist():
+            names, moments_ns = _stages(trace, row)
+            shares = np.median(clean.get(names, [np.zeros(1)]), axis=0)
+            if not shares.any() or waits.within(phases.start_ns[row : row + 1], phases.end_ns[row : row + 1]).any():
+                continue
+            at_ns = without_cost(_active_ns(moments_ns, waits)) - self._zero_ns
+            before.append(at_ns)
+            after.append(at_ns[0] + np.append(0.0, np.cumsum(shares)) * (at_ns[-1] - at_ns[0]) / shares.sum())
+        self._before, self._after = (np.concatenate([*ends, [_FAR_NS]]) for ends in (before, after))
+
+    def __call__(self, times_ns: Column) -> Column:
+        moved = np.interp(times_ns - self._zero_ns, self._before, self._after)
         return np.asarray(np.rint(moved).astype(np.int64) + self._zero_ns)
+
+
+def _stages(trace: Trace, row: int) -> tuple[tuple[int, ...], Column]:
+    """Return the names of a phase and its stages, and the times at which the phase and its stages begin and end.
+
+    Stages that overlap with stages of another name are left out.
+    """
+    parts, phases = trace.parts, trace.phases
+    names, moments_ns = [int(phases.name[row])], [int(phases.start_ns[row])]
+    for name in dict.fromkeys(parts.name[parts.phase == row].tolist()):
+        alike = (parts.phase == row) & (parts.name == name)
+        begin_ns, end_ns = int(parts.start_ns[alike].min()), int(parts.end_ns[alike].max())
+        if moments_ns[-1] <= begin_ns and end_ns <= phases.end_ns[row]:
+            names.append(name)
+            moments_ns += [begin_ns, end_ns]
+    return tuple(names), np.array([*moments_ns, int(phases.end_ns[row])])
 
 
 class ProfiledSteps:
@@ -175,6 +227,7 @@ class _Phase:
     noise_ns: float  # possible error of the profiled-minus-clean difference
     profiled_ns: float  # host time without waits for the GPU
     waits: bool
+    has_threads: bool  # with DataParallel stages, whose threads run at the same time
     wait_ns: float
     longest_wait_ns: float  # the longest possible wait in clean steps
     counts: Column
@@ -192,6 +245,7 @@ class CleanPace:
         run = trace.run_of(rank)
         self._waits = waits
         self._without_cost: _WithoutCost | None = None
+        self._by_stage: _StagePace | None = None
         factors = {name: factor for name, factor in run.host_scale.items() if 0 < factor < np.inf}
         names = [trace.strings[name] for name in trace.phases.name.tolist()]
         self.scale = np.array([factors.get(name, 1.0) for name in names])
@@ -201,6 +255,7 @@ class CleanPace:
         steps = ProfiledSteps(trace, rank, events)
         self.scale[np.setdiff1d(np.arange(len(names)), steps.rows)] = 1.0
         self._without_cost = _WithoutCost.of(trace, events, run.profiler_cost, steps, waits)
+        self._by_stage = _StagePace(trace, steps.rows, waits, self._without_cost)
         own_ns = self.own_ns(trace.phases.end_ns[steps.rows]) - self.own_ns(trace.phases.start_ns[steps.rows])
         for name in steps.names:
             places = steps.rows_by_step([name])
@@ -216,7 +271,9 @@ class CleanPace:
     def own_ns(self, times_ns: Column) -> Column:
         """Return these times without the earlier waits for the GPU and without the profiler's earlier cost."""
         active_ns = _active_ns(times_ns, self._waits)
-        return active_ns if self._without_cost is None else self._without_cost(active_ns)
+        if self._without_cost is None or self._by_stage is None:
+            return active_ns
+        return self._by_stage(self._without_cost(active_ns))
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
@@ -298,6 +355,7 @@ def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column,
                 noise_ns=float(np.hypot(_noise_ns(clean_ns), _noise_ns(active_ns))),
                 profiled_ns=_median(active_ns),
                 waits=any(called[steps.rows[at]].any() for at in places),
+                has_threads=bool(np.isin(trace.parts.phase, rows_of_clean.nonzero()[0]).any()),
                 wait_ns=_median([wait_ns[steps.rows[at]].sum() for at in places]),
                 longest_wait_ns=longest_ns + _median([work_ns[steps.rows[at]].sum() for at in places]),
                 counts=np.median([steps.counts[at].sum(axis=0) for at in places], axis=0),
@@ -313,9 +371,9 @@ def _noise_ns(values_ns: Column) -> float:
 
 def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
     """The fit is described in Note [The profiler's cost per event]."""
-    shown = [phase for phase in phases if not phase.waits and phase.noise_ns > 0] or [
-        phase for phase in phases if phase.noise_ns > 0
-    ]
+    known = [phase for phase in phases if phase.noise_ns > 0]
+    in_turn = [phase for phase in known if not phase.has_threads] or known
+    shown = [phase for phase in in_turn if not phase.waits] or in_turn
     if not shown:
         return ProfilerCost()
     noise = np.array([phase.noise_ns for phase in shown])

@@ -1,8 +1,8 @@
 """Tracks nn.DataParallel's stages within a phase: scatter, replicas, gather, and their backward passes.
 
-Each stage of the script becomes a row of the replay's timeline. In a phase-grained recording with stages, a stage's recorded
-time is charged on the stage's device when the stage ends. The time between two stages is charged before the second stage
-begins. The replay's phase is then split like the recorded phase.
+Each stage of the script becomes a row of the replay's timeline. A stage begins and ends on the host at the recorded pace. In a
+phase-grained recording with stages, a stage's recorded time is charged on the stage's device when the stage ends. The time
+between two stages is charged before the second stage begins. The replay's phase is then split like the recorded phase.
 
     stages.enter(segment, begun_ns, begun_device_ns)     # a phase begins
     open_stage = stages.begin(thread, "scatter", device=0)
@@ -11,8 +11,8 @@ begins. The replay's phase is then split like the recorded phase.
 
 Note [The k-th stage]
     Within a segment, the k-th stage of a name and device takes the time of the k-th recorded stage with this name and device.
-    Stages end at their recorded offset in the phase. If this machine's host makes a stage longer, the next stage becomes
-    shorter. The same rule applies to phases.
+    In a phase-grained recording, stages end at their recorded offset in the phase. If this machine's host makes a stage longer,
+    the next stage becomes shorter. The same rule applies to phases.
 
 Note [Devices beside the first]
     A phase is timed on one device. Replicas do the same work at the same time. The time between stages is therefore charged to
@@ -73,6 +73,13 @@ class DataParallelStages:
         recorded = self._segment.recorded if self._segment is not None else None
         return recorded.stages if recorded is not None and recorded.phase_grained else []
 
+    def _stages_on(self, name: str, device: int) -> list[RecordedStage]:
+        recorded = self._segment.recorded if self._segment is not None else None
+        if recorded is None or (self._scheduler.of_other_program and not recorded.phase_grained):
+            return []
+        script_device = self._scheduler.script_device
+        return [stage for stage in recorded.stages if stage.name == name and script_device(stage.device) == device]
+
     def enter(self, segment: SegmentMatcher, begun_ns: int, begun_device_ns: int) -> None:
         self._segment, self._begun_ns, self._begun_device_ns = segment, begun_ns, begun_device_ns
         self._counts = {}
@@ -95,9 +102,8 @@ class DataParallelStages:
         key = (name, device)
         count = self._counts.get(key, 0)
         self._counts[key] = count + 1
-        alike = [stage for stage in self.recorded if (stage.name, self._scheduler.script_device(stage.device)) == key]
-        recorded = alike[count] if count < len(alike) else None
-        if recorded is not None:
+        recorded = next(iter(self._stages_on(name, device)[count:]), None)
+        if recorded is not None and self.recorded:
             before = [stage for stage in self.recorded if stage.begin_ns < recorded.begin_ns]
             if recorded.begin_ns > max((stage.end_ns for stage in before), default=0):
                 self._note_ops()
@@ -105,6 +111,8 @@ class DataParallelStages:
                 for other in {device, *self._busy_devices()}:
                     self._fill(other, filled_ns, recorded.device_begin_ns)
             thread.host_ns = max(thread.host_ns, self._begun_ns + recorded.begin_ns)
+        elif recorded is not None and self._segment is not None:
+            self._segment.advance(thread, recorded.begin_ns)
         self._began += 1
         mark_ns = self._scheduler.mark(thread.host_ns, device)
         stage = OpenStage(name, device, thread.host_ns, mark_ns, count, self._ops_on(device), recorded, self._segment)
@@ -118,7 +126,9 @@ class DataParallelStages:
         if stage.segment is self._segment is not None:
             self._open.remove(stage)
             self._ops_in[stage.name, stage.device, stage.ordinal] = self._ops_on(stage.device) - stage.ops
-            if recorded is not None:
+            if recorded is not None and not self.recorded:
+                self._segment.advance(thread, recorded.end_ns)
+            elif recorded is not None:
                 origin = Origin.PHASE
                 self._fill(stage.device, stage.device_start_ns - self._begun_device_ns, recorded.device_end_ns, stage.name)
                 thread.host_ns = max(thread.host_ns, self._begun_ns + recorded.end_ns)

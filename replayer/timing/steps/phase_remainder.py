@@ -68,7 +68,9 @@ class PhaseRemainder:
         if lane is segment or segment.name != "backward":
             return lane, thread
         if lane.thread is None:
+            thread.position_in(segment, segment.position_ns)
             lane.thread = HostThread(self._scheduler.row_of(f"backward {device}"), thread.host_ns)
+            lane.thread.start_from(thread)
         return lane, lane.thread
 
     def charge(self, segment: SegmentMatcher, thread: HostThread) -> None:
@@ -93,6 +95,7 @@ class PhaseRemainder:
 
     def charge_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
         """In the middle of a phase, charge the remainder launched so far or estimate the waiting unmatched ops."""
+        thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:
                 if self.sameness is None and lane.is_same_so_far():
@@ -134,7 +137,7 @@ class PhaseRemainder:
     def _play(self, segment: SegmentMatcher, thread: HostThread, unmatched: list[int], stream: VirtualStream) -> None:
         if self._strict:
             raise NotExact(f"what is left of phase {segment.name}", (), "recorded but not called")
-        self._scheduler.put_remainder(segment.step, unmatched, stream, thread.host_ns - segment.position_ns)
+        self._scheduler.put_remainder(segment.step, unmatched, stream, thread.host_ns - thread.position_ns)
 
 
 def _within(kernels: Sequence[Kernel], unmatched: list[int], beyond_ns: int) -> list[int]:

@@ -276,7 +276,8 @@ class StepTracker:
         segment = self.segment
         self._loader_ns += ended_ns - self._begun_ns
         if segment is not None and segment.recorded is not None:
-            segment.position_ns = segment.recorded.host_ns
+            thread.position_in(segment, segment.position_ns)
+            segment.reach(thread, segment.recorded.host_ns)
             due_ns = self._begun_ns + segment.recorded.wait_ns
             if self._pad_loader and due_ns > ended_ns:
                 self._scheduler.wait(due_ns)
@@ -333,7 +334,10 @@ class StepTracker:
             return
         self._drop_if_another(segment)
         scheduler, recorded = self._scheduler, segment.recorded
-        thread.host_ns = max([thread.host_ns, *(lane.thread.host_ns for lane in segment.lanes.values() if lane.thread)])
+        thread.position_in(segment, segment.position_ns)
+        for lane in segment.lanes.values():
+            if lane.thread is not None:
+                thread.wait_for(lane.thread)
         due_ns, left_ns = thread.host_ns, NONE
         self._uses_gpu |= segment.ops > 0
         if self._uses_gpu and not self.remainder.other:
@@ -348,7 +352,7 @@ class StepTracker:
             else:
                 self.remainder.charge(segment, thread)
                 if not self.remainder.other:
-                    due_ns += max(recorded.host_ns - segment.position_ns, 0)
+                    due_ns += max(recorded.host_ns - thread.position_ns, 0)
                     due_ns = max(due_ns, self._begun_ns + recorded.least_host_ns)
         if segment.name == "loader":  # the script's own work after the batch arrived
             self._loader_ns += max(now_ns - thread.host_ns, 0)

@@ -11,6 +11,7 @@ from replayer.cost_model.constants import LAUNCH_QUEUE_DEPTH
 from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
 from replayer.op_signature import OpSignature
 from replayer.timing.clock import ScaledClock
+from replayer.timing.host_threads import HostThread
 from replayer.timing.stream import VirtualEvent
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
 from traces.model.trace import Device, DeviceKind, Trace, Values
@@ -272,21 +273,27 @@ def test_a_stream_waits_for_an_event_of_another_device() -> None:
 def test_a_thread_made_anew_is_the_one_of_its_name_and_begins_where_its_maker_was() -> None:
     gpu, _, _ = two_devices()
     gpu.streams.synchronize_device(0)
-    ended: list[int] = []
+    maker = gpu.current.thread()
+    maker.segment, maker.position_ns = "forward", 50
 
-    def replica(number: int, since_ns: int) -> None:
-        gpu.current.begin_thread(f"replica {number}", since_ns)
-        assert gpu.current.thread().host_ns == since_ns
-        ended.append(gpu.streams.present_ns() + 7 * US)
+    def replica(number: int, begun: list[HostThread]) -> None:
+        gpu.current.begin_thread(f"replica {number}", maker)
+        thread = gpu.current.thread()
+        assert (thread.host_ns, thread.position_ns) == (maker.host_ns, maker.position_ns)
+        thread.host_ns += (7 + number) * US
+        thread.position_ns += 5 + number
+        begun.append(thread)
 
     for step in range(5):
-        since_ns = gpu.streams.present_ns()
-        threads = [threading.Thread(target=replica, args=(i, since_ns)) for i in (0, 1)]
+        since_ns, begun = gpu.streams.present_ns(), list[HostThread]()
+        threads = [threading.Thread(target=replica, args=(i, begun)) for i in (0, 1)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        gpu.current.await_thread(max(ended))
-        assert gpu.streams.present_ns() == since_ns + 7 * US, step
+        for ended in begun:
+            maker.wait_for(ended)
+        assert gpu.streams.present_ns() == since_ns + 8 * US, step
+        assert maker.position_ns == 50 + 6 * (step + 1)
     names = [thread.name for thread in gpu.current.threads]
     assert names.count("replica 0") == names.count("replica 1") == 1 and len(names) <= 5

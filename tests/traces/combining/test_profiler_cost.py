@@ -19,6 +19,7 @@ from traces.model.trace import (
     HostKind,
     HostSpans,
     MemoryEvents,
+    Parts,
     Phases,
     StepKind,
     Steps,
@@ -105,9 +106,14 @@ def test_kinds_of_events_are_told_apart() -> None:
     assert counts.tolist() == [[1, 0, 1, 1, 1, 1, 1], [0, 1, 0, 0, 0, 0, 1]]
 
 
-def slowed(op_ns: int, ops: dict[str, int], clean: dict[str, int], steps: int = 4) -> Trace:
-    """Clean steps, and profiled ones whose phases have so many ops of 2 us, each `op_ns` later than in the clean steps."""
-    profiled = [(name, took_ns + op_ns * ops[name]) for name, took_ns in clean.items()]
+def slowed(
+    op_ns: int, ops: dict[str, int], clean: dict[str, int], steps: int = 4, longer_ns: dict[str, int] | None = None
+) -> Trace:
+    """Clean steps, and profiled ones whose phases have so many ops of 2 us, each `op_ns` later than in the clean steps.
+
+    The profiled phases in `longer_ns` take this much longer.
+    """
+    profiled = [(name, took_ns + op_ns * ops[name] + (longer_ns or {}).get(name, 0)) for name, took_ns in clean.items()]
     trace = recorded([(StepKind.STEADY, list(clean.items()))] * steps + [(StepKind.PROFILED, profiled)] * steps)
     spans = []
     for step in range(steps, 2 * steps):
@@ -236,3 +242,47 @@ def test_a_recording_with_factors_alone_is_scaled_by_them() -> None:
 def test_without_clean_steps_nothing_is_known() -> None:
     trace = recorded([(StepKind.PROFILED, [("forward", 100)])] * 2)
     assert with_clean_pace(trace.runs[0], trace, 0) == trace.runs[0]
+
+
+def add_stages(trace: Trace, step: int, spans: list[tuple[str, int, int]]) -> None:
+    """DataParallel stages of the first phase of a step: name, start and end since the phase began."""
+    phase = int(np.flatnonzero(trace.phases.step == step)[0])
+    begin_ns = int(trace.phases.start_ns[phase])
+    rows = Parts.of(
+        phase=[phase] * len(spans),
+        name=[trace.strings.add(name) for name, _, _ in spans],
+        thread=[0] * len(spans),
+        start_ns=[begin_ns + start for _, start, _ in spans],
+        duration_ns=[end - start for _, start, end in spans],
+    )
+    trace.parts = Parts.concatenated([trace.parts, rows])
+
+
+def test_stages_divide_a_phase_as_in_clean_steps() -> None:
+    """GIVEN clean steps in which scatter begins at 100 and ends at 200 of 1000 ns, and two replicas run from 500 to 900
+    WHEN a profiled step took 2000 ns THEN its scatter, too, begins at 100 and ends at 200, and its replicas, in another order,
+    run from 500 to 900. A moment in the middle of the replicas stays in the middle."""
+    clean = (StepKind.STEADY, [("forward", 1000)])
+    trace = recorded([clean, clean, (StepKind.PROFILED, [("forward", 2000)])])
+    for step in (0, 1):
+        add_stages(trace, step, [("scatter", 100, 200), ("parallel_apply", 500, 700), ("parallel_apply", 650, 900)])
+    add_stages(trace, 2, [("scatter", 400, 800), ("parallel_apply", 1000, 1300), ("parallel_apply", 1200, 1800)])
+    trace.runs[0] = Run(profiler_cost=ProfilerCost(), host_scale={"forward": 0.5})
+    pace, start_ns = CleanPace(trace, 0, NO_WAITS), int(trace.steps.start_ns[2])
+    moments = np.array([0, 400, 800, 1000, 1400, 1800, 2000]) + start_ns
+    assert ((pace.own_ns(moments) - start_ns) * pace.scale[2]).tolist() == [0, 100, 200, 500, 700, 900, 1000]
+
+    waited = CleanPace(trace, 0, Intervals([start_ns + 1850], [start_ns + 1950]))
+    assert (waited.own_ns(moments) - start_ns).tolist() == [0, 400, 800, 1000, 1400, 1800, 1900]
+
+
+def test_a_phase_whose_threads_run_at_the_same_time_says_nothing_about_the_cost_of_an_op() -> None:
+    """GIVEN an op cost of 600 ns in backward, and a forward pass of DataParallel that took 1 ms longer than its ops explain
+    THEN the cost is 600 ns, and the factor of the forward pass covers the rest: 300 of 1300 us."""
+    ops = {"forward": 100, "backward": 200}
+    trace = slowed(600, ops, {"forward": 300_000, "backward": 600_000}, longer_ns={"forward": 1_000_000})
+    for step in range(8):
+        add_stages(trace, step, [("replicate", 0, 1000)])
+    run = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.profiler_cost is not None and run.profiler_cost.op_ns == pytest.approx(600, abs=1)
+    assert run.host_scale == pytest.approx({"forward": 300 / 1300, "backward": 1.0}, rel=1e-3)

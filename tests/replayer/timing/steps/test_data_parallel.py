@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from replayer.recording.recorded_run import RecordedRun
 from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import SegmentMatcher
 from tests.replayer.recordings import US, Op, Stage, make_recording
 from traces.format.trace_file import load
 from traces.library import find
-from traces.model.trace import NONE, Origin, Parts, Trace
+from traces.model.trace import NONE, Device, Origin, Parts, Trace
 
 MS = 1_000 * US
 
@@ -233,3 +236,81 @@ def test_a_batch_that_turns_out_to_be_evaluated_is_split_into_the_parts_of_forwa
         ("parallel_apply", 1): 247.3,
         ("gather", 0): 8.5,
     }
+
+
+def on_devices(ops: list[Op], devices: list[int], parts: list[tuple[str, int, int, int]]) -> Trace:
+    """A recorded forward pass of 100 us. `devices` has the device of each op, and `parts` name, device, start and end in us."""
+    trace = make_recording([("forward", 0, 100)], ops)
+    trace.devices = [Device(0, index, "GPU") for index in range(max(devices) + 1)]
+    trace.device.device = np.array(devices)
+    begin_ns = int(trace.phases.start_ns[0])
+    trace.phases.device_start_ns[:] = begin_ns
+    count, starts_ns = len(parts), [begin_ns + start * US for _, _, start, _ in parts]
+    trace.parts = Parts.of(
+        phase=[0] * count,
+        name=[trace.strings.add(name) for name, *_ in parts],
+        thread=[0] * count,
+        start_ns=starts_ns,
+        duration_ns=[(end - start) * US for _, _, start, end in parts],
+        device=[device for _, device, *_ in parts],
+        device_start_ns=starts_ns,
+        device_end_ns=starts_ns,
+    )
+    return trace
+
+
+def played_us(stage: Stage) -> dict[str, tuple[float, float]]:
+    """Host start and end of each op, in us since the forward pass began."""
+    begin_ns = stage.log.phases[0][1]
+    return {stage.log.strings[row[2]]: ((row[3] - begin_ns) / US, (row[3] + row[4] - begin_ns) / US) for row in stage.log.host}
+
+
+def test_a_thread_that_launches_on_three_devices_takes_its_recorded_time_once() -> None:
+    """GIVEN calls at 10, 20, 30 and 50 us for devices 0, 1, 2 and 1, of 10 us each, WHEN one thread makes them
+    THEN they begin when recorded, and the forward pass takes its recorded 100 us."""
+    starts_us = {"aten::a": 10, "aten::b": 20, "aten::c": 30, "aten::d": 50}
+    ops = [Op(name, start, 10, kernel=(start + 5, 2)) for name, start in starts_us.items()]
+    stage = Stage(on_devices(ops, [0, 1, 2, 1], []))
+    streams = [stage.simulator.scheduler.stream(device, 0) for device in range(3)]
+    for name, device in zip(starts_us, (0, 1, 2, 1), strict=True):
+        stage.stream = streams[device]
+        stage.op(name)
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    assert played_us(stage) == {name: (start, start + 10) for name, start in starts_us.items()}
+    assert [(end - start) / US for _, start, end, *_ in stage.log.phases] == [100]
+
+
+def test_replicas_in_threads_begin_and_end_when_recorded_and_the_main_thread_continues_after_the_last() -> None:
+    """GIVEN a broadcast at 10 us, two replicas with calls at 30 and 40 us in parts of 25 to 52 and 35 to 63 us, and a gather at
+    70 us WHEN the replicas' threads begin after the broadcast THEN all calls and parts have their recorded times."""
+    starts_us = {"aten::broadcast": 10, "aten::relu": 30, "aten::tanh": 40, "aten::gather": 70}
+    ops = [Op(name, start, 20 if start in (30, 40) else 10, kernel=(start + 5, 2)) for name, start in starts_us.items()]
+    stage = Stage(on_devices(ops, [0, 0, 1, 0], [("parallel_apply", 0, 25, 52), ("parallel_apply", 1, 35, 63)]))
+    main, tracker = stage.thread, stage.simulator.tracker
+    stage.op("aten::broadcast")
+    replicas = [HostThread(1 + device, 0) for device in (0, 1)]
+    for device, name in ((1, "aten::tanh"), (0, "aten::relu")):
+        stage.thread, stage.stream = replicas[device], stage.simulator.scheduler.stream(device, 0)
+        stage.thread.start_from(main)
+        part = tracker.begin_stage(stage.thread, "parallel_apply", device)
+        stage.op(name)
+        tracker.stages.end(stage.thread, part)
+    for thread in replicas:
+        main.wait_for(thread)
+    stage.thread = main
+    stage.op("aten::gather")
+    tracker.optimizer_stepped(main, True)
+    begin_ns = stage.log.phases[0][1]
+    parts_us = {device: ((start - begin_ns) / US, (end - begin_ns) / US) for _, _, _, start, end, device, *_ in stage.log.parts}
+    assert parts_us == {0: (25, 52), 1: (35, 63)}
+    assert played_us(stage) == {
+        "aten::broadcast": (10, 20), "aten::tanh": (40, 60), "aten::relu": (30, 50), "aten::gather": (70, 80),
+    }  # fmt: skip
+    assert [(end - start) / US for _, start, end, *_ in stage.log.phases] == [100]
+
+
+def test_an_op_with_kernels_on_two_devices_belongs_to_the_work_of_both() -> None:
+    copies = [Op("aten::copy_", 10, 10, kernel=(15, 2)), Op("aten::copy_", 20, 10, kernel=(25, 2))]
+    scatter = Op("Scatter", 5, 40, children=copies)
+    segment = RecordedRun.of(on_devices([scatter], [0, 1], []), 0).steps[0].segments["forward", 0]
+    assert (segment.below_ops, segment.lanes[1].below_ops) == ({0}, {1})
