@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.traces.handmade import phase_grained, replay_of, training
+from tests.tui.goldens import assert_golden
 from traces.format.trace_file import save
 from traces.kineto import read_kineto
 from traces.model.trace import Trace
@@ -68,6 +69,13 @@ def test_a_page_is_whole_and_needs_nothing_else(name: str, text: str) -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f\ud800-\udfff]", text)
     assert "prefers-color-scheme:dark" in text and "@media print" in text
     assert text.count("<svg") >= {"one": 4, "replay": 5, "recordings": 4, "phases": 2, "empty": 0}[name]
+
+
+@pytest.mark.parametrize("name", ["one", "replay", "recordings", "phases"])
+def test_a_page_as_a_whole(name: str) -> None:
+    body = re.sub("<style>.*?</style>", "", dict(pages())[name], flags=re.DOTALL)
+    begins = "section|h1|h2|p|li|div|tr|rect|text|circle|path|line|figcaption"
+    assert_golden(f"report_{name}", re.sub(f"(<(?:{begins})[ >])", r"\n\1", body))
 
 
 def test_what_the_page_says() -> None:

@@ -24,6 +24,8 @@ from traces.analyses.communication import communication
 from traces.combining.merge import merge_ranks
 from traces.model.trace import Collectives, DeviceKind, DeviceSpans, Origin, Trace
 
+pytestmark = pytest.mark.warm
+
 # without blocking waits, the watchdog aborts the process, which is pytest's
 BLOCKING_WAIT = mock.patch.dict(os.environ, {"TORCH_NCCL_BLOCKING_WAIT": "1"})
 
