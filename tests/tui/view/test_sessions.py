@@ -22,6 +22,7 @@ from tui.view.scene.scene import Scene
 from tui.view.screens import TextScreen
 from tui.view.tables.panel import TablePanel
 from tui.view.tables.parts import csv_text
+from tui.view.timeline.timeline import RULER_LINES
 
 
 def seen(app: ViewApp) -> list[tuple[str, str]]:
@@ -45,12 +46,16 @@ def seen(app: ViewApp) -> list[tuple[str, str]]:
 
 
 async def settled(app: ViewApp, pilot: Pilot[Any]) -> list[tuple[str, str]]:
-    """What the app shows once all its messages have arrived: a message can send others."""
-    shown: list[list[tuple[str, str]]] = []
-    while len(shown) < 3 or not shown[-3] == shown[-2] == shown[-1]:
+    """What the app shows once textual has laid out the panels that were opened or closed, and messages have arrived."""
+    legend, tables = app.screen_stack[0].query_one("#legend"), app.tables
+    is_laid_out = False
+    while not is_laid_out:
         await pilot.pause()
-        shown.append(seen(app))
-    return shown[-1]
+        is_laid_out = bool(tables.region) == tables.is_open and bool(legend.region) == legend.has_class("open")
+        is_laid_out &= app.window is not None and app.window.rows.height == app.timeline.size.height - RULER_LINES
+    await pilot.pause()
+    await pilot.pause()
+    return seen(app)
 
 
 def session(scene: Scene, keys: list[str], size: tuple[int, int] = (110, 34)) -> str:

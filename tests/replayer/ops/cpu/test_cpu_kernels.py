@@ -1,13 +1,16 @@
 # mypy: allow-untyped-calls
-"""CPU forms of what only CUDA has ops for: against the layer that needs none."""
+"""CPU versions of CUDA-only ops give the results and gradients of torch's own layers on the CPU."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 from replayer.ops.cpu.cpu_kernels import FORMS
+from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
 
@@ -40,3 +43,173 @@ def test_sync_batch_norm_of_two_ranks_is_batch_norm_of_both_batches(affine: bool
     torch.testing.assert_close(torch.cat(found), x.grad)
     if affine:
         torch.testing.assert_close((of_weight, of_bias), (norm.weight.grad, norm.bias.grad))
+
+
+def in_training(run: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[TorchAny]]:
+    """The result of torch's own CPU op, a gradient of the result, and the gradients of the inputs."""
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    result = run(*leaves)
+    grad = torch.randn(result.shape)
+    return result.detach(), grad, list(torch.autograd.grad(result, leaves, grad))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_flash_attention_is_torchs_attention(causal: bool, scale: float | None, heads: int) -> None:
+    torch.manual_seed(1)
+    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, heads, 5, 8), torch.randn(2, heads, 5, 8)
+
+    def own(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=heads < 4)
+
+    expected, grad, gradients = in_training(own, q, k, v)
+    out, lse, _, _, length, key_length, seed, offset, _ = FORMS[aten._scaled_dot_product_flash_attention.default](
+        q, k, v, 0.0, causal, scale=scale
+    )
+    torch.testing.assert_close(out, expected)
+    assert (length, key_length, lse.shape, out.transpose(1, 2).is_contiguous()) == (5, 5, (2, 4, 5), True)
+    backward = FORMS[aten._scaled_dot_product_flash_attention_backward.default]
+    found = backward(grad, q, k, v, out, lse, None, None, length, key_length, 0.0, causal, seed, offset, scale=scale)
+    torch.testing.assert_close(list(found), gradients)
+
+
+def test_efficient_attention_is_torchs_attention_with_a_bias() -> None:
+    torch.manual_seed(2)
+    q, k, v, bias = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 6, 8), torch.randn(2, 4, 6, 8), torch.randn(2, 4, 5, 6)
+    expected, grad, gradients = in_training(nn.functional.scaled_dot_product_attention, q, k, v, bias)
+    out, lse, seed, offset = FORMS[aten._scaled_dot_product_efficient_attention.default](q, k, v, bias, True)
+    torch.testing.assert_close(out, expected)
+    backward = FORMS[aten._scaled_dot_product_efficient_attention_backward.default]
+    arguments = grad, q, k, v, bias, out, lse, seed, offset, 0.0
+    torch.testing.assert_close(list(backward(*arguments, [True] * 4)), gradients)
+    assert backward(*arguments, [True, True, True, False])[3] is None
+
+
+def test_dropout_of_attention_drops_the_same_weights_in_both_passes() -> None:
+    """GIVEN values of 1 WHEN a quarter of the weights is dropped THEN the rest counts 4/3 times."""
+    torch.manual_seed(3)
+    q, k, v = torch.zeros(1, 1, 400, 4), torch.zeros(1, 1, 400, 4), torch.ones(1, 1, 400, 4)
+    out, lse, _, _, _, _, seed, offset, _ = FORMS[aten._scaled_dot_product_flash_attention.default](q, k, v, 0.25)
+    kept = out[0, 0, :, 0] * 400 * 0.75  # of 400 weights of 1/400 each
+    assert float((kept - kept.round()).abs().max()) < 1e-3 and 290 < float(kept.mean()) < 310
+    backward = FORMS[aten._scaled_dot_product_flash_attention_backward.default]
+    grad = torch.zeros(1, 1, 400, 4)
+    grad[0, 0, 7] = 1.0  # one query
+    of_v = backward(grad, q, k, v, out, lse, None, None, 400, 400, 0.25, False, seed, offset)[2]
+    assert float(of_v[0, 0, :, 0].sum() * 400 * 0.75) == pytest.approx(float(kept[7]), abs=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_lstm_cell_is_torchs(bias: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(4)
+    cell = nn.LSTMCell(3, 4, bias=bias, dtype=dtype)
+    x, hx, cx = (torch.randn(2, size, dtype=dtype) for size in (3, 4, 4))
+    of_input, of_hidden = x @ cell.weight_ih.T, hx @ cell.weight_hh.T
+    biases = (cell.bias_ih, cell.bias_hh) if bias else (None, None)
+    hy, cy, gates = FORMS[aten._thnn_fused_lstm_cell.default](of_input, of_hidden, cx, *biases)
+    leaves = [x.requires_grad_(), cx.requires_grad_()]
+    expected = cell(x, (hx, cx))
+    torch.testing.assert_close((hy, cy), tuple(expected))
+    grads = [torch.randn(2, 4, dtype=dtype), torch.randn(2, 4, dtype=dtype)]
+    for of_hy, of_cy in (grads, [grads[0], None], [None, grads[1]]):
+        pairs = [(y, g) for y, g in zip(expected, (of_hy, of_cy), strict=True) if g is not None]
+        wanted = [*leaves, *([cell.bias_ih] if bias else [])]
+        own = torch.autograd.grad([y for y, _ in pairs], wanted, [g for _, g in pairs], retain_graph=True)
+        backward = FORMS[aten._thnn_fused_lstm_cell_backward_impl.default]
+        of_gates, of_cx, of_bias = backward(of_hy, of_cy, cx.detach(), cy.detach(), gates.detach(), bias)
+        torch.testing.assert_close((of_gates @ cell.weight_ih.detach(), of_cx), own[:2])
+        assert (of_bias is None) == (not bias)
+        if bias:
+            torch.testing.assert_close(of_bias, own[2])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_gru_cell_is_torchs(bias: bool) -> None:
+    torch.manual_seed(5)
+    cell = nn.GRUCell(3, 4, bias=bias)
+    x, hx = torch.randn(2, 3, requires_grad=True), torch.randn(2, 4, requires_grad=True)
+    of_input, of_hidden = (x @ cell.weight_ih.T).detach(), (hx @ cell.weight_hh.T).detach()
+    biases = (cell.bias_ih.detach(), cell.bias_hh.detach()) if bias else (None, None)
+    hy, workspace = FORMS[aten._thnn_fused_gru_cell.default](of_input, of_hidden, hx.detach(), *biases)
+    expected = cell(x, hx)
+    torch.testing.assert_close(hy, expected.detach())
+    grad = torch.randn(2, 4)
+    own = torch.autograd.grad(expected, [x, hx, *([cell.bias_ih, cell.bias_hh] if bias else [])], grad)
+    found = FORMS[aten._thnn_fused_gru_cell_backward.default](grad, workspace, bias)
+    torch.testing.assert_close(found[0] @ cell.weight_ih.detach(), own[0])
+    torch.testing.assert_close(found[1] @ cell.weight_hh.detach() + found[2], own[1])
+    torch.testing.assert_close(tuple(found[3:]), own[2:] if bias else (None, None))
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("RNN_RELU", 0), ("RNN_TANH", 1), ("LSTM", 2), ("GRU", 3)])
+@pytest.mark.parametrize("packed", [False, True])
+def test_recurrent_layers_are_torchs(kind: str, mode: int, packed: bool) -> None:
+    torch.manual_seed(6)
+    made = {"RNN_RELU": nn.RNN, "RNN_TANH": nn.RNN, "LSTM": nn.LSTM, "GRU": nn.GRU}[kind]
+    more = {"nonlinearity": "relu"} if kind == "RNN_RELU" else {}
+    layers = made(3, 4, 2, bidirectional=True, **more)
+    weights = [weight.detach() for weight in layers.parameters()]
+    data, states = torch.randn(5, 2, 3), [torch.randn(4, 2, 4) for _ in range(1 + (kind == "LSTM"))]
+    leaves = [x.requires_grad_() for x in (data, *states)]
+    source: TorchAny = nn.utils.rnn.pack_padded_sequence(data, torch.tensor([5, 3])) if packed else data
+    expected, end = layers(source, tuple(states) if kind == "LSTM" else states[0])
+    expected = expected.data if packed else expected
+    ends = list(end) if kind == "LSTM" else [end]
+    flat = source.data.detach() if packed else data.detach()
+    options = mode, 4, 0, 2, False, 0.0, True, True, source.batch_sizes.tolist() if packed else [], None
+    hx, cx = states[0].detach(), states[1].detach() if kind == "LSTM" else None
+    out, hy, cy, reserve, buffer = FORMS[aten._cudnn_rnn.default](flat, weights, 4, None, hx, cx, *options)
+    torch.testing.assert_close([out, hy, *([cy] if kind == "LSTM" else [])], [expected.detach(), *[e.detach() for e in ends]])
+    torch.testing.assert_close(buffer, torch.cat([weight.reshape(-1) for weight in weights]))
+    grads = [torch.randn_like(expected), *[torch.randn_like(e) for e in ends]]
+    wanted = [source.data if packed else data, *leaves[1:], *layers.parameters()]
+    own = torch.autograd.grad([expected, *ends], wanted, grads)
+    of_states = (*grads[1:], None)[:2]
+    backward = FORMS[aten._cudnn_rnn_backward.default]
+    found = backward(flat, weights, 4, buffer, hx, cx, out, grads[0], *of_states, *options, reserve, [True] * 4)
+    of_hidden = [found[1], found[2]] if kind == "LSTM" else [found[1]]
+    torch.testing.assert_close([found[0], *of_hidden, *found[3]], list(own))
+
+
+def test_flat_weights_are_views_of_one_tensor() -> None:
+    weights = [torch.arange(6.0).view(2, 3), torch.arange(4.0), torch.arange(2.0).view(1, 2)]
+    before = [weight.clone() for weight in weights]
+    flat = FORMS[aten._cudnn_rnn_flatten_weight.default](weights, 4, 3, 2, 2, 0, 1, False, False)
+    torch.testing.assert_close(weights, before)
+    assert [weight.storage_offset() for weight in weights] == [0, 6, 10]
+    assert all(weight.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr() for weight in weights)
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_gradients_of_rms_norm_are_torchs(shape: tuple[int, ...], affine: bool) -> None:
+    torch.manual_seed(7)
+    x, weight = torch.randn(2, 3, 4), torch.randn(shape)
+
+    def own(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return nn.functional.rms_norm(x, shape, weight if affine else None) + 0 * weight.sum()
+
+    _, grad, (of_x, of_weight) = in_training(own, x, weight)
+    rstd = (x.pow(2).mean(tuple(range(-len(shape), 0)), keepdim=True) + torch.finfo(torch.float32).eps).rsqrt()
+    backward = FORMS[aten._fused_rms_norm_backward.default]
+    found = backward(grad, x, list(shape), rstd, weight if affine else None, [True, True])
+    torch.testing.assert_close(found[0], of_x)
+    if affine:
+        torch.testing.assert_close(found[1], of_weight)
+    else:
+        assert found[1] is None
+    assert backward(grad, x, list(shape), rstd, weight, [False, False]) == (None, None)
+
+
+@pytest.mark.parametrize("name", ["_softmax", "_log_softmax"])
+def test_a_softmax_of_halves_may_be_of_float32(name: str) -> None:
+    torch.manual_seed(8)
+    data = torch.randn(3, 5).half()
+    form, own = FORMS[getattr(aten, name).default], getattr(torch, name.removeprefix("_"))
+    torch.testing.assert_close(form(data, 1, True), own(data.float(), 1))
+    torch.testing.assert_close(form(data, 1, False), own(data, 1))
+    expected, grad, (of_data,) = in_training(lambda x: own(x, 1), data.float())
+    found = FORMS[getattr(aten, f"{name}_backward_data").default](grad, expected, 1, torch.float16)
+    torch.testing.assert_close(found, of_data.half())

@@ -1,0 +1,44 @@
+"""All figures of the analyses of a few recordings, in golden/, to be read by people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.goldens import assert_golden, in_short
+from tests.traces.handmade import data_parallel, replay_of, training
+from traces.analyses.analyse import analyse
+from traces.analyses.communication import communication
+from traces.analyses.launches import queue_length
+from traces.analyses.peak_memory import held_at_peak
+from traces.analyses.python_functions import function_times
+from traces.analyses.transfers import transfers
+from traces.kineto import read_kineto
+from traces.model.trace import Trace
+
+GOLDEN = Path(__file__).with_name("golden")
+REAL = "a100_switch_transformer a100_event_sync_multi_stream a100_megatron_tp8 h100_transformer_toy a100_particle_fwd_bs32"
+
+
+def figures(trace: Trace) -> str:
+    streams = sorted(set(zip(trace.device.device.tolist(), trace.device.stream.tolist(), strict=True)))
+    found: dict[str, Any] = {"analyses": analyse(trace), "communication": communication(trace)}
+    found["queues"] = {str(stream): queue_length(trace, *stream).length for stream in streams}
+    found |= {"functions": function_times(trace), "transfers": transfers(trace)}
+    found["held"] = {str(row): held_at_peak(trace, row) for row in range(len(trace.devices))}
+    return in_short(found)
+
+
+@pytest.mark.parametrize("name", REAL.split())
+def test_real_recordings(name: str, shared_traces: Path) -> None:
+    found = next(shared_traces.glob(f"{name}*"))
+    assert_golden(GOLDEN / f"{name}.txt", figures(read_kineto(found)))
+
+
+@pytest.mark.parametrize("name", ["training", "data_parallel", "replay"])
+def test_handmade_recordings(name: str) -> None:
+    made = {"training": training(jitter_us=(0, 3)), "data_parallel": data_parallel(), "replay": replay_of(training(), 1.2)}
+    assert_golden(GOLDEN / f"{name}.txt", figures(made[name]))
+
