@@ -37,6 +37,7 @@ def in_short(value: Any) -> str:
 def _cut(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _cut(of) for key, of in value.items()}
+    value = sorted(value) if isinstance(value, frozenset | set) else value
     if isinstance(value, list | tuple | np.ndarray):
         return [*map(_cut, value[:_ENTRIES]), *([f"and {len(value) - _ENTRIES} more"] if len(value) > _ENTRIES else [])]
     value = value.item() if isinstance(value, np.generic) else value
