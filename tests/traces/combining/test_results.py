@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,6 @@ def made() -> dict[str, Trace]:
 @pytest.mark.parametrize("name", made())
 def test_a_combined_trace(name: str) -> None:
     trace = made()[name]
-    facts = {"grain": trace.grain, "devices": trace.devices, "threads": trace.threads}
+    facts: dict[str, Any] = {"grain": trace.grain, "devices": trace.devices, "threads": trace.threads}
     facts |= {"lacks": trace.lacks, "problems": trace.problems}
     assert_golden(GOLDEN / f"{name}.txt", tables_in_short(trace) + in_short(facts))
