@@ -199,6 +199,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
     state.STATE.flush = lambda: _flush(gpu, trace, session)
     if patched_time is not None:
         patched_time.come_to_present = gpu.streams.come_to_present
+        patched_time.calls_of_device = gpu.launches.calls
     if gpu.machine.is_before(1, 11):
         torch_before_1_11.install(torch)
     return gpu

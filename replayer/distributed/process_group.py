@@ -205,15 +205,16 @@ class VirtualNccl(_NcclGroup):
             return None
         options = opts or Options()
         options._timeout = timeout or options._timeout
-        name = group_name or f"{self.group_name}:split:{self._splits}"
-        options.group_name = name
+        options.group_name = group_name or f"{self.group_name}:split:{self._splits}"
         all_ranks = options.global_ranks_in_group or range(self._size)
         options.global_ranks_in_group = [all_ranks[rank] for rank in ranks]
-        group = VirtualNccl(PrefixStore(f"{name}/", self._store), ranks.index(self._rank), len(ranks), options)
+        # PyTorch's hashed name can differ between the ranks of the group
+        store = PrefixStore(f"split/{self._splits}/{'_'.join(map(str, ranks))}/", self._store)
+        group = VirtualNccl(store, ranks.index(self._rank), len(ranks), options)
         group.group_desc = group_desc or ""
         if self.on_cpu is not None and "cpu" in map(str, device_types or ["cpu"]):
             gloo: TorchAny = dist.ProcessGroupGloo
-            group.on_cpu = gloo(PrefixStore(f"{name}/cpu/", self._store), group._rank, group._size, options._timeout)
+            group.on_cpu = gloo(PrefixStore("cpu/", store), group._rank, group._size, options._timeout)
         return group
 
     @property

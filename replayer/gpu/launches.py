@@ -186,6 +186,10 @@ class ScriptLaunches:
                 rest += (caller, signature, called_ns)
         return rest
 
+    def calls(self) -> int:
+        """Return how many calls on the device the script has made so far."""
+        return self._timeline.host_rows + len(self.pending) // 3
+
     def work_ns(self) -> int:
         self.flush()
         return sum(self.simulator.stats.charged_ns.values())

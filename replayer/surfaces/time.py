@@ -11,6 +11,10 @@ too. Reading a clock first advances the virtual time to where the recorded host 
 its own host work. A background thread that polls once a second must not advance the clock, so its `sleep` waits until other
 threads have advanced the time far enough.
 
+A script that sleeps for up to `_LONGEST_POLL_S` again and again, without using the GPU in between, is polling. The script waits
+for a child process, a thread or another rank. These make progress only in real time, so such a sleep takes real time. Otherwise
+the loop would keep a processor busy and move the clock by hours.
+
 `datetime.now()`, `time.localtime()` and `time.clock_gettime()` keep real time. Waits with a timeout for locks, queues, sockets
 and processes keep real time, and so do processes that do not use the GPU. The modules in `_WAIT_FOR_REAL` compute timeouts from
 the machine's clock, because a jump of the clock would end a wait that has just begun. A loader's worker, forked from the
@@ -27,6 +31,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from replayer.state import rank
 from replayer.timing.clock import VirtualClock
 from traces.script.patching import OUR_MODULES, PATCHES, patch
 
@@ -37,6 +42,7 @@ _WAIT_FOR_REAL = frozenset(
 )
 _WAIT_FOR_REAL_IN_TORCH = ("torch.distributed", "torch.multiprocessing")
 
+_LONGEST_POLL_S = 10.0
 _CLOCKS = ("time", "perf_counter", "monotonic")
 
 
@@ -46,7 +52,9 @@ class PatchedTime:
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
         self.come_to_present: Callable[[], None] = lambda: None
+        self.calls_of_device: Callable[[], int] = lambda: 0
         self._jumps = False
+        self._calls_before_sleep = -1
         self._calls: dict[Any, Callable[..., Any]] = {time.sleep: self._sleep(time.sleep)}
         for name in _CLOCKS:
             self._calls |= self._told(getattr(time, name), getattr(time, f"{name}_ns"))
@@ -91,11 +99,29 @@ class PatchedTime:
             if not self._jumps or not countable or not seconds > 0 or _caller_waits_for_real():
                 return real(seconds)
             deadline_ns = self.clock.now_ns() + int(seconds * 1_000_000_000)
-            if threading.current_thread() is threading.main_thread():
-                return self.clock.wait_until(deadline_ns)
-            return self.clock.stand_by(deadline_ns)
+            if threading.current_thread() is not threading.main_thread():
+                return self.clock.stand_by(deadline_ns)
+            if self._is_polling() and seconds <= _LONGEST_POLL_S and _others_run():
+                real(seconds)
+            return self.clock.wait_until(deadline_ns)
 
         return _like(real, sleep)
+
+    def _is_polling(self) -> bool:
+        """Return whether the script has not used the device since its last sleep."""
+        before, self._calls_before_sleep = self._calls_before_sleep, self.calls_of_device()
+        return before == self._calls_before_sleep
+
+
+def _others_run() -> bool:
+    """Return whether this process has other threads, child processes or ranks to wait for."""
+    if threading.active_count() > 1 or rank().local_count > 1:
+        return True
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def waits_for_real(module: str) -> bool:

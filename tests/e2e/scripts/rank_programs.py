@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
@@ -22,21 +23,30 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import _functional_collectives
+from torch.distributed import _functional_collectives, checkpoint
 from torch.distributed._composable.replicate import replicate
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook, quantization_hooks
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining.schedules import (
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleLoopedBFS,
+)
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 # torch has no types for these.
 funcol: Any = _functional_collectives
 c10d: Any = dist.distributed_c10d
 post_local: Any = post_localSGD_hook
+dcp: Any = checkpoint
 quantization: Any = quantization_hooks
 
 
@@ -339,6 +349,166 @@ def barriers(at: Place) -> Any:
     return True
 
 
+@program
+def asynchronous_in_every_combination(at: Place) -> Any:
+    """Each pair of operations in flight at once, waited for in both orders, on the work and on its future."""
+
+    def begin(kind: str, seed: int) -> tuple[Any, Any]:
+        if kind == "all_reduce":
+            value = at.own(3, seed=seed)
+            return value, dist.all_reduce(value, async_op=True)
+        if kind == "broadcast":
+            value = at.own(3, seed=seed)
+            return value, dist.broadcast(value, at.size - 1, async_op=True)
+        if kind == "all_gather":
+            value = at.zeros(3 * at.size)
+            return value, dist.all_gather_into_tensor(value, at.own(3, seed=seed), async_op=True)
+        if kind == "all_to_all":
+            value = at.zeros(at.size)
+            return value, dist.all_to_all_single(value, at.own(at.size, seed=seed), async_op=True)
+        value = at.own(3, seed=seed)
+        return value, dist.reduce(value, 0, async_op=True)
+
+    kinds = ["all_reduce", "broadcast", "all_gather", "all_to_all", "reduce"]
+    results = {}
+    for number, (first, second) in enumerate((one, other) for one in kinds for other in kinds):
+        a, work = begin(first, 2 * number)
+        b, later = begin(second, 2 * number + 1)
+        waits = [work.wait, later.get_future().wait] if number % 2 else [later.wait, work.get_future().wait]
+        for wait in waits:
+            wait()
+        kept = {first: a, second: b} if first != second else {first: [a, b]}
+        results[f"{first} and {second}"] = {kind: value for kind, value in kept.items() if kind != "reduce" or at.rank == 0}
+    return results
+
+
+@program
+def two_groups_at_once(at: Place) -> Any:
+    """Operations of two groups over the same ranks, in flight at once. Their order is the same on all ranks."""
+    other = dist.new_group(list(range(at.size)))
+    a, b, c = at.own(5), at.own(5, seed=1), at.own(5, seed=2)
+    works = [dist.all_reduce(a, async_op=True), dist.all_reduce(b, group=other, async_op=True)]
+    works.append(dist.broadcast(c, 0, group=other, async_op=True))
+    for work in works:
+        work.wait()
+    return a + b, c
+
+
+@program
+def ring_of_sends(at: Place) -> Any:
+    """Each rank passes its part around the ring. Tensors of several types, sizes and tags are in flight."""
+    results, part = [], at.own(4)
+    for _ in range(at.size - 1):
+        came = torch.empty_like(part)
+        operations = [dist.P2POp(dist.isend, part, at.right), dist.P2POp(dist.irecv, came, at.left)]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        results.append(came.clone())
+        part = came + 1
+    for dtype in (torch.float64, torch.int64, torch.uint8, torch.bool, torch.float16, torch.bfloat16):
+        sent, came = at.own(6, seed=5).abs().to(dtype), torch.empty(6, dtype=dtype, device=at.device)
+        operations = [dist.P2POp(dist.irecv, came, at.left), dist.P2POp(dist.isend, sent, at.right)]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        results.append(came)
+    return results
+
+
+@program
+def received_from_any_place_of_a_group(at: Place) -> Any:
+    """Ranks of a group of odd ranks address each other by their places in the group."""
+    odd = dist.new_group(list(range(1, at.size, 2)))
+    if at.rank % 2 == 0 or at.size < 4:
+        return None
+    came = at.zeros(2)
+    place, count = dist.get_rank(odd), dist.get_world_size(odd)
+    operations: list[Any] = [
+        dist.P2POp(dist.isend, at.own(2), group=odd, group_peer=(place + 1) % count),
+        dist.P2POp(dist.irecv, came, group=odd, group_peer=(place - 1) % count),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return came
+
+
+@program
+def empty_and_single_elements(at: Place) -> Any:
+    empty, scalar = at.zeros(0), at.own(1)[0].clone()
+    dist.all_reduce(empty)
+    dist.all_reduce(scalar)
+    parts = [at.zeros(0) for _ in range(at.size)]
+    dist.all_gather(parts, at.zeros(0))
+    return empty, scalar, parts
+
+
+@program
+def low_precision(at: Place) -> Any:
+    results = []
+    for dtype in (torch.float16, torch.bfloat16):
+        value = at.own(9).to(dtype)
+        dist.all_reduce(value)
+        gathered = torch.empty(9 * at.size, dtype=dtype, device=at.device)
+        dist.all_gather_into_tensor(gathered, at.own(9, seed=1).to(dtype))
+        results += [value, gathered]
+    return results
+
+
+@program
+def coalesced_reduce_scatter(at: Place) -> Any:
+    if at.native:
+        totals = [sum(at.all_ranks(2 * at.size)), sum(at.all_ranks(3 * at.size, seed=1))]
+        return [total.chunk(at.size)[at.rank] for total in totals]
+    parts = [at.zeros(2), at.zeros(3)]
+    with c10d._coalescing_manager(device=at.device):
+        dist.reduce_scatter_tensor(parts[0], at.own(2 * at.size))
+        dist.reduce_scatter_tensor(parts[1], at.own(3 * at.size, seed=1))
+    return parts
+
+
+@program
+def split_groups(at: Place) -> Any:
+    """Gloo cannot split a group, so the native run makes new groups of the same ranks."""
+    halves = [list(range(at.size // 2)), list(range(at.size // 2, at.size))]
+    if at.native:
+        group = [dist.new_group(half) for half in halves][at.rank >= at.size // 2]
+    else:
+        c10d._get_default_group().bound_device_id = at.device
+        group = dist.split_group(split_ranks=halves)
+        c10d._get_default_group().bound_device_id = None
+    value = at.own(3)
+    dist.all_reduce(value, group=group)
+    return value, dist.get_group_rank(group, at.rank), dist.get_process_group_ranks(group)
+
+
+@program
+def captured_graphs(at: Place) -> Any:
+    """A CUDA graph with operations on two streams, replayed with three inputs."""
+
+    def computed(x: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y)
+        dist.all_gather_into_tensor(gathered, y + at.rank)
+        return y - 1
+
+    inputs = [at.own(3, seed=seed) for seed in range(3)]
+    x, gathered = at.zeros(3), at.zeros(3 * at.size)
+    if at.native:
+        return [[computed(value, gathered), gathered.clone()] for value in inputs]
+    cuda: Any = torch.cuda
+    graph, side = cuda.CUDAGraph(), cuda.Stream()
+    with torch.cuda.graph(graph):
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = computed(x, gathered)
+        torch.cuda.current_stream().wait_stream(side)
+    results = []
+    for value in inputs:
+        x.copy_(value)
+        graph.replay()
+        results.append([y.clone(), gathered.clone()])
+    return results
+
+
 # -- functional collectives and DTensor --------------------------------------------------------------------------------
 
 
@@ -355,8 +525,14 @@ def functional(at: Place) -> Any:
     ]
     results += [one + 0 for one in funcol.all_reduce_coalesced([own, own * 2], "max", group)]
     results += [one + 0 for one in funcol.all_gather_into_tensor_coalesced([own, own * 2], group)]
-    scattered = funcol.reduce_scatter_tensor(own, "sum", 0, group) + 0
-    return [*results, scattered]
+    results += [
+        funcol.reduce_scatter_tensor(own, "sum", 0, group) + 0,
+        funcol.reduce_scatter_tensor(at.own(2, at.size), "sum", 1, group) + 0,
+        funcol.permute_tensor(at.own(4), [(rank + 1) % at.size for rank in range(at.size)], group) + 0,
+        +0,
+    ]
+    results += [one + 0 for one in funcol.reduce_scatter_tensor_coalesced([own, own * 2], "sum", [0, 0], group)]
+    return results
 
 
 @program
@@ -365,7 +541,13 @@ def functional_with_gradient(at: Place) -> Any:
     gathered = funcol.all_gather_tensor_autograd(own, 0, dist.group.WORLD)
     weights = numbers(0, at.size * at.size, 2, seed=9).to(at.device)
     (gathered * weights).sum().backward()
-    return gathered.detach() + 0, own.grad
+    first: Any = own.grad
+    own.grad = None
+    scattered = funcol.reduce_scatter_tensor_autograd(own, "sum", 0, dist.group.WORLD)
+    exchanged = funcol.all_to_all_single_autograd(own, None, None, dist.group.WORLD)
+    ((scattered + 0) * weights[:1]).sum().backward()
+    ((exchanged + 0) * weights[: at.size]).sum().backward()
+    return gathered.detach() + 0, first, own.grad, scattered.detach() + 0, exchanged.detach() + 0
 
 
 @program
@@ -382,6 +564,20 @@ def dtensor_placements(at: Place) -> Any:
         for target in placements:
             moved = start.redistribute(mesh, [target])
             results[f"{source} to {target}"] = [moved.to_local(), moved.full_tensor()]
+    return results
+
+
+@program
+def dtensor_gradients_of_placements(at: Place) -> Any:
+    mesh = init_device_mesh(at.device.type, (at.size,))
+    weights = numbers(3, 2 * at.size + 1, 3).to(at.device)
+    results = {}
+    for source in (Replicate(), Shard(0), Shard(1)):
+        for target in (Replicate(), Shard(0), Shard(1)):
+            start: Any = distribute_tensor(numbers(0, 2 * at.size + 1, 3).to(at.device), mesh, [source]).requires_grad_()
+            scale = distribute_tensor(weights, mesh, [target])
+            (start.redistribute(mesh, [target]) * scale).sum().backward()
+            results[f"{source} to {target}"] = start.grad.full_tensor()
     return results
 
 
@@ -643,11 +839,122 @@ def fsdp(at: Place) -> Any:
 
 
 @program
+def fsdp_with_mixed_precision_and_offload(at: Place) -> Any:
+    torch.manual_seed(5)
+    results = []
+    options: list[dict[str, Any]] = [
+        {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)},
+        {"reshard_after_forward": False},
+        {"reshard_after_forward": 2} if at.size > 2 else {},
+    ]
+    for option in options:
+        net: Any = nn.Sequential(*[nn.Linear(6, 6) for _ in range(3)]).to(at.device)
+        for layer in net:
+            fully_shard(layer, mesh=init_device_mesh(at.device.type, (at.size,)), **option)
+        net(batch(at, 0)).square().mean().backward()
+        results.append(gradients(net))
+    return Loose(results)
+
+
+@program
+def hybrid_sharded(at: Place) -> Any:
+    """Sharded over the inner dimension of a mesh and replicated over the outer dimension."""
+    mesh = init_device_mesh(at.device.type, (at.size // 2, 2), mesh_dim_names=("replicate", "shard"))
+    torch.manual_seed(5)
+    net: Any = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)).to(at.device)
+    fully_shard(net, mesh=mesh)
+    return trained(at, net)
+
+
+@program
+def fully_sharded_data_parallel(at: Place) -> Any:
+    """The first version of FSDP, with a wrapper per layer."""
+    torch.manual_seed(5)
+    net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)).to(at.device)
+    model = FullyShardedDataParallel(net, device_id=at.device, use_orig_params=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(2):
+        optimizer.zero_grad()
+        model(batch(at, step)).square().mean().backward()
+        optimizer.step()
+    with FullyShardedDataParallel.summon_full_params(model):
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@program
+def tensor_parallel(at: Place) -> Any:
+    mesh = init_device_mesh(at.device.type, (at.size,))
+    torch.manual_seed(5)
+    net: Any = nn.Sequential(nn.Linear(6, 4 * at.size), nn.ReLU(), nn.Linear(4 * at.size, 3)).to(at.device)
+    parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    whole = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)).to(at.device)
+    output = net(whole)
+    output.square().mean().backward()
+    return output, gradients(net)
+
+
+@program
+def zero_redundancy_optimizer(at: Place) -> Any:
+    model = small(at)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-2)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(batch(at, step)).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+@program
+def synchronized_batch_norm(at: Place) -> Any:
+    """SyncBatchNorm needs a GPU, so the native run normalizes the batches of all ranks at once."""
+    weights = numbers(7, 6).to(at.device)
+    if at.native:
+        everyone = torch.cat([batch(Place(rank, at.size, at.device, True)) for rank in range(at.size)]).requires_grad_()
+        norm = nn.BatchNorm1d(6)
+        output = norm(everyone)
+        (output**3 * weights).sum().backward()
+        own = slice(4 * at.rank, 4 * at.rank + 4)
+        return output[own].detach(), everyone.grad[own], norm.running_mean, norm.running_var  # type: ignore[index]
+    synchronized = nn.SyncBatchNorm(6).to(at.device)
+    mine = batch(at).requires_grad_()
+    output = synchronized(mine)
+    (output**3 * weights).sum().backward()
+    return output.detach(), mine.grad, synchronized.running_mean, synchronized.running_var
+
+
+@program
+def checkpoints(at: Place) -> Any:
+    """Saved at once and in the background, and loaded into another sharding."""
+    mesh = init_device_mesh(at.device.type, (at.size,))
+    gloo = dist.new_group(backend="gloo")
+    folder = [tempfile.mkdtemp() if at.rank == 0 else None]
+    dist.broadcast_object_list(folder, 0)
+    whole = numbers(0, 2 * at.size, 3 * at.size).to(at.device)
+    state = {"shards": distribute_tensor(whole, mesh, [Shard(0)]), "step": 7}
+    results = []
+    for name, save in (("now", dcp.save), ("later", dcp.async_save)):
+        saved: Any = save(state, checkpoint_id=f"{folder[0]}/{name}", process_group=gloo)
+        if name == "later":
+            whole.mul_(0)
+            saved.result()
+        loaded: dict[str, Any] = {"shards": distribute_tensor(torch.zeros_like(whole), mesh, [Shard(1)]), "step": 0}
+        dcp.load(loaded, checkpoint_id=f"{folder[0]}/{name}", process_group=gloo)
+        results.append([loaded["shards"].full_tensor(), loaded["step"]])
+    return results
+
+
+@program
 def pipelines(at: Place) -> Any:
     results = []
-    schedules: list[Any] = [ScheduleGPipe, Schedule1F1B, ScheduleInterleaved1F1B]
+    schedules: list[Any] = [
+        ScheduleGPipe,
+        Schedule1F1B,
+        ScheduleInterleaved1F1B,
+        ScheduleLoopedBFS,
+        ScheduleInterleavedZeroBubble,
+    ]
     for schedule in schedules:
-        per_rank = 2 if schedule is ScheduleInterleaved1F1B else 1
+        per_rank = 1 if schedule in (ScheduleGPipe, Schedule1F1B) else 2
         count = at.size * per_rank
         torch.manual_seed(5)
         layers = [nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(count)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -132,3 +134,37 @@ def test_a_forked_child_goes_on_at_the_machines_pace_until_it_uses_the_gpu_itsel
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(reader, 100) == b"True True True"
+
+
+def test_a_loop_that_sleeps_and_polls_a_child_process_takes_real_time() -> None:
+    """GIVEN a child process that ends after 0.3 s WHEN the script polls it every 10 ms THEN about 30 polls are enough."""
+    for clock in (VirtualClock(), RecordedClock()):
+        PatchedTime(clock).install()
+        child = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait(0.3)"])
+        polls, began = 0, time.monotonic()
+        while child.poll() is None:
+            time.sleep(0.01)
+            polls += 1
+        assert polls < 1_000 and time.monotonic() - began < 60
+
+
+def test_sleeps_without_anything_to_wait_for_are_jumps() -> None:
+    PatchedTime(VirtualClock()).install()
+    began = time.monotonic()
+    for _ in range(1_800):
+        time.sleep(2)
+    assert HOUR <= time.monotonic() - began < HOUR + 60
+
+
+def test_a_sleep_after_use_of_the_device_is_a_jump_although_a_child_runs() -> None:
+    """GIVEN a script that uses the device between its sleeps THEN its sleeps take no real time."""
+    patched_time, calls = PatchedTime(VirtualClock()), itertools.count()
+    patched_time.install()
+    patched_time.calls_of_device = lambda: next(calls)
+    child = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait(5)"])
+    began = time.monotonic()
+    for _ in range(600):
+        time.sleep(6)
+    assert child.poll() is None
+    assert HOUR <= time.monotonic() - began < HOUR + 60
+    child.wait()

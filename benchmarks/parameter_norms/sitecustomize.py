@@ -1,0 +1,67 @@
+"""Writes the norm of each parameter after the first optimizer steps of any program that has this folder on PYTHONPATH.
+
+Each rank appends one JSON line per step to the file `RANK.jsonl` in the folder that PARAMETER_NORMS names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from typing import Any
+
+STEPS = 5
+
+
+class Finder:
+    """Calls `then` with the module `name` after its import."""
+
+    def __init__(self, name: str, then: Callable[[Any], object]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path)
+        assert spec is not None
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def execute_and_call(module: Any) -> None:
+            execute(module)
+            self._then(module)
+
+        loader.exec_module = execute_and_call
+        return spec
+
+
+done = 0
+
+
+def record(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    global done
+    if done == STEPS:
+        return
+    done += 1
+    import torch
+
+    grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
+    rank = torch.distributed.get_rank() if grouped else int(os.environ.get("RANK", "0"))
+    with torch.no_grad(), open(os.path.join(os.environ["PARAMETER_NORMS"], f"{rank}.jsonl"), "a") as file:
+        norms = [norm_of(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+        file.write(json.dumps(norms) + "\n")
+
+
+def norm_of(parameter: Any) -> float:
+    own = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+    return float(own.detach().double().norm().cpu())
+
+
+if os.environ.get("PARAMETER_NORMS"):
+    sys.meta_path.insert(0, Finder("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(record)))
+    if os.environ.get("CUDA_IS_CPU"):
+        sys.meta_path.insert(0, Finder("torch", lambda module: importlib.import_module("cuda_is_cpu").install()))

@@ -1,0 +1,228 @@
+"""The programs of benchmarks/public_rank_programs.py, with the changes without which they need a download or a day."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+VERSIONS = {
+    "examples": "pytorch/examples 77f55b9",
+    "accelerate": "huggingface/accelerate 16cb6eb8, package 1.15.0",
+    "trainer": "huggingface/transformers tests/trainer/distributed/scripts, package 5.23.0",
+    "lightning": "Lightning-AI/pytorch-lightning 7f0c3436, package 2.6.6",
+    "deepspeed": "deepspeedai/DeepSpeedExamples 45b4b715, package 0.19.8",
+    "megatron": "NVIDIA/Megatron-LM d98e8a64",
+    "torchtitan": "pytorch/torchtitan b5bcd76c",
+}
+Edit = tuple[str, str, str]  # file, text, replacement
+
+
+@dataclass(frozen=True)
+class Program:
+    """`words` follow `python`. `spawns` means that the program starts its ranks itself."""
+
+    project: str
+    name: str
+    words: str
+    ranks: int = 2
+    folder: str = "."
+    native: bool = True
+    values: str = "compute"
+    spawns: bool = False
+    edits: tuple[Edit, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    native_environment: dict[str, str] = field(default_factory=dict)
+
+
+def _of_examples() -> list[Program]:
+    ddp, fsdp, parallel = (f"distributed/{name}" for name in ("ddp-tutorial-series", "FSDP2", "tensor_parallelism"))
+    imagenet = "main.py --dummy -a resnet18 --epochs 1 -b 8 --workers 0 --multiprocessing-distributed --world-size 1 --rank 0"
+    fewer_images = (
+        ("imagenet/main.py", "1281167", "32"),
+        ("imagenet/main.py", "50000", "16"),
+        ("imagenet/main.py", "224, 224", "64, 64"),
+    )
+    of_rpc = {"rnn": 0, "rl": 0, "pipeline": 2, "ddp_rpc": 2}
+    options = ("", " --explicit-prefetching", " --mixed-precision", " --dcp-api")
+    return [
+        Program("examples", "ddp", "example.py", folder="distributed/ddp"),
+        Program("examples", "ddp-tutorial-series/multigpu", "multigpu.py 3 1", folder=ddp, spawns=True),
+        Program("examples", "ddp-tutorial-series/multigpu_torchrun", "multigpu_torchrun.py 3 1", folder=ddp),
+        Program("examples", "ddp-tutorial-series/multinode", "multinode.py 3 1", folder=ddp),
+        *(Program("examples", f"FSDP2{option}", f"example.py{option}", folder=fsdp) for option in options),
+        Program("examples", "tensor_parallel_example", "tensor_parallel_example.py", folder=parallel),
+        Program("examples", "sequence_parallel_example", "sequence_parallel_example.py", folder=parallel),
+        Program("examples", "fsdp_tp_example", "fsdp_tp_example.py", 4, folder=parallel),
+        Program(
+            "examples",
+            "minGPT-ddp",
+            "main.py trainer_config.max_epochs=1 data_config.truncate=0.01",
+            folder="distributed/minGPT-ddp/mingpt",
+        ),
+        Program(
+            "examples",
+            "imagenet",
+            f"{imagenet} --dist-url tcp://127.0.0.1:29577",
+            folder="imagenet",
+            spawns=True,
+            edits=fewer_images,
+        ),
+        Program(
+            "examples",
+            "rpc/batch/parameter_server",
+            "parameter_server.py",
+            folder="distributed/rpc/batch",
+            spawns=True,
+            native=False,
+        ),
+        *(
+            Program(
+                "examples", f"rpc/{name}", "main.py", count or 1, folder=f"distributed/rpc/{name}", spawns=True, native=False
+            )
+            for name, count in of_rpc.items()
+        ),
+    ]
+
+
+def _of_accelerate() -> list[Program]:
+    folder = "src/accelerate/test_utils/scripts"
+    names = "test_script test_sync test_ops test_distributed_data_loop test_ddp_comm_hook test_merge_weights".split()
+    on_cpu = {"ACCELERATE_USE_CPU": "true"}
+    return [Program("accelerate", name, f"{name}.py", folder=folder, native_environment=on_cpu) for name in names]
+
+
+def _of_trainer() -> list[Program]:
+    words = "--output_dir out --report_to none --disable_tqdm 1"
+    return [
+        Program("trainer", name, f"{name}.py {words}", native_environment={"ACCELERATE_USE_CPU": "true"})
+        for name in ("worker_seed", "dispatch_batches", "eval_ddp")
+    ]
+
+
+def _of_lightning() -> list[Program]:
+    fabric, basics = "examples/fabric", "examples/pytorch/basics"
+    by_cli = {"LT_CLI_USED": "1", "LT_DEVICES": "2"}
+    trainer = "fit --trainer.max_epochs 1 --trainer.devices 2"
+    return [
+        Program(
+            "lightning", "fabric/image_classifier", f"{fabric}/image_classifier/train_fabric.py --epochs 1", environment=by_cli
+        ),
+        Program("lightning", "fabric/kfold_cv", f"{fabric}/kfold_cv/train_fabric.py --epochs 1 --folds 2", environment=by_cli),
+        Program(
+            "lightning",
+            "fabric/tensor_parallel",
+            "train.py",
+            4,
+            folder=f"{fabric}/tensor_parallel",
+            values="recorded",
+            native=False,
+        ),
+        Program(
+            "lightning",
+            "pytorch/tensor_parallel",
+            "train.py",
+            4,
+            folder="examples/pytorch/tensor_parallel",
+            values="recorded",
+            native=False,
+        ),
+        Program("lightning", "pytorch/bug_report_model", "examples/pytorch/bug_report/bug_report_model.py"),
+        Program("lightning", "pytorch/autoencoder", f"{basics}/autoencoder.py {trainer}"),
+        Program("lightning", "pytorch/backbone_image_classifier", f"{basics}/backbone_image_classifier.py {trainer}"),
+    ]
+
+
+def _of_deepspeed() -> list[Program]:
+    gan = "--dataset fake --cuda --batchSize 8 --imageSize 64 --ngf 8 --ndf 8 --workers 0"
+    weights = (
+        "train.py --hidden_dim 64 --num_layers 2 --num_heads 4 --vocab_size 128 --batch_size 2 --seq_length 32 --num_steps 4"
+    )
+    configs = ("baseline", "bf16_full")
+    states = "offload_states.py --hidden_dim 64 --iteration 2 --warmup 1"
+    return [
+        Program(
+            "deepspeed",
+            "gan/gan_deepspeed_train",
+            f"gan_deepspeed_train.py {gan} --deepspeed_config gan_deepspeed_config.json",
+            folder="training/gan",
+            native=False,
+        ),
+        *(
+            Program(
+                "deepspeed",
+                f"bf16_master_weight {name}",
+                f"{weights} --deepspeed_config configs/{name}.json",
+                folder="training/bf16_master_weight",
+                native=False,
+            )
+            for name in configs
+        ),
+        *(
+            Program(
+                "deepspeed", f"offload_states {kind}", f"{states} {options}", folder="training/offload_states", native=False
+            )
+            for kind, options in {"": "", "pinned": "--pin_memory --non_blocking"}.items()
+        ),
+    ]
+
+
+def _of_megatron() -> list[Program]:
+    loop = "examples/run_simple_mcore_train_loop.py"
+    single = ((loop, "tensor_model_parallel_size=2", "tensor_model_parallel_size=1"),)
+    gpt = (
+        "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --lr 1e-3"
+        " --max-position-embeddings 32 --micro-batch-size 2 --global-batch-size 8 --train-iters 3"
+        " --mock-data --tokenizer-type NullTokenizer --vocab-size 127"
+        " --transformer-impl local --no-gradient-accumulation-fusion --no-masked-softmax-fusion --no-persist-layer-norm"
+        " --min-lr 1e-4 --eval-iters 1 --eval-interval 100 --log-interval 1 --num-workers 0 --attention-dropout 0"
+        " --hidden-dropout 0 --distributed-timeout-minutes 2"
+    )
+    options = {
+        "data parallel": (2, ""),
+        "tensor parallel": (2, "--tensor-model-parallel-size 2"),
+        "sequence parallel": (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
+        "pipeline parallel": (2, "--pipeline-model-parallel-size 2"),
+        "interleaved pipeline": (2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
+        "distributed optimizer": (2, "--use-distributed-optimizer"),
+        "overlapped": (2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
+        "bf16": (2, "--bf16"),
+        "tensor and pipeline": (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
+        "experts": (2, "--num-experts 4 --expert-model-parallel-size 2 --moe-router-topk 1"),
+        "recomputation": (2, "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"),
+    }
+    environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    return [
+        Program("megatron", "run_simple_mcore_train_loop", loop, native=False),
+        Program("megatron", "run_simple_mcore_train_loop data parallel", loop, native=False, edits=single),
+        *(
+            Program("megatron", f"pretrain_gpt {name}", f"{gpt} {words}", count, native=False, environment=environment)
+            for name, (count, words) in options.items()
+        ),
+    ]
+
+
+def _of_torchtitan() -> list[Program]:
+    """The integration tests of torchtitan's features."""
+    run = "-m torchtitan.train --module torchtitan_recipes.tests.features --training.steps 2 --training.seq_len 64"
+    two = (
+        "default compile compile_sac_op tp2 ce_loss_tp2 tp2_no_sp tp2_compile full_checkpoint_save hf_checkpoint_save"
+        " last_save_model_only_bf16 pp2_1f1b pp2_zbv optimizer_bf16_states fsdp_reshard_always gradient_accumulation sft"
+    )
+    four = "fsdp2_pp2_1f1b tp2_pp2_gpipe pp4_interleaved_1f1b pp4_zero_bubble ddp4 hsdp2x2 cp4 fsdp2_cp2 ddp2_cp2"
+    counts = {f"llama3_debugmodel_{name}": 2 for name in two.split()} | {
+        f"llama3_debugmodel_{name}": 4 for name in four.split()
+    }
+    return [
+        Program("torchtitan", name, f"{run} --config {name}", count, values="recorded", native=False)
+        for name, count in counts.items()
+    ]
+
+
+PROGRAMS = [
+    *_of_examples(),
+    *_of_accelerate(),
+    *_of_trainer(),
+    *_of_lightning(),
+    *_of_deepspeed(),
+    *_of_megatron(),
+    *_of_torchtitan(),
+]
