@@ -168,35 +168,9 @@ def _of_deepspeed() -> list[Program]:
 def _of_megatron() -> list[Program]:
     loop = "examples/run_simple_mcore_train_loop.py"
     single = ((loop, "tensor_model_parallel_size=2", "tensor_model_parallel_size=1"),)
-    gpt = (
-        "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --lr 1e-3"
-        " --max-position-embeddings 32 --micro-batch-size 2 --global-batch-size 8 --train-iters 3"
-        " --mock-data --tokenizer-type NullTokenizer --vocab-size 127"
-        " --transformer-impl local --no-gradient-accumulation-fusion --no-masked-softmax-fusion --no-persist-layer-norm"
-        " --min-lr 1e-4 --eval-iters 1 --eval-interval 100 --log-interval 1 --num-workers 0 --attention-dropout 0"
-        " --hidden-dropout 0 --distributed-timeout-minutes 2"
-    )
-    options = {
-        "data parallel": (2, ""),
-        "tensor parallel": (2, "--tensor-model-parallel-size 2"),
-        "sequence parallel": (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
-        "pipeline parallel": (2, "--pipeline-model-parallel-size 2"),
-        "interleaved pipeline": (2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
-        "distributed optimizer": (2, "--use-distributed-optimizer"),
-        "overlapped": (2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
-        "bf16": (2, "--bf16"),
-        "tensor and pipeline": (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
-        "experts": (2, "--num-experts 4 --expert-model-parallel-size 2 --moe-router-topk 1"),
-        "recomputation": (2, "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"),
-    }
-    environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     return [
         Program("megatron", "run_simple_mcore_train_loop", loop, native=False),
         Program("megatron", "run_simple_mcore_train_loop data parallel", loop, native=False, edits=single),
-        *(
-            Program("megatron", f"pretrain_gpt {name}", f"{gpt} {words}", count, native=False, environment=environment)
-            for name, (count, words) in options.items()
-        ),
     ]
 
 

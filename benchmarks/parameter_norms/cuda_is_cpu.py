@@ -26,7 +26,7 @@ def on_cpu(value: Any) -> Any:
 class OnCpu(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {name: on_cpu(value) for name, value in (kwargs or {}).items()}
-        if func is torch.Tensor.cuda:
+        if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
             return args[0]
         if func is torch.Tensor.to:
             args = (args[0], *(CPU if type(arg) is int else on_cpu(arg) for arg in args[1:]))

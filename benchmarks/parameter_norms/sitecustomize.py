@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import random
 import sys
 from collections.abc import Callable
 from importlib.machinery import PathFinder
@@ -61,7 +62,14 @@ def norm_of(parameter: Any) -> float:
     return float(own.detach().double().norm().cpu())
 
 
+def begin(torch: Any) -> None:
+    """Make programs that set no seed repeatable. With CUDA_IS_CPU, programs for GPUs run on the CPU."""
+    random.seed(0)
+    torch.manual_seed(0)
+    if os.environ.get("CUDA_IS_CPU"):
+        importlib.import_module("cuda_is_cpu").install()
+
+
 if os.environ.get("PARAMETER_NORMS"):
     sys.meta_path.insert(0, Finder("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(record)))
-    if os.environ.get("CUDA_IS_CPU"):
-        sys.meta_path.insert(0, Finder("torch", lambda module: importlib.import_module("cuda_is_cpu").install()))
+    sys.meta_path.insert(0, Finder("torch", begin))
