@@ -403,7 +403,7 @@ def test_overlap_is_that_of_the_ranks_communication() -> None:
     )
     of = communication(trace)
     rows = table_of(whole(("t", trace)), "overlap").rows
-    assert [row.values[1] for row in rows] == [of.exposed_ns / of.steps, of.hidden_ns / of.steps] and of.exposed_ns
+    assert [row.values[1] for row in rows] == [of.exposed_per_step_ns, of.hidden_per_step_ns] and of.exposed_per_step_ns
 
 
 def test_a_table_as_csv_has_full_names_and_units() -> None:

@@ -68,11 +68,12 @@ def _communication(scene: Scene) -> list[Communication | None]:
 
 
 def _overlap(of: Communication | None) -> dict[str, tuple[Value, ...]]:
-    whole_ns = 0 if of is None else of.exposed_ns + of.hidden_ns
+    whole_ns = 0 if of is None else of.exposed_per_step_ns + of.hidden_per_step_ns
     if of is None or not whole_ns:
         return {}
-    parts = {"exposed: the GPU has nothing else to do": of.exposed_ns, "hidden behind computation": of.hidden_ns}
-    return {words: (ns / max(of.steps, 1), ns / whole_ns) for words, ns in parts.items()}
+    parts = {"exposed: the GPU has nothing else to do": of.exposed_per_step_ns}
+    parts["hidden behind computation"] = of.hidden_per_step_ns
+    return {words: (ns, ns / whole_ns) for words, ns in parts.items()}
 
 
 def _analyses(scene: Scene) -> list[Analyses]:
