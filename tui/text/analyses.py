@@ -224,12 +224,13 @@ def per_step_words(idle: dict[str, IdleTime], *, together: bool = True) -> str:
 
 
 def exposure_sentence(of: Communication | None) -> str:
-    """Describes the communication in one trace. Returns "" if no communication on a device was recorded."""
-    whole_ns = 0 if of is None else of.exposed_ns + of.hidden_ns
+    """Describes the communication in a step of a trace. Returns "" if no communication on a device was recorded."""
+    whole_ns = 0 if of is None else of.exposed_per_step_ns + of.hidden_per_step_ns
     if of is None or not whole_ns:
         return ""
-    hidden = share_text(of.hidden_ns / whole_ns)
-    return f"exposed {time_text(of.exposed_ns)}, hidden behind computation {time_text(of.hidden_ns)} ({hidden})"
+    hidden, each = share_text(of.hidden_per_step_ns / whole_ns), " per step" if of.steps > 1 else ""
+    exposed, rest = time_text(of.exposed_per_step_ns), time_text(of.hidden_per_step_ns)
+    return f"exposed {exposed}, hidden behind computation {rest} ({hidden}){each}"
 
 
 def communication_rows(sides: Both[Communication | None]) -> list[list[str]]:
