@@ -35,6 +35,7 @@ PAGE = ROOT / "docs" / "rank_programs.md"
 HOOK = Path(__file__).resolve().parent / "parameter_norms"
 LIMIT_S = 240
 EQUAL_TO = 1e-4
+STEPS = 5  # of parameter_norms/
 _ENDS_BY_NAME = "is not emulated by the virtual GPU"
 
 
@@ -169,9 +170,13 @@ def page(outcomes: list[Outcome]) -> str:
         "",
         "<!-- written by benchmarks/public_rank_programs.py -->",
         "",
-        f"Of {len(outcomes)} public programs, {right} end correctly on virtual GPUs and {by_name} raise an error that names the"
-        f" call. {compared} programs were also run natively on the CPU with gloo. Their parameters after the first optimizer"
-        f" steps are equal to {EQUAL_TO:g} of each parameter's norm in {equal} programs.",
+        "| public distributed programs | count |",
+        "|---|---|",
+        f"| run on virtual GPUs | {len(outcomes)} |",
+        f"| ended correctly | {right} |",
+        f"| raised an error that names the call | {by_name} |",
+        f"| also run natively (gloo, CPU), with the parameters compared | {compared} |",
+        f"| parameters equal to {EQUAL_TO:g} of each parameter's norm, after the first {STEPS} optimizer steps | {equal} |",
         "",
         "Each program runs as `trace replay --nproc N --values compute --clock recorded`. *Changes* counts edits of the"
         " program: fewer epochs, smaller models or no downloads. Data sets that a program would download are replaced by"

@@ -42,7 +42,7 @@ def results(folder: Path, rank: int) -> dict[str, Any]:
 
 def ran(words: list[str], folder: Path, **variables: str) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **variables}
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=240, env=environment)
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr[-4_000:]
 
 
