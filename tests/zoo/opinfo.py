@@ -12,28 +12,22 @@ from __future__ import annotations
 import json
 import re
 import sys
-import types
-import unittest
 import warnings
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
-sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))  # torch's test harness imports it
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+from tests.zoo.comparing import CLOSE, differs, on  # isort: split
+
+from torch.testing._internal.common_methods_invocations import op_db
 
 SAMPLES = 2
-CLOSE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 INDEXED = re.compile(r"gather|scatter|index|take|embedding|put|nll_loss|cross_entropy|one_hot")
 WORDS = re.compile(r"\b[Ll]azy|Lazy\w*Type|\bmeta\b|\bMeta\b")
 
 
-def _on(device, value):
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone().to(device), value)
-
-
 def _result(op, sample, device, gradient):
-    given, args, kwargs = (_on(device, value) for value in (sample.input, tuple(sample.args), dict(sample.kwargs)))
+    given, args, kwargs = (on(device, value) for value in (sample.input, tuple(sample.args), dict(sample.kwargs)))
     leaves = [x for x in tree_leaves((given, args, kwargs)) if isinstance(x, torch.Tensor) and x.is_floating_point()]
     if gradient:
         for leaf in leaves:
@@ -46,27 +40,6 @@ def _result(op, sample, device, gradient):
             sum(x.abs().sum() if x.is_complex() else x.sum() for x in needing).backward()
         results += [leaf.grad for leaf in leaves if leaf.grad is not None]
     return [x.detach().cpu() for x in results]
-
-
-def _differs(here, there, close):
-    if len(here) != len(there):
-        return f"{len(here)} results for {len(there)}"
-    for one, other in zip(here, there, strict=True):
-        if (one.shape, one.dtype, one.layout) != (other.shape, other.dtype, other.layout):
-            return f"{tuple(one.shape)} {one.dtype} for {tuple(other.shape)} {other.dtype}"
-        if (
-            one.layout is torch.strided
-            and not one.is_nested
-            and not torch.allclose(
-                one.to(torch.complex128 if one.is_complex() else torch.float64),
-                other.to(torch.complex128 if other.is_complex() else torch.float64),
-                close,
-                close,
-                equal_nan=True,
-            )
-        ):
-            return "values"
-    return ""
 
 
 def _outcome(op, dtype):
@@ -82,13 +55,13 @@ def _outcome(op, dtype):
         try:
             first, there = _result(op, sample, "cpu", gradient), _result(op, sample, "cpu", gradient)
             torch.manual_seed(1)
-            if _differs(first, there, CLOSE[dtype]):
+            if differs(first, there, CLOSE[dtype]):
                 continue
         except Exception:
             continue
         compared = True
         try:
-            wrong = _differs(_result(op, sample, "cuda", gradient), there, CLOSE[dtype])
+            wrong = differs(_result(op, sample, "cuda", gradient), there, CLOSE[dtype])
         except Exception as error:
             wrong = f"{type(error).__name__}: {error}".splitlines()[0][:160]
         if wrong:

@@ -57,6 +57,20 @@ def test_an_index_out_of_range_surfaces_at_once_with_launch_blocking(tmp_path: P
 
 
 @VALUES
+def test_a_call_that_pytorch_refuses_runs_no_kernel_that_asserts(values: str, tmp_path: Path) -> None:
+    code = """
+scores, labels = torch.ones(2, 3, 4, 4, device="cuda"), torch.full((2, 5, 5), 7).cuda()
+print(said(lambda: F.nll_loss(scores, labels)).split(":")[0], said(torch.cuda.synchronize))
+"""
+    assert _run(code, values, tmp_path) == ["RuntimeError ok"]
+
+
+def test_probabilities_above_one_fail_an_assertion(tmp_path: Path) -> None:
+    code = "for call in (lambda: torch.bernoulli(2 * M), torch.cuda.synchronize): print(said(call))"
+    assert _run(code, "compute", tmp_path) == ["ok", _ASSERTED]
+
+
+@VALUES
 def test_ignored_labels_and_negative_indices_are_in_range(values: str, tmp_path: Path) -> None:
     code = """
 print(said(lambda: F.cross_entropy(M[:2], torch.tensor([0, -100]).cuda())), said(lambda: M[torch.tensor([-3]).cuda()]))

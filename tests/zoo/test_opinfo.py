@@ -1,4 +1,4 @@
-"""PyTorch's OpInfo database: on the virtual GPU with computed values, ops give what the CPU gives, or what a GPU says."""
+"""PyTorch's OpInfo and ModuleInfo databases: the virtual GPU with computed values gives the CPU's results or a GPU's errors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,21 +35,38 @@ EXCEPTIONS = {
 }
 
 
-@pytest.mark.parametrize("at", range(SLICES))
-def test_ops_give_what_the_cpu_gives_and_errors_have_no_internal_words(at: int, tmp_path: Path) -> None:
-    results = tmp_path / "results.jsonl"
-    options = ("--clock", "virtual", "--values", "compute", "--trace", recording_of_something_else(tmp_path / "a100.msgpack"))
-    script = ROOT / "tests" / "zoo" / "opinfo.py"
+# These modules differ from the CPU, each for the given reason.
+MODULE_EXCEPTIONS: dict[str, str] = {}
+
+
+def _outcomes(database: str, at: int, folder: Path) -> list[dict[str, Any]]:
+    results = folder / "results.jsonl"
+    options = ("--clock", "virtual", "--values", "compute", "--trace", recording_of_something_else(folder / "a100.msgpack"))
+    script = ROOT / "tests" / "zoo" / f"{database}.py"
     command = [sys.executable, "-m", "tui.cli", "replay", "-q", *options, script, results, at, SLICES]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        list(map(str, command)), cwd=tmp_path, capture_output=True, text=True, timeout=280, env=environment, check=False
+        list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=280, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    outcomes = [json.loads(line) for line in results.read_text().splitlines()]
+    return [json.loads(line) for line in results.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("at", range(SLICES))
+def test_ops_give_what_the_cpu_gives_and_errors_have_no_internal_words(at: int, tmp_path: Path) -> None:
+    outcomes = _outcomes("opinfo", at, tmp_path)
     compared = [each for each in outcomes if each["dtype"] != "errors"]
     initialized = [each for each in compared if EXCEPTIONS.get(each["op"]) != _NOT_INITIALIZED]
     differing = [each for each in initialized if each["wrong"]]
     assert len(initialized) > 350 and len(differing) <= 0.02 * len(initialized)
     assert [each for each in differing if each["op"] not in EXCEPTIONS] == []
     assert {each["op"] for each in outcomes if each["dtype"] == "errors" and each["wrong"]} <= {"gradient"}
+
+
+@pytest.mark.parametrize("at", range(SLICES))
+def test_modules_give_what_the_cpu_gives_and_raise_what_pytorch_expects(at: int, tmp_path: Path) -> None:
+    lines = _outcomes("moduleinfo", at, tmp_path)
+    outcomes = [(line["module"], line["kind"], wrong) for line in lines for wrong in line["wrong"]]
+    differing = [each for each in outcomes if each[2]]
+    assert len(outcomes) > 500 and len(differing) <= 0.01 * len(outcomes)
+    assert [each for each in differing if each[0] not in MODULE_EXCEPTIONS] == []

@@ -209,8 +209,7 @@ class CpuCompute:
         host_args = [call.of(value) for value in args]
         host_kwargs = {name: call.of(value) for name, value in kwargs.items()}
         index = call.device(here.current.device())
-        if can_fail(func):
-            self._assert(func, host_args)
+        failed = self._failed_assert(func, host_args) if can_fail(func) else None
         compute = partial(self._on_host, func, host_args, host_kwargs)
         capture = _capturing(index)
         if is_random(func):
@@ -224,6 +223,8 @@ class CpuCompute:
         else:
             places = {**dict(enumerate(host_args)), **host_kwargs}
             result = _in_capture(capture, compute, tree_leaves([places[at] for at, _ in writes_of(func, args, kwargs)]))
+        if failed is not None:  # The checks of shapes and dtypes come before the kernel.
+            report_failed_assert(failed)
         if self._plans.leaves_device(kwargs):
             return result
         if "device" in kwargs:
@@ -250,13 +251,14 @@ class CpuCompute:
             here.streams.synchronize(here.current.stream(index))
         return made
 
-    def _assert(self, func: torch._ops.OpOverload, host_args: list[TorchAny]) -> None:
-        """Check what the CUDA kernel asserts. After a failed assertion, the op uses zeros instead of the wrong values."""
+    def _failed_assert(self, func: torch._ops.OpOverload, host_args: list[TorchAny]) -> str | None:
+        """Return the assertion that the CUDA kernel fails, if any. The op then uses zeros instead of the wrong values."""
         failed = failed_assert(func, host_args, lambda tensor: tensor)
-        if failed is not None:
-            at, line = failed
-            report_failed_assert(line)
-            host_args[at] = tree_map_only(torch.Tensor, torch.zeros_like, host_args[at])
+        if failed is None:
+            return None
+        at, line = failed
+        host_args[at] = tree_map_only(torch.Tensor, torch.zeros_like, host_args[at])
+        return line
 
     def _draw_on_host(
         self, philox: PhiloxState, numbers: int, func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]

@@ -348,7 +348,22 @@ def _softmax_backward_of(call: TorchAny, grad: TorchAny, output: torch.Tensor, d
     return call(grad, output, dim, output.dtype).to(input_dtype)
 
 
+def _product(op: TorchAny) -> Callable[..., TorchAny]:
+    """Return the form of a product with `out_dtype`, which sums in that dtype."""
+
+    def product(*args: TorchAny, **scalars: TorchAny) -> TorchAny:
+        *factors, out_dtype = args
+        if out_dtype not in (factors[-1].dtype, torch.float32):
+            raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
+        return op(*(factor.to(out_dtype) for factor in factors), **scalars)
+
+    return product
+
+
+_PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) if "dtype" in packet.overloads()]
+
 FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
+    **{packet.dtype: _product(packet.default) for packet in _PRODUCTS},
     aten._scaled_dot_product_flash_attention.default: _flash,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
     aten._scaled_dot_product_efficient_attention.default: _efficient,

@@ -88,11 +88,14 @@ def _labels(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | Non
     return None if place is None else (1, _line(place, "Loss.cu", kernel, condition))
 
 
-def _probabilities(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    values = host(args[0])
-    if values is None or not values.numel() or bool(((values >= 0) & (values <= 1)).all()):
-        return None
-    return 0, _line(0, "Loss.cu", "binary_cross_entropy_forward_kernel", "input_val >= zero && input_val <= one")
+def _probabilities(at: int, kernel: str, file: str, condition: str) -> _Check:
+    def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
+        values = host(args[at]) if len(args) > at and isinstance(args[at], torch.Tensor) else None
+        if values is None or not values.numel() or bool(((values >= 0) & (values <= 1)).all()):
+            return None
+        return at, _line(0, file, kernel, condition)
+
+    return check
 
 
 _SCATTER = 'idx_dim >= 0 && idx_dim < index_size && "index out of bounds"'
@@ -106,6 +109,7 @@ _ALONG_DIM = {
     "index_fill": _along_dim("index_fill_kernel", "IndexKernel.cu", _FILLED),
     **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), _SCATTERED),
 }
+_BERNOULLI = ("operator()", "DistributionTemplates.h", "0 <= p1 && p1 <= 1")
 _CHECKS: dict[str, _Check] = {
     **_ALONG_DIM,
     **{f"{name}_": check for name, check in _ALONG_DIM.items()},
@@ -113,7 +117,11 @@ _CHECKS: dict[str, _Check] = {
     "embedding": _embedding,
     **dict.fromkeys(("take", "put_"), _take),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _labels),
-    "binary_cross_entropy": _probabilities,
+    "binary_cross_entropy": _probabilities(
+        0, "binary_cross_entropy_forward_kernel", "Loss.cu", "input_val >= zero && input_val <= one"
+    ),
+    "bernoulli": _probabilities(0, *_BERNOULLI),
+    "bernoulli_": _probabilities(1, *_BERNOULLI),
 }
 
 

@@ -213,3 +213,12 @@ def test_a_softmax_of_halves_may_be_of_float32(name: str) -> None:
     expected, grad, (of_data,) = in_training(lambda x: own(x, 1), data.float())
     found = FORMS[getattr(aten, f"{name}_backward_data").default](grad, expected, 1, torch.float16)
     torch.testing.assert_close(found, of_data.half())
+
+
+def test_a_product_with_a_wider_result_sums_in_that_dtype() -> None:
+    """GIVEN 2048 products of one in half precision THEN their sum plus one is exact in float32."""
+    ones = torch.ones(1, 2048, dtype=torch.float16)
+    total = FORMS[aten.addmm.dtype](torch.ones(1, 1), ones, ones.t(), torch.float32)
+    assert total.dtype is torch.float32 and total.item() == 2049
+    with pytest.raises(RuntimeError, match="out_dtype must be the same as input dtype"):
+        FORMS[aten.mm.dtype](ones.float(), ones.t().float(), torch.float16)
