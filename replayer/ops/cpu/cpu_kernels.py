@@ -351,11 +351,12 @@ def _softmax_backward_of(call: TorchAny, grad: TorchAny, output: torch.Tensor, d
 def _product(op: TorchAny) -> Callable[..., TorchAny]:
     """Return the form of a product with `out_dtype`, which sums in that dtype."""
 
-    def product(*args: TorchAny, **scalars: TorchAny) -> TorchAny:
+    def product(*args: TorchAny, out: TorchAny = None, **scalars: TorchAny) -> TorchAny:
         *factors, out_dtype = args
         if out_dtype not in (factors[-1].dtype, torch.float32):
             raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
-        return op(*(factor.to(out_dtype) for factor in factors), **scalars)
+        result = op(*(factor.to(out_dtype) for factor in factors), **scalars)
+        return result if out is None else out.resize_(result.shape).copy_(result)
 
     return product
 
@@ -363,7 +364,7 @@ def _product(op: TorchAny) -> Callable[..., TorchAny]:
 _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) if "dtype" in packet.overloads()]
 
 FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
-    **{packet.dtype: _product(packet.default) for packet in _PRODUCTS},
+    **{form: _product(packet.default) for packet in _PRODUCTS for form in (packet.dtype, packet.dtype_out)},
     aten._scaled_dot_product_flash_attention.default: _flash,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
     aten._scaled_dot_product_efficient_attention.default: _efficient,

@@ -220,5 +220,7 @@ def test_a_product_with_a_wider_result_sums_in_that_dtype() -> None:
     ones = torch.ones(1, 2048, dtype=torch.float16)
     total = FORMS[aten.addmm.dtype](torch.ones(1, 1), ones, ones.t(), torch.float32)
     assert total.dtype is torch.float32 and total.item() == 2049
+    out = torch.empty(1, 1)
+    assert FORMS[aten.mm.dtype_out](ones, ones.t(), torch.float32, out=out) is out and out.item() == 2048
     with pytest.raises(RuntimeError, match="out_dtype must be the same as input dtype"):
         FORMS[aten.mm.dtype](ones.float(), ones.t().float(), torch.float16)
