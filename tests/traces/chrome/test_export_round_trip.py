@@ -114,7 +114,7 @@ def recordings(draw: st.DrawFn) -> Trace:
     thread, start, duration, kind = thread[order], T0_NS + start[order] * 37, duration[order] * 37, kind[order]
     name = [names[1 + row % 2 if of == HostKind.RUNTIME else row % 6] for row, of in enumerate(kind.tolist())]
     host = HostSpans.of(thread=thread, kind=kind, name=name, start_ns=start, duration_ns=duration)
-    host.parent, _ = parents(thread, start, start + duration)
+    host.parent, _, _ = parents(thread, start, start + duration, np.zeros(len(thread), bool))
     of_op = (kind == HostKind.OP) | (kind == HostKind.ANNOTATION)
     inputs = draw(st.sampled_from([("2,3;4", "float32;"), ("?;5", ";int64"), ("7", "bfloat16"), ("7", "")]))
     host.shapes, host.dtypes = (np.where(of_op, text(part), NONE).astype("i4") for part in inputs)

@@ -309,7 +309,7 @@ def test_parents_are_those_of_a_search_through_all_spans(drawn: list[tuple[int, 
     assert order.tolist() == expected_order
 
     thread, start, end = thread[order], start[order], (start + duration)[order]
-    found, _ = parents(thread, start, end)
+    found, _, _ = parents(thread, start, end, np.zeros(len(thread), bool))
 
     for row in range(len(drawn)):
         enclosing = [
@@ -321,9 +321,25 @@ def test_parents_are_those_of_a_search_through_all_spans(drawn: list[tuple[int, 
         assert found[row] == (max(enclosing) if enclosing else NONE)
 
 
+def test_a_frame_without_an_end_encloses_nothing_after_the_span_in_which_it_started() -> None:
+    """GIVEN a frame that starts at 20 us in a frame until 50 us and ends with the recording at 100 us THEN it ends at 50 us.
+
+    The span from 60 to 70 us belongs to the whole, and a frame that encloses all until 100 us keeps its end. A frame may
+    outlive a range that is no frame.
+    """
+    start, end = np.array([0, 10, 20, 60]) * 1000, np.array([100, 50, 100, 70]) * 1000
+    thread = np.zeros(4, "i4")
+    parent, overlaps, ends = parents(thread, start, end, np.array([True, True, True, False]))
+    assert (parent.tolist(), overlaps) == ([NONE, 0, 1, 0], 1)
+    assert ends.tolist() == [100_000, 50_000, 50_000, 70_000]
+    parent, _, ends = parents(thread, start, end, np.array([True, False, True, False]))
+    assert (parent.tolist(), ends.tolist()) == ([NONE, 0, 0, 2], end.tolist())
+
+
 def test_real_overlaps_are_counted_and_rounded_ends_are_not() -> None:
     one = np.zeros(3, "i4")
-    _, overlaps = parents(one, np.array([0, 5000, 9000]), np.array([10_000, 20_000, 10_500]))
+    no_frames = np.zeros(3, bool)
+    _, overlaps, _ = parents(one, np.array([0, 5000, 9000]), np.array([10_000, 20_000, 10_500]), no_frames)
     assert overlaps == 1
-    _, overlaps = parents(one[:2], np.array([0, 5000]), np.array([10_000, 11_000]))
+    _, overlaps, _ = parents(one[:2], np.array([0, 5000]), np.array([10_000, 11_000]), no_frames[:2])
     assert overlaps == 0

@@ -1,13 +1,18 @@
 """Builds the op tree: spans of one thread, nested by time.
 
     order = nesting_order(thread, start_ns, duration_ns, rank_of_kind, entry)
-    parent, overlaps = parents(thread[order], start_ns[order], end_ns[order])
+    parent, overlaps, end_ns = parents(thread[order], start_ns[order], end_ns[order], is_frame[order])
 
 Note [Rounded ends]
     Files in microseconds round each start and duration separately. A child may therefore end up to a microsecond after its
     parent, and is still a child. A larger difference is a real overlap: the inner span starts inside the outer span and ends
     later. For example, a record_function range begins inside the Python frame of its `__enter__` and outlives the frame. The
     parent of such a span is the innermost span that encloses it completely, and the overlap is counted.
+
+Note [Frames that never end]
+    Kineto misses the ends of some Python frames, for example of a `next` that raises StopIteration. Kineto lets these frames
+    end with the recording, so they would enclose everything that follows. No frame outlives its caller, so such a frame ends
+    with the frame in which it started.
 """
 
 from __future__ import annotations
@@ -37,19 +42,20 @@ def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: 
     return order
 
 
-def parents(thread: Column, start_ns: Column, end_ns: Column) -> tuple[Column, int]:
-    """Return the row of each span's innermost enclosing span (or NONE), and the number of overlaps. Spans are in nesting
-    order.
+def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) -> tuple[Column, int, Column]:
+    """Return the row of each span's innermost enclosing span (or NONE), the number of overlaps, and the spans' ends.
 
-    A span encloses another span that starts and ends within it. The end may be later by as much as Note [Rounded ends]
-    allows.
+    Spans are in nesting order. A span encloses another span that starts and ends within it. The end may be later by as much as
+    Note [Rounded ends] allows. Ends are corrected as in Note [Frames that never end].
     """
     parent: list[int] = []
     overlaps = 0
     bounds = [*np.flatnonzero(np.diff(thread, prepend=NONE - 1)).tolist(), len(thread)]
+    frames = is_frame.tolist()
     starts, ends = start_ns.tolist(), [*end_ns.tolist(), 1 << 63]
     for first, last in pairwise(bounds):
         inner, inner_end = NONE, ends[NONE]
+        last_end = max(ends[first:last], default=0)
         for row in range(first, last):
             end = ends[row]
             while inner_end < end:
@@ -57,8 +63,11 @@ def parents(thread: Column, start_ns: Column, end_ns: Column) -> tuple[Column, i
                     if end - inner_end <= ROUNDING_NS:
                         break
                     overlaps += 1
+                    if end == last_end and frames[row] and frames[inner]:
+                        end = ends[row] = inner_end
+                        break
                 inner = parent[inner]
                 inner_end = ends[inner]
             parent.append(inner)
             inner, inner_end = row, end
-    return np.array(parent, "i4"), overlaps
+    return np.array(parent, "i4"), overlaps, np.array(ends[:-1], np.int64)
