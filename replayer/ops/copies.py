@@ -56,6 +56,7 @@ class Copies:
         return {aten.copy_.default: self.copy_, aten._to_copy.default: self.to_copy, **self.reads.handlers()}
 
     def copy_(self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        _check_broadcast(target.shape, source.shape)
         if type(target) is not self._tensor_class:
             self._to_host(target, source, non_blocking)
         elif type(source) is self._tensor_class:
@@ -148,10 +149,9 @@ class Copies:
         allocation = target.allocation
         if not meta.numel:
             return
-        _check_broadcast(meta.shape, tuple(source.shape))
         plain = meta.dense
         temporary = None if plain else allocate(gpu(), meta.index, meta.size_bytes)
-        pinned = is_pinned(source)
+        pinned = _pinned_if_captured(source, meta.index)
         signature = self._signature(meta, self._plans.metas.like(source, meta.index), "h2d")
         if not non_blocking:
             before_sync()
@@ -177,7 +177,6 @@ class Copies:
         meta: TensorMeta = source.meta
         if not meta.numel:
             return
-        _check_broadcast(tuple(target.shape), meta.shape)
         there = self._plans.metas.like(target, meta.index)
         temporary = None
         converted = non_blocking and there.dtype is not meta.dtype
@@ -188,7 +187,7 @@ class Copies:
             gpu().launches.launch(self._signature(packed, meta), meta.index)
         moved = meta.numel * (there.itemsize if converted else meta.itemsize)
         signature = self._signature(there, meta, "d2h")
-        pinned = is_pinned(target)
+        pinned = _pinned_if_captured(target, meta.index)
         if not non_blocking:
             before_sync()
         waits = not (non_blocking and pinned)
@@ -218,8 +217,29 @@ class Copies:
         return self._plans.signature_of(("copy", target, source, direction), made)
 
 
-def _check_broadcast(target: tuple[int, ...], source: tuple[int, ...]) -> None:
+def _pinned_if_captured(host: torch.Tensor, device: int) -> bool:
+    """Return whether a tensor on the host is pinned. Raises torch's error if it must be, because a CUDA graph is captured."""
+    pinned = is_pinned(host)
+    here = gpu()
+    if not pinned and here.launches.is_capturing(here.current.stream(device)):
+        raise RuntimeError(
+            "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. Please use"
+            " tensor.pin_memory() or allocate the tensor with pin_memory=True."
+        )
+    return pinned
+
+
+def _check_broadcast(target: torch.Size, source: torch.Size) -> None:
+    """Raise torch's error if a tensor of shape `source` cannot be copied into one of shape `target`."""
     if target == source:
         return
-    if len(source) > len(target) or any(b not in (a, 1) for a, b in zip(reversed(target), reversed(source), strict=False)):
-        raise RuntimeError(f"output with shape {list(target)} doesn't match the broadcast shape {list(source)}")
+    dims = max(len(target), len(source))
+    ours, theirs = ((*(1,) * (dims - len(shape)), *shape) for shape in (target, source))
+    for dim in reversed(range(dims)):
+        a, b = ours[dim], theirs[dim]
+        if a != b and 1 not in (a, b):
+            sizes = f"The size of tensor a ({a}) must match the size of tensor b ({b})"
+            raise RuntimeError(f"{sizes} at non-singleton dimension {dim}")
+    whole = [b if a == 1 else a for a, b in zip(ours, theirs, strict=True)]
+    if whole != [*target]:
+        raise RuntimeError(f"output with shape {[*target]} doesn't match the broadcast shape {whole}")

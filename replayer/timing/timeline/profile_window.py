@@ -373,7 +373,7 @@ def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Col
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
     order = nesting_order(thread, start_ns, took_ns, outer, entry)
-    parent, _ = parents(thread[order], start_ns[order], (start_ns + took_ns)[order])
+    parent, _, _ = parents(thread[order], start_ns[order], (start_ns + took_ns)[order], np.zeros(len(order), bool))
     return order, parent
 
 

@@ -45,8 +45,22 @@ def test_a_copy_is_recorded_with_its_shapes() -> None:
     target.copy_(torch.ones(3))
     signature = gpu.copies[-1][0]
     assert (signature.op, signature.shapes, signature.dtypes) == ("aten::copy_", ((2, 3), (3,)), ("float32", "float32"))
-    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
-        target.copy_(torch.ones(4))
+
+
+@pytest.mark.parametrize("source", ["cpu", "cuda"])
+@pytest.mark.parametrize("shape", [(4,), (3, 3), (5, 2, 3), (2, 1), (1, 1, 2, 3)])
+def test_a_copy_raises_torchs_error_for_shapes_that_do_not_fit(source: str, shape: tuple[int, ...]) -> None:
+    """GIVEN a target of 2 x 3 WHEN a tensor of another shape is copied THEN the result is the same as on the CPU."""
+    use()
+
+    def outcome(device: str, source: str) -> str:
+        try:
+            torch.zeros(2, 3, device=device).copy_(torch.ones(shape, device=source))
+        except RuntimeError as error:
+            return str(error)
+        return "copied"
+
+    assert outcome("cuda", source) == outcome("cpu", "cpu")
 
 
 def test_copies_to_the_host() -> None:

@@ -87,13 +87,12 @@ def test_a_capture_writes_nothing_and_what_a_replay_writes_is_not_known() -> Non
     assert not torch.equal(counter, other)
 
 
-@pytest.mark.parametrize("call", ["item", "cpu", "synchronize", "query", "nonzero"])
+@pytest.mark.parametrize("call", ["item", "synchronize", "query", "nonzero"])
 def test_what_waits_breaks_a_capture_with_cudas_errors(call: str) -> None:
     start()
     x = torch.ones(4, 4, device="cuda")
     calls: dict[str, Any] = {
         "item": lambda: x.sum().item(),
-        "cpu": lambda: x.cpu(),
         "synchronize": torch.cuda.synchronize,
         "query": lambda: torch.cuda.current_stream().query(),
         "nonzero": lambda: x.nonzero(),
@@ -149,3 +148,26 @@ def test_graphed_modules_train_and_share_a_pool() -> None:
     with torch.cuda.graph(graph, pool=pool):
         x @ x.T
     assert graph.pool() == pool
+
+
+def test_a_capture_accepts_only_pinned_copies_and_queries_of_unrecorded_events() -> None:
+    """torch itself refuses the copy before CUDA sees it, so the capture stays intact."""
+    start()
+    x = torch.ones(4, 4, device="cuda")
+    pinned = torch.ones(4, 4).pin_memory()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for copy in (lambda: x.cpu(), lambda: torch.ones(4).cuda(), lambda: torch.tensor([1.0], device="cuda")):
+            with pytest.raises(RuntimeError, match="unless the CPU tensor is pinned"):
+                copy()
+        x.copy_(pinned, non_blocking=True)
+        assert torch.cuda.Event().query()
+    graph.replay()
+
+
+def test_a_graphed_module_refuses_inputs_of_other_shapes() -> None:
+    start()
+    module: Any = torch.cuda.make_graphed_callables(nn.Linear(4, 4).cuda(), (torch.ones(2, 4, device="cuda"),))
+    assert module(torch.ones(2, 4, device="cuda")).shape == (2, 4)
+    with pytest.raises(RuntimeError, match=r"tensor a \(2\) must match the size of tensor b \(3\) at non-singleton"):
+        module(torch.ones(3, 4, device="cuda"))
