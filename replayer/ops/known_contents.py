@@ -22,7 +22,7 @@ from replayer.torch_types import TorchAny
 aten = torch.ops.aten
 
 
-def _is_unknown_mask(index: TorchAny) -> bool:
+def _is_unknown_mask(index: torch.Tensor | None) -> bool:
     return index is not None and index.dtype is torch.bool and known_values(index) is None
 
 
@@ -127,7 +127,7 @@ class KnownContents:
 
 
 def index_put_new(
-    target: torch.Tensor, indices: Sequence[torch.Tensor | None], values: TorchAny, accumulate: bool = False
+    target: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> TorchAny:
     """Run `aten::index_put`, which clones a tensor and sets some elements of the clone.
 

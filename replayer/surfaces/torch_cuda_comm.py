@@ -35,12 +35,12 @@ _SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
 
 
 class Comm:
-    def broadcast(self, tensor: TorchAny, devices: Sequence[int]) -> list[TorchAny]:
+    def broadcast(self, tensor: torch.Tensor, devices: Sequence[int]) -> list[TorchAny]:
         """Copy `tensor` to each device. The device that already has the tensor gets the tensor itself."""
         with _transferred(BROADCAST, devices):
             return [tensor.to(self._on(device), non_blocking=True) for device in devices]
 
-    def broadcast_out(self, tensor: TorchAny, out: Sequence[TorchAny]) -> Sequence[TorchAny]:
+    def broadcast_out(self, tensor: torch.Tensor, out: Sequence[TorchAny]) -> Sequence[TorchAny]:
         with _transferred(BROADCAST, [tensor.get_device(), *(target.get_device() for target in out)]):
             for target in out:
                 target.copy_(tensor, non_blocking=True)
@@ -131,7 +131,7 @@ class Comm:
         flat = [tensor.detach().contiguous().view(-1) for tensor in tensors]
         return flat[0] if len(flat) == 1 else torch.cat(flat)
 
-    def _unflat(self, flat: TorchAny, tensors: Sequence[TorchAny]) -> Iterator[TorchAny]:
+    def _unflat(self, flat: torch.Tensor, tensors: Sequence[TorchAny]) -> Iterator[TorchAny]:
         at = 0
         for tensor in tensors:
             yield flat.narrow(0, at, tensor.numel()).view(tensor.shape)
@@ -161,7 +161,7 @@ class _Nccl:
         """Return whether `reduce_add` uses NCCL."""
         return not computing() and gpu().recording.transport is not Transport.COPIES
 
-    def reduce(self, inputs: Sequence[TorchAny], output: TorchAny, root: int) -> None:
+    def reduce(self, inputs: Sequence[TorchAny], output: torch.Tensor, root: int) -> None:
         """Mark the values of `output` as unknown, because the replay does not compute the sum."""
         with _transferred(REDUCE, [tensor.get_device() for tensor in inputs]):
             pass

@@ -43,7 +43,7 @@ def install(torch_module: ModuleType) -> None:
 def _wait_at_once(funcol: TorchAny) -> None:
     """Make results wait when they are created. See Note [Waited for where it is begun]."""
 
-    def wait_for_one(wrap: TorchAny, tensor: TorchAny) -> TorchAny:
+    def wait_for_one(wrap: TorchAny, tensor: torch.Tensor) -> TorchAny:
         return funcol.wait_tensor(tensor) if isinstance(tensor, VirtualTensor) else wrap(tensor)
 
     def wait_for_several(wrap: TorchAny, tensors: TorchAny) -> TorchAny:
@@ -62,7 +62,7 @@ class _Functional:
     def __init__(self) -> None:
         self._under_way: WeakKeyDictionary[Allocation, TorchAny] = WeakKeyDictionary()
 
-    def wait_tensor(self, tensor: TorchAny) -> TorchAny:
+    def wait_tensor(self, tensor: torch.Tensor) -> TorchAny:
         work = self._under_way.pop(tensor.allocation, None) if isinstance(tensor, VirtualTensor) else None
         if work is not None:
             work.wait()
@@ -71,10 +71,10 @@ class _Functional:
     def wait_tensors(self, tensors: list[TorchAny]) -> list[TorchAny]:
         return [self.wait_tensor(tensor) for tensor in tensors]
 
-    def all_reduce(self, tensor: TorchAny, op: str, group: TorchAny) -> TorchAny:
+    def all_reduce(self, tensor: torch.Tensor, op: str, group: TorchAny) -> TorchAny:
         return self.all_reduce_(self._copy(tensor), op, group)
 
-    def all_reduce_(self, tensor: TorchAny, op: str, group: TorchAny) -> TorchAny:
+    def all_reduce_(self, tensor: torch.Tensor, op: str, group: TorchAny) -> TorchAny:
         options = dist.AllreduceOptions()
         options.reduceOp = self._reduction(op)
         return self._begun(tensor, self._group(group).allreduce([tensor], options))
@@ -85,30 +85,32 @@ class _Functional:
     def all_reduce_coalesced_(self, tensors: list[TorchAny], op: str, group: TorchAny) -> list[TorchAny]:
         return [self.all_reduce_(tensor, op, group) for tensor in tensors]
 
-    def broadcast(self, tensor: TorchAny, source: int, group: TorchAny) -> TorchAny:
+    def broadcast(self, tensor: torch.Tensor, source: int, group: TorchAny) -> TorchAny:
         return self.broadcast_(self._copy(tensor), source, group)
 
-    def broadcast_(self, tensor: TorchAny, source: int, group: TorchAny) -> TorchAny:
+    def broadcast_(self, tensor: torch.Tensor, source: int, group: TorchAny) -> TorchAny:
         options = dist.BroadcastOptions()
         options.rootRank = source
         return self._begun(tensor, self._group(group).broadcast([tensor], options))
 
-    def all_gather_into_tensor(self, tensor: TorchAny, size: int, group: TorchAny) -> TorchAny:
+    def all_gather_into_tensor(self, tensor: torch.Tensor, size: int, group: TorchAny) -> TorchAny:
         out = self._empty(tensor, tensor.shape[0] * size)
         return self.all_gather_into_tensor_out(tensor, size, group, out=out)
 
-    def all_gather_into_tensor_out(self, tensor: TorchAny, size: int, group: TorchAny, *, out: TorchAny) -> TorchAny:
+    def all_gather_into_tensor_out(self, tensor: torch.Tensor, size: int, group: TorchAny, *, out: torch.Tensor) -> TorchAny:
         gather = _named(self._group(group), "all_gather_single", "_allgather_base")
         return self._begun(out, gather(out, tensor.contiguous()))
 
     def all_gather_into_tensor_coalesced(self, tensors: list[TorchAny], size: int, group: TorchAny) -> list[TorchAny]:
         return [self.all_gather_into_tensor(tensor, size, group) for tensor in tensors]
 
-    def reduce_scatter_tensor(self, tensor: TorchAny, op: str, size: int, group: TorchAny) -> TorchAny:
+    def reduce_scatter_tensor(self, tensor: torch.Tensor, op: str, size: int, group: TorchAny) -> TorchAny:
         out = self._empty(tensor, tensor.shape[0] // size)
         return self.reduce_scatter_tensor_out(tensor, op, size, group, out=out)
 
-    def reduce_scatter_tensor_out(self, tensor: TorchAny, op: str, size: int, group: TorchAny, *, out: TorchAny) -> TorchAny:
+    def reduce_scatter_tensor_out(
+        self, tensor: torch.Tensor, op: str, size: int, group: TorchAny, *, out: torch.Tensor
+    ) -> TorchAny:
         options = dist.ReduceScatterOptions()
         options.reduceOp = self._reduction(op)
         scatter = _named(self._group(group), "reduce_scatter_single", "_reduce_scatter_base")
@@ -117,15 +119,17 @@ class _Functional:
     def reduce_scatter_tensor_coalesced(self, tensors: list[TorchAny], op: str, size: int, group: TorchAny) -> list[TorchAny]:
         return [self.reduce_scatter_tensor(tensor, op, size, group) for tensor in tensors]
 
-    def all_to_all_single(self, tensor: TorchAny, output_sizes: list[int], input_sizes: list[int], group: TorchAny) -> TorchAny:
+    def all_to_all_single(
+        self, tensor: torch.Tensor, output_sizes: list[int], input_sizes: list[int], group: TorchAny
+    ) -> TorchAny:
         out = self._empty(tensor, sum(output_sizes))
         exchange = _named(self._group(group), "all_to_all_single", "alltoall_base")
         return self._begun(out, exchange(out, tensor.contiguous(), output_sizes, input_sizes))
 
-    def isend(self, tensor: TorchAny, to: int, tag: int, group: TorchAny) -> TorchAny:
+    def isend(self, tensor: torch.Tensor, to: int, tag: int, group: TorchAny) -> TorchAny:
         return self._begun(tensor, self._group(group).send([tensor], to, tag))
 
-    def irecv(self, tensor: TorchAny, source: int, tag: int, group: TorchAny) -> TorchAny:
+    def irecv(self, tensor: torch.Tensor, source: int, tag: int, group: TorchAny) -> TorchAny:
         return self._begun(tensor, self._group(group).recv([tensor], source, tag))
 
     def batch_p2p_ops(
@@ -134,7 +138,7 @@ class _Functional:
         calls = zip(names, tensors, peers, tags, strict=True)
         return [getattr(self, name)(tensor, peer, tag, group) for name, tensor, peer, tag in calls]
 
-    def shard_dim_alltoall(self, tensor: TorchAny, gather_dim: int, shard_dim: int, group: TorchAny) -> TorchAny:
+    def shard_dim_alltoall(self, tensor: torch.Tensor, gather_dim: int, shard_dim: int, group: TorchAny) -> TorchAny:
         """Move a DTensor's shards from `gather_dim` to `shard_dim`, as PyTorch does in Functional.cpp."""
         group = self._group(group)
         size = group.size()
@@ -154,7 +158,7 @@ class _Functional:
     def _reduction(self, name: str) -> TorchAny:
         return getattr(dist.ReduceOp, name.upper())
 
-    def _copy(self, tensor: TorchAny) -> torch.Tensor:
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._empty(tensor, *tensor.shape[:1]).copy_(tensor)
 
     def _empty(self, like: TorchAny, *rows: int) -> torch.Tensor:

@@ -316,7 +316,7 @@ def _units(device: Device) -> tuple[int, int]:
 
 
 def _config(text: str, multiprocessors: int, warp: int) -> dict[str, Any]:
-    args = config_args(text)
+    args: dict[str, Any] = dict(config_args(text))
     if "grid" in args and "block" in args and multiprocessors and warp:
         args["blocks per SM"] = prod(args["grid"]) / multiprocessors
         args["warps per SM"] = args["blocks per SM"] * -(-prod(args["block"]) // warp)

@@ -201,7 +201,7 @@ def changes(
     return Changes(kernels, _op_lists(ours, theirs, groups, tolerance, top))
 
 
-def called_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
+def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
     """Return a replay's missing ops. Ops that were called only outside these steps are left out.
 
     For example, the first step creates the optimizer's state with ops that later steps do not call. A recording that began

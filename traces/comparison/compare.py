@@ -31,7 +31,7 @@ import numpy as np
 from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import Communication, communication
 from traces.analyses.stragglers import without_waits
-from traces.comparison.changed_ops import TOP, Changes, called_in, changes
+from traces.comparison.changed_ops import TOP, Changes, changes, missing_in
 from traces.comparison.fused_ops import FusedOps, fused_ops
 from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.comparison.thresholds import DEFAULT_TOLERANCE
@@ -354,7 +354,7 @@ def compare(
         events_never_recorded=notes.events_never_recorded if notes is not None else None,
         memory=_memory(recorded, other, notes),
         missing=list(notes.missing) if notes is not None else [],
-        missing_in_steps=called_in(other, theirs, notes.missing) if notes is not None else [],
+        missing_in_steps=missing_in(other, theirs, notes.missing) if notes is not None else [],
         changes=changes(recorded, other, ours, theirs, tolerance, top),
         clock=config.clock if config is not None else None,
         speed=config.speed if config is not None else None,

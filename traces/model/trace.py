@@ -31,7 +31,7 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from traces.drawing.timeline_svg import BarLane, timeline_html
+from traces.drawing.timeline_html import BarLane, timeline_html
 from traces.model.layouts import Shape
 from traces.model.machine import UNKNOWN_PROPERTIES, DeviceProperties, Machine
 from traces.model.run import UNKNOWN_RUN, Run

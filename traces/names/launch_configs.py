@@ -12,9 +12,17 @@ omitted. AMD's profiler writes only grid and block.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict, cast
 
-CONFIG_ARGS = ("grid", "block", "registers per thread", "shared memory", "est. achieved occupancy %", "theoretical occupancy %")
+LaunchArgs = TypedDict(
+    "LaunchArgs",
+    {
+        "grid": list[int], "block": list[int], "registers per thread": int, "shared memory": int,
+        "est. achieved occupancy %": float, "theoretical occupancy %": float,
+    },
+    total=False,
+)  # fmt: skip
+CONFIG_ARGS = tuple(LaunchArgs.__annotations__)
 _DIMS = 2
 _MOST = 1 << 31
 
@@ -27,7 +35,7 @@ def config_text(values: Sequence[Any]) -> str:
     return "|".join([*dims, *map(_number_text, values[_DIMS:])]).rstrip("|")
 
 
-def config_args(text: str) -> dict[str, Any]:
+def config_args(text: str) -> LaunchArgs:
     """Parse the output of `config_text`. Raises ValueError for other text."""
     args: dict[str, Any] = {}
     for place, (key, part) in enumerate(zip(CONFIG_ARGS, text.split("|"), strict=False)):
@@ -35,7 +43,7 @@ def config_args(text: str) -> dict[str, Any]:
             args[key] = [*map(int, part.split(",")), 1, 1][:3]
         elif part:
             args[key] = float(part) if "." in part or "e" in part else int(part)
-    return args
+    return cast("LaunchArgs", args)
 
 
 def grid_of(text: str) -> tuple[int, ...]:

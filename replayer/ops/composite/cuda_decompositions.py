@@ -148,7 +148,7 @@ def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
 
 
 def ctc_loss(
-    log_probs: TorchAny,
+    log_probs: torch.Tensor,
     targets: torch.Tensor,
     inputs: torch.Tensor,
     lengths: TorchAny,

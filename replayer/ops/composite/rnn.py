@@ -44,7 +44,7 @@ _NOT_ONE_BUFFER = (
 )
 
 
-def _cudnn_accepts(data: TorchAny) -> bool:
+def _cudnn_accepts(data: torch.Tensor) -> bool:
     if not torch._C._get_cudnn_enabled() or not data.numel():
         return False
     if data.dtype is torch.bfloat16:
@@ -66,7 +66,7 @@ def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
 
 
 def _run(
-    mode: int, data: TorchAny, sizes: list[int], hidden: list[torch.Tensor], weights: list[torch.Tensor], how: LayerOptions
+    mode: int, data: torch.Tensor, sizes: list[int], hidden: list[torch.Tensor], weights: list[torch.Tensor], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
     hx, cx = hidden[0], hidden[1] if len(hidden) > 1 else None
     size, projected = hx.size(2), 0
@@ -81,14 +81,14 @@ def _run(
     return result[:3]
 
 
-def _implementation(mode: int, data: TorchAny) -> Callable[..., tuple[TorchAny, ...]] | None:
+def _implementation(mode: int, data: torch.Tensor) -> Callable[..., tuple[TorchAny, ...]] | None:
     """Return the function that runs recurrent layers on this input under CUDA, or None if C++'s composite op runs them."""
     if _cudnn_accepts(data):
         return partial(_run, mode)
     return None if mode in _WITHOUT_FUSED_CELL else rnn_cells.layers
 
 
-def _layer(op: torch._ops.OpOverload, mode: int, packed: bool, data: TorchAny, *args: TorchAny) -> TorchAny:
+def _layer(op: torch._ops.OpOverload, mode: int, packed: bool, data: torch.Tensor, *args: TorchAny) -> TorchAny:
     """Run recurrent layers on a padded batch, or on a packed sequence whose batch sizes are on the host.
 
     `hx` is a list for an LSTM and a tensor for all other layers.
@@ -119,11 +119,11 @@ def _views(buffer: TorchAny, weights: Sequence[TorchAny]) -> Iterator[TorchAny]:
 
 
 def _under_autocast(
-    data: TorchAny,
+    data: torch.Tensor,
     weights: TorchAny,
     per_layer: int,
-    buffer: TorchAny,
-    hx: TorchAny,
+    buffer: torch.Tensor,
+    hx: torch.Tensor,
     cx: TorchAny,
     *rest: TorchAny,
 ) -> TorchAny:
@@ -190,7 +190,7 @@ def _lstm_cell(data: TorchAny, hidden: TorchAny, w_ih: TorchAny, w_hh: TorchAny,
     return rnn_cells.lstm_cell(data, hidden, w_ih, w_hh, *biases)
 
 
-def _gru_cell(data: TorchAny, hidden: TorchAny, w_ih: TorchAny, w_hh: TorchAny, *biases: TorchAny) -> TorchAny:
+def _gru_cell(data: torch.Tensor, hidden: torch.Tensor, w_ih: TorchAny, w_hh: TorchAny, *biases: TorchAny) -> TorchAny:
     rnn_cells.check_cell(data, [hidden], w_ih, w_hh)
     return rnn_cells.gru_cell(data, hidden, w_ih, w_hh, *biases)
 

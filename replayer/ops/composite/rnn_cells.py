@@ -24,8 +24,8 @@ Cell = Callable[[TorchAny, Hidden], Hidden]
 
 
 def lstm_cell(
-    data: TorchAny,
-    hidden: TorchAny,
+    data: torch.Tensor,
+    hidden: Sequence[torch.Tensor],
     w_ih: TorchAny,
     w_hh: TorchAny,
     b_ih: TorchAny = None,
@@ -38,12 +38,12 @@ def lstm_cell(
 
 
 def gru_cell(
-    data: TorchAny, h: TorchAny, w_ih: TorchAny, w_hh: TorchAny, b_ih: TorchAny = None, b_hh: TorchAny = None
+    data: torch.Tensor, h: TorchAny, w_ih: TorchAny, w_hh: TorchAny, b_ih: TorchAny = None, b_hh: TorchAny = None
 ) -> TorchAny:
     return aten._thnn_fused_gru_cell(data @ w_ih.t(), h @ w_hh.t(), h, b_ih, b_hh)[0]
 
 
-def check_cell(data: TorchAny, states: Sequence[TorchAny], w_ih: TorchAny, w_hh: TorchAny) -> None:
+def check_cell(data: torch.Tensor, states: Sequence[TorchAny], w_ih: TorchAny, w_hh: TorchAny) -> None:
     """Raise PyTorch's error if the sizes of a cell's input, hidden states and weights do not match."""
     if data.size(1) != w_ih.size(1):
         raise RuntimeError(f"input has inconsistent input_size: got {data.size(1)} expected {w_ih.size(1)}")
@@ -65,7 +65,7 @@ class LayerOptions(NamedTuple):
 
 
 def layers(
-    data: TorchAny, sizes: list[int], hidden: Sequence[torch.Tensor], weights: list[torch.Tensor], how: LayerOptions
+    data: torch.Tensor, sizes: list[int], hidden: Sequence[torch.Tensor], weights: list[torch.Tensor], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
     """Run all layers of an LSTM (two hidden states) or a GRU (one hidden state).
 
@@ -104,7 +104,7 @@ def _cell(states: int, weights: list[torch.Tensor], biases: bool) -> Cell:
     return lambda data, hidden: (gru_cell(data, hidden[0], w_ih, w_hh, b_ih, b_hh),)
 
 
-def _padded(cell: Cell, data: TorchAny, hidden: Hidden, backwards: bool) -> tuple[TorchAny, Hidden]:
+def _padded(cell: Cell, data: torch.Tensor, hidden: Hidden, backwards: bool) -> tuple[TorchAny, Hidden]:
     outputs = []
     steps = data.unbind(0)
     if not steps:
@@ -115,7 +115,7 @@ def _padded(cell: Cell, data: TorchAny, hidden: Hidden, backwards: bool) -> tupl
     return torch.stack(outputs[::-1] if backwards else outputs), hidden
 
 
-def _packed(cell: Cell, data: TorchAny, sizes: list[int], hidden: Hidden) -> tuple[TorchAny, Hidden]:
+def _packed(cell: Cell, data: torch.Tensor, sizes: list[int], hidden: Hidden) -> tuple[TorchAny, Hidden]:
     outputs, ended = [], []
     at, last = 0, sizes[0]
     for size in sizes:
@@ -129,7 +129,7 @@ def _packed(cell: Cell, data: TorchAny, sizes: list[int], hidden: Hidden) -> tup
     return torch.cat(outputs), _joined([hidden, *reversed(ended)])
 
 
-def _packed_backwards(cell: Cell, data: TorchAny, sizes: list[int], hidden: Hidden) -> tuple[TorchAny, Hidden]:
+def _packed_backwards(cell: Cell, data: torch.Tensor, sizes: list[int], hidden: Hidden) -> tuple[TorchAny, Hidden]:
     outputs = []
     at, last = sum(sizes), sizes[-1]
     now = _slice(hidden, 0, last)

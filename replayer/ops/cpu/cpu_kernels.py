@@ -31,13 +31,20 @@ def _attention_weights(q: torch.Tensor, k: torch.Tensor, bias: torch.Tensor | No
     return scores.softmax(-1)
 
 
-def _kept(weights: torch.Tensor, dropout_p: float, seed: TorchAny) -> torch.Tensor:
+def _kept(weights: torch.Tensor, dropout_p: float, seed: torch.Tensor) -> torch.Tensor:
     drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(int(seed)), device="cpu")
     return (drawn >= dropout_p).to(weights.dtype) / (1 - dropout_p)
 
 
 def _attention(
-    q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, dropout_p: float, causal: bool, scale: float | None, seed: TorchAny
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: TorchAny,
+    dropout_p: float,
+    causal: bool,
+    scale: float | None,
+    seed: TorchAny,
 ) -> TorchAny:
     times = q.size(1) // k.size(1)
     wide_k, wide_v = (x.float().repeat_interleave(times, 1) for x in (k, v))
@@ -46,7 +53,7 @@ def _attention(
 
 
 def _attend(
-    q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, dropout_p: float, causal: bool, scale: float | None
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: TorchAny, dropout_p: float, causal: bool, scale: float | None
 ) -> tuple[TorchAny, TorchAny, TorchAny]:
     seed = torch.randint(1 << 62, (), device="cpu") if dropout_p else torch.zeros((), dtype=torch.int64, device="cpu")
     out = _attention(q, k, v, bias, dropout_p, causal, scale, seed)
@@ -54,15 +61,15 @@ def _attend(
 
 
 def _attend_backward(
-    grad: TorchAny,
-    q: TorchAny,
-    k: TorchAny,
-    v: TorchAny,
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
     bias: TorchAny,
     dropout_p: float,
     causal: bool,
     scale: float | None,
-    seed: TorchAny,
+    seed: torch.Tensor,
 ) -> list[TorchAny]:
     """Return the gradients of query, key, value and, if there is a bias, of the bias.
 
@@ -108,10 +115,10 @@ def _flash(
 
 
 def _flash_backward(
-    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: TorchAny, cq: TorchAny,
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, cq: TorchAny,
     ck: TorchAny,
     mq: TorchAny, mk: TorchAny, p: float, causal: bool,
-    seed: TorchAny, offset: TorchAny, *, scale: TorchAny = None
+    seed: torch.Tensor, offset: torch.Tensor, *, scale: TorchAny = None
 ) -> TorchAny:  # fmt: skip
     return _attend_backward(grad, q, k, v, None, p, causal, scale, seed)[:3]
 
@@ -133,8 +140,8 @@ def _efficient(
 
 def _efficient_backward(
     grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor,
-    lse: TorchAny, seed: TorchAny,
-    offset: TorchAny, p: float, mask: TorchAny,
+    lse: torch.Tensor, seed: torch.Tensor,
+    offset: torch.Tensor, p: float, mask: list[bool],
     causal: bool = False, *, scale: TorchAny = None
 ) -> TorchAny:  # fmt: skip
     *of_inputs, of_bias = [*_attend_backward(grad, q, k, v, bias, p, causal, scale, seed), None][:4]
@@ -145,7 +152,7 @@ _LAYERS = (aten.rnn_relu, aten.rnn_tanh, aten.lstm, aten.gru)  # in the order of
 
 
 def _layers(
-    data: TorchAny, weights: TorchAny, per_layer: int, hx: TorchAny, cx: TorchAny, options: TorchAny
+    data: torch.Tensor, weights: TorchAny, per_layer: int, hx: torch.Tensor, cx: TorchAny, options: TorchAny
 ) -> tuple[TorchAny, ...]:
     mode, _, _, layers, batch_first, dropout, train, bidirectional, sizes, *_ = options
     hidden = hx if cx is None else [hx, cx]
@@ -159,7 +166,7 @@ def _layers(
 
 
 def _cudnn_rnn(
-    data: TorchAny,
+    data: torch.Tensor,
     weights: list[torch.Tensor],
     per_layer: int,
     buffer: torch.Tensor,
@@ -175,7 +182,7 @@ def _cudnn_rnn(
 
 
 def _cudnn_rnn_backward(
-    data: TorchAny, weights: list[torch.Tensor], per_layer: int, buffer: torch.Tensor, hx: torch.Tensor,
+    data: torch.Tensor, weights: list[torch.Tensor], per_layer: int, buffer: torch.Tensor, hx: torch.Tensor,
     cx: torch.Tensor | None, out: torch.Tensor,
     grad: torch.Tensor, grad_hy: TorchAny, grad_cy: TorchAny,
     *rest: TorchAny
@@ -186,7 +193,7 @@ def _cudnn_rnn_backward(
     torch.set_rng_state(reserve.clone())
     states = [hx] if cx is None else [hx, cx]
 
-    def forward(data: TorchAny, hx: torch.Tensor, *rest: TorchAny) -> TorchAny:
+    def forward(data: torch.Tensor, hx: torch.Tensor, *rest: TorchAny) -> TorchAny:
         cx, weights = (None, rest) if len(states) == 1 else (rest[0], rest[1:])
         return _layers(data, list(weights), per_layer, hx, cx, options)
 
@@ -206,7 +213,7 @@ def _flatten(weights: TorchAny, *_rnn: TorchAny) -> TorchAny:
     return flat
 
 
-def _gates(of_input: TorchAny, of_hidden: TorchAny, biases: TorchAny) -> TorchAny:
+def _gates(of_input: torch.Tensor, of_hidden: torch.Tensor | int, biases: TorchAny) -> TorchAny:
     for bias in biases:
         of_input = of_input if bias is None else of_input + bias
     return of_input + of_hidden
@@ -220,7 +227,7 @@ def _lstm_cell(of_input: torch.Tensor, of_hidden: torch.Tensor, cx: torch.Tensor
 
 
 def _lstm_cell_backward(
-    grad_hy: TorchAny, grad_cy: TorchAny, cx: torch.Tensor, cy: torch.Tensor, gates: TorchAny, has_bias: bool
+    grad_hy: TorchAny, grad_cy: TorchAny, cx: torch.Tensor, cy: torch.Tensor, gates: torch.Tensor, has_bias: bool
 ) -> TorchAny:
     i, f, g, o = gates.chunk(4, 1)
     known = cy.tanh()
@@ -252,32 +259,32 @@ def _gru_cell_backward(grad: torch.Tensor, workspace: torch.Tensor, has_bias: bo
     return of_input, of_hidden, grad * z, *biases
 
 
-def _per_channel(values: TorchAny, data: TorchAny) -> TorchAny:
+def _per_channel(values: TorchAny, data: torch.Tensor) -> TorchAny:
     return values.view(1, -1, *[1] * (data.dim() - 2))
 
 
-def _but_channels(data: TorchAny) -> list[int]:
+def _but_channels(data: torch.Tensor) -> list[int]:
     return [dim for dim in range(data.dim()) if dim != 1]
 
 
-def _widened(data: TorchAny) -> TorchAny:
+def _widened(data: torch.Tensor) -> TorchAny:
     return data if data.dtype is torch.float64 else data.float()
 
 
-def _batch_norm_stats(data: TorchAny, eps: float) -> TorchAny:
+def _batch_norm_stats(data: torch.Tensor, eps: float) -> TorchAny:
     variance, mean = torch.var_mean(_widened(data), _but_channels(data), correction=0)
     return mean, (variance + eps).rsqrt()
 
 
 def _batch_norm_gather_stats(
-    data: TorchAny,
-    means: TorchAny,
-    invstds: TorchAny,
+    data: torch.Tensor,
+    means: torch.Tensor,
+    invstds: torch.Tensor,
     running_mean: torch.Tensor | None,
     running_var: torch.Tensor | None,
     momentum: float,
     eps: float,
-    counts: TorchAny,
+    counts: torch.Tensor | float,
 ) -> TorchAny:
     counts = torch.as_tensor(counts, dtype=means.dtype, device="cpu").reshape(-1).expand(means.size(0))
     share = (counts / counts.sum()).view(-1, 1)
@@ -300,7 +307,7 @@ def _batch_norm_elemt(
 
 
 def _batch_norm_backward_reduce(
-    grad: torch.Tensor, data: TorchAny, mean: torch.Tensor, invstd: TorchAny, weight: torch.Tensor | None, *wanted: bool
+    grad: torch.Tensor, data: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor, weight: torch.Tensor | None, *wanted: bool
 ) -> TorchAny:
     over, wide = _but_channels(data), _widened(grad)
     of_sum = wide.sum(over)
@@ -312,13 +319,13 @@ def _batch_norm_backward_reduce(
 
 def _batch_norm_backward_elemt(
     grad: torch.Tensor,
-    data: TorchAny,
+    data: torch.Tensor,
     mean: torch.Tensor,
-    invstd: TorchAny,
+    invstd: torch.Tensor,
     weight: torch.Tensor | None,
-    of_sum: TorchAny,
-    of_product: TorchAny,
-    counts: TorchAny,
+    of_sum: torch.Tensor,
+    of_product: torch.Tensor,
+    counts: torch.Tensor,
 ) -> torch.Tensor:
     total = counts.sum()
     centred = (_widened(data) - _per_channel(mean, data)) * _per_channel(invstd**2 * of_product / total, data)
@@ -328,7 +335,7 @@ def _batch_norm_backward_elemt(
 
 
 def _rms_norm_backward(
-    grad: torch.Tensor, source: torch.Tensor, shape: TorchAny, rstd: TorchAny, weight: torch.Tensor | None, mask: TorchAny
+    grad: torch.Tensor, source: torch.Tensor, shape: TorchAny, rstd: torch.Tensor, weight: torch.Tensor | None, mask: TorchAny
 ) -> tuple[TorchAny, TorchAny]:
     wide, dims = grad.float(), tuple(range(-len(shape), 0))
     normed = source.float() * rstd
@@ -344,7 +351,9 @@ def _softmax_of(call: TorchAny, data: torch.Tensor, dim: int, half_to_float: boo
     return call(data.float() if half_to_float else data, dim)
 
 
-def _softmax_backward_of(call: TorchAny, grad: TorchAny, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> TorchAny:
+def _softmax_backward_of(
+    call: TorchAny, grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
+) -> TorchAny:
     return call(grad, output, dim, output.dtype).to(input_dtype)
 
 

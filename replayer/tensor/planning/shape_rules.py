@@ -17,7 +17,7 @@ from replayer.torch_types import TorchAny
 aten = torch.ops.aten
 
 
-def _gru_cell(input_gates: TorchAny, hidden_gates: TorchAny, hx: torch.Tensor, *biases: TorchAny) -> TorchAny:
+def _gru_cell(input_gates: torch.Tensor, hidden_gates: torch.Tensor, hx: torch.Tensor, *biases: TorchAny) -> TorchAny:
     return torch.empty_like(hx), hx.new_empty((hx.size(0), hx.size(1) * 5))
 
 
@@ -27,7 +27,7 @@ def _gru_cell_backward(grad: torch.Tensor, workspace: torch.Tensor, has_bias: bo
     return gates, torch.empty_like(gates), torch.empty_like(grad), bias, None if bias is None else torch.empty_like(bias)
 
 
-def _lstm_cell(input_gates: TorchAny, hidden_gates: TorchAny, cx: torch.Tensor, *biases: TorchAny) -> TorchAny:
+def _lstm_cell(input_gates: torch.Tensor, hidden_gates: torch.Tensor, cx: torch.Tensor, *biases: TorchAny) -> TorchAny:
     return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
 
 
@@ -38,7 +38,7 @@ def _lstm_cell_backward(
     return gates, torch.empty_like(cx), gates.new_empty((gates.size(1),)) if has_bias else None
 
 
-def _conv_format(data: TorchAny, weight: torch.Tensor) -> torch.memory_format:
+def _conv_format(data: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
     """Return cuDNN's memory format, which is channels_last if either tensor is (cudnn_conv_suggest_memory_format).
 
     The meta kernel does not know the device, so it cannot choose the memory format.
@@ -51,12 +51,12 @@ def _conv_format(data: TorchAny, weight: torch.Tensor) -> torch.memory_format:
     return torch.contiguous_format
 
 
-def _convolution(data: TorchAny, weight: torch.Tensor, *rest: TorchAny) -> TorchAny:
+def _convolution(data: torch.Tensor, weight: torch.Tensor, *rest: TorchAny) -> TorchAny:
     out = aten.convolution.default(data, weight, *rest)
     return out.contiguous(memory_format=_conv_format(data, weight))
 
 
-def _convolution_backward(grad: torch.Tensor, data: TorchAny, weight: torch.Tensor, *rest: TorchAny) -> TorchAny:
+def _convolution_backward(grad: torch.Tensor, data: torch.Tensor, weight: torch.Tensor, *rest: TorchAny) -> TorchAny:
     layout = _conv_format(data, weight)
     of_data, of_weight, of_bias = aten.convolution_backward.default(grad, data, weight, *rest)
     of_data, of_weight = (x if x is None else x.contiguous(memory_format=layout) for x in (of_data, of_weight))
@@ -64,7 +64,7 @@ def _convolution_backward(grad: torch.Tensor, data: TorchAny, weight: torch.Tens
 
 
 def _cudnn_rnn(
-    data: TorchAny, weights: list[torch.Tensor], per_layer: int, buffer: torch.Tensor, hx: torch.Tensor,
+    data: torch.Tensor, weights: list[torch.Tensor], per_layer: int, buffer: torch.Tensor, hx: torch.Tensor,
     cx: torch.Tensor | None, mode: int, size: int,
     projected: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: TorchAny, state: TorchAny
@@ -99,7 +99,7 @@ def require_training(train: bool) -> None:
 
 
 def _cudnn_rnn_backward(
-    data: TorchAny,
+    data: torch.Tensor,
     weights: list[torch.Tensor],
     per_layer: int,
     buffer: torch.Tensor,
@@ -117,7 +117,7 @@ def _cudnn_rnn_backward(
     )
 
 
-def _ctc_loss(log_probs: TorchAny, targets: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> TorchAny:
+def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> TorchAny:
     """Return the loss and its workspace if the longest target fills its row.
 
     The actual targets could only make the workspace smaller.
@@ -150,20 +150,20 @@ def _second(grad: torch.Tensor, x: torch.Tensor, *rest: TorchAny, **options: Tor
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _channel_stats(data: TorchAny, *rest: TorchAny) -> TorchAny:
+def _channel_stats(data: torch.Tensor, *rest: TorchAny) -> TorchAny:
     dtype = torch.float64 if data.dtype is torch.float64 else torch.float32
     return tuple(data.new_empty((data.size(1),), dtype=dtype) for _ in range(2))
 
 
 def _batch_norm_backward_reduce(
-    grad: torch.Tensor, data: TorchAny, mean: torch.Tensor, invstd: TorchAny, weight: torch.Tensor | None, *wanted: bool
+    grad: torch.Tensor, data: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor, weight: torch.Tensor | None, *wanted: bool
 ) -> TorchAny:
     sums = [torch.empty_like(mean) if wanted[0] else None for _ in range(2)]
     like = mean if weight is None else weight
     return *sums, *(torch.empty_like(like) if want else None for want in wanted[1:])
 
 
-def _like_data(grad: torch.Tensor, data: TorchAny, *rest: TorchAny, **options: TorchAny) -> torch.Tensor:
+def _like_data(grad: torch.Tensor, data: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> torch.Tensor:
     return torch.empty_like(data)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.traces.handmade import training
-from traces.comparison.changed_ops import ChangeLists, Changes, Replacement, called_in, changes, fused_ops, kernel_key
+from traces.comparison.changed_ops import ChangeLists, Changes, Replacement, changes, fused_ops, kernel_key, missing_in
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.model.run import MissingOp
 from traces.model.trace import Trace
@@ -191,8 +191,8 @@ def test_ops_of_the_first_step_alone_are_not_missing_in_the_compared_steps() -> 
     first = int(np.flatnonzero(trace.host.start_ns < trace.steps.start_ns[1])[0])
     trace.host.name[first], trace.host.shapes[first] = trace.strings.add("aten::clone"), trace.strings.add("256")
     missing = [MissingOp("aten::clone", "256", 1), MissingOp("aten::add_", "4,3,3,3;4,3,3,3", 2), MissingOp("not found", "", 1)]
-    assert called_in(trace, np.array([1]), missing) == missing[1:]
-    assert called_in(trace, np.array([0]), missing) == missing
+    assert missing_in(trace, np.array([1]), missing) == missing[1:]
+    assert missing_in(trace, np.array([0]), missing) == missing
 
 
 def test_cuda_against_hip(shared_traces: Path) -> None:

@@ -87,7 +87,7 @@ _ROOM_ON_THE_SCREEN = {
     "tui/report/page.py": {"5e-05", "_MOST_DOTS"},
     "tui/batch_sizes.py": {"_SMALLEST_BARE"},
     "tui/text/diff.py": {"0.001", "_ALL", "_CHANGE_FIGURES", "_SHOWN_MISSING"},
-    "traces/drawing/timeline_svg.py": {"_MOST_BARS"},
+    "traces/drawing/timeline_html.py": {"_MOST_BARS"},
     "tui/text/compiled.py": {"_LONGEST_NAME", "_NAMES_SHOWN"},
     "tui/text/info.py": {"_MOST_STEPS"},
     "tui/text/predict.py": {"_BAR"},

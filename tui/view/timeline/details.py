@@ -117,14 +117,15 @@ def _launch_config(text: str) -> list[str]:
         args = config_args(text)
     except ValueError:
         return []
-    sizes = [f"{word} {'x'.join(map(str, args[word]))}" for word in ("grid", "block") if word in args]
+    dims = {"grid": args.get("grid"), "block": args.get("block")}
+    sizes = [f"{word} {'x'.join(map(str, of))}" for word, of in dims.items() if of is not None]
     lines = [_fact("launch", ", ".join(sizes))] if sizes else []
     rest = [f"{args['registers per thread']} registers per thread"] if "registers per thread" in args else []
     rest += [f"{size_text(args['shared memory'])} shared memory"] if "shared memory" in args else []
     lines += [_fact("takes", ", ".join(rest))] if rest else []
-    words = {"est. achieved occupancy %": "achieved, as the profiler estimates", "theoretical occupancy %": "theoretical"}
-    lines += [_fact("occupancy", f"{args[key]} % {word}") for key, word in words.items() if key in args]
-    return lines
+    achieved, theoretical = args.get("est. achieved occupancy %"), args.get("theoretical occupancy %")
+    shares = {"achieved, as the profiler estimates": achieved, "theoretical": theoretical}
+    return lines + [_fact("occupancy", f"{share} % {word}") for word, share in shares.items() if share is not None]
 
 
 def _rate(scene: Scene, side: int, op: int) -> list[str]:

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from tests.traces.handmade import training
-from traces.drawing.timeline_svg import BarLane, timeline_html
+from traces.drawing.timeline_html import BarLane, timeline_html
 
 
 def test_bars_are_in_proportion_to_their_times() -> None:
