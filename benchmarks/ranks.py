@@ -1,29 +1,35 @@
-"""Measures start-up time and total memory of many ranks on one machine.
+"""Measures start-up time and memory of many ranks on one machine.
 
-    python benchmarks/ranks.py --ranks 8 64 [--json results.json] [-- examples/train_ddp.py --steps 4 ...]
+    python benchmarks/ranks.py --ranks 8 64 256 [--json results.json] [-- examples/train_ddp.py --steps 20 ...]
 
 Runs `trace replay --nproc N --clock virtual` on the bundled P100 and samples its processes in /proc (Linux only), four times a
 second or for at most a fifth of the time. PSS counts a page shared by n processes as 1/n in each, so the sum is the memory that
-the machine needs. RSS counts shared pages fully. Shown is the moment of the highest PSS, with the smallest and largest private
-memory of a process.
+the machine needs. RSS counts shared pages fully. Shown are the highest PSS while the script trains and after its last step, and
+the largest private memory of a process. "reports" is the number of ranks in the replay's timeline.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import resource
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from traces.format.trace_file import load  # noqa: E402
+
 SCRIPT = [
     str(ROOT / "examples" / "train_ddp.py"),
-    *"--model resnet18 --batch-size 2 --image-size 32 --classes 10 --workers 0 --steps 4 --print-every 1".split(),
+    *"--model resnet18 --batch-size 2 --image-size 32 --classes 10 --workers 0 --steps 20 --print-every 1".split(),
 ]
 _LOOKS_PER_S = 4
 _MIB = 1 << 20
@@ -46,10 +52,10 @@ class Result:
     first_step_s: float
     total_s: float
     cpu_s: float
-    processes: int
-    pss_mib: int
+    reports: int  # ranks whose timeline the replay contains
+    running_pss_mib: int
+    exit_pss_mib: int
     rss_mib: int
-    private_least_mib: int
     private_most_mib: int
 
 
@@ -89,30 +95,39 @@ def memory_of(processes: list[int]) -> Memory:
 
 def measure(ranks: int, script: list[str]) -> Result:
     """Run it. Raises RuntimeError with its output if it fails."""
-    options = ["--trace", "p100-no-cudnn", "--nproc", str(ranks), "--clock", "virtual"]
+    with tempfile.TemporaryDirectory() as folder:
+        return _measured(ranks, script, Path(folder) / "replay.msgpack")
+
+
+def _measured(ranks: int, script: list[str], timeline: Path) -> Result:
+    options = ["--trace", "p100-no-cudnn", "--nproc", str(ranks), "--clock", "virtual", "-o", str(timeline)]
     command = [sys.executable, "-m", "tui.cli", "replay", *options]
+    steps = int(script[script.index("--steps") + 1])
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
     run = subprocess.Popen([*command, *script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert run.stdout is not None and run.stderr is not None
-    peak, first_step_s, said = Memory(), 0.0, [""]
+    peaks, first_step_s, said = {False: Memory(), True: Memory()}, 0.0, [""]  # peaks by: has the last step ended?
     reader = threading.Thread(target=lambda: said.append(run.stderr.read() if run.stderr else ""))
     reader.start()
-    ended = threading.Event()
+    ended, trained = threading.Event(), threading.Event()
 
     def watch() -> None:
-        nonlocal peak
         pause_s = 1 / _LOOKS_PER_S
         while not ended.wait(pause_s):
-            looked = time.perf_counter()
-            peak = max(peak, memory_of(descendants(run.pid)), key=lambda memory: memory.pss)
+            looked, at_exit = time.perf_counter(), trained.is_set()
+            memory = memory_of(descendants(run.pid))
+            peaks[at_exit] = max(peaks[at_exit], memory, key=lambda memory: memory.pss)
             pause_s = max(1 / _LOOKS_PER_S, 4 * (time.perf_counter() - looked))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     for line in run.stdout:
-        if line.startswith("step") and not first_step_s:
+        found = re.match(r"step +(\d+)", line)
+        if found and not first_step_s:
             first_step_s = time.perf_counter() - began
+        if found and int(found[1]) == steps:
+            trained.set()
     code = run.wait()
     total_s = time.perf_counter() - began
     ended.set()
@@ -127,11 +142,11 @@ def measure(ranks: int, script: list[str]) -> Result:
         first_step_s=round(first_step_s, 1),
         total_s=round(total_s, 1),
         cpu_s=round(cpu_s, 1),
-        processes=len(peak.private),
-        pss_mib=peak.pss // _MIB,
-        rss_mib=peak.rss // _MIB,
-        private_least_mib=min(peak.private, default=0) // _MIB,
-        private_most_mib=max(peak.private, default=0) // _MIB,
+        reports=len(load(timeline).ranks),
+        running_pss_mib=peaks[False].pss // _MIB,
+        exit_pss_mib=peaks[True].pss // _MIB,
+        rss_mib=max(memory.rss for memory in peaks.values()) // _MIB,
+        private_most_mib=max(max(memory.private, default=0) for memory in peaks.values()) // _MIB,
     )
 
 
@@ -141,14 +156,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures there too")
     parser.add_argument("script", nargs="*", default=SCRIPT, help="after --; prints `step ...` when all have trained one")
     args = parser.parse_args()
-    print("ranks  first step [s]  total [s]  CPU [s]  PSS [MiB]  RSS [MiB]  for one alone [MiB]", flush=True)
+    print("| ranks | first step [s] | total [s] | CPU [s] | reports | PSS [MiB] | PSS at exit | RSS | most of one rank |")
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     results = []
     for ranks in args.ranks:
         one = measure(ranks, args.script)
         results.append(asdict(one))
-        times = f"{one.first_step_s:14.1f}  {one.total_s:9.1f}  {one.cpu_s:7.1f}"
-        alone = f"{one.private_least_mib:8d} to {one.private_most_mib}"
-        print(f"{ranks:5d}  {times}  {one.pss_mib:9d}  {one.rss_mib:9d}  {alone}", flush=True)
+        print("| " + " | ".join(map(str, asdict(one).values())) + " |", flush=True)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
 

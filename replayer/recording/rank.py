@@ -22,7 +22,7 @@ from traces.model.trace import Device, Trace
 class Rank:
     """Describes the rank of a process.
 
-    `local` of `local_count` counts the ranks on this machine (0: unknown). `number` counts over all machines.
+    `local` is the rank among the `local_count` ranks of its machine (0: unknown). `number` counts over all machines.
     """
 
     number: int = 0

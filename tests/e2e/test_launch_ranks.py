@@ -140,6 +140,51 @@ def test_ranks_know_their_places_and_share_what_was_prepared_once(place: Place) 
     assert len(result.started) == 3 and result.pid in result.booted - result.started
 
 
+def test_a_rank_ends_without_tearing_down_what_the_ranks_share(place: Place) -> None:
+    """GIVEN a library that the ranks share WHEN ranks end THEN the script's own files are written, and the library is kept."""
+    place.write(
+        "tiny.py",
+        """
+        import os, weakref
+        class Library:
+            def __del__(self):
+                os.write(1, b"torn down\\n")
+        kept, cleaned = Library(), Library()
+        weakref.finalize(cleaned, os.write, 1, b"finalized\\n")
+    """,
+    )
+    place.write(
+        "script.py",
+        """
+        import os, tiny
+        class Own:
+            def __del__(self, write=os.write):
+                write(1, b"own\\n")
+        own = Own()
+        left_open = open(f"left-open-{os.environ['RANK']}", "w")
+        left_open.write("written")
+    """,
+    )
+    code, out, _, _ = place.ranks(2, "script.py")
+    assert (code, out) == (0, ["own", "own"])
+    assert [Path(f"left-open-{rank}").read_text() for rank in range(2)] == ["written"] * 2
+
+
+def test_more_than_128_ranks_are_machines_of_eight(place: Place) -> None:
+    place.write(
+        "script.py",
+        SAYS
+        + """
+import tiny
+say(*(os.environ[name] for name in "RANK LOCAL_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE".split()))
+""",
+    )
+    code, out, err, _ = place.ranks(136, "script.py")
+    assert (code, err) == (0, "")
+    wanted = [f"{rank} {rank % 8} {rank // 8} 136 8 17" for rank in range(136)]
+    assert sorted(out) == sorted(wanted)
+
+
 def test_what_libraries_say_of_leaks_when_a_forked_rank_ends_is_not_heard(place: Place) -> None:
     place.write(
         "tiny.py",

@@ -9,8 +9,9 @@ The ranks are like those of `torchrun --standalone`, but torch is imported and t
 memory pages until they write to them. Each rank returns from `sitecustomize`, and its Python then runs the script as usual. The
 first process stays as the launcher. If a rank fails, it ends the others and exits with that rank's exit code.
 
-One difference is visible to scripts: torch is already imported before their first line. Environment variables that torch's
-libraries read while loading (OMP_NUM_THREADS) must therefore be set earlier; under torchrun the script can set them.
+Two differences are visible to scripts. torch is already imported before a script's first line. Environment variables that
+torch's libraries read while loading (OMP_NUM_THREADS) must therefore be set earlier; under torchrun the script can set them.
+A rank ends without destructors of C++ libraries (`leave_shared_modules`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,18 @@ import os
 import signal
 import sys
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic, sleep
-from types import FrameType
+from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
+# Modules that were imported before the fork, see `leave_shared_modules`. The list contains itself, so it is never freed.
+_KEPT: list[Any] = []
+_KEPT.append(_KEPT)
+
+_CODE = (type, FunctionType, BuiltinFunctionType, ModuleType)  # an object's finalizer may use these until the end
 _POLL_S = 0.02
 _KILL_AFTER_S = 30.0
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -86,10 +93,47 @@ def fork_ranks(count: int) -> int:
 
 def mark_rank(rank: int) -> None:
     """Set the environment and random state that a separately started rank would have."""
-    os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank % local), "GROUP_RANK": str(rank // local)}
+    # A rank leaves to the launcher what was made before the fork. torch.library's finalizers alone would copy 40 MB of pages.
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
+    _KEPT.extend(module for name, module in sys.modules.items() if name not in ("__main__", "builtins", "sys"))
     random = sys.modules.get("numpy.random")
     if random is not None:
         random.seed()  # Python reseeds its own generator after a fork
+
+
+def leave_shared_modules() -> None:
+    """Free the objects of the script's own modules, and keep the interpreter from tearing down modules that the ranks share.
+
+    The teardown writes to nearly every object of a module. In a forked rank, each of these writes copies a page that the ranks
+    share, so ranks that exit together would need several times their memory. Freeing the script's objects closes its files:
+    the garbage collector ignores frozen objects, and therefore would not find these objects at the exit.
+    """
+    _skip_static_destructors()
+    shared = {id(module) for module in _KEPT}
+    for name, module in list(sys.modules.items()):
+        if id(module) in shared:
+            del sys.modules[name]
+        elif name not in ("builtins", "sys"):
+            for key, value in list(vars(module).items()):
+                if not isinstance(value, _CODE) and not key.startswith("__"):
+                    del vars(module)[key]
+
+
+def _skip_static_destructors() -> None:
+    """Let the C library end the process with the exit code before destructors of C++ libraries run.
+
+    The destructors of torch's libraries write to 60 MB of shared pages. `on_exit` exists in glibc only.
+    """
+    ctypes = sys.modules.get("ctypes")
+    libc: Any = None if ctypes is None else ctypes.CDLL(None)
+    if ctypes is None or not hasattr(libc, "on_exit"):
+        return
+    # The C library calls the last function first: fflush(NULL), then _exit(code).
+    libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
+    libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 
 
 def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:

@@ -170,9 +170,11 @@ def leave_last(is_fork: bool) -> None:
             except (AttributeError, OSError, ValueError):
                 return
         os._exit(1)
-    if is_fork and sys.stderr is not None and not sys.stderr.closed:
-        sys.stderr.flush()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    if is_fork:
+        sys.modules["_trace_ranks"].leave_shared_modules()
+        if sys.stderr is not None and not sys.stderr.closed:
+            sys.stderr.flush()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def begin() -> None:

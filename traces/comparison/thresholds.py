@@ -80,6 +80,15 @@ OWN_HOST_SHARE = _declare(
     "OWN_HOST_SHARE", 0.1, "share of a step", CHOSEN,
     "smaller overhead of the replaying host is not mentioned", "rule of thumb",
 )
+SHARED_BYTES = _declare(
+    "SHARED_BYTES", 400 << 20, "bytes", MEASURED,
+    "`--nproc` is rejected if the ranks' shared memory and their own memory exceed the available memory",
+    "benchmarks/ranks.py: torch and the recording",
+)
+RANK_BYTES = _declare(
+    "RANK_BYTES", 40 << 20, "bytes", MEASURED,
+    "memory of each rank beside SHARED_BYTES", "benchmarks/ranks.py: ResNet-18 under DDP",
+)
 LEAST_GATE_MARGIN_PERCENT = _declare(
     "LEAST_GATE_MARGIN_PERCENT", 3, "% of the step time", CHOSEN,
     "`trace gate init` allows a step to be at least this much slower", "rule of thumb",

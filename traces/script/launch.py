@@ -1,11 +1,8 @@
 """Runs a script in a child interpreter, exactly as Python would, with the recorder or the replayer inside it.
 
-The child is just `python script.py arguments`, so argv, `__main__`, `sys.path[0]`, tracebacks, pickling, spawned
-workers and
-the exit code behave as usual. Python imports `bootstrap/sitecustomize.py` in the child. After torch is imported, this
-module
-calls `<room>.child.start(session)` of each room, in the child and in every descendant. A room is one of our packages
-("tracer",
+The child is just `python script.py arguments`, so argv, `__main__`, `sys.path[0]`, tracebacks, pickling, spawned workers and
+the exit code behave as usual. Python imports `bootstrap/sitecustomize.py` in the child. After torch is imported, this module
+calls `<room>.child.start(session)` of each room, in the child and in every descendant. A room is one of our packages ("tracer",
 "replayer").
 
     session = ReplaySession(Path("/data/v100.msgpack"), folder, os.getpid())
@@ -14,8 +11,7 @@ calls `<room>.child.start(session)` of each room, in the child and in every desc
     result.started     # process ids in which the rooms run: empty if torch was never imported
 
 With `ranks=8`, the child forks eight processes before it runs the script, each with torchrun's environment variables
-(`bootstrap/_trace_ranks.py`). Rooms then also need a function `share(session)`. `share` is called once before the fork,
-and
+(`bootstrap/_trace_ranks.py`). Rooms then also need a function `share(session)`. `share` is called once before the fork, and
 returns the function that starts the room in a rank.
 """
 
@@ -36,10 +32,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from traces.model.trace import TraceError
 from traces.model.typed_json import to_json
 
 BOOTSTRAP = Path(__file__).resolve().parents[1] / "bootstrap"
 ROOT = BOOTSTRAP.parents[1]  # the folder of the four packages
+MOST_DEVICES, MACHINE_DEVICES = 128, 8  # see `ranks_per_machine`
 LIBRARIES = ("msgpack", "orjson")  # imported by the four packages, besides torch's own imports
 
 
@@ -104,6 +102,22 @@ def run_child(
     )
 
 
+def ranks_per_machine(ranks: int) -> int:
+    """Return how many of the ranks see each other as ranks on the same machine.
+
+    PyTorch numbers at most 128 devices of a machine (c10::DeviceIndex is an int8), so more ranks are split into machines of
+    eight. Raises TraceError if the number of ranks cannot be split.
+    """
+    if ranks <= MOST_DEVICES:
+        return ranks
+    if ranks % MACHINE_DEVICES:
+        raise TraceError(
+            f"{ranks} ranks: PyTorch numbers at most {MOST_DEVICES} GPUs of a machine, so more ranks are split into machines "
+            f"of {MACHINE_DEVICES} GPUs; use a multiple of {MACHINE_DEVICES}"
+        )
+    return MACHINE_DEVICES
+
+
 def _home(library: str) -> str | None:
     """Return the folder that contains the library.
 
@@ -138,8 +152,9 @@ def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-    return {"OMP_NUM_THREADS": "1", **env, **told, "TRACE_RANKS": str(ranks)}
+    local = ranks_per_machine(ranks)
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(local)}
+    return {"OMP_NUM_THREADS": "1", **env, **told, "GROUP_WORLD_SIZE": str(ranks // local), "TRACE_RANKS": str(ranks)}
 
 
 class _Relay:

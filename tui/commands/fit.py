@@ -40,6 +40,7 @@ from tui.options import FitOptions
 from tui.outputs import json_text, show_text
 from tui.running.narration import ending_text
 from tui.running.progress import working
+from tui.running.ranks import available_bytes, require_ranks
 from tui.terminal import is_verbose, look
 from tui.text.fit import CardFacts, CardFit, Need, OtherMemory, fit_lines
 
@@ -78,6 +79,7 @@ class FitFacts(Need):
 
 
 def run(fit: FitOptions) -> int:
+    require_ranks(fit.nproc, available_bytes())
     cards = [find_card(name) for name in fit.gpus.split(",")] if fit.gpus else list(CARDS)
     option = fit.batch_option.removesuffix("=") or _usual_option(fit.script)
     first = _run(fit, fit.script, cards[0])

@@ -32,6 +32,7 @@ from tui.formatting import counted, share_text
 from tui.options import ReplayOptions
 from tui.outputs import require_writable, write_json
 from tui.running.narration import ending_text, explain_empty_run, hint_misplaced_option, say
+from tui.running.ranks import available_bytes, require_ranks, require_torchrun
 from tui.running.replay_progress import reporting_steps
 from tui.terminal import is_quiet, is_verbose, look
 from tui.text.diff import diff_text
@@ -58,6 +59,8 @@ def run(replay: ReplayOptions) -> int:
         from replayer.prediction.predict import predict
 
         prediction = predict(recorded, conditions, strict=replay.strict)
+    require_ranks(replay.nproc, available_bytes())
+    require_torchrun(_words(replay))
     require_writable(replay.output)
     require_writable(replay.report)
     config = config_for(recorded, config, replay.gpu_memory)

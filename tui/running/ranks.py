@@ -1,0 +1,51 @@
+"""Rejects numbers of ranks that cannot run on this machine, before anything starts.
+
+    require_ranks(256, available_bytes())   # TraceError: 256 ranks need about 10.6 GiB, and 4.0 GiB are available; ...
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from traces.comparison.thresholds import RANK_BYTES, SHARED_BYTES
+from traces.model.trace import TraceError
+from traces.script.launch import MACHINE_DEVICES, MOST_DEVICES, ranks_per_machine
+from tui.formatting import size_text
+from tui.running.narration import say
+
+
+def require_ranks(count: int, available: int | None) -> None:
+    """Raises TraceError if `count` ranks cannot run. `available` is the available memory in bytes, or None if unknown."""
+    if not count:
+        return
+    machine = ranks_per_machine(count)
+    needed = SHARED_BYTES + count * RANK_BYTES
+    if available is not None and needed > available:
+        most = max((available - SHARED_BYTES) // RANK_BYTES, 1)
+        raise TraceError(
+            f"{count} ranks need about {size_text(needed)} of memory, and {size_text(available)} are available; "
+            f"use at most {most} ranks"
+        )
+    if machine < count:
+        say(f"{count} ranks run as {count // machine} machines of {machine} GPUs (PyTorch numbers at most {MOST_DEVICES})")
+
+
+def require_torchrun(words: list[str]) -> None:
+    """Raises TraceError if the command line of torchrun asks for more ranks on this machine than PyTorch can number."""
+    found = re.search(r"(?:^| )--nproc[-_]per[-_]node(?:=| )(\d+)(?: |$)", " ".join(words))
+    if found is not None and int(found[1]) > MOST_DEVICES:
+        raise TraceError(
+            f"torchrun {found[0].strip()}: PyTorch numbers at most {MOST_DEVICES} GPUs of a machine; "
+            f"use several nodes, or trace replay --nproc, which makes machines of {MACHINE_DEVICES} GPUs"
+        )
+
+
+def available_bytes() -> int | None:
+    """Returns the memory that programs can still get on this machine, or None if unknown."""
+    try:
+        told = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return None
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", told, re.MULTILINE)
+    return int(found[1]) << 10 if found is not None else None
