@@ -61,6 +61,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
     ranks = summary.ranks
     grains = _GRAINS if summary.run.replay is None else _REPLAYS
     what = grains.get(summary.grain, summary.grain) if summary.gpus or summary.grain != "kernel" else _HOST_ONLY
+    what = f"a prediction from {what}" if summary.run.predicted else what
     several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
     said = answer(summary)
     lines = [heading(line) for line in wrap(said, width)] if said else []

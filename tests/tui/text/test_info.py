@@ -152,3 +152,10 @@ def test_a_replay_is_not_called_a_recording_and_its_phases_are_no_kernels() -> N
         text = info_text(summarize(replay), "t", details=False)
         assert said in text and "a recording of" not in text and "without kernels" not in text
         assert ("kernels  " in text) is (made.grain == "kernel")
+
+
+def test_a_prediction_is_not_called_a_recording() -> None:
+    trace = training()
+    trace.runs[0] = replace(trace.runs[0], predicted=True)
+    said = info_text(summarize(trace), "t", details=False)
+    assert "a prediction from a recording of every op and every kernel\n  ESTIMATE by trace predict" in said
