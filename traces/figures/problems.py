@@ -91,7 +91,7 @@ _KINDS = {
     "impossible-overlap": _Kind(
         _WARNING,
         "{n} kernel[|s] or cop[y|ies] seem[s|] to run while later work of the same stream runs, which is impossible."
-        " [Its duration counts|Their durations count] as 0.",
+        " [It ends|They end] where the later work begins, or [counts|count] as 0.",
         serious_if_many=True,
         hides_work=True,
     ),

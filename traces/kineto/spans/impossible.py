@@ -1,9 +1,9 @@
 """Finds impossible durations. The importer counts impossible durations.
 
-Device work with an impossible duration gets the duration 0, so no figure includes it. A host span longer than the profiler's
+Device work that lasts longer than the recording gets the duration 0, so no figure includes it. A host span longer than the profiler's
 window was still open when the profiler stopped, and ends with the last event on the host.
 
-    overlapping(device, dependent_launch=True)    # a mask of kernels, see Note [One after another]
+    durations_ns(device, dependent_launch=True)   # possible durations of kernels, see Note [One after another]
     longer_than(spans, window_ns)                 # a mask of spans longer than the recording
 
 Note [One after another]
@@ -12,7 +12,9 @@ Note [One after another]
     * within one launch of a CUDA graph, because branches of a graph run concurrently;
     * on NVIDIA GPUs of compute capability 9.0 and newer, with programmatic dependent launch: a kernel may begin before the
         previous kernel has ended, but does not end first.
-    In any other overlap the end of the earlier kernel is wrong. Profilers of AMD GPUs have written ends that are seconds late.
+    In any other overlap the end of the earlier kernel is wrong. Profilers of AMD GPUs have written ends that are microseconds
+    to seconds late. The earlier kernel then ends where the later kernel begins. If the earlier kernel seems to end after the
+    later kernel, the duration of the earlier kernel is unknown and counts as 0.
 """
 
 from __future__ import annotations
@@ -36,14 +38,12 @@ def has_dependent_launch(properties: list[dict[str, Any]], is_amd: bool) -> bool
     return not is_amd and (not majors or max(majors) >= _DEPENDENT_LAUNCH_SINCE)
 
 
-def overlapping(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """Return a mask of kernels that end too late, given the later kernels on the same stream. See Note [One after
-    another].
-    """
+def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
+    """Return the durations of all device spans, shorter for kernels that end too late. See Note [One after another]."""
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)
     kernels = kernels[np.lexsort((spans.start_ns[kernels], spans.stream[kernels], spans.device[kernels]))]
-    found = np.zeros(len(spans), bool)
+    found = spans.duration_ns.copy()
     bounds = np.flatnonzero((np.diff(spans.stream[kernels]) != 0) | (np.diff(spans.device[kernels]) != 0)) + 1
     for rows in np.split(kernels, bounds):
         starts, latest = spans.start_ns[rows], spans.end_ns[rows] - ROUNDING_NS
@@ -51,10 +51,11 @@ def overlapping(device: DeviceColumns, dependent_launch: bool) -> Column:
         after = np.searchsorted(starts, latest)  # the first kernel that begins after the end of this kernel
         for place in np.flatnonzero(after > np.arange(len(rows)) + 1).tolist():
             later = slice(place + 1, after[place])
-            wrong = launch[later] != launch[place]
-            if dependent_launch:
-                wrong &= spans.end_ns[rows[later]] < latest[place]
-            found[rows[place]] = wrong.any()
+            others, ends_first = launch[later] != launch[place], spans.end_ns[rows[later]] < latest[place]
+            if (others & ends_first).any():
+                found[rows[place]] = 0
+            elif others.any() and not dependent_launch:
+                found[rows[place]] = starts[later][others][0] - starts[place]
     return found
 
 

@@ -33,7 +33,7 @@ from traces.kineto.reading.eras import (
 from traces.kineto.reading.event_rows import ABSENT, COMMS, CONFIG, LAYOUT, SHAPES, Event
 from traces.kineto.reading.groups import Groups
 from traces.kineto.spans.external_ids import CallOwners
-from traces.kineto.spans.impossible import longer_than, overlapping
+from traces.kineto.spans.impossible import durations_ns, longer_than
 from traces.kineto.spans.launches import DeviceColumns, HostColumns, Launches, lost
 from traces.kineto.spans.name_patterns import matching
 from traces.kineto.spans.nesting import nesting_order, parents
@@ -110,9 +110,9 @@ def _exclude_impossible(
     last_ns = host.end_ns[~still_open].max(initial=0)
     host.duration_ns[still_open] = np.maximum(last_ns - host.start_ns[still_open], 0)
     if not any(category.startswith(_OTHER_STREAMS) for category in groups.complete):
-        late = overlapping(device, dependent_launch)
-        _count(problems, "impossible-overlap", late)
-        device.spans.duration_ns[late] = 0
+        possible_ns = durations_ns(device, dependent_launch)
+        _count(problems, "impossible-overlap", possible_ns != device.spans.duration_ns)
+        device.spans.duration_ns = possible_ns
 
 
 def _window_ns(groups: Groups) -> int:
