@@ -136,7 +136,7 @@ class _Walk:
         self.is_communication = communication_kernels(trace)
         self.data = data_waits(trace, rank)
         self.waits = host_waits(trace, rank)
-        phases = trace.phases.take((trace.phases.step >= 0) & (trace.steps.rank[trace.phases.step] == rank))
+        phases = trace.phases.take(trace.steps.rank[trace.phases.step] == rank)
         self.phases, self.phase_names = TimeWindows(phases.start_ns, phases.end_ns), phases.name
         self.last = self._completing(step)
 

@@ -392,7 +392,7 @@ def optimizers_of(trace: Trace) -> set[str]:
 
 def _backward_passes(trace: Trace) -> int | None:
     phases, steps = trace.phases, trace.steps
-    rows = (phases.name == trace.strings.find("backward")) & (phases.step >= 0) & (phases.step < len(steps))
+    rows = phases.name == trace.strings.find("backward")
     counts = np.bincount(phases.step[rows], minlength=len(steps))[steps.kind == StepKind.STEADY]
     return int(np.median(counts[counts > 0])) if counts.any() else None
 

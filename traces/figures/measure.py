@@ -87,7 +87,7 @@ def passes_of_steps(trace: Trace) -> Column:
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
     for name in ("backward", "optimizer"):
-        rows = phases.step[(phases.name == trace.strings.find(name)) & (phases.step >= 0) & (phases.step < steps)]
+        rows = phases.step[phases.name == trace.strings.find(name)]
         found = (found << 32) + np.bincount(rows, minlength=steps)
     return found
 
@@ -125,18 +125,17 @@ class PhaseTimes:
 
 def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
     phases, steps = trace.phases, len(trace.steps)
-    inside = phases.take((phases.step >= 0) & (phases.step < steps))
-    names, first = np.unique(inside.name, return_index=True)
-    timed = (inside.device_start_ns != NONE) & (inside.device_end_ns != NONE)
-    elapsed_ns = np.where(timed, inside.device_end_ns - inside.device_start_ns, 0)
+    names, first = np.unique(phases.name, return_index=True)
+    timed = (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE)
+    elapsed_ns = np.where(timed, phases.device_end_ns - phases.device_start_ns, 0)
     found = {}
     for name in names[np.argsort(first)]:
-        rows = inside.name == name
-        device_ns = _sum_by(inside.step[rows], elapsed_ns[rows], steps) if timed[rows].any() else None
+        rows = phases.name == name
+        device_ns = _sum_by(phases.step[rows], elapsed_ns[rows], steps) if timed[rows].any() else None
         found[trace.strings[int(name)]] = PhaseTimes(
-            host_ns=_sum_by(inside.step[rows], inside.duration_ns[rows], steps),
+            host_ns=_sum_by(phases.step[rows], phases.duration_ns[rows], steps),
             device_ns=device_ns,
-            is_untimed=_sum_by(inside.step[rows], np.where(timed[rows], 0, 1), steps) > 0,
+            is_untimed=_sum_by(phases.step[rows], np.where(timed[rows], 0, 1), steps) > 0,
         )
     return found
 
@@ -221,8 +220,7 @@ def launch_steps(trace: Trace) -> Column:
 
 def phase_windows(trace: Trace) -> TimeWindows:
     phases = trace.phases
-    ranks = np.where(phases.step >= 0, trace.steps.rank[phases.step], 0) if len(trace.steps) else np.zeros(len(phases))
-    return TimeWindows(phases.start_ns, phases.end_ns, ranks)
+    return TimeWindows(phases.start_ns, phases.end_ns, trace.steps.rank[phases.step])
 
 
 def launch_phases(trace: Trace) -> Column:

@@ -351,8 +351,7 @@ def _timed_by_events(trace: Trace, has_work: Column) -> Column:
 
 def _latest_ends(trace: Trace, work: Column, step_of: Column, by_events: Column) -> dict[int, Column]:
     phases = trace.phases
-    timed = (phases.step >= 0) & (phases.step < len(trace.steps)) & (phases.device_end_ns != NONE) & (phases.device != NONE)
-    timed = np.flatnonzero(timed & np.append(by_events, False)[phases.step])
+    timed = np.flatnonzero((phases.device_end_ns != NONE) & (phases.device != NONE) & by_events[phases.step])
     owned = work[step_of[work] != NONE]
     device = np.concatenate([trace.device.device[owned], phases.device[timed]])
     step = np.concatenate([step_of[owned], phases.step[timed]])
@@ -416,8 +415,7 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
 def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
     phases, steps = trace.phases, trace.steps
     found = np.zeros(len(steps), dtype=np.int64)
-    inside = (phases.step >= 0) & (phases.step < len(steps))
-    loads = np.flatnonzero(inside & (phases.name == trace.strings.find("loader")))
+    loads = np.flatnonzero(phases.name == trace.strings.find("loader"))
     if not len(loads):
         return found
     exposed_ns = phases.duration_ns[loads].copy()

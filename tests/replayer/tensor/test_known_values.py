@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replayer.tensor.allocation import KNOWN_LIMIT
-from replayer.tensor.values.known_values import Folding
+from replayer.tensor.values.known_values import Folding, known_values
 from tests.replayer.fake_gpu import use
 
 _OPS = {
@@ -121,3 +122,47 @@ def test_a_few_numbers_are_computed_by_one_thread_and_the_scripts_setting_stays(
         assert (x + 1).tolist() == [1, 2, 3, 4] and torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+WAYS: dict[str, Callable[[int], torch.Tensor]] = {
+    "uploaded": lambda count: torch.arange(count).cuda(),
+    "counted": lambda count: torch.arange(count, device="cuda"),
+    "one element written": lambda count: torch.zeros(count, dtype=torch.int64, device="cuda").index_fill_(
+        0, torch.tensor([0], device="cuda"), 5
+    ),
+    "filled in part": lambda count: _filled_in_part(torch.zeros(count, dtype=torch.int64, device="cuda")),
+    "summed": lambda count: torch.arange(count).cuda() + 1,
+}
+
+
+def _filled_in_part(tensor: torch.Tensor) -> torch.Tensor:
+    tensor[1:3].fill_(7)
+    return tensor
+
+
+def test_values_of_at_most_16384_elements_are_known() -> None:
+    use()
+    known = {
+        (name, count): isinstance(known_values(make(count)), torch.Tensor)
+        for name, make in WAYS.items()
+        for count in (16_383, 16_384, 16_385)
+    }
+    assert known == {(name, count): count <= 16_384 for name, count in known}
+
+
+def test_a_copied_storage_of_at_most_16384_bytes_is_known() -> None:
+    use()
+    for count in (16_384, 16_385):
+        storage = torch.full((count,), 3, dtype=torch.uint8).untyped_storage().cuda()
+        assert (storage.allocation.known is not None) == (count == 16_384)  # type: ignore[attr-defined]
+
+
+def test_a_storage_comes_back_as_it_is_known() -> None:
+    """GIVEN a filled tensor, a known one and one of random numbers THEN their bytes on the host are these values or zeros."""
+    use()
+    filled, known, drawn = (
+        torch.full((6,), 2, dtype=torch.int32, device="cuda"), torch.tensor([4, 5], device="cuda"), torch.rand(3, device="cuda")
+    )  # fmt: skip
+    assert torch.tensor([], dtype=torch.int32).set_(filled.untyped_storage().cpu()).tolist() == [2] * 6
+    assert torch.tensor([], dtype=torch.int64).set_(known.untyped_storage().cpu()).tolist() == [4, 5]
+    assert torch.tensor([]).set_(drawn.untyped_storage().cpu()).tolist() == [0.0] * 3

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.traces.library.test_library_cells import a_cell
+from traces.comparison.thresholds import SAME_PEAK
 from traces.library.limits import MeasuredLimit
 
 
@@ -29,7 +30,8 @@ def test_the_largest_batch_lies_between_what_was_seen_to_fit_and_what_was_not(
 ) -> None:
     limit = MeasuredLimit.of(a_cell(batches=(1, last), out_of_memory_batch=full))
     assert (limit.largest(estimated), limit.is_exact) == (largest, is_exact)
-    assert limit.fits(last) is True and limit.fits(last + 1) is (False if full == last + 1 else None)
+    assert (limit.fits(last), limit.fits(full or 1)) == (True, full is None)
+    assert limit.fits(last + 1) is (False if full == last + 1 else None)
 
 
 def test_a_program_that_needs_other_memory_is_not_the_measured_one() -> None:
@@ -38,4 +40,6 @@ def test_a_program_that_needs_other_memory_is_not_the_measured_one() -> None:
     limit = MeasuredLimit.of(cell)
     assert limit.is_of(30, 3100) and limit.is_of(30, 2900)
     assert not limit.is_of(30, 4200) and not limit.is_of(30, 1500)
+    most = int(SAME_PEAK * 3000)
+    assert [limit.is_of(30, 3000 + sign * (most + by)) for sign in (1, -1) for by in (0, 1)] == [True, False, True, False]
     assert MeasuredLimit.of(a_cell()).is_of(30, 1)  # no peak was measured: nothing speaks against it

@@ -1,0 +1,70 @@
+"""Profiles of a script on the virtual GPU: every event and every op, in golden/, to be read by people."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from replayer.timing.timeline.profile_window import merged, window_ops, with_launches
+from replayer.timing.timeline.timeline_writer import LoaderWait
+from tests.goldens import assert_golden, in_short, tables_in_short
+from tests.traces.handmade import START_NS, US, replay_of, training
+from traces.model.trace import HostKind, Trace
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+def window() -> Trace:
+    """Two replayed steps; autograd's ops are in their own thread, the last op is one that Kineto does not see."""
+    trace = replay_of(training(1), 1.5)
+    trace.host = trace.host.take(trace.host.kind == HostKind.OP)
+    rows = {int(start): row for row, start in enumerate(trace.host.start_ns)}
+    launched = replay_of(training(1), 1.5)
+    starts = launched.host.start_ns[launched.device.launch]
+    trace.device.launch[:] = [rows[int(start)] for start in starts]
+    trace.host.parent[:] = -1
+    return trace
+
+
+def kineto(of: Trace) -> dict[str, Any]:
+    """The same ops by this machine's clock, half as long and 1 ms later, inside the script's calls and ranges."""
+    names = [of.strings[name] for name in of.host.name.tolist()]
+    begins_us = [1000 + (start - START_NS) / 2000 for start in of.host.start_ns.tolist()]
+    pid = os.getpid()
+
+    def span(name: str, category: str, start_us: float, took_us: float, **args: Any) -> dict[str, Any]:
+        return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": pid, "ts": start_us, "dur": took_us, "args": args}
+
+    events = [span("ProfilerStep#0", "user_annotation", 999.0, 120.0, **{"External id": 90})]
+    for at, (name, begin_us) in enumerate(zip(names[:-1], begins_us, strict=False)):
+        ids = {"External id": at + 1, "Sequence number": 70 + at, "Fwd thread id": at % 2}
+        events.append(span(name, "cpu_op", begin_us, 4.0, **ids))
+        events.append(span(f"call {at}", "python_function", begin_us - 1, 6.0, **{"Python id": at + 1, "Python parent id": 0}))
+    events.append(span("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", 1001.0, 1.0))
+    events.append(span("optimizer", "user_annotation", begins_us[-2] - 0.5, 30.0))
+    events.append({"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": pid, "tid": pid, "ts": 1015.0, "s": "t"})
+    return {"traceEvents": events, "baseTimeNanoseconds": 0, "schemaVersion": 1}
+
+
+def test_a_merged_profile() -> None:
+    of = window()
+    waits = [LoaderWait(1_000_500, 1_002_500, START_NS + US, START_NS + 4 * US)]
+    told = merged(kineto(of), of, 0, [(990_000, START_NS), (1_400_000, START_NS + 400 * US)], waits)
+    lines = [json.dumps({name: value for name, value in told.items() if name != "traceEvents"})]
+    lines += sorted(map(json.dumps, told["traceEvents"]))
+    text = re.sub(rf"\b{os.getpid()}\b", "PID", "\n".join(lines)) + "\n"
+    assert_golden(GOLDEN / "merged.txt", re.sub(rf"\b{os.getpid() + 1}\b", "PID + 1", text))
+
+
+def test_launches_of_a_window() -> None:
+    assert_golden(GOLDEN / "launches.txt", tables_in_short(with_launches(window())))
+
+
+def test_ops_of_a_window() -> None:
+    of = window()
+    assert_golden(GOLDEN / "ops.txt", in_short([list(op) for op in window_ops(of, np.array([0, 2, 1]))]))
