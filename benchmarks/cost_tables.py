@@ -38,8 +38,11 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from replayer.cost_model.constants import MEASURED_TENSORS  # noqa: E402
-from replayer.cost_model.efficiency import ROWS_KINDS, features, is_slot_powered, member, peaks_of  # noqa: E402
+from replayer.cost_model.constants import (
+    MEASURED_TENSORS,
+    SLOT_POWERED,
+)
+from replayer.cost_model.efficiency import ROWS_KINDS, features, member, peaks_of  # noqa: E402
 from traces.names.cards import card_of  # noqa: E402
 
 Floats = npt.NDArray[np.float64]
@@ -146,7 +149,7 @@ def operators(folder: Path, net: str, without: str = "") -> Operators:
         with gzip.open(folder / "neusight_ops" / f"{name}.csv.gz", "rt") as file:
             for row in csv.DictReader(file):
                 rows.append((row["gpu"], name, float(row["Latency"]) * 1e6, *_numbers(name, row)))
-    rows = [row for row in rows if row[0] != without and (net == "rows" or not is_slot_powered(card_of(row[0])))]
+    rows = [row for row in rows if row[0] != without and (net == "rows" or card_of(row[0]).names[0] not in SLOT_POWERED)]
     gpus = sorted({row[0] for row in rows})
     table = np.array([row[2:] for row in rows])
     gpu = np.array([gpus.index(row[0]) for row in rows])

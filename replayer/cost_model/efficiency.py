@@ -113,11 +113,6 @@ def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
     return tflops * 1e3, card.memory_gbps, float(card.multi_processors)
 
 
-def is_slot_powered(card: Card) -> bool:
-    """Return whether the card is powered by its slot. See Note [Sustained clocks]."""
-    return card.names[0] in SLOT_POWERED
-
-
 @cache
 def _sustained(card: Card) -> float:
     """Return the share of the peak clock that a card sustains. See Note [Sustained clocks]."""

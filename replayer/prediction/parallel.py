@@ -51,7 +51,7 @@ def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_n
     copy_ns = float(transfers.copy("p2p", False, parameters).duration_ns)
     parts = {
         "parameters copied": copy_ns,
-        "gradients copied": copy_ns if _device_ns(trace, "backward") else 0.0,
+        "gradients copied": copy_ns if _backward_ns(trace) else 0.0,
         "replicas made by the host": conditions.gpus * REPLICA_PER_FORWARD * forward_ns,
     }
     return Parallel("nn.DataParallel", conditions.gpus, one_ns + sum(parts.values()), parts, parameters)
@@ -61,7 +61,7 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
     """Predict DistributedDataParallel. `one_ns` is the step time of one rank."""
     _require_parameters(parameters)
     costs = CollectiveCosts(trace.devices[0].name, conditions.link_gbps)
-    backward_ns = _device_ns(trace, "backward")
+    backward_ns = _backward_ns(trace)
     if not backward_ns:
         raise TraceError("the recording has no backward pass, so DistributedDataParallel has no gradients to sum")
     sizes = [min(FIRST_BUCKET_BYTES, parameters)]
@@ -96,6 +96,6 @@ def _require_parameters(parameters: int) -> None:
         raise TraceError("the parameter size is not in the recording, so communication between GPUs cannot be predicted")
 
 
-def _device_ns(trace: Trace, phase: str) -> float:
+def _backward_ns(trace: Trace) -> float:
     busy, rows = phase_busy_ns(trace), steady_steps(trace)
-    return float(np.median(busy[phase][rows])) if phase in busy and len(rows) else 0.0
+    return float(np.median(busy["backward"][rows])) if "backward" in busy and len(rows) else 0.0

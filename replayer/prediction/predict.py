@@ -203,7 +203,7 @@ class Predictor:
             reduced_ns = split.reductions_ns(trace.devices[0].name, conditions.link_gbps, len(recorded.device))
             with_them = self._retiming.at(scaling.durations_ns + reduced_ns, conditions.host_speed)
             return tensor_parallel(
-                recorded, split, reduced_ns, conditions, step_ns(with_them), self._parameter_bytes(), self._peak_bytes,
+                recorded, split, reduced_ns, step_ns(with_them), self._parameter_bytes(), self._peak_bytes,
                 self._forward_passes(),
             )  # fmt: skip
         if conditions.nproc > 1:

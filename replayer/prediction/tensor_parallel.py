@@ -33,7 +33,6 @@ import numpy as np
 from replayer.cost_model.collective_costs import CollectiveCosts, wire_bytes
 from replayer.cost_model.op_costs import OpCosts
 from replayer.prediction.batch_shapes import Shapes
-from replayer.prediction.conditions import Conditions
 from replayer.prediction.layers import layers_of
 from replayer.prediction.optimizer_states import states_of
 from replayer.prediction.parallel import Parallel
@@ -317,9 +316,8 @@ def _divided(shape: Shape, at: int, ranks: int) -> Shape:
 
 
 def tensor_parallel(
-    trace: Trace, split: TensorSplit, reduced_ns: Column, conditions: Conditions, step_ns: float, parameters: int,
-    peak_bytes: int | None, steps: int,
-) -> Parallel:  # fmt: skip
+    trace: Trace, split: TensorSplit, reduced_ns: Column, step_ns: float, parameters: int, peak_bytes: int | None, steps: int
+) -> Parallel:
     """Predict the step of each rank.
 
     `step_ns` is the step time including the all-reduces. `reduced_ns` has the duration of the all-reduces after each device

@@ -7,6 +7,7 @@ import os
 import warnings
 import weakref
 from collections import Counter
+from datetime import timedelta
 from unittest import mock
 
 import numpy as np
@@ -18,7 +19,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from replayer import state
+from replayer.distributed.work import WorkGroup
 from replayer.timing.clock import RecordedClock
+from replayer.torch_types import TorchAny
 from tests.replayer.ranks import run_ranks, small_recording
 from traces.analyses.communication import communication
 from traces.combining.merge import merge_ranks
@@ -479,3 +482,18 @@ def test_bytes_of_any_size_arrive() -> None:
         assert torch.equal(got.cpu(), sent)
 
     run_ranks(2, body)
+
+
+def test_a_timeout_holds_for_each_work_of_a_group() -> None:
+    given: list[timedelta | None] = []
+
+    class Awaited:
+        device = -1
+
+        def wait(self, timeout: timedelta | None = None) -> bool:
+            given.append(timeout)
+            return True
+
+    works: TorchAny = [Awaited(), Awaited()]
+    assert WorkGroup(works).wait(timedelta(seconds=3))
+    assert given == [timedelta(seconds=3)] * 2
